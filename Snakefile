@@ -35,25 +35,25 @@ rule all:
         models=ancient(models_of_all),
         evaluations=ancient(EVALUATIONS),
         predictions=ancient(PREDICTIONS),
-        report=ancient(declared(PROJECT.report)),
+        report=ancient(JOBS.report),
         assets=ancient(ASSETS),
 
 
 onstart:
     snakemake_speedups.end()
-    check_one_owner(workflow.executor_settings, workflow.execution_settings.retries)
-    check_first()
+    with workflow_errors():
+        check_jobs(PROJECT, workflow, logger)
 
 
 onerror:
     settle(PROJECT, STORAGE, logger, DONE_BEFORE)
     from shardline.pipeline.late_report import report_on_failure
 
-    report_on_failure(config, PROJECT, workflow, logger)
+    report_on_failure(PROJECT, workflow, logger)
 
 
 onsuccess:
     settle(PROJECT, STORAGE, logger, DONE_BEFORE)
-    page = PATHS.latest_report / PROJECT.report.name
+    page = PROJECT.layout.declared.latest_report / PROJECT.report.name
     if page.exists():
         logger.info(f"Report: {page}")

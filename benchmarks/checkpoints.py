@@ -20,10 +20,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shardline.checkpoints.best import BestCheckpoint
-from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
+from shardline.checkpoints.folder import CheckpointPolicy, list_saved
 from shardline.checkpoints.manager import CheckpointManager
-from shardline.checkpoints.policy import CheckpointPolicy, Guards
 
 MODES = ("none", "asynchronous", "synchronous")
 DEFAULT_STEPS, TARGET = 200, 0.02
@@ -77,8 +76,8 @@ def measure(width: int, batch: int, length: int, rounds: int, store: str) -> Non
     model, steps = Model(width), (3 * rounds + 4) * length
     with tempfile.TemporaryDirectory(dir=store) as place:
         folder = Path(place, "checkpoints")
-        best = BestCheckpoint(folder, monitor="loss", mode="min", top_k=1)
-        manager = CheckpointManager(folder, "0" * 64, CheckpointPolicy(), Guards(), best)
+        best = BestCheckpoint(folder, ValidatedWeights(), monitor="loss", mode="min", top_k=1)
+        manager = CheckpointManager(folder, "0" * 64, CheckpointPolicy(), best)
         blocks, writes = Blocks(manager, length), time_writes(manager)
         trainer = pl.Trainer(
             max_epochs=1, accelerator="auto", devices=1, callbacks=[manager, blocks, best], logger=False,

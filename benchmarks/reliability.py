@@ -120,7 +120,7 @@ class Shardline(Side):
     checkpoints, saves_in, rank = (
         "store/work/*/checkpoints/step-*/state.pt",
         "store",
-        "shardline.training.worker",
+        "shardline.training.rank",
     )
 
     def __init__(self, folder: Path) -> None:

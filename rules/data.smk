@@ -1,9 +1,9 @@
 rule build_shards:
     input:
-        read_as=ancient(manifest_read_as),
+        read_as=ancient(JOBS.manifest_read_as),
         # a lock that cannot be installed is known before data is built
         environments=(
-            ancient(script_environments_of_dataset) if SCRIPT_ENVIRONMENTS else []
+            ancient(JOBS.script_environments_of_dataset) if SCRIPT_ENVIRONMENTS else []
         ),
     output:
         part=f"{PARTS}/{{dataset}}/parts/{{part}}.json",
@@ -14,7 +14,8 @@ rule build_shards:
     conda:
         "../envs/data.yaml"
     params:
-        title=title_of_job,
+        title=JOBS.title,
+        plan=JOBS.plan,
     message:
         "Cutting shards {wildcards.part} of {params.title}"
     script:
@@ -23,8 +24,8 @@ rule build_shards:
 
 rule seal_dataset:
     input:
-        parts=ancient(parts_of_dataset),
-        read_as=ancient(manifest_read_as),
+        parts=ancient(JOBS.parts_of_dataset),
+        read_as=ancient(JOBS.manifest_read_as),
     output:
         manifest="results/datasets/{dataset}/manifest.json",
         provenance="results/datasets/{dataset}/provenance.json",
@@ -37,7 +38,8 @@ rule seal_dataset:
     conda:
         "../envs/data.yaml"
     params:
-        title=title_of_job,
+        title=JOBS.title,
+        plan=JOBS.plan,
     message:
         "Sealing the manifest of {params.title}"
     script:
@@ -46,7 +48,7 @@ rule seal_dataset:
 
 rule register_data:
     input:
-        manifest=ancient(manifest_of_asset),
+        manifest=ancient(JOBS.manifest_of_asset),
     output:
         asset="results/datasets/{dataset}/data_asset.json",
     log:
@@ -54,7 +56,8 @@ rule register_data:
     conda:
         "../envs/azureml.yaml"
     params:
-        title=title_of_job,
+        title=JOBS.title,
+        plan=JOBS.plan,
     message:
         "Registering {params.title} as a data asset"
     script:

@@ -7,6 +7,8 @@ rule lock_envs:
         "../envs/tools.yaml"
     container:
         None
+    params:
+        plan=JOBS.plan,
     message:
         "Writing and solving conda environments"
     script:
@@ -15,7 +17,7 @@ rule lock_envs:
 
 rule create_env:
     input:
-        pins=pins_of_env,
+        pins=JOBS.pins_of_env,
     output:
         environment="results/envs/{env}/environment.json",
     log:
@@ -26,6 +28,8 @@ rule create_env:
         "../envs/tools.yaml"
     container:
         None
+    params:
+        plan=JOBS.plan,
     message:
         "Making the conda environment {wildcards.env}"
     script:
@@ -35,7 +39,7 @@ rule create_env:
 # What training scripts run in that name an environment of their own.
 rule build_environment:
     input:
-        lock=local(lock_of_environment),
+        lock=local(JOBS.lock_of_environment),
     output:
         environment="results/envs/{environment}/environment.json",
     log:
@@ -47,7 +51,8 @@ rule build_environment:
     container:
         None
     params:
-        title=title_of_environment,
+        title=JOBS.title_of_environment,
+        plan=JOBS.plan,
     message:
         "Building the environment of {params.title}"
     script:
@@ -69,6 +74,8 @@ rule build_image:
         "../envs/tools.yaml"
     container:
         None
+    params:
+        plan=JOBS.plan,
     message:
         "Building the container image"
     script:

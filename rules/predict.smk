@@ -11,12 +11,12 @@ rule predict:
         "benchmarks/predict/{run}-{prediction}.tsv"
     conda:
         "../envs/train.yaml"
-    threads: threads_of_prediction
+    threads: JOBS.threads_of_prediction
     resources:
-        **PREDICTING,
+        **JOBS.predicting,
     params:
-        title=title_of_prediction,
-        rows=rows_of_run,
+        title=JOBS.title_of_prediction,
+        plan=JOBS.plan,
     message:
         "Predicting {params.title}"
     script:
@@ -36,8 +36,8 @@ rule write_predictions:
     conda:
         "../envs/data.yaml"
     params:
-        title=title_of_prediction,
-        rows=rows_of_run,
+        title=JOBS.title_of_prediction,
+        plan=JOBS.plan,
     message:
         "Writing the predictions {params.title}"
     script:

@@ -1,12 +1,12 @@
 rule render_report:
     input:
-        runs=ancient(files_of_runs("run.json")),
-        identities=ancient(files_of_runs("identity.json")),
-        metrics=ancient(files_of_runs("metrics.jsonl")),
-        provenances=ancient(files_of_runs("provenance.json")),
+        runs=ancient(JOBS.files_of_runs("run.json")),
+        identities=ancient(JOBS.files_of_runs("identity.json")),
+        metrics=ancient(JOBS.files_of_runs("metrics.jsonl")),
+        provenances=ancient(JOBS.files_of_runs("provenance.json")),
         evaluations=ancient(EVALUATIONS),
-        manifests=ancient(manifests_of_report),
-        datasets=ancient(provenances_of_report),
+        manifests=ancient(JOBS.manifests_of_report),
+        datasets=ancient(JOBS.provenances_of_report),
     output:
         page=report(
             "results/reports/{report}/index.html",

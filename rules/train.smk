@@ -9,8 +9,8 @@ rule resolve_run:
     conda:
         "../envs/train.yaml"
     params:
-        title=title_of_job,
-        rows=rows_of_run,
+        title=JOBS.title,
+        plan=JOBS.plan,
     message:
         "Resolving {params.title}"
     script:
@@ -32,7 +32,7 @@ rule train:
             "results/runs/{run}/provenance.json",
             caption="../report/captions/provenance.rst",
             category="Runs",
-            labels=labels_of("provenance"),
+            labels=JOBS.labels("provenance"),
         ),
     log:
         "logs/train/{run}.log",
@@ -42,13 +42,13 @@ rule train:
         "../envs/train.yaml"
     container:
         None if ENVIRONMENT else CONTAINER
-    threads: threads_of_run
+    threads: JOBS.threads
     resources:
-        **RANKS,
+        **JOBS.training,
         attempt=lambda wildcards, attempt: attempt,
     params:
-        title=title_of_job,
-        rows=rows_of_run,
+        title=JOBS.title,
+        plan=JOBS.plan,
     message:
         "Training {params.title}"
     script:
@@ -66,7 +66,7 @@ rule evaluate:
             "results/runs/{run}/evaluations/{evaluation}.json",
             caption="../report/captions/evaluation.rst",
             category="Runs",
-            labels=labels_of("evaluation"),
+            labels=JOBS.labels("evaluation"),
         ),
     log:
         "logs/evaluate/{run}-{evaluation}.log",
@@ -74,12 +74,12 @@ rule evaluate:
         "benchmarks/evaluate/{run}-{evaluation}.tsv"
     conda:
         "../envs/train.yaml"
-    threads: threads_of_evaluation
+    threads: JOBS.threads_of_evaluation
     resources:
-        **EVALUATING,
+        **JOBS.evaluating,
     params:
-        title=title_of_job,
-        rows=rows_of_run,
+        title=JOBS.title,
+        plan=JOBS.plan,
     message:
         "Evaluating {params.title}"
     script:
@@ -100,12 +100,12 @@ rule run_preflight:
         "../envs/train.yaml"
     container:
         None if ENVIRONMENT else CONTAINER
-    threads: threads_of_run
+    threads: JOBS.threads
     resources:
-        **RANKS,
+        **JOBS.training,
     params:
-        title=title_of_job,
-        rows=rows_of_run,
+        title=JOBS.title,
+        plan=JOBS.plan,
     message:
         "Checking the ranks of {params.title}"
     script:
@@ -128,12 +128,12 @@ rule train_first_steps:
         "../envs/train.yaml"
     container:
         None if ENVIRONMENT else CONTAINER
-    threads: threads_of_run
+    threads: JOBS.threads
     resources:
-        **RANKS,
+        **JOBS.training,
     params:
-        title=title_of_job,
-        rows=rows_of_run,
+        title=JOBS.title,
+        plan=JOBS.plan,
     message:
         "Training the first {wildcards.steps} steps of {params.title}"
     script:
@@ -161,12 +161,12 @@ rule train_again:
         "../envs/train.yaml"
     container:
         None if ENVIRONMENT else CONTAINER
-    threads: threads_of_run
+    threads: JOBS.threads
     resources:
-        **RANKS,
+        **JOBS.training,
     params:
-        title=title_of_job,
-        rows=rows_of_run,
+        title=JOBS.title,
+        plan=JOBS.plan,
     message:
         "Training {params.title} again"
     script:
@@ -176,6 +176,6 @@ rule train_again:
 # Asked for by name: the runs of all scaling studies, which `all` makes as well.
 rule scaling:
     input:
-        models=ancient([declared(run.model) for run in MEASURED]),
-        evaluations=ancient([declared(run.evaluation) for run in MEASURED]),
+        models=ancient(JOBS.of_all(run.model for run in MEASURED)),
+        evaluations=ancient(JOBS.of_all(run.evaluation for run in MEASURED)),
     localrule: True

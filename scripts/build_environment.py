@@ -5,5 +5,7 @@ from shardline.pipeline.envs import build_environment
 
 with job(snakemake.log[0], snakemake.config):
     build_environment(
-        snakemake.config, snakemake.wildcards.environment, snakemake.output.environment
+        snakemake.params.plan,
+        snakemake.wildcards.environment,
+        snakemake.output.environment,
     )

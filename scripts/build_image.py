@@ -4,4 +4,4 @@ from shardline.pipeline.common import job
 from shardline.pipeline.envs import build_image
 
 with job(snakemake.log[0], snakemake.config) as log:
-    build_image(snakemake.config, log, snakemake.output.image)
+    build_image(snakemake.params.plan, log, snakemake.output.image)

@@ -5,8 +5,7 @@ from shardline.pipeline.datasets import build_shards
 
 with job(snakemake.log[0], snakemake.config):
     build_shards(
-        snakemake.config,
-        snakemake.wildcards.dataset,
+        snakemake.params.plan,
         snakemake.wildcards.part,
         snakemake.output.part,
         snakemake.input.read_as,

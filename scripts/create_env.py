@@ -4,4 +4,4 @@ from shardline.pipeline.common import job
 from shardline.pipeline.envs import create_env
 
 with job(snakemake.log[0], snakemake.config):
-    create_env(snakemake.config, snakemake.wildcards.env, snakemake.output.environment)
+    create_env(snakemake.params.plan, snakemake.wildcards.env, snakemake.output.environment)

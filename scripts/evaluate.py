@@ -5,10 +5,8 @@ from shardline.pipeline.runs import evaluate
 
 with job(snakemake.log[0], snakemake.config) as log:
     evaluate(
-        snakemake.config,
-        snakemake.wildcards.run,
+        snakemake.params.plan,
         snakemake.output.evaluation,
         dict(snakemake.input.items()),
-        rows=snakemake.params.rows,
         log=log,
     )

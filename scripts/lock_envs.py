@@ -4,4 +4,4 @@ from shardline.pipeline.common import job
 from shardline.pipeline.envs import lock_envs
 
 with job(snakemake.log[0], snakemake.config):
-    lock_envs(snakemake.config)
+    lock_envs(snakemake.params.plan)

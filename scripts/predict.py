@@ -5,11 +5,8 @@ from shardline.pipeline.predicting import predict
 
 with job(snakemake.log[0]) as log:
     predict(
-        snakemake.config,
-        snakemake.wildcards.run,
-        snakemake.wildcards.prediction,
+        snakemake.params.plan,
         snakemake.output.record,
         dict(snakemake.input.items()),
         log,
-        rows=snakemake.params.rows,
     )

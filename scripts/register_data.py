@@ -18,7 +18,7 @@ with job(snakemake.log[0], snakemake.config):
             "pip install 'shardline[azureml]', or set azureml.register_data=false"
         ) from None
 
-    asset = describe_asset(snakemake.config, snakemake.wildcards.dataset, snakemake.input.manifest)
+    asset = describe_asset(snakemake.params.plan, snakemake.input.manifest)
     try:
         registered = register_folder(mount="SHARDLINE_STORE", **asset)
     except WorkflowError as error:

@@ -1,11 +1,12 @@
 """Write the page that compares all runs, and the crate that tells how they were made."""
 
 from shardline.pipeline.common import job
+from shardline.pipeline.invocation import recorded_project
 from shardline.pipeline.reports import report
 
 with job(snakemake.log[0], snakemake.config):
     report(
-        snakemake.config,
+        recorded_project(),
         snakemake.output.page,
         snakemake.output.crate,
         dict(snakemake.input.items()),

@@ -5,9 +5,7 @@ from shardline.pipeline.runs import resolve_run
 
 with job(snakemake.log[0], snakemake.config):
     resolve_run(
-        snakemake.config,
-        snakemake.wildcards.run,
+        snakemake.params.plan,
         snakemake.output.spec,
         snakemake.output.identity,
-        rows=snakemake.params.rows,
     )

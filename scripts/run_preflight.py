@@ -5,10 +5,8 @@ from shardline.pipeline.training import run_preflight
 
 with job(snakemake.log[0], snakemake.config) as log:
     run_preflight(
-        snakemake.config,
-        snakemake.wildcards.run,
+        snakemake.params.plan,
         log,
         snakemake.output[0],
         dict(snakemake.input.items()),
-        rows=snakemake.params.rows,
     )

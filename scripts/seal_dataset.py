@@ -5,8 +5,7 @@ from shardline.pipeline.datasets import seal_dataset
 
 with job(snakemake.log[0], snakemake.config):
     seal_dataset(
-        snakemake.config,
-        snakemake.wildcards.dataset,
+        snakemake.params.plan,
         snakemake.output.manifest,
         snakemake.output.provenance,
         snakemake.input.parts,

@@ -5,11 +5,9 @@ from shardline.pipeline.training import train
 
 with job(snakemake.log[0], snakemake.config) as log:
     train(
-        snakemake.config,
-        snakemake.wildcards.run,
+        snakemake.params.plan,
         log,
         snakemake.output.model,
         dict(snakemake.input.items()),
-        rows=snakemake.params.rows,
         attempt=snakemake.resources.attempt,
     )

@@ -5,11 +5,9 @@ from shardline.pipeline.training import train_again
 
 with job(snakemake.log[0], snakemake.config) as log:
     train_again(
-        snakemake.config,
-        snakemake.wildcards.run,
+        snakemake.params.plan,
         int(snakemake.wildcards.number),
         log,
         snakemake.output.model,
         dict(snakemake.input.items()),
-        rows=snakemake.params.rows,
     )

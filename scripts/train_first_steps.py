@@ -5,11 +5,9 @@ from shardline.pipeline.training import train_first_steps
 
 with job(snakemake.log[0], snakemake.config) as log:
     train_first_steps(
-        snakemake.config,
-        snakemake.wildcards.run,
+        snakemake.params.plan,
         int(snakemake.wildcards.steps),
         log,
         snakemake.output.metrics,
         dict(snakemake.input.items()),
-        rows=snakemake.params.rows,
     )

@@ -5,11 +5,8 @@ from shardline.pipeline.prediction_files import write_predictions
 
 with job(snakemake.log[0]):
     write_predictions(
-        snakemake.config,
-        snakemake.wildcards.run,
-        snakemake.wildcards.prediction,
+        snakemake.params.plan,
         snakemake.input.record,
         snakemake.output.predictions,
         snakemake.output.described,
-        rows=snakemake.params.rows,
     )

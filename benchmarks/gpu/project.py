@@ -16,13 +16,13 @@ from typing import Any
 from benchmarks.gpu.sizes import Work
 from benchmarks.turns import REPOSITORY, Ended, TimeOver
 
-from shardline.checkpoints.policy import CheckpointPolicy
+from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.load import load_project
 from shardline.config.run_spec import DatasetPlace
 from shardline.core.environment import rank_variables
 from shardline.pipeline import runs as jobs
 from shardline.pipeline.datasets import build_shards, seal_dataset
-from shardline.training.rank_spec import RankRuntime, RankSpec, write_spec
+from shardline.training.rank_task import RankRuntime, RankTask, Train, read_run, write_task
 
 NEVER = 1000  # epochs, more than any turn comes to
 _LOAD = threading.Lock()  # a project is loaded in its folder, which is the process's
@@ -57,11 +57,15 @@ class Run:
         }  # fmt: skip
         for made in ("work", "results", "logs"):
             (folder / made).mkdir(parents=True)
-        spec = RankSpec(
-            run_json=self.run_json, datasets=(self.place,), work=folder / "work", results=folder / "results",
-            rank_logs=folder / "logs", runtime=RankRuntime(checkpoint=policy, **settings),
-        )  # fmt: skip
-        write_spec(folder / "rank.json", spec)
+        task = RankTask(
+            run=read_run(self.run_json),
+            action=Train(run_json=self.run_json, results=folder / "results"),
+            datasets=(self.place,),
+            work=folder / "work",
+            rank_logs=folder / "logs",
+            runtime=RankRuntime(checkpoint=policy, **settings),
+        )
+        write_task(folder / "rank.json", task)
         return Training(folder)
 
 
@@ -74,7 +78,7 @@ class Training:
     @property
     def words(self) -> list[str]:
         """What Python is started with."""
-        return ["-m", "shardline.training.worker", str(self.folder / "rank.json")]
+        return ["-m", "shardline.training.rank", str(self.folder / "rank.json")]
 
     def attempt(self, end: float, threads: int, **variables: str) -> int:
         """Run an attempt to its end, and return its exit code.
@@ -172,9 +176,11 @@ def _run(
         Path("runs.tsv").write_text(f"name\tdataset\tmodel\nsuite\trows\t{model}\n")
         project = load_project(config)
         (run,) = project.runs.values()
-        place = _dataset(project, run.dataset, config)
+        place = _dataset(project, run.dataset)
         run_json = folder / f"{run.id}.json"
-        jobs.resolve_run(config, run.id, str(run_json), str(folder / f"{run.id}.identity.json"))
+        jobs.resolve_run(
+            project.part(runs=[run.id]), str(run_json), str(folder / f"{run.id}.identity.json")
+        )
     return Run(run_json=run_json, place=place, folder=folder / run.id)
 
 
@@ -188,11 +194,12 @@ def _be_found() -> None:
 _SPLITS = {"train": 0.9, "validation": 0.05, "test": 0.05}
 
 
-def _dataset(project: Any, dataset: Any, config: Mapping[str, Any]) -> DatasetPlace:
+def _dataset(project: Any, dataset: Any) -> DatasetPlace:
     shards = Path(project.store / "datasets" / dataset.id).absolute()
     manifest = Path(dataset.manifest).absolute()
     if not manifest.exists():
+        plan = project.part(datasets=[dataset.id])
         for part in dataset.parts:
-            build_shards(config, dataset.id, part, str(shards / f"parts/{part}.json"))
-        seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
+            build_shards(plan, part, str(shards / f"parts/{part}.json"))
+        seal_dataset(plan, str(dataset.manifest), str(dataset.provenance))
     return DatasetPlace(manifest=manifest, shards=shards)

@@ -23,10 +23,10 @@ from benchmarks.steps.timed import EPOCH_STEPS, MODELS, OUT, PROFILED
 from msgspec import structs
 from rich.console import Console
 from rich.table import Table
-from tests.support.rank_specs import rank_runtime, rank_spec
+from tests.support.rank_tasks import rank_runtime, rank_task
 
 from shardline.core.environment import rank_variables
-from shardline.training.rank_spec import write_spec
+from shardline.training.rank_task import write_task
 
 REPOSITORY = Path(__file__).parents[2]
 USUAL, OURS = "Lightning, logger, checkpoints", "Shardline"
@@ -82,9 +82,9 @@ class Program:
             checkpoint={"every_steps": 200, "every_min": 10.0},
         )  # fmt: skip
         work = self._folder / "made"
-        spec = rank_spec(work, run_json=project / "run.json", **place, runtime=runtime)
-        write_spec(project / "rank.json", structs.replace(spec, work=work))
-        return ["-m", "shardline.training.worker", str(project / "rank.json")]
+        spec = rank_task(work, run_json=project / "run.json", **place, runtime=runtime)
+        write_task(project / "rank.json", structs.replace(spec, work=work))
+        return ["-m", "shardline.training.rank", str(project / "rank.json")]
 
     def train(self, *, is_profiled: bool = False) -> dict[str, Any]:
         """Train once, and return the clock's measurements."""

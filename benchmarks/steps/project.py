@@ -42,8 +42,8 @@ def main() -> None:
     project = load_project()
     (run,) = project.runs.values()
     dataset = run.dataset
-    shards = build(project, dataset, config)
-    jobs.resolve_run(config, run.id, "run.json", "identity.json")
+    shards = build(project, dataset)
+    jobs.resolve_run(project.part(runs=[run.id]), "run.json", "identity.json")
     print(json.dumps({"manifest": str(folder / dataset.manifest), "shards": str(folder / shards)}))
 
 

@@ -11,12 +11,12 @@ from benchmarks.throughput.turns import Program, Turn
 from benchmarks.throughput.works import WORKS, Work, write_files
 from benchmarks.turns import REPOSITORY
 from tests.support.built import build
-from tests.support.rank_specs import rank_runtime, rank_spec
+from tests.support.rank_tasks import rank_runtime, rank_task
 
 from shardline.config.load import load_project
 from shardline.core.environment import rank_variables
 from shardline.pipeline import runs as jobs
-from shardline.training.rank_spec import write_spec
+from shardline.training.rank_task import write_task
 
 _NEVER = 1000  # epochs, more than any turn comes to
 
@@ -52,7 +52,7 @@ def _start(name: str, folder: Path, variables: dict[str, str]) -> Iterator[tuple
     spec = _prepare(WORKS[name], place / "project")
     for which, words in (
         ("bare", ["-m", "benchmarks.throughput.bare", name]),
-        ("ours", ["-m", "shardline.training.worker", str(spec)]),
+        ("ours", ["-m", "shardline.training.rank", str(spec)]),
     ):
         (place / which).mkdir()
         program = Program(words, place / which, variables)
@@ -81,17 +81,17 @@ def _prepare(work: Work, folder: Path) -> Path:
     with chdir(folder):
         project = load_project(config)
         (run,) = project.runs.values()
-        shards = build(project, run.dataset, config)
-        jobs.resolve_run(config, run.id, "run.json", "identity.json")
+        shards = build(project, run.dataset)
+        jobs.resolve_run(project.part(runs=[run.id]), "run.json", "identity.json")
         runtime = rank_runtime(
             log_every_steps=50, ledger=True, strict_env="warn", checkpoint={"every_min": 10.0}
         )
-        spec = rank_spec(
+        spec = rank_task(
             folder / "made", run_json=folder / "run.json", manifest=folder / run.dataset.manifest,
             shards=folder / shards, runtime=runtime,
         )  # fmt: skip
         for made in ("work", "results", "logs"):
             (folder / "made" / made).mkdir(parents=True, exist_ok=True)
     path = folder / "rank.json"
-    write_spec(path, spec)
+    write_task(path, spec)
     return path

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardline_io import run
 from shardline_io.checkpoints import resume
-from shardline_io.shards import NAMES
+from shardline_io.shards import header_of
 from shardline_io.stopping import alive
 
 _BEGAN = time.monotonic()
@@ -100,21 +100,11 @@ def save_model(weights: Mapping[str, Any]) -> None:
     alive()
     if run.world().rank:
         return
-    arrays = {name: np.ascontiguousarray(value) for name, value in weights.items()}
-    header, end = {}, 0
-    for name, array in arrays.items():
-        place = [end, end + array.nbytes]
-        header[name] = {
-            "dtype": NAMES[array.dtype.name],
-            "shape": np.shape(weights[name]),
-            "data_offsets": place,
-        }
-        end = place[1]
-    text = json.dumps(header).encode()
-    text = text.ljust(-(-len(text) // 8) * 8)  # tensors begin aligned
+    arrays = {name: np.asarray(value, order="C") for name, value in weights.items()}
+    header = header_of(arrays)
     path: Path = run.output_folder() / "model.safetensors"
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header)
         for array in arrays.values():
             file.write(array.tobytes())
             alive()

@@ -62,7 +62,7 @@ class RunBatchesStream:
     """Batches of a stream of Shardline's, as a program is given them.
 
     Args:
-        stream: a `ShardStream` or a `SampleStream`.
+        stream: a `WindowStream`.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -80,8 +80,8 @@ class RunBatchesStream:
             for place, made in enumerate(self._stream.batches(epoch, start), start):
                 batch = self._batch(made)
                 batch.ids = self._stream.batch_ids
-                batch.parts = getattr(self._stream, "batch_parts", None)
-                batch.passes = getattr(self._stream, "batch_passes", None)
+                batch.parts = self._stream.batch_parts
+                batch.passes = self._stream.batch_passes
                 yield epoch, place, batch
 
     def _batch(self, made: Any) -> Batch:

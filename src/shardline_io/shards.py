@@ -15,21 +15,44 @@ from shardline_io.names import OFFSETS, PADDING, PRESENT
 from shardline_io.order.pieces import Piece
 
 _DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U8": "uint8", "U16": "uint16", "BOOL": "bool",
+    "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "I16": "int16",
+    "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in _DTYPES.items()}  # of the format, by NumPy's
 
 
-def _tensors_of(content: np.ndarray) -> dict[str, np.ndarray]:
+def header_of(tensors: Mapping[str, np.ndarray]) -> bytes:
+    """Return what a safetensors file of some tensors begins with; these follow, one after another.
+
+    Raises:
+        KeyError: a type that the format or NumPy does not have.
+    """
+    header, end = {}, 0
+    for name, of in tensors.items():
+        place = [end, end + of.nbytes]
+        header[name] = {"dtype": NAMES[of.dtype.name], "shape": of.shape, "data_offsets": place}
+        end = place[1]
+    text = json.dumps(header).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)  # tensors begin aligned
+    return len(text).to_bytes(8, "little") + text
+
+
+def tensors_of(content: np.ndarray) -> dict[str, np.ndarray]:
+    """Return views of the tensors in the content [n] uint8 of a safetensors file, by name.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError, OverflowError: it is not that of such a file.
+    """
     begin = 8 + int(content[:8].view("<u8")[0])
     header = json.loads(content[8:begin].tobytes())
-    found = {}
+    found, end = {}, 0
     for name, of in header.items():
         if name != "__metadata__":
             first, last = of["data_offsets"]
             values = content[begin + first : begin + last].view(_DTYPES[of["dtype"]])
-            found[name] = values.reshape(of["shape"])
+            found[name], end = values.reshape(of["shape"]), max(end, last)
+    if len(content) != begin + end:
+        raise ValueError("it has another size than its header tells")
     return found
 
 
@@ -65,7 +88,7 @@ class Shards:
                 "run `shardline verify --repair` for its dataset"
             )
         try:
-            return _tensors_of(content)
+            return tensors_of(content)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(
                 f"shard {path} has no header of its tensors ({type(error).__name__}: {error}), expected that of a "

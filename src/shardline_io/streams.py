@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any, Callable, Protocol, TypeVar, Union
 
 import numpy as np
@@ -102,25 +103,34 @@ class RowStream:
         return (*of, _Columns(self._shards, self._kinds, self._order, window, epoch, index))
 
 
-def read_ahead(keys: Iterable[Any], read: Callable[[Any], _Read]) -> Iterator[_Read]:
+def read_ahead(
+    keys: Iterable[Any], read: Callable[[Any], _Read], reader: ThreadPoolExecutor | None = None
+) -> Iterator[_Read]:
     """Yield what is read of each key, in their order, while a thread reads the next one.
 
-    An error of a read is raised where its result would be yielded. The thread ends with the iterator.
+    An error of a read is raised where its result would be yielded. What was yielded before is
+    dropped by the thread before it reads on: to unmap a window takes milliseconds.
+
+    Args:
+        reader: the thread, of a caller who goes on with other keys later; one that ends with the
+            iterator by default.
     """
-    reader = ThreadPoolExecutor(1, thread_name_prefix="shardline-io-read-ahead")
+    thread = reader or ThreadPoolExecutor(1, thread_name_prefix="shardline-io-read-ahead")
+    keys = iter(keys)
+    passed: list[_Read] = []
+    ahead = [thread.submit(read, key) for key in islice(keys, 1)]
     try:
-        ahead: Future[_Read] | None = None
-        for key in keys:
-            present, ahead = ahead, reader.submit(read, key)
-            if present:
-                found = present.result()
-                del present  # its memory goes with the caller's own reference
-                yield found
-                del found
-        if ahead:
-            yield ahead.result()
+        while ahead:
+            found = ahead.pop().result()
+            thread.submit(passed.clear)
+            ahead = [thread.submit(read, key) for key in islice(keys, 1)]
+            passed = [found]
+            yield found
     finally:
-        reader.shutdown(wait=False, cancel_futures=True)
+        for one in ahead:
+            one.cancel()
+        if not reader:
+            thread.shutdown(wait=False, cancel_futures=True)
 
 
 class _Columns:

@@ -11,6 +11,7 @@ from tests.azureml.azurite import INSTALL as AZURITE_INSTALL
 from tests.azureml.azurite import find_azurite
 from tests.support.machines import MachineError, require_programs
 from tests.support.needs import require
+from tests.support.tracked_training import serve, training  # noqa: F401  # fixtures
 
 SDKS = ("azure.ai.ml", "azureml.core", "azureml.mlflow", "azure.storage.blob", "mlflow")
 

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 from snakemake_executor_plugin_azureml.node import hub as hub_module
+from snakemake_executor_plugin_azureml.node.environment import Settings
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.files import below
 from snakemake_executor_plugin_azureml.node.follower import Follower, _join, follow
 from snakemake_executor_plugin_azureml.node.hub import Hub
-from snakemake_executor_plugin_azureml.node.listeners import listen
 from snakemake_executor_plugin_azureml.node.place import Place, find_place
 from snakemake_executor_plugin_azureml.node.secret import (
     GREETING_BYTES,
@@ -33,11 +33,13 @@ from snakemake_executor_plugin_azureml.node.wire import (
     Connection,
     LostError,
     Seal,
+    listen,
     receive_exactly,
 )
 
 WORLD = [{"rank": 0, "address": "127.0.0.1"}, {"rank": 1, "address": "127.0.0.1"}]
 PATIENCE_S = 20.0
+SETTINGS = Settings(mounts={}, wait_s=60, grace_s=1, silence_s=5)
 
 
 def place_of(rank: int, job: str) -> Place:
@@ -52,7 +54,7 @@ class Served:
         self.place = place_of(0, uuid.uuid4().hex)
         self.folder = folder_of(self.place, {"STORE": str(mount)})
         self.secret = make_secret(self.folder)
-        self.hub = Hub(self.place, self.secret, wait_s=60, grace_s=1, silence_s=5)
+        self.hub = Hub(self.place, self.secret, SETTINGS)
         self.at: tuple[str, int] = self.hub._network_listener.getsockname()
         self._is_over = threading.Event()
         self._reply: tuple[int, dict[str, object]] | None = None
@@ -304,7 +306,7 @@ def test_a_follower_obeys_no_false_leader(served, tmp_path, kind, monkeypatch):
 
     def run() -> None:
         mounts = {"STORE": str(tmp_path)}
-        code.append(follow(false_at, None, mounts=mounts, wait_s=30, silence_s=5, stop=stop))
+        code.append(follow(false_at, None, replace(SETTINGS, mounts=mounts, wait_s=30), stop))
 
     served.answer(1, {"type": "end", "code": 7, "reason": ""})
     thread = threading.Thread(target=run)

@@ -1,6 +1,5 @@
 """The charts on a bare page in a real browser: drawn, chosen from, in both schemes, on a phone."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -112,22 +111,6 @@ def test_images_are_shown_pixel_by_pixel(browser):
     )
     assert len(sizes) == 24
     assert {tuple(size) for size in sizes} == {(8, 8, "pixelated")}
-
-
-def test_the_dark_scheme_recolors_every_chart(browser):
-    titles = f"{OPEN}.map(f => f.querySelector('.chart svg text')?.getAttribute('fill'))"
-
-    def emulate(scheme):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-    emulate("light")
-    light = browser.execute_script(f"return {titles}")
-    emulate("dark")
-    try:
-        until(browser, f"{titles}.every((fill, i) => fill !== {json.dumps(light)}[i])")
-    finally:
-        emulate("")
 
 
 def test_a_phone_needs_no_sideways_scrolling_and_a_wider_window_is_filled_again(browser):

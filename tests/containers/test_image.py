@@ -12,13 +12,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shardline.config.geometry import ActualGeometry
+from shardline.config.key_schema import fill, schema_of
+from shardline.config.resolved import as_type
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import RunSettings
 from shardline.core.digests import file_sha256
 from shardline.core.variables import OF_PYTHON
 from shardline.errors import LaunchError
-from shardline.training.rank_spec import PreflightSpec, write_spec
+from shardline.training.rank_task import Preflight, RankTask, write_task
 from tests.support.container_engine import BASE, RUN_ARGS, shorten_lock
 from tests.support.processes import wait_until
+from tests.support.rank_tasks import rank_runtime
 from tests.support.workspace import TINY_CONFIG, Workspace
 
 pytestmark = pytest.mark.rotating("project")  # together: it takes four minutes to make
@@ -140,13 +144,17 @@ def test_ctrl_c_ends_the_training_and_its_container(engine, project):
 @pytest.mark.slow
 def test_ranks_that_do_not_see_their_launcher_from_inside_are_named(project):
     """What an MPI inside that does not match the one outside comes to: each rank takes itself for the only one."""
-    spec = PreflightSpec(
-        run="linear", accelerator="cpu", geometry=ActualGeometry(nodes=1, devices=2),
-        work=Path("store/work/alone"), rank_logs=Path("logs/alone"), output=Path("results/alone.json"),
-        rendezvous_timeout_s=30, oversubscribe=False,
-    )  # fmt: skip
-    write_spec(project.path / "store/work/alone/preflight.json", spec)
-    program = ["-m", "shardline.training.preflight", "store/work/alone/preflight.json"]
+    given = {"dataset": "rows", "global_batch": 8, "nodes": 1, "devices": 2, "accelerator": "cpu"}
+    settings = as_type(fill(given, schema_of(RunSettings)), RunSettings)
+    task = RankTask(
+        run=RunSpec(run="linear", model_class="linear:Linear", settings=settings),
+        action=Preflight(output=Path("results/alone.json")),
+        work=Path("store/work/alone"),
+        rank_logs=Path("logs/alone"),
+        runtime=rank_runtime(rendezvous_timeout_s=30, oversubscribe=False),
+    )
+    write_task(project.path / "store/work/alone/rank.json", task)
+    program = ["-m", "shardline.training.rank", "store/work/alone/rank.json"]
     entered = container(project, *program)
     told = {
         "OMPI_COMM_WORLD_RANK": "0",

@@ -28,8 +28,9 @@ config = read_config(Path("config/config.yaml"))
 project = load_project(config)
 (dataset,) = project.datasets.values()
 part = list(dataset.parts)[int(sys.argv[1])]
+list_of_part = project.store / "datasets" / dataset.id / "parts" / f"{part}.json"
 with job("job.log"):
-    build_shards(config, dataset.id, part, str(project.store / "datasets" / dataset.id / "parts" / f"{part}.json"))
+    build_shards(project.part(datasets=[dataset.id]), part, str(list_of_part))
 """
 CONFIG = {
     "runs": "config/runs.tsv",

@@ -6,6 +6,7 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import takewhile
 from pathlib import Path
 
 VERSIONS = "src/shardline/identity/versions.py"
@@ -42,15 +43,23 @@ class Bumps:
     def commit_of(self, name: str, number: int) -> str | None:
         """Return the commit that added a line; None if it is not committed yet.
 
+        Histories that started again have their first lines from the commit where they did: what came
+        before has other identities, and is compared with nothing.
+
         Raises:
             HistoryError: see `last`.
         """
-        if self.count(self._main[0], name) < number:
+        head, start = self._main[0], self._start
+        if start is None or self.count(head, name) < number:
             return None
-        first, last = self._statement(name)
-        # from the newest to the oldest: later ones may have reformatted the line
-        log = self.git("log", "--first-parent", "--format=%H", "-s", f"-L{first},{last}:{VERSIONS}")
-        having = [commit for commit in log.split() if self.count(commit, name) >= number]
+        having = [start]
+        if self.count(start, name) < number:
+            first, last = self._statement(name)
+            # from the newest to the oldest: later ones may have reformatted the line
+            log = self.git(
+                "log", "--first-parent", "--format=%H", "-s", f"-L{first},{last}:{VERSIONS}", f"{start}..{head}"
+            )  # fmt: skip
+            having = [commit for commit in log.split() if self.count(commit, name) >= number]
         if not having or self._is_shallow:
             raise HistoryError(
                 f"no commit is known that added line {number} of the history {name} in {VERSIONS}, expected the "
@@ -86,6 +95,16 @@ class Bumps:
         return places[tables[0] if tables else name.upper()]
 
     @cached_property
+    def _start(self) -> str | None:
+        """The commit in which the present histories started; None if it is not made yet."""
+        present = epoch((self.repository / VERSIONS).read_text())
+        log = self.git("log", "--first-parent", "--format=%H", "--", VERSIONS).split()
+        of_now = list(
+            takewhile(lambda one: epoch(self.git("show", f"{one}:{VERSIONS}")) == present, log)
+        )
+        return of_now[-1] if of_now else None
+
+    @cached_property
     def _main(self) -> list[str]:
         return self.git("rev-list", "--first-parent", "HEAD").split()
 
@@ -115,6 +134,11 @@ def load(text: str) -> types.ModuleType:
     module = types.ModuleType("versions")
     exec(compile(text, VERSIONS, "exec"), vars(module))
     return module
+
+
+def epoch(text: str) -> int:
+    """Return how often the histories of a version of `versions.py` had started again."""
+    return int(getattr(load(text), "EPOCH", 0))
 
 
 @cache

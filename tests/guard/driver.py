@@ -30,7 +30,7 @@ _RETRIES = 3
 _OF_RANKS = (
     "shardline.checkpoints.manager", "shardline.launch.preflight.check", "shardline.ledger",
     "shardline.provenance.record", "shardline.training.metrics", "shardline.training.script",
-    "shardline.training.fit", "shardline.training.worker",
+    "shardline.training.fit", "shardline.training.sealed_training", "shardline.training.rank",
 )  # fmt: skip
 
 
@@ -167,13 +167,13 @@ def import_shardline() -> None:
 def forked_ranks(tracer: Tracer | None) -> Iterator[None]:
     """Have training jobs fork their ranks in the place of starting a launcher."""
     from shardline.supervision import supervisor as supervise
-    from shardline.training.rank_spec import RankSpec, read_spec, write_spec
+    from shardline.training.rank_task import read_task, write_task
 
     def run_ranks(command: Sequence[str], *, env: Mapping[str, str], log: Path, **_: Any) -> None:
-        path = Path(command[list(command).index("shardline.training.worker") + 1])
-        given = read_spec(path, RankSpec)
+        path = Path(command[list(command).index("shardline.training.rank") + 1])
+        given = read_task(path)
         runtime = structs.replace(given.runtime, hang_timeout_s=0.0)  # no watchdog
-        write_spec(path, structs.replace(given, runtime=runtime))
+        write_task(path, structs.replace(given, runtime=runtime))
         size = next((int(a.partition("=")[2]) for a in command if a.startswith("--nproc")), 1)
         code = _ranks(path, {**env}, size, log, tracer)
         if code:
@@ -212,15 +212,15 @@ def _ranks(spec: Path, env: dict[str, str], size: int, log: Path, tracer: Tracer
 
 
 def _rank(spec: Path, env: Mapping[str, str], tracer: Tracer | None) -> int:
-    from shardline.training import worker
+    from shardline.training import rank
 
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = ["shardline.training.worker", str(spec)]
+    sys.argv = ["shardline.training.rank", str(spec)]
     if tracer:
         tracer.begin()
     try:
-        return worker.main()
+        return rank.main()
     finally:
         if tracer:
             tracer.leave()
@@ -241,46 +241,41 @@ def config_of(folder: Path) -> dict[str, Any]:
     return found
 
 
-def opened(config: Mapping[str, Any]) -> Any:
-    """Return a project, which the jobs of this process read no more."""
-    from shardline.config.load import load_project
-    from shardline.pipeline import common, datasets
-
-    project = load_project(config)
-    common.load_project = datasets.load_project = lambda *_, **__: project  # type: ignore[assignment]
-    return project
-
-
 def build(config: Mapping[str, Any], name: str) -> None:
     """Do the jobs of a dataset."""
+    from shardline.config.load import load_project
     from shardline.pipeline import datasets as jobs
 
-    project = opened(config)
+    project = load_project(config)
     dataset = next(one for one in project.datasets.values() if one.name == name)
     parts = project.store / "datasets" / dataset.id / "parts"
+    plan = project.part(datasets=[dataset.id])
     for part in dataset.parts:
-        jobs.build_shards(config, dataset.id, part, str(parts / f"{part}.json"))
-    jobs.seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
+        jobs.build_shards(plan, part, str(parts / f"{part}.json"))
+    jobs.seal_dataset(plan, str(dataset.manifest), str(dataset.provenance))
 
 
 def train(config: Mapping[str, Any], name: str, tracer: Tracer | None) -> None:
     """Do the jobs of a run; its dataset is there."""
+    from shardline.config.load import load_project
     from shardline.pipeline.runs import evaluate, resolve_run
     from shardline.pipeline.training import train as train_run
     from shardline.supervision.supervisor import RankError
 
-    run = next(one for one in opened(config).runs.values() if one.names[0] == name)
+    project = load_project(config)
+    key, run = next(one for one in project.runs.items() if one[1].names[0] == name)
+    plan = project.part(runs=[key])
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     files = {"spec": str(run.folder / "run.json"), "manifest": str(run.dataset.manifest)}
-    resolve_run(config, run.id, files["spec"], str(run.folder / "identity.json"))
+    resolve_run(plan, files["spec"], str(run.folder / "identity.json"))
     log = Path("logs/train") / f"{run.id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, _RETRIES + 1):
         try:
             with forked_ranks(tracer):
-                train_run(config, run.id, log, str(run.model), files, attempt=attempt)
+                train_run(plan, log, str(run.model), files, attempt=attempt)
             break
         except RankError as error:
             if not error.is_killed or attempt == _RETRIES:
                 raise
-    evaluate(config, run.id, str(run.evaluation), {**files, "model": str(run.model)})
+    evaluate(plan, str(run.evaluation), {**files, "model": str(run.model)})

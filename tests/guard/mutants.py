@@ -34,7 +34,8 @@ CASES = Path(__file__).parent / "cases"
 LOCK = driver.ROOT / "requirements.lock"
 MODULES = (
     "data/build", "data/datamodule", "data/raw_files", "data/rows", "shardline_io/order/*", "data/shard_format",
-    "data/shard_map", "data/splits", "data/statistics", "data/stream", "data/windowmap", "data/sources/*",
+    "data/shard_map", "data/splits", "data/statistics", "data/stream", "data/window_stream", "data/windowmap",
+    "data/sources/*",
     "config/geometry",
     "training/step_all_reduce", "training/divergence", "training/fit", "training/interventions", "training/model",
     "training/models/*", "training/optim", "training/sharding", "training/steps", "training/stop_agreement",
@@ -344,7 +345,9 @@ class Cases:
             driver.train(config, unit.name, tracer)
         if tracer:
             tracer.leave()
-        project = driver.opened(config)
+        from shardline.config.load import load_project
+
+        project = load_project(config)
         if unit.stage == "data":
             id = next(one.id for one in project.datasets.values() if one.name == unit.name)
             results = [read_dataset(folder, id, unit.name)]

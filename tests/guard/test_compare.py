@@ -13,6 +13,7 @@ from tests.guard.values import Result, from_json, to_json
 FSDP = {"data": 1, "mlp": 1, "training": 2}
 DDP = {"data": 1, "mlp": 1, "training": 1}
 HISTORIES = """
+EPOCH = {epoch}
 FIRST = ("first version",)
 DATA: tuple = FIRST
 TRAINING: tuple = {training}
@@ -93,11 +94,11 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def commit(repository: Path, training: str = "FIRST", models: str = "") -> str:
+def commit(repository: Path, training: str = "FIRST", models: str = "", epoch: int = 0) -> str:
     """Commit histories, and return the commit."""
     path = repository / VERSIONS
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(HISTORIES.format(training=training, models=models))
+    path.write_text(HISTORIES.format(training=training, models=models, epoch=epoch))
     (repository / "requirements.lock").touch()
     run_git(repository, "add", "--all")
     run_git(repository, "commit", "--quiet", "--allow-empty", "--message=x")
@@ -153,6 +154,25 @@ def test_a_bump_on_a_branch_counts_from_its_merge(repository: Path) -> None:
 
 def test_a_line_that_is_not_committed_has_no_earlier_side(repository: Path) -> None:
     assert Bumps(repository).last(FSDP) is None
+
+
+def test_histories_that_start_again_are_compared_from_there_on(repository: Path) -> None:
+    commit(repository, BUMPED, models=f', "cnn": {BUMPED}')
+    run_git(repository, "checkout", "--quiet", "-b", "side")
+    commit(repository, epoch=1)
+    path = repository / VERSIONS
+    assert Bumps(repository).last(DDP) != run_git(repository, "rev-parse", "main").strip()
+    run_git(repository, "checkout", "--quiet", "main")
+    path.write_text(HISTORIES.format(training="FIRST", models="", epoch=1))
+    assert Bumps(repository).last(DDP) is None  # that they start again is not committed yet
+    run_git(repository, "checkout", "--quiet", ".")
+    run_git(repository, "merge", "--quiet", "--no-ff", "side", "--message=merge")
+    start = run_git(repository, "rev-parse", "HEAD").strip()
+    commit(repository, models=f', "cnn": {BUMPED}', epoch=1)
+    assert Bumps(repository).last(DDP) == start
+    bumped = commit(repository, BUMPED, models=f', "cnn": {BUMPED}', epoch=1)
+    assert Bumps(repository).last(FSDP) == bumped
+    assert Bumps(repository).last({"training": 1, "mlp": 1, "data": 1}) == start
 
 
 def test_missing_history_is_an_error(

@@ -25,7 +25,13 @@ _UNSTABLE = frozenset({
     "environment", "files", "generated_from", "goodput", "history", "host", "id", "identity", "launcher",
     "manifest_sha256", "newest", "project", "resources", "samples_per_s", "settings", "started", "throughput",
     "tracking", "warnings", "workflow",
-})  # fmt: skip
+}) | {
+    # what the page shows beside, which the results before it hold
+    "all_but_seed", "certificate", "confusion", "curves", "dataset_names", "definitions", "device_names",
+    "environments", "epoch_ends", "held_out_task", "images", "interventions", "is_logged_by_model", "known_value",
+    "reliability", "residuals", "samples", "seed", "software", "stopped_early", "trained_on", "training_id",
+    "varied_values", "versions",
+}  # fmt: skip
 _SHOWN = 6
 
 

@@ -42,7 +42,7 @@ class Training:
             "rendezvous_timeout_s": 60, "stop_grace_s": 25,
         }  # fmt: skip
         spec = ranks.spec_file(name, hang_timeout_s=TIMEOUT_S)
-        program = ["-m", "shardline.training.worker", str(spec)]
+        program = ["-m", "shardline.training.rank", str(spec)]
         self.process = lan["host-a"].popen(
             sys.executable, "-c", JOB, str(self.work), json.dumps(program), json.dumps(runtime),
             cwd=ranks.root,

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from shardline.core.seals import check_seal
-from shardline.drills.certify import certify
-from shardline.drills.outcome import Drilled, Outcome, Trained, compare, cost, why_not_survived
+from shardline.drills.outcome import Outcome, Trained, certify, compare, cost, why_not_survived
 from shardline.drills.run import PLACES
 from shardline.provenance.actions import Action
+from shardline.provenance.certificates import identify
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating
 
@@ -75,8 +75,9 @@ def test_a_certificate_is_sealed_and_later_trainings_of_this_code_name_it(prepar
     outcome = Outcome(
         drill="resume", profile="none", ranks=1, compared=compared, commands=2, interruptions=injected,
         reasons=why_not_survived(compared, planned=1, injected=len(injected), failure=""), **cost(broken.attempts()),
+        identity=identify(broken.provenance()),
     )  # fmt: skip
-    path = certify([Drilled(outcome=outcome, broken=broken)], Action(id="drill/resume"))
+    path = certify([outcome], Action(id="drill/resume"))
     document = json.loads(path.read_text())
     assert check_seal(path, document) is None
     assert path.stem == f"resume-{document['sha256'][:12]}"

@@ -94,19 +94,6 @@ def test_resuming_at_another_world_size_leaves_no_gap_and_repeats_nothing(
     assert steps == ledger(ranks, "whole")
 
 
-@pytest.mark.parametrize("row", [PARTITION, *rotating({})], ids=["partition", "pass"])
-def test_a_training_that_was_killed_at_an_epochs_end_goes_on_with_the_next(prepare, row):
-    """Only epochs' ends are saved here: the state to resume from says that all of an epoch was consumed."""
-    ranks = prepare(1000, devices=2, **{**SMALL, **row})
-    ranks.train("whole")
-    last = ranks.root / "killed/work/checkpoints/latest.json"
-    ranks.kill_when("killed", last.exists)
-    output = ranks.train("killed")
-    assert "resuming from step" in output
-    assert ledger(ranks, "killed") == ledger(ranks, "whole")
-    assert ranks.model("killed") == ranks.model("whole")
-
-
 def test_an_evaluation_in_training_counts_each_sample_once_on_uneven_ranks(prepare):
     """3 ranks share a validation split that is no multiple of 3, and none waits for another."""
     scores = []

@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from shardline.launch.commands import Plan, launch_command
+from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.supervision.failures import killed_rank
 from shardline.supervision.supervisor import RankError, run_ranks
 from tests.support.processes import rank_environment, wait_until
@@ -62,7 +62,7 @@ def command(tmp_path):
     def make(code):
         program = tmp_path / "program.py"
         program.write_text(code)
-        plan = Plan(run_id="test", nodes=1, devices=2)
+        plan = LaunchPlan(run_id="test", nodes=1, devices=2)
         return launch_command("torchrun", [str(program), str(tmp_path)], plan)
 
     return make
@@ -201,7 +201,7 @@ def test_a_job_that_is_told_to_stop_has_its_ranks_save_first(tmp_path, numbers, 
 HOLDING = """
 import sys
 from pathlib import Path
-from shardline.supervision.run_lock import only_one
+from shardline.supervision.attempts import only_one
 with only_one(Path(sys.argv[1]), "mlp-0123456789ab") as has_waited:
     print("waited" if has_waited else "first", flush=True)
     sys.stdin.read()

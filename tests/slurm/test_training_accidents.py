@@ -216,13 +216,13 @@ def failed(run: Training) -> None:
     """Killed and hanging ranks are started again; what else fails is named, and the same command goes on."""
     run.start()
     run.wait_for_checkpoint()
-    run.cluster.node("n2").run("pkill", "-KILL", "--full", "shardline.training.worker")
+    run.cluster.node("n2").run("pkill", "-KILL", "--full", "shardline.training.rank")
     run.wait_for_state("PENDING")
     run.wait_for_state("RUNNING")
     run.wait_for_checkpoint()
     (killed,) = run.resumed()
 
-    run.cluster.node("n2").run("pkill", "-STOP", "--full", "shardline.training.worker")
+    run.cluster.node("n2").run("pkill", "-STOP", "--full", "shardline.training.rank")
     run.wait_for_state("PENDING")
     run.wait_for_state("RUNNING")
     run.wait_for_checkpoint()

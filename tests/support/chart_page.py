@@ -11,11 +11,11 @@ from jinja2 import FileSystemLoader
 
 from shardline.config.studies import Size, Study
 from shardline.data.sources.digits import Digits
-from shardline.report.charts.bundle import javascript_bundle
+from shardline.records.reports import Curve, ReportedHeadline, ReportedRun, ReportedTraining
 from shardline.report.charts.curves import learning_curves
-from shardline.report.charts.series import Curve, Series
+from shardline.report.charts.series import Series
 from shardline.report.studies import view_study
-from shardline.report.template import load_template
+from shardline.report.template import javascript_bundle, load_template
 from tests.support.evaluated_model import Rows, evaluated
 
 REPORT = Path(__file__).parents[2] / "report"
@@ -74,34 +74,29 @@ def curve_of(lr: float, every: int, noise: float, num_steps: int = 600) -> Curve
     )
 
 
-def run_of(name: str, settings: Mapping[str, Any], value: float, ranks: int = 1) -> Any:
+def run_of(name: str, settings: Mapping[str, Any], value: float, ranks: int = 1) -> ReportedRun:
     """Return a run as the macros read it, with what training measures."""
     parts = {"queue": 4.0, "environment": 9.5, "rendezvous": None, "data_wait": 3.1 * ranks}
     parts |= {"compute": 120 / ranks, "validation": 8.0, "checkpoint": 2.5, "lost": 0.0}
     elapsed = sum(seconds or 0 for seconds in parts.values()) + 1
     lr = settings["optim.lr"]
-    return SimpleNamespace(
+    return ReportedRun(
+        id=f"{name}-0123456789ab",
         name=name,
-        key=f"{name}-0123456789ab",
-        value=value,
-        asked=SimpleNamespace(varied=settings),
-        setting=settings.get,
-        num_steps=600,
-        num_samples=180,
+        varied=sorted(settings),
+        varied_values=dict(settings),
+        headline=ReportedHeadline(metric="accuracy", value=value, num_samples=180, action=""),
         curves={"train_loss": curve_of(lr, 2, 0.05), "val_loss": curve_of(lr, 150, 0.01)},
-        evaluation={},
-        provenance={
-            "duration_s": elapsed,
-            "goodput": {
-                "elapsed_s": elapsed,
-                "parts": {**parts, "other": 1.0},
-                "share": parts["compute"] / elapsed,
-            },
-            "throughput": {
-                "step_s": {"median": 0.02 / ranks**0.9, "p10": 0.01, "p90": 0.03},
-                "samples_per_s": 3000 * ranks**0.9,
-                "global_batch": 64,
-            },
+        training=ReportedTraining(steps=600, duration_s=elapsed),
+        goodput={
+            "elapsed_s": elapsed,
+            "parts": {**parts, "other": 1.0},
+            "share": parts["compute"] / elapsed,
+        },
+        throughput={
+            "step_s": {"median": 0.02 / ranks**0.9, "p10": 0.01, "p90": 0.03},
+            "samples_per_s": 3000 * ranks**0.9,
+            "global_batch": 64,
         },
     )
 
@@ -146,7 +141,16 @@ def judged_runs(folder: Path) -> list[Any]:
         (folder / name).mkdir()
         result, _ = evaluated(folder / name, source, num_steps=num_steps)
         found.append(
-            SimpleNamespace(name=name, evaluation=result, num_samples=result["num_samples"])
+            SimpleNamespace(
+                name=name,
+                held_out_task=result["task"],
+                reliability=result.get("calibration"),
+                residuals=result.get("residuals"),
+                samples=result["samples"],
+                num_samples=result["num_samples"],
+                split=result["split"],
+                headline=SimpleNamespace(is_logged_by_model=False),
+            )
         )
     return found
 

@@ -5,20 +5,15 @@ from pathlib import Path
 
 from shardline.core.canonical import digest as digest_of_document
 from shardline.identity import CodeIndex
+from shardline.identity.user_code import reach
 
 
 def digest(entry: str, roots: Sequence[Path]) -> str:
-    """Return the digest of all code that an entry can reach.
+    """Return the digest of the definitions that `call` of an entry module can reach.
 
     Args:
-        entry: a module's dotted name.
+        entry: the module's dotted name.
         roots: the project's folders in import order; the code runs in the first.
     """
-    code, third_party = CodeIndex(roots).closure(entry)
-    return digest_of_document({"code": code, "third party": sorted(third_party)})
-
-
-def reached(entry: str, roots: Sequence[Path]) -> str:
-    """Return the digest of the definitions that `call` of an entry module can reach."""
-    code = CodeIndex(roots).reach(f"{entry}:call")
+    code = reach(CodeIndex(roots), f"{entry}:call")
     return digest_of_document({"code": code.digest, "third party": sorted(code.third_party)})

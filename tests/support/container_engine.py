@@ -178,7 +178,7 @@ class Registry:
 
 def shorten_lock(target: Path, roots: Sequence[str]) -> Path:
     """Write a part of the lock: some packages with all that they need."""
-    from shardline.identity.environment import load_lock, normalize
+    from shardline.identity.package_lock import load_lock, normalize
 
     lock = load_lock(REPOSITORY / "requirements.lock")
     wanted, pending = set(), [normalize(root) for root in roots]

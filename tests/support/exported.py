@@ -15,7 +15,8 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, make_source, seal
-from shardline.results.export.start import DESCRIPTION, FORMATS, Check, checked_export
+from shardline.results.export import DESCRIPTION, FORMATS
+from shardline.results.export.start import Check, checked_export
 from shardline.training.model import make_model
 from tests.support.source_cases import load_dataset
 

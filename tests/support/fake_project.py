@@ -8,12 +8,11 @@ import numpy as np
 from msgspec import convert
 from safetensors.numpy import save_file
 
-from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
 from shardline.config.names import LAYOUT, record_names
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
-from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json
@@ -85,8 +84,13 @@ class FakeProject:
         record_names(project)
         return project
 
-    def run(self, name: str) -> Run:
+    def run(self, name: str) -> RunPlan:
         return self.load().named_runs()[name]
+
+    def plan(self, name: str) -> Project:
+        """Return what the jobs of a run are given of the project."""
+        project = self.load()
+        return project.part(runs=[key for key, run in project.runs.items() if name in run.names])
 
     def remember(self, kind: str, name: str, identity: str = DIGEST) -> None:
         """Have a name stand for an identity in the history."""
@@ -104,7 +108,7 @@ class FakeProject:
             self.seal_evaluation(run)
         return project
 
-    def seal_dataset(self, project: Project, dataset: Dataset) -> None:
+    def seal_dataset(self, project: Project, dataset: DatasetPlan) -> None:
         records = []
         for number in range(dataset.settings.shards):
             path = project.store / "datasets" / dataset.id / f"shard-{number:05d}.safetensors"
@@ -127,7 +131,7 @@ class FakeProject:
         }
         write_json(dataset.manifest, encode(convert(document, Manifest)))
 
-    def record_parts(self, dataset: Dataset, parts: list[Action]) -> None:
+    def record_parts(self, dataset: DatasetPlan, parts: list[Action]) -> None:
         """Write the provenance of a sealed dataset whose parts were made by some jobs."""
         provenance = DatasetProvenance(
             dataset=dataset.id,
@@ -140,7 +144,7 @@ class FakeProject:
         )
         write_json(dataset.provenance, seal(encode(provenance)))
 
-    def seal_run(self, run: Run) -> None:
+    def seal_run(self, run: RunPlan) -> None:
         identity, manifests = digest(run.document), [part.dataset.manifest for part in run.parts]
         digests = [file_sha256(path) if path.exists() else "" for path in manifests]
         datasets: dict[str, Any] = {"dataset": {"id": run.dataset.id}}
@@ -167,12 +171,12 @@ class FakeProject:
         }
         write_json(run.folder / "provenance.json", seal(provenance))
 
-    def seal_evaluation(self, run: Run, accuracy: float = 0.9778) -> None:
+    def seal_evaluation(self, run: RunPlan, accuracy: float = 0.9778) -> None:
         headline = {"metric": "accuracy", "value": accuracy, "mode": "max"}
         document = {"run": run.id, "headline": headline, "identity": run.evaluation_document}
         write_json(run.evaluation, seal(document))
 
-    def begin_training(self, run: Run, steps: int) -> None:
+    def begin_training(self, run: RunPlan, steps: int) -> None:
         work = Path("store/work") / run.id
         (work / "checkpoints" / f"step-{steps:08d}").mkdir(parents=True)
         lines = [json.dumps({"step": step}) for step in range(1, steps + 1)]

@@ -120,7 +120,7 @@ class Faulted:
     def start_by_hand(self, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
         """Start the one rank as a program of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "shardline.training.worker", str(self.ranks.spec_file("run"))],
+            [sys.executable, "-m", "shardline.training.rank", str(self.ranks.spec_file("run"))],
             cwd=self.ranks.root, env=dict(environment), text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip

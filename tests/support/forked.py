@@ -27,7 +27,8 @@ SERVER.set_forkserver_preload(
         "shardline.provenance.record",
         "shardline.training.script",
         "shardline.training.fit",
-        "shardline.training.worker",
+        "shardline.training.sealed_training",
+        "shardline.training.rank",
     ]
 )
 
@@ -109,10 +110,10 @@ def _start(rank: int, size: int, address: dict[str, str], spec: Path) -> int:
                 "LOCAL_WORLD_SIZE": size,
             }
             os.environ.update({**address, **{name: str(value) for name, value in numbers.items()}})
-        sys.argv = ["shardline.training.worker", str(spec)]
-        from shardline.training import worker
+        sys.argv = ["shardline.training.rank", str(spec)]
+        from shardline.training import rank as program
 
-        code = worker.main()
+        code = program.main()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -14,15 +14,14 @@ import pytest
 
 from shardline.config.geometry import ActualGeometry
 from shardline.config.load import load_project
-from shardline.core.errors import NAME_FILE
 from shardline.core.files import read_json_lines
-from shardline.launch.commands import Plan, launch_command
+from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.pipeline import runs as jobs
-from shardline.training.rank_spec import write_spec
+from shardline.training.rank_task import write_task
 from tests.support.built import build
 from tests.support.forked import Launch
 from tests.support.processes import end_of_ranks, rank_environment, wait_until
-from tests.support.rank_specs import rank_runtime, rank_spec
+from tests.support.rank_tasks import rank_runtime, rank_task
 
 
 @dataclass(frozen=True)
@@ -41,15 +40,16 @@ class Ranks:
     def spec_file(self, name: str, geometry: ActualGeometry | None = None, **runtime: Any) -> Path:
         """Write what the ranks of an attempt are given; attempts of one name share a store."""
         folder = self.root / name
-        spec = rank_spec(
+        spec = rank_task(
             folder,
             run_json=self.run_json,
             manifest=self.manifest,
             shards=self.shards,
             runtime=rank_runtime(checkpoint={"every_steps": self.every_steps}, **runtime),
+            name="run",
             geometry=geometry,
         )
-        write_spec(folder / "rank.json", spec)
+        write_task(folder / "rank.json", spec)
         return folder / "rank.json"
 
     def results(self, name: str) -> Path:
@@ -59,14 +59,11 @@ class Ranks:
     def start(self, name: str, **changes: Any) -> "subprocess.Popen[str] | Launch":
         """Start the ranks in a process group of their own."""
         spec = self.spec_file(name, **changes)
-        work = self.root / name / "work"
-        work.mkdir(parents=True, exist_ok=True)
-        (work / NAME_FILE).write_text("run")  # as the job tells its ranks
         if not self.is_by_torchrun:
             return Launch(self.devices, spec, cwd=self.root, output=self.root / f"{name}.output")
-        plan = Plan(run_id=name, nodes=self.nodes, devices=self.devices)
+        plan = LaunchPlan(run_id=name, nodes=self.nodes, devices=self.devices)
         return subprocess.Popen(
-            launch_command("torchrun", ["-m", "shardline.training.worker", str(spec)], plan),
+            launch_command("torchrun", ["-m", "shardline.training.rank", str(spec)], plan),
             cwd=self.root,
             env=rank_environment(),
             text=True,
@@ -124,10 +121,11 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
         monkeypatch.setattr(sys, "path", [*sys.path])
         project = load_project()
         (run,) = project.runs.values()
-        config = _config(workspace.path)
-        shards = build(project, run.dataset, config)
+        shards = build(project, run.dataset)
         run_json = workspace.path / run.folder / "run.json"
-        jobs.resolve_run(config, run.id, str(run_json), str(run_json.with_name("identity.json")))
+        jobs.resolve_run(
+            project.part(runs=[run.id]), str(run_json), str(run_json.with_name("identity.json"))
+        )
         return Ranks(
             root=workspace.path,
             run_json=run_json,
@@ -139,10 +137,3 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
         )
 
     return make
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    import yaml
-
-    document: dict[str, Any] = yaml.safe_load((folder / "config/config.yaml").read_text())
-    return document

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardline.identity import CodeIndex, UserCode
+from shardline.identity.user_code import reach
 
 ENTRY = "models:Net"
 
@@ -20,4 +21,4 @@ def reached(root: Path, files: Mapping[str, str], entry: str = ENTRY) -> UserCod
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     main = root / "train.py" if entry == "__main__" else None
-    return CodeIndex((root,), main=main, workdir=root).reach(entry)
+    return reach(CodeIndex((root,), main=main, workdir=root), entry)

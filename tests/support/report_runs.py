@@ -38,6 +38,7 @@ def write_run(
             "run": run,
             "dataset": {"id": "0123456789ab"},
             "model": "mlp",
+            "model_class": "linear",
             "settings": settings,
             "identity": "ab" * 32,
         },
@@ -59,6 +60,7 @@ def write_run(
                 "classes": CLASSES,
                 "counts": [[27 if i == j else (i + j) % 3 for j in range(10)] for i in range(10)],
             },
+            "identity": {"stage": "evaluate", "settings": {}},
         },
         "provenance": {
             "run": run,

@@ -117,14 +117,12 @@ class Edit:
     Attributes:
         name: as the documentation's table has it.
         apply: gives the files afterwards.
-        before: whether the whole import closure made runs of `Net` stale.
-        now: whether the reachable definitions do.
+        retrains: whether it makes runs of `Net` stale.
     """
 
     name: str
     apply: Callable[[Files], Files]
-    before: bool
-    now: bool
+    retrains: bool
 
 
 def _replace(module: str, old: str, new: str) -> Callable[[Files], Files]:
@@ -166,24 +164,24 @@ def _sort_imports(files: Files) -> Files:
 
 
 EDITS = (
-    Edit("change a comment", _replace("models", "# a figure", "# figure 3"), False, False),
-    Edit("write a docstring", _replace("losses", "labels):\n    loss", "labels):\n    '''Lin et al. 2017.'''\n    loss"), False, False),
-    Edit("run a formatter", _replace("models", "self.head = nn.Linear(WIDTHS[0], num_classes)", "self.head = nn.Linear(\n            WIDTHS[0],\n            num_classes,\n        )"), False, False),
-    Edit("rename a local variable", _replace("models", "hidden", "embedding"), True, False),
-    Edit("annotate a method", _replace("models", "def forward(self, features):\n        hidden", "def forward(self, features: torch.Tensor) -> torch.Tensor:\n        hidden"), True, False),
-    Edit("add a model beside this one", _replace("models", "def show", "class Wide(LightningModule):\n    width = 512\n\n\ndef show"), True, False),
-    Edit("edit another model of the file", _replace("models", "features.mean()", "features.sum()"), True, False),
-    Edit("edit a function for figures", _replace("utils", "plt.figure(dpi=dpi)", "plt.figure(dpi=dpi, figsize=(4, 3))"), True, False),
-    Edit("change a constant for figures", _replace("models", "DPI = 120", "DPI = 300"), True, False),
-    Edit("add a function that nothing uses yet", _replace("losses", "def dice_loss", "def hinge_loss(logits, labels):\n    return logits\n\n\ndef dice_loss"), True, False),
-    Edit("put functions into another order", _reorder, True, False),
-    Edit("move a layer into a module of its own", _move_block, True, False),
-    Edit("rename a module", _rename_module, True, False),
-    Edit("sort imports, drop an unused one", _sort_imports, True, False),
-    Edit("import another way", _replace("losses", "import torch.nn.functional as F", "from torch.nn import functional as F"), True, False),
-    Edit("edit what runs under `__main__`", _replace("models", "print(Net((8, 8), 10))", "print(Net((28, 28), 10))"), True, False),
-    Edit("change the loss", _replace("losses", "GAMMA = 2.0", "GAMMA = 1.5"), True, True),
-    Edit("change a default of the model", _replace("models", "dropout=0.1", "dropout=0.2"), True, True),
-    Edit("register another augmentation", _replace("utils", "def init_weights", "@augmentation\ndef flip(features):\n    return -features\n\n\ndef init_weights"), True, True),
-    Edit("split a method of the model in two", _replace("models", "        return self.head(hidden)\n", "        return self.classify(hidden)\n\n    def classify(self, hidden):\n        return self.head(hidden)\n"), True, True),
+    Edit("change a comment", _replace("models", "# a figure", "# figure 3"), False),
+    Edit("write a docstring", _replace("losses", "labels):\n    loss", "labels):\n    '''Lin et al. 2017.'''\n    loss"), False),
+    Edit("run a formatter", _replace("models", "self.head = nn.Linear(WIDTHS[0], num_classes)", "self.head = nn.Linear(\n            WIDTHS[0],\n            num_classes,\n        )"), False),
+    Edit("rename a local variable", _replace("models", "hidden", "embedding"), False),
+    Edit("annotate a method", _replace("models", "def forward(self, features):\n        hidden", "def forward(self, features: torch.Tensor) -> torch.Tensor:\n        hidden"), False),
+    Edit("add a model beside this one", _replace("models", "def show", "class Wide(LightningModule):\n    width = 512\n\n\ndef show"), False),
+    Edit("edit another model of the file", _replace("models", "features.mean()", "features.sum()"), False),
+    Edit("edit a function for figures", _replace("utils", "plt.figure(dpi=dpi)", "plt.figure(dpi=dpi, figsize=(4, 3))"), False),
+    Edit("change a constant for figures", _replace("models", "DPI = 120", "DPI = 300"), False),
+    Edit("add a function that nothing uses yet", _replace("losses", "def dice_loss", "def hinge_loss(logits, labels):\n    return logits\n\n\ndef dice_loss"), False),
+    Edit("put functions into another order", _reorder, False),
+    Edit("move a layer into a module of its own", _move_block, False),
+    Edit("rename a module", _rename_module, False),
+    Edit("sort imports, drop an unused one", _sort_imports, False),
+    Edit("import another way", _replace("losses", "import torch.nn.functional as F", "from torch.nn import functional as F"), False),
+    Edit("edit what runs under `__main__`", _replace("models", "print(Net((8, 8), 10))", "print(Net((28, 28), 10))"), False),
+    Edit("change the loss", _replace("losses", "GAMMA = 2.0", "GAMMA = 1.5"), True),
+    Edit("change a default of the model", _replace("models", "dropout=0.1", "dropout=0.2"), True),
+    Edit("register another augmentation", _replace("utils", "def init_weights", "@augmentation\ndef flip(features):\n    return -features\n\n\ndef init_weights"), True),
+    Edit("split a method of the model in two", _replace("models", "        return self.head(hidden)\n", "        return self.classify(hidden)\n\n    def classify(self, hidden):\n        return self.head(hidden)\n"), True),
 )  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parents[1]
+UNIT = TESTS / "unit"
 # What takes minutes, one that mostly waits beside one that computes.
 LONGEST = (
     "guard/test_guard.py", "frameworks/test_frameworks.py",
@@ -55,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {TESTS / name: number for number, name in enumerate(LONGEST)}
 
     def key(item: pytest.Item) -> tuple[int, bool]:
-        return place.get(item.path, len(place)), item.path.parent.name == "unit"
+        return place.get(item.path, len(place)), UNIT in item.path.parents
 
     items.sort(key=key)
 
@@ -75,7 +76,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if node := getattr(report, "node", None):
         node.config.stash[LAST_SEEN][node.gateway.id] = time.monotonic()
         seconds = node.config.stash.setdefault(SECONDS, {})
-        folder = report.nodeid.partition("/test_")[0]
+        folder = "/".join(report.nodeid.split("/")[:2])
         seconds[folder] = seconds.get(folder, 0) + report.duration
 
 

@@ -28,7 +28,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from msgspec import structs
+from msgspec import convert, structs
 from msgspec.structs import replace
 
 from shardline.checkpoints.folder import list_saved
@@ -36,21 +36,17 @@ from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.canonical import digest
-from shardline.core.world import World
 from shardline.ledger import read_samples
 from shardline.pipeline import runs as jobs
+from shardline.records.runs import ResolvedRun
 from shardline.supervision.attempts import begin_attempt
-from shardline.training import worker
+from shardline.training import sealed_training
 from shardline.training.goodput import Timeline
-from shardline.training.rank_spec import RankSpec
+from shardline.training.rank_task import RankTask
 from tests.support.built import build
 from tests.support.killed_data import others, tokens_of
-from tests.support.rank_specs import rank_runtime, rank_spec
+from tests.support.rank_tasks import ALONE, rank_runtime, rank_task
 
-ALONE = World(
-    rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="127.0.0.1", master_port=0,
-    launcher="none",
-)  # fmt: skip
 _OF_FILES = {"os.rename": "rename", "os.mkdir": "make", "os.remove": "remove", "os.rmdir": "remove"}
 
 
@@ -304,7 +300,7 @@ class Trainings:
             (settings[group] if group else settings)[name] = value
         identity = digest({"case": case.name, "settings": settings})
         spec = {**self._spec, "settings": settings, "model": case.model, "identity": identity}
-        return RunSpec.of(spec, model_class=case.model)
+        return structs.replace(RunSpec.of(convert(spec, ResolvedRun)), model_class=case.model)
 
     def places(self, case: Case) -> tuple[DatasetPlace, ...]:
         """Return where a case's data is."""
@@ -315,11 +311,12 @@ class Trainings:
         with _folder() as folder:
             return Chain(self, case, folder, **options).run(kills)
 
-    def rank_spec(self, root: Path, case: Case, *, every_steps: int, keep: int) -> RankSpec:
+    def rank_task(self, root: Path, case: Case, *, every_steps: int, keep: int) -> RankTask:
         """Return what the rank is given."""
         saves = {"every_steps": every_steps, "keep": keep, "keep_best": case.best_kept}
-        given = rank_spec(
+        given = rank_task(
             root,
+            run=self.spec_of(case),
             run_json=root / "run.json",
             manifest=root,
             shards=root,
@@ -368,11 +365,11 @@ class Chain:
 
     def attempt(self, kill: Kill | None) -> dict[str, Any] | None:
         """Train until a kill, or to the end; return what is recorded of the training, None if it was killed."""
-        spec, trained = self._trainings.spec_of(self._case), None
+        trained = None
         self.last = Process(self.root, kill, self._lateness)
-        given = self._trainings.rank_spec(self.root, self._case, **self._options)
+        given = self._trainings.rank_task(self.root, self._case, **self._options)
         with process(self.last):
-            trained, _ = worker._train(given, spec, ALONE, Timeline(time.time()))
+            trained, _ = sealed_training._train(given, given.action, ALONE, Timeline(time.time()))
         if self.last.is_dead:
             shutil.rmtree(self.root)
             self.root = after(self.root)
@@ -458,8 +455,8 @@ def build_trainings(folder: Path) -> Trainings:
         project = load_project()
         (run,) = project.runs.values()
         dataset = run.dataset
-        shards = build(project, dataset, config)
-        jobs.resolve_run(config, run.id, "run.json", "identity.json")
+        shards = build(project, dataset)
+        jobs.resolve_run(project.part(runs=[run.id]), "run.json", "identity.json")
     spec = json.loads((folder / "run.json").read_text())
     rows = DatasetPlace(manifest=folder / dataset.manifest, shards=folder / shards)
     mix = (

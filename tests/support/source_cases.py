@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
+from shardline.config.plans import DatasetPlan
 from shardline.data.build import make_source
 from shardline.sources import SPLITS, Source
 
@@ -24,7 +24,7 @@ class Rows:
     splits: list[str] | None
 
 
-def load_dataset(folder: Path, source: dict[str, Any], **settings: Any) -> Dataset:
+def load_dataset(folder: Path, source: dict[str, Any], **settings: Any) -> DatasetPlan:
     """Read a config that names one dataset, whose files lie below a folder."""
     (folder / "runs.tsv").write_text(TABLE)
     entry = {"source": source, "shards": 3, **settings}

@@ -12,13 +12,15 @@ from unittest import mock
 import pytest
 
 from shardline.config import documents
-from shardline.identity import code
+from shardline.identity import code_index
 from tests.support.fake_project import FakeProject
 from tests.support.imported import Interpreter
 from tests.support.mutated_project import Place
 from tests.support.workspace import Workspace
 
-_parse_once = cache(code.parse_module)  # a pure function, and four fifths of loading a project
+_parse_once = cache(
+    code_index.parse_module
+)  # a pure function, and four fifths of loading a project
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +47,7 @@ def fake(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> FakeProject:
     monkeypatch.chdir(workspace.path)
     for name in ("SHARDLINE_STORE", "COLUMNS", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(code, "parse_module", _parse_once)
+    monkeypatch.setattr(code_index, "parse_module", _parse_once)
     return FakeProject(workspace)
 
 
@@ -64,8 +66,8 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place], Place]:
     """Have the present process take the library and the template of a place."""
 
     def make(place: Place) -> Place:
-        monkeypatch.setattr(code, "LIBRARY", place.library)
-        monkeypatch.setattr(code, "parse_module", _parse_once)
+        monkeypatch.setattr(code_index, "LIBRARY", place.library)
+        monkeypatch.setattr(code_index, "parse_module", _parse_once)
         monkeypatch.setattr(documents, "report_folder", lambda: place.path / "report")
         return place
 

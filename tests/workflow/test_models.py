@@ -11,6 +11,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from shardline.config.run_spec import RunSpec
+from shardline.records.base import read_record
+from shardline.records.runs import ResolvedRun
 from shardline.training.model import make_model
 from shardline.transforms import Normalize, Resize
 from tests.support.command_line import shardline
@@ -110,7 +112,7 @@ def test_models_of_the_field_are_trained_evaluated_reported_and_exported(tiny, m
 def sealed_outputs(workspace, name, raw):
     """Return what the sealed model gives for raw input, as an evaluation does, and how near the export is."""
     folder = (workspace.path / "results/latest" / name).resolve()
-    spec = RunSpec.of(json.loads((folder / "run.json").read_text()))
+    spec = RunSpec.of(read_record(folder / "run.json", ResolvedRun, remedy=""))
     (dataset,) = spec.datasets
     path = workspace.path / "results/datasets" / dataset / "manifest.json"
     model = make_model(spec, json.loads(path.read_text())["schema"])

@@ -187,7 +187,7 @@ def test_every_job_left_a_record_of_itself(made):
     manifest = documents["seal_dataset"].with_name("manifest.json")
     assert sealed["files"] == {"manifest.json": file_sha256(manifest)}
     trained = read(documents["train"])["action"]
-    assert "shardline.training.worker" in trained["command"]
+    assert "shardline.training.rank" in trained["command"]
     assert trained["variables"]["WORLD_SIZE"] == "2"
     for path in made.path.glob("results/runs/**/*.json*"):
         assert not re.search(r"\b(pair|far)\b", path.read_text()), f"{path} holds a name"
@@ -232,6 +232,7 @@ def test_nothing_that_was_written_holds_a_secret(made):
     assert {re.sub(r"^all.zip/", "", name).rpartition("/")[2] for name in kept} == {
         "run.json",
         "identity.json",
+        "rank.json",
     }
     assert b"<pad>" in (made.path / "results/report/report.json").read_bytes()
     assert b"site_setting" in packed["all.zip/config/config.yaml"].lower(), "only values are hidden"

@@ -51,7 +51,7 @@ def write_results(workspace: Workspace) -> None:
             workspace.write(str(path), "{}")
         workspace.write(str(run.folder / "identity.json"), json.dumps(run.document))
     workspace.write(str(project.report), "")
-    workspace.write("results/layout.json", '{"layout": 1}')
+    workspace.write("results/layout.json", '{"layout": 2}')
     lines = [
         json.dumps({"kind": "run", "name": run.name, "id": run.id}) for run in project.runs.values()
     ]

@@ -19,7 +19,6 @@ from shardline.checkpoints.registered import (
     Record,
     describe,
     difference,
-    dumped,
     first_other,
     moved,
     remarks,
@@ -170,7 +169,7 @@ class Arrangement:
             "schedules": optimizers.describe_schedules(trainer),
             "callbacks": [key for key in foreign if key in state["callbacks"]],
         }
-        found: dict[str, Any] = {_KEY: dumped(registered)}
+        found: dict[str, Any] = {_KEY: _dumped(registered)}
         if nameless := optimizers.nameless(trainer):
             found[_NAMELESS] = nameless
         return found
@@ -203,7 +202,7 @@ def _of_all_ranks(trainer: pl.Trainer, mine: Any) -> list[Any]:
     """Return what all ranks have, by rank, or one if it is the same everywhere; every rank calls this."""
     if trainer.world_size == 1:
         return [mine]
-    text, device = dumped(mine), trainer.strategy.root_device
+    text, device = _dumped(mine), trainer.strategy.root_device
     digest = torch.tensor([*blake3(text.encode()).digest()], dtype=torch.uint8, device=device)
     digests = [torch.empty_like(digest) for _ in range(trainer.world_size)]
     dist.all_gather(digests, digest)
@@ -212,6 +211,11 @@ def _of_all_ranks(trainer: pl.Trainer, mine: Any) -> list[Any]:
     texts: list[str] = [""] * trainer.world_size
     dist.all_gather_object(texts, text)
     return [json.loads(one) for one in texts]
+
+
+def _dumped(record: Any) -> str:
+    # as text it is soon copied and read
+    return json.dumps(record, separators=(",", ":"))
 
 
 def _by_position(checkpoint: Mapping[str, Any], parameters: Sequence[Any]) -> str:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import sync_file, sync_folder, utc_stamp, write_json, writing
@@ -30,6 +32,24 @@ BEST = "best-*.safetensors"
 
 AfterSealing = Literal["none", "last", "all"]  # of `runtime.checkpoint.after_sealing`
 Digests = dict[str, dict[str, Any]]
+
+
+class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings under `runtime.checkpoint`. None of them changes a result.
+
+    Attributes:
+        every_steps: optimiser steps between two training checkpoints; 0 for never.
+        every_min: minutes between two training checkpoints; 0 for never.
+        keep: training checkpoints that stay.
+        keep_best: best weights that stay; the best of them is sealed.
+        asynchronous: write beside the training; else each save waits for the disk.
+    """
+
+    every_steps: int = 0
+    every_min: float = 0.0
+    keep: int = 2
+    keep_best: int = 1
+    asynchronous: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +106,12 @@ def newest_good(folder: Path, identity: str) -> tuple[Saved | None, list[str]]:
     for path in _folders(folder):
         saved, problem = _read(path)
         if saved:
-            _check_identity(saved, identity)
-            problem = _problem(saved)
-            if not problem:
+            if saved.identity != identity:
+                raise DataError(
+                    f"training checkpoint {path} is of another run (identity {saved.identity[:12]}, this one has "
+                    f"{identity[:12]}); move {folder} away to train from the start"
+                )
+            if not (problem := _problem(saved)):
                 return saved, passed
         passed.append(f"training checkpoint {path} is damaged: {problem}")
     return None, passed
@@ -153,23 +176,13 @@ def _read(path: Path) -> tuple[Saved | None, str]:
         if check_seal(path / MANIFEST, manifest):
             return None, f"its {MANIFEST} is not what was written"
         size = sum(record["bytes"] for record in manifest["files"].values())
-        kept: dict[str, Any] = {
-            key: manifest[key] for key in ("identity", "written", "files", "best")
-        }
+        kept = {key: manifest[key] for key in ("identity", "written", "files", "best")}
         kept |= {key: int(manifest[key]) for key in ("step", "epoch", "world_size")}
         return Saved(path=path, bytes=size, **kept), ""
     except FileNotFoundError:
         return None, f"it has no {MANIFEST}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None, f"its {MANIFEST} is not readable"
-
-
-def _check_identity(saved: Saved, identity: str) -> None:
-    if saved.identity != identity:
-        raise DataError(
-            f"training checkpoint {saved.path} is of another run (identity {saved.identity[:12]}, this one has "
-            f"{identity[:12]}); move {saved.path.parent} away to train from the start"
-        )
 
 
 def _problem(saved: Saved) -> str:
@@ -180,8 +193,7 @@ def _problem(saved: Saved) -> str:
         return f"its {MANIFEST} names no files"
     for folder, records in ((saved.path, saved.files), (saved.path.parent, saved.best)):
         for name, record in records.items():
-            problem = _problem_of(folder / name, record)
-            if problem:
+            if problem := _problem_of(folder / name, record):
                 return f"{name} {problem}"
     return ""
 

@@ -1,6 +1,7 @@
 """Saves the state of a training, and finds the one to resume from."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,20 +13,24 @@ from pytorch_lightning.callbacks import Callback
 from shardline.checkpoints import averaging, model_extras, ranks
 from shardline.checkpoints.arrangement import Arrangement
 from shardline.checkpoints.best import BestCheckpoint
-from shardline.checkpoints.boundaries import after_hook, can_save, is_in_epoch
-from shardline.checkpoints.counters import settle, steps_recorded
+from shardline.checkpoints.boundaries import (
+    Cadence,
+    after_hook,
+    can_save,
+    is_in_epoch,
+    settle,
+    steps_recorded,
+)
 from shardline.checkpoints.folder import (
+    CheckpointPolicy,
     Digests,
     Saved,
     newest_good,
     remove_scratch,
     scratch_folder,
 )
-from shardline.checkpoints.policy import CheckpointPolicy, Guards
-from shardline.checkpoints.schedule import Cadence
 from shardline.checkpoints.sharded import ShardReader, Shards, Writers, take_shards
-from shardline.checkpoints.snapshot import Snapshot
-from shardline.checkpoints.writer import STATE, Background, StateWriter
+from shardline.checkpoints.writer import STATE, Background, Snapshot, StateWriter
 from shardline.core.errors import DataError, Diverged
 from shardline.core.lightning_compat import dump_state, update_step_metrics
 
@@ -47,20 +52,25 @@ class CheckpointManager(Callback):
         folder: `checkpoints/` of the run's folder in the store.
         identity: of the run; 64 hex digits.
         policy: when a state is saved, and how many stay.
-        guards: what the training asks of its training checkpoints.
         best: chooses the best weights, which each state names.
+        may_save: asked by all ranks before a state is taken; raises where the training has to go back to an earlier
+            state.
+        on_resume: called with the step under which the last metrics of the resumed state are recorded; 0 where the
+            training starts from nothing.
 
     Attributes:
         seconds: for how long trainings have waited for saves.
     """
 
     def __init__(
-        self, folder: Path, identity: str, policy: CheckpointPolicy, guards: Guards,
-        best: BestCheckpoint,
+        self, folder: Path, identity: str, policy: CheckpointPolicy, best: BestCheckpoint, *,
+        may_save: Callable[[pl.Trainer], bool] = lambda trainer: True,
+        on_resume: Callable[[int], object] = lambda step: None,
     ) -> None:  # fmt: skip
         self.seconds = 0.0
         self._folder, self._identity = folder, identity
-        self._policy, self._guards, self._best = policy, guards, best
+        self._policy, self._best = policy, best
+        self._may_save, self._on_resume = may_save, on_resume
         self._cadence = Cadence(policy.every_steps, 60 * policy.every_min)
         self._writer = StateWriter(folder, identity, policy.keep)
         self._background, self._snapshot = Background(), Snapshot()
@@ -97,7 +107,7 @@ class CheckpointManager(Callback):
         if error:
             raise DataError(error)
         if saved is None:
-            self._guards.on_resume(0)
+            self._on_resume(0)
             return None
         self._step, self._resumed_folder = saved.step, saved.path
         self._writer.known = dict(saved.best)
@@ -129,7 +139,7 @@ class CheckpointManager(Callback):
         settle(checkpoint, is_mid_epoch=self._is_mid_epoch)
         recorded = steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch)
         # their validation is recorded behind the last step
-        self._guards.on_resume(recorded + own.get("has_averages", False))
+        self._on_resume(recorded + own.get("has_averages", False))
 
     def _restore(self, trainer: pl.Trainer) -> None:
         left = model_extras.restore(trainer.lightning_module, self._resumed[_EXTRAS])
@@ -224,7 +234,7 @@ class CheckpointManager(Callback):
         Raises:
             DataError: this state, or the one before it, could not be written.
         """
-        if not can_save(trainer) or not self._guards.may_save(trainer):
+        if not can_save(trainer) or not self._may_save(trainer):
             return False
         started = time.monotonic()
         with trainer.profiler.profile("save_checkpoint"):  # type: ignore[attr-defined]

@@ -137,9 +137,8 @@ def _metric_states(module: pl.LightningModule) -> State:
     """Return the state of each torchmetrics.Metric, which `state_dict` leaves out by default."""
     for collection in module.modules():
         if isinstance(collection, MetricCollection):
-            list(
-                collection.values(copy_state=False)
-            )  # those that share a state are brought up to date
+            # those that share a state are brought up to date
+            list(collection.values(copy_state=False))
     return {
         name: {"state": dict(metric.metric_state), "updates": updates_of(metric)}
         for name, metric in module.named_modules()
@@ -156,7 +155,9 @@ def _restore_metrics(module: pl.LightningModule, states: Sequence[State]) -> lis
         if not isinstance(metric, Metric):
             left.append(f"metric {name} is not put back: the model has no such metric yet")
             continue
-        _set_metric(metric, state)
+        for key, value in _moved(state["state"], metric.device).items():
+            setattr(metric, key, value)
+        set_updates(metric, state["updates"])
         try:
             for other in states[1:]:
                 set_updates(metric, updates_of(metric) + other[name]["updates"])
@@ -165,12 +166,6 @@ def _restore_metrics(module: pl.LightningModule, states: Sequence[State]) -> lis
             metric.reset()
             left.append(f"metric {name} ({type(metric).__name__}) is reset: {error}")
     return left
-
-
-def _set_metric(metric: Metric, state: State) -> None:
-    for name, value in _moved(state["state"], metric.device).items():
-        setattr(metric, name, value)
-    set_updates(metric, state["updates"])
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -255,6 +250,5 @@ def _add(metric: LoggedMetric, other: Mapping[str, Any] | None) -> None:
         return
     metric.value = metric.value + value
     if metric.meta.is_mean_reduction:
-        metric.cumulated_batch_size = metric.cumulated_batch_size + other["sums"][
-            "cumulated_batch_size"
-        ].to(metric.cumulated_batch_size)
+        size = metric.cumulated_batch_size
+        metric.cumulated_batch_size = size + other["sums"]["cumulated_batch_size"].to(size)

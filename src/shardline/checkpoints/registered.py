@@ -5,7 +5,6 @@ process. Names show most of it. Two layers of a `ModuleList` that have changed p
 of initial values, classes and plain attributes are compared by name as well.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -241,8 +240,3 @@ def remarks(there: Record, here: Record) -> list[str]:
                 "which does not matter if all of them are restored: it reads changed files, or draws without the seed"
             )
     return found
-
-
-def dumped(record: Any) -> str:
-    """Return a record as text, which is soon copied and read."""
-    return json.dumps(record, separators=(",", ":"))

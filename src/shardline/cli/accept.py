@@ -18,8 +18,8 @@ from shardline.cli.app import (
 )
 from shardline.cli.display.checks import show_candidates
 from shardline.cli.display.terminal import say, say_json
-from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
+from shardline.config.plans import DatasetPlan
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
@@ -95,7 +95,7 @@ def accept(
     arguments = resource_arguments(set_resources)
     folders = []
     for one in found:
-        if isinstance(one.asked, Dataset):
+        if isinstance(one.asked, DatasetPlan):
             folder = accept_dataset(project, one, reason=reason)
         else:
             first_steps = None

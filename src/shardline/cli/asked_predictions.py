@@ -5,19 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.config.dataset import Dataset
-from shardline.config.predictions import Prediction, files_as_dataset, make_prediction
+from shardline.config.plans import DatasetPlan, PredictionPlan
+from shardline.config.predictions import files_as_dataset, make_prediction
 from shardline.config.project import Project
 from shardline.config.run_spec import RunSpec
 from shardline.config.sample_code import paths_of
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import read_json, writing
+from shardline.core.files import writing
 from shardline.core.suggest import suggest
 from shardline.pipeline.common import REMAKE
 from shardline.pipeline.datasets import build_part, seal_parts
 from shardline.pipeline.predicting import compute_parts
 from shardline.pipeline.prediction_files import write_file
-from shardline.records.trained_on import weights_of
+from shardline.records.base import read_record
+from shardline.records.runs import PredictionResult
 from shardline.results.accept.files import link
 from shardline.results.sealed_run import SealedRun, check_repeatable
 
@@ -74,26 +75,24 @@ def predict_rows(
         _make(project, prediction, recorded)
     with writing(output):
         link(prediction.file, output)
-    found = read_json(prediction.record, remedy=REMAKE)
+    found = read_record(prediction.record, PredictionResult, remedy=REMAKE)
     return Predicted(
-        run=recorded.id, prediction=prediction.id, rows=found["rows"], output=output, file=prediction.file,
+        run=recorded.id, prediction=prediction.id, rows=found.rows, output=output, file=prediction.file,
         code=changes,
     )  # fmt: skip
 
 
 def _prediction(
     project: Project, recorded: SealedRun, rows: Sequence[str], split: str
-) -> Prediction:
+) -> PredictionPlan:
     spec = RunSpec.of(recorded.spec, name=recorded.title)
     if (run := project.runs.get(recorded.id)) is not None:  # whose class may have moved
-        spec = RunSpec(
-            run=run.id, name=run.name, model_class=run.model_class, settings=run.settings
-        )
+        spec = run.spec
     paths = {
         "model": spec.model_class,
-        **paths_of(recorded.spec["settings"]["data"], project.code, recorded.title),
+        **paths_of(recorded.spec.settings["data"], project.code, recorded.title),
     }
-    weights = weights_of(recorded.spec)
+    weights = recorded.spec.mix
     dataset = _dataset(project, recorded, rows, list(weights))
     is_named = dataset.read_as is None
     where = f"predict {recorded.title}"
@@ -104,7 +103,7 @@ def _prediction(
 
 def _dataset(
     project: Project, recorded: SealedRun, rows: Sequence[str], trained_on: Sequence[str]
-) -> Dataset:
+) -> DatasetPlan:
     """Return the dataset that one word names, or the files that the words name."""
     named = {name: one for one in project.built.values() for name in one.names}
     named |= {one.id: one for one in project.built.values()}
@@ -128,7 +127,7 @@ def _dataset(
     return files_as_dataset(project, rows, datasets[0], "FILES")
 
 
-def _make(project: Project, prediction: Prediction, recorded: SealedRun) -> None:
+def _make(project: Project, prediction: PredictionPlan, recorded: SealedRun) -> None:
     rows, layout = prediction.rows, project.layout.declared
     if not rows.manifest.exists():
         if rows.read_as is None:

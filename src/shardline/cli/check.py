@@ -12,8 +12,8 @@ from shardline.cli.app import AsJson, app
 from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.config.document import read_config
 from shardline.config.load import load_project
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.nested import merge
 from shardline.results.check.all import check_runs
@@ -41,7 +41,7 @@ def check(
     listed at once. Exit code 2 if there is any. `snakemake` begins with the same check.
     """
     findings = list(_of_profile(context))
-    runs: dict[str, Run] = {}
+    runs: dict[str, RunPlan] = {}
     try:
         project = load_project(_config(context))
         runs = _chosen(project, names or [])
@@ -55,7 +55,7 @@ def check(
         raise typer.Exit(ConfigError.exit_code)
 
 
-def _chosen(project: Project, names: list[str]) -> dict[str, Run]:
+def _chosen(project: Project, names: list[str]) -> dict[str, RunPlan]:
     if not names:
         return project.runs
     keys = {id(run): key for key, run in project.runs.items()}

@@ -1,13 +1,19 @@
 """The command that injects faults into a training: `drill`."""
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.text import Text
 
 from shardline.cli.app import AsJson, OnProfile, SetResources, app, resource_arguments
-from shardline.cli.display.drills import show_drill
+from shardline.cli.display.tables import show_rows
 from shardline.cli.display.terminal import say, say_json
 from shardline.core.errors import DataError
+
+if TYPE_CHECKING:
+    from shardline.drills.outcome import Outcome
 
 _Name = Literal[
     "resume", "preempt", "timeout", "kill-rank", "stop-rank", "kill-controller", "disk-full"
@@ -45,7 +51,7 @@ def drill(
     Weights, the optimiser's state and samples must be bit-identical to those of an uninterrupted training.
     The test lies in `drills/`; your own runs are not touched. Exit code 3 if the training did not survive.
     """
-    from shardline.drills.certify import certify
+    from shardline.drills.outcome import certify
     from shardline.drills.run import Order, drilled
     from shardline.provenance.actions import Action
 
@@ -62,12 +68,41 @@ def drill(
         report=(lambda line: None) if as_json else (lambda line: say(f"{name}: {line}")),
     )
     action = Action(id=f"drill/{name}")
-    with drilled(order) as drills:
-        certificate = certify(drills, action) if name == "resume" else None
-    outcomes = [one.outcome for one in drills]
+    with drilled(order) as outcomes:
+        certificate = certify(outcomes, action) if name == "resume" else None
     if as_json:
         say_json({"outcomes": [one.to_json() for one in outcomes], "certificate": certificate})
     else:
         show_drill(outcomes, certificate)
     if any(outcome.reasons for outcome in outcomes):
         raise typer.Exit(DataError.exit_code)
+
+
+_FIGURES = ("steps_done", "steps_lost", "seconds_lost", "attempts", "commands")
+
+
+def show_drill(outcomes: Sequence["Outcome"], certificate: Path | None) -> None:
+    """Print a column for each run, why a run did not survive, and the kept folder."""
+    sizes = (f"{one.ranks} rank{'s' if one.ranks > 1 else ''}" for one in outcomes)
+    rows: list[list[str | Text]] = [["profile", *(one.profile for one in outcomes)]]
+    styles = ("bold red" if one.reasons else "green" for one in outcomes)
+    verdicts = [Text(one.verdict, style) for one, style in zip(outcomes, styles, strict=True)]
+    rows.append(["verdict", *verdicts])
+    for figure in _FIGURES:
+        values = (getattr(one, figure) for one in outcomes)
+        shown = ("-" if value is None else str(value) for value in values)
+        rows.append([figure.replace("_", " "), *shown])
+    rows.append(["the same", *map(_compared, outcomes)])
+    say("")
+    show_rows((outcomes[0].drill, *sizes), rows)
+    for one in outcomes:
+        for reason in one.reasons:
+            say(f"{one.ranks} ranks: {reason}")
+    if certificate:
+        say(f"certificate: {certificate}")
+    if kept := outcomes[0].folder:
+        say(f"kept: {kept}")
+
+
+def _compared(one: "Outcome") -> str:
+    return ", ".join(name if is_same else f"not {name}" for name, is_same in one.compared.items())

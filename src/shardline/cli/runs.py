@@ -13,14 +13,14 @@ from shardline.cli.app import AsJson, OnProfile, SetResources, app, resource_arg
 from shardline.cli.display.terminal import say, say_json
 from shardline.cli.display.upkeep import show_explanation, show_runs
 from shardline.config.load import load_project
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import LaunchError
 from shardline.core.files import read_json
 from shardline.core.package import remake
 from shardline.launch.preflight.table import PreflightReport
 from shardline.results.findings import count
-from shardline.results.reports import present_report
+from shardline.results.outcomes import present_report
 from shardline.results.select import find_run
 from shardline.results.staleness import explain
 from shardline.results.states import describe_runs
@@ -120,9 +120,9 @@ def preflight(
         say(f"\n{run.name} ({run.id})\n{report.table()}")
 
 
-def _one_of_each_geometry(project: Project) -> list[Run]:
+def _one_of_each_geometry(project: Project) -> list[RunPlan]:
     """Return the first run of each geometry: other runs of this geometry would start the same ranks."""
-    first: dict[tuple[object, ...], Run] = {}
+    first: dict[tuple[object, ...], RunPlan] = {}
     for run in project.runs.values():
         asked = run.settings
         first.setdefault((asked.nodes, asked.devices, asked.accelerator), run)
@@ -130,8 +130,8 @@ def _one_of_each_geometry(project: Project) -> list[Run]:
 
 
 def _preflight(
-    runs: Sequence[Run], *, config: Path, profile: str, arguments: Sequence[str]
-) -> Iterator[tuple[Run, PreflightReport]]:
+    runs: Sequence[RunPlan], *, config: Path, profile: str, arguments: Sequence[str]
+) -> Iterator[tuple[RunPlan, PreflightReport]]:
     """Have Snakemake run the preflight checks again, and yield their reports.
 
     Args:

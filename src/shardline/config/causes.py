@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.config.legacy_values import settings_of, with_legacy_values
+from shardline.config.resolved import settings_of, with_legacy_values
 from shardline.config.sample_code import with_own_code
 from shardline.core.nested import flatten
 from shardline.identity.versions import changes_between
-from shardline.records.trained_on import weights_of_inputs
+from shardline.records.identities import weights_of_inputs
 
 _UNSET = object()
 _Tell = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator["str | Cause"]]
@@ -218,9 +218,6 @@ def _versions(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
 def _code(
     old: Mapping[str, Any], new: Mapping[str, Any], definitions: Definitions
 ) -> Iterator[str]:
-    if any(isinstance(digest, Mapping) for digest in (*old.values(), *new.values())):
-        yield "code was counted by file, as versions of Shardline before result versions did"
-        return
     for part, before, after in _unequal(old, new):
         if before is None or after is None:
             if part.startswith("argument "):

@@ -1,10 +1,11 @@
-"""Cross-field checks that no schema can express, made before any job starts."""
+"""What a run's settings rule out together, and the code that its evaluation needs."""
 
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from math import lcm
 from pathlib import Path
+from typing import Any
 
 from shardline.config.geometry import REMEDY as ELASTIC
 from shardline.config.settings.run import RunSettings
@@ -14,7 +15,7 @@ from shardline.core.machine import num_cpus, num_gpus
 from shardline.core.suggest import suggest
 from shardline.core.variables import check_given
 from shardline.identity import CodeIndex
-from shardline.identity.code import INSTALLED
+from shardline.identity.module_search import INSTALLED
 
 SHIPPED_MODELS = {
     "linear": "shardline.training.models.linear:Linear",
@@ -180,7 +181,7 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
             f"{where}={path}: no module {module} in {searched}; run from the folder that holds it, "
             "or set PYTHONPATH"
         )
-    names = code.module(module).names
+    names = code.names(module)
     if name not in names and "*" not in names:
         raise ConfigError(
             f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}"
@@ -197,3 +198,20 @@ def _is_installed(package: str, code: CodeIndex) -> bool:
         return False
     places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
     return any(INSTALLED & set(Path(place).parts) for place in places)
+
+
+def metrics_of(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return `evaluation.metrics` in its one form: a list of tables with `type` and arguments."""
+    listed = evaluation.get("metrics") or []
+    return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
+
+
+def metric_name(metric: Mapping[str, Any]) -> str:
+    """Return what a metric is called among those of an evaluation."""
+    return str(metric.get("name") or str(metric.get("type")).rpartition(":")[2])
+
+
+def import_path(metric: Mapping[str, Any]) -> str:
+    """Return the import path of a metric; without a module it is a class of torchmetrics."""
+    kind = str(metric["type"])
+    return kind if ":" in kind else f"torchmetrics:{kind}"

@@ -1,13 +1,100 @@
-"""The config as a plain document: text keys, JSON values, no key twice."""
+"""Files that people write: the config as YAML, notes on runs; no credential may stand in them."""
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from shardline.core.credentials import credential_in
 from shardline.core.errors import ConfigError
+from shardline.core.redaction import assigned, is_secret, mask
+from shardline.identity.conda_pins import without_token
+
+# Nobody's model takes one of these for anything else; a passphrase is long and of ordinary words.
+_PASSWORD = re.compile(r"(?:.*[_-])?(?:passw(?:or)?d|passphrase|pwd)s?", re.IGNORECASE)
+_LONG = 16
+_REGISTRY = "leave it out and log in with the tool (`podman login REGISTRY`), which keeps it"
+# Where nothing of the user's reads a variable.
+_REMEDIES = {
+    "environments": _REGISTRY,
+    "image": _REGISTRY,
+    "runtime.hosts": "leave it out and name the user and a key of this host in ~/.ssh/config",
+    "conda.channels": "leave it out and let RATTLER_AUTH_FILE name a file that holds it",
+}
+
+
+def allowed_of(config: Mapping[str, Any]) -> Sequence[str]:
+    """Return `runtime.not_secret` of a config that is not validated yet."""
+    runtime = config.get("runtime")
+    listed = runtime.get("not_secret", ()) if isinstance(runtime, Mapping) else ()
+    return [str(key) for key in listed] if isinstance(listed, list | tuple) else []
+
+
+def refuse_credentials(settings: Mapping[str, Any], where: str, allowed: Sequence[str]) -> None:
+    """Refuse a setting whose value has a credential's form.
+
+    Args:
+        where: file and row, as messages begin.
+        allowed: dotted keys whose values, and those below them, are no credentials; `defaults.`
+            in front of a key of the settings may be left out.
+
+    Raises:
+        ConfigError: names key, kind of credential and remedy, and not the value.
+    """
+    for key, text in _texts(settings, ""):
+        if (kind := _credential(key, text)) and not _is_allowed(key, allowed):
+            raise ConfigError(
+                f"{where}: {key} holds {kind}, expected none, since settings are recorded with every result; "
+                f"{_remedy(key, kind)}, or, if it is no credential, add {key} to runtime.not_secret"
+            )
+
+
+def _remedy(key: str, kind: str) -> str:
+    for begin, remedy in _REMEDIES.items():
+        if key == begin or key.startswith(f"{begin}."):
+            return remedy
+    place = "write ${NAME} in its place (for a source's URL), " if "URL" in kind else ""
+    return f"{place}put it into an environment variable that runtime.pass_env names and have the code read it there"
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield dotted key and text of each value; items of a list have the list's key."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield key or name, name  # a name may be what was to be the value
+            yield from _texts(item, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, key)
+    elif isinstance(value, str):
+        yield key, value
+
+
+@lru_cache(4096)
+def _credential(key: str, text: str) -> str | None:
+    if key == "conda.channels" and without_token(text) != text:
+        return "a URL with a token"
+    # below a name such as `credentials` all are
+    named = any(map(is_secret, key.split(".")))
+    if kind := credential_in(text, has_secret_name=named):
+        return kind
+    is_password = any(map(_PASSWORD.fullmatch, key.split(".")))
+    if is_password and len(text) >= _LONG and text[0] not in "$/~":
+        return "a long password"
+    for value in assigned(text):  # as in the words of a script's command line
+        if kind := credential_in(value, has_secret_name=True):
+            return kind
+    return None
+
+
+def _is_allowed(key: str, allowed: Sequence[str]) -> bool:
+    names = (key, key.removeprefix("defaults."))
+    return any(name == one or name.startswith(f"{one}.") for name in names for one in allowed)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -117,3 +204,62 @@ def _text(key: Any, where: str, parent: str) -> str:
             f"{where}: key {key} of {place} is of type {type(key).__name__}, not text; put it in quotes"
         )
     return key
+
+
+FOLDER = Path("config/notes")
+_FENCE = "---"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What somebody wrote about a run.
+
+    Attributes:
+        name: the run's.
+        text: Markdown, shown as it is written.
+        tags: from the YAML between two lines `---` at the file's start.
+    """
+
+    name: str
+    text: str
+    tags: tuple[str, ...] = ()
+
+
+def read_notes(workdir: Path, names: Iterable[str]) -> dict[str, Note]:
+    """Return the notes on runs of these names, by name.
+
+    Raises:
+        ConfigError: a note is not UTF-8, or its tags are not a list of texts.
+    """
+    folder = workdir / FOLDER
+    there = {path.stem for path in folder.glob("*.md")} if folder.is_dir() else set()
+    return {name: _read(folder / f"{name}.md", name) for name in names if name in there}
+
+
+def _read(path: Path, name: str) -> Note:
+    shown = FOLDER / path.name
+    try:
+        text = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
+    except (OSError, UnicodeDecodeError) as error:
+        found = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError(f"{shown}: cannot be read ({found}); save it as UTF-8") from None
+    head: Mapping[str, Any] = {}
+    if text.startswith(f"{_FENCE}\n") and f"\n{_FENCE}\n" in f"{text}\n":
+        front, _, text = f"{text}\n".removeprefix(f"{_FENCE}\n").partition(f"{_FENCE}\n")
+        head = _front_matter(front, shown)
+    tags = head.get("tags") or []
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise ConfigError(f"{shown}: tags={tags} is not a list of texts; write [baseline, paper]")
+    return Note(name=name, text=mask(text.strip()), tags=tuple(map(mask, tags)))
+
+
+def _front_matter(text: str, shown: Path) -> Mapping[str, Any]:
+    try:
+        head = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"{shown}: the lines between --- are not valid YAML ({' '.join(str(error).split())}); correct them"
+        ) from None
+    if not isinstance(head, Mapping) or set(head) - {"tags"}:
+        raise ConfigError(f"{shown}: between the lines --- only `tags` is known; drop the rest")
+    return head

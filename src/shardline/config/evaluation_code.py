@@ -1,11 +1,10 @@
-"""What evaluates a run beside its model, by its settings and source alone: metrics, and a `test_step`."""
+"""The code that a run's evaluation needs beside the model, and which ranks may evaluate."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from shardline.config.checks import resolve_class
-from shardline.config.named_metrics import import_path, metric_name, metrics_of
-from shardline.config.run import Part, Run
+from shardline.config.checks import import_path, metric_name, metrics_of, resolve_class
+from shardline.config.plans import RunPlan, WeightedDataset
 from shardline.config.scripts import is_script
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
@@ -49,14 +48,14 @@ def metric_paths(evaluation: Mapping[str, Any], code: CodeIndex, where: str) -> 
 
 
 def check_evaluation(
-    settings: RunSettings, parts: tuple[Part, ...], model_class: str, where: str,
+    settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str, where: str,
     *, has_method: Callable[[str, str], bool | None],
 ) -> None:  # fmt: skip
     """Refuse settings of the evaluation that could do nothing, and a run that nothing would evaluate.
 
     Args:
         where: file and row, as messages begin.
-        has_method: tells of an import path and a method what `identity.methods` does.
+        has_method: tells of an import path and a method what `identity.source_lookup` does.
 
     Raises:
         ConfigError: a sentence for each.
@@ -78,7 +77,7 @@ def _of_script(settings: RunSettings, *_: object) -> Iterator[str]:
 
 
 def _of_model(
-    settings: RunSettings, parts: tuple[Part, ...], model_class: str,
+    settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str,
     has_method: Callable[[str, str], bool | None],
 ) -> Iterator[str]:  # fmt: skip
     if settings.evaluation.metrics is not None:
@@ -98,7 +97,7 @@ def _of_model(
         )
 
 
-def evaluates_on_ranks(run: Run, runtime: Runtime) -> bool:
+def evaluates_on_ranks(run: RunPlan, runtime: Runtime) -> bool:
     """Return whether a run may be evaluated on its own ranks; else one process on the CPU does it.
 
     Models that are sharded over ranks, environments that only ranks have and Azure ML's jobs stay with one

@@ -1,37 +1,37 @@
 """From config and run table to the project: validation, resolution, identities."""
 
+import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from shardline.config import (
     checks,
-    credentials,
-    mixes,
+    document,
     predictions,
     script_files,
     scripts,
     shard_count,
     sources,
 )
-from shardline.config.dataset import Dataset
+from shardline.config.current_identity import document_of_dataset, document_of_run, locate
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.evaluation_code import check_evaluation, metric_paths
 from shardline.config.hub_models import check_hub_model
 from shardline.config.key_schema import fill, schema_of
 from shardline.config.layout import ResultsLayout
+from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
-from shardline.config.run import Part, Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.sample_checks import check_samples
 from shardline.config.sample_code import paths_of
 from shardline.config.scaling import load_scaling
 from shardline.config.script_environment import environment_of_run
-from shardline.config.settings.config import Config, PredictionSettings
-from shardline.config.settings.datasets import DatasetSettings
+from shardline.config.settings.config import Config, DatasetSettings, PredictionSettings
 from shardline.config.settings.run import RunSettings
 from shardline.config.sized_model import with_vocabulary
 from shardline.config.validate import Problems, coerce, validate
@@ -41,8 +41,8 @@ from shardline.core.nested import with_values
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
-from shardline.identity import CodeIndex, FileDigests, load_lock
-from shardline.identity.code import import_roots
+
+Mixes = Mapping[str, Mapping[str, float]]
 
 
 def load_project(
@@ -51,6 +51,7 @@ def load_project(
     workdir: Path | None = None,
     config_file: Path = Path("config/config.yaml"),
     only: Collection[str] | None = None,
+    datasets: Collection[str] = (),
 ) -> Project:
     """Validate a config and its run table, and give every dataset and run its identity.
 
@@ -58,7 +59,8 @@ def load_project(
         config: the config as Snakemake merged it; read from `config_file` if None.
         workdir: folder that relative paths start from; the current one if None.
         config_file: the config's path, for messages.
-        only: names of the rows whose runs are resolved, without scaling studies; all if None.
+        only: names of the rows that are resolved, without scaling studies and predictions; all if None.
+        datasets: names of datasets that are resolved beside those of these rows.
 
     Raises:
         ConfigError: anything in config or table is wrong; names file, row and key.
@@ -71,14 +73,13 @@ def load_project(
     else:
         refuse_duplicates(workdir / config_file)
     config = plain(config, where)
-    allowed = credentials.allowed_of(config)
-    credentials.refuse_credentials(config, where, allowed)
+    allowed = document.allowed_of(config)
+    document.refuse_credentials(config, where, allowed)
     config, rows = _check_form(config, workdir, where, allowed)
     settings = as_type(config, Config)
     runtime = settings.runtime
     pass_on(runtime.pass_env)
     checks.check_environment(runtime, where)
-    lock_file = workdir / config.get("lock", workflow_folder() / "requirements.lock")
     project = Project(
         layout=ResultsLayout(
             root=workdir,
@@ -90,25 +91,25 @@ def load_project(
         azureml=settings.azureml,
         conda=settings.conda,
         image=settings.image,
-        lock_file=lock_file,
-        lock=load_lock(lock_file, config.get("lock")),
+        lock_file=workdir / config.get("lock", workflow_folder() / "requirements.lock"),
+        named_lock=config.get("lock"),
         environments=settings.environments,
-        code=CodeIndex(import_roots(workdir)),
     )
-    project.digests = FileDigests(workdir / ".snakemake" / "shardline-digests.json")
+    _ = project.lock  # what is none is refused before anything is resolved by it
     problems = Problems()
-    datasets = _load_datasets(project, rows, config, where, problems)
-    predicted = _load_predicted(
-        project, settings.predictions, rows, config, datasets, where, problems
-    )
+    asked = settings.predictions
+    if only is not None:
+        rows, asked = [row for row in rows if row.name in only], {}
+    named = _load_datasets(project, rows, datasets, config, where, problems)
+    predicted = _load_predicted(project, asked, rows, config, named, where, problems)
     for row in rows:
         with problems.gather():
-            weights = mixes.weights_of_row(row, config["mixes"])
-            if weights.keys() <= datasets.keys() and (only is None or row.name in only):
-                parts = mixes.parts_of(weights, datasets)
+            weights = weights_of_row(row, config["mixes"])
+            if weights.keys() <= named.keys():
+                parts = parts_of(weights, named)
                 project.add_run(_load_run(project, row, config["defaults"], parts))
     problems.refuse()
-    predictions.add_predictions(project, settings.predictions, predicted, where)
+    predictions.add_predictions(project, asked, predicted, where)
     if only is None:
         project.scaling = load_scaling(
             settings.scaling,
@@ -143,17 +144,18 @@ def _check_form(
 def _load_datasets(
     project: Project,
     rows: list[Row],
+    others: Collection[str],
     config: Mapping[str, Any],
     config_file: str,
     problems: Problems,
-) -> dict[str, Dataset]:
+) -> dict[str, DatasetPlan]:
     entries, mixed = config["datasets"], config["mixes"]
-    problems.found += mixes.problems_of_mixes(mixed, entries, config_file)
+    problems.found += problems_of_mixes(mixed, entries, config_file)
     for row in rows:
-        problems.found += mixes.problems_of_row(row, mixed, entries, config_file)
-    loaded: dict[str, Dataset] = {}
-    wanted = (name for row in rows for name in mixes.weights_of_row(row, mixed) if name in entries)
-    for name in dict.fromkeys(wanted):
+        problems.found += problems_of_row(row, mixed, entries, config_file)
+    loaded: dict[str, DatasetPlan] = {}
+    wanted = (name for row in rows for name in weights_of_row(row, mixed))
+    for name in dict.fromkeys(name for name in (*wanted, *others) if name in entries):
         with problems.gather():
             where = f"{config_file}: datasets.{name}"
             loaded[name] = _load_dataset(project, name, entries[name], where)
@@ -171,11 +173,11 @@ def _load_datasets(
 
 def _load_predicted(
     project: Project, entries: Mapping[str, PredictionSettings], rows: list[Row],
-    config: Mapping[str, Any], datasets: Mapping[str, Dataset], where: str, problems: Problems,
-) -> dict[str, Dataset]:  # fmt: skip
+    config: Mapping[str, Any], datasets: Mapping[str, DatasetPlan], where: str, problems: Problems,
+) -> dict[str, DatasetPlan]:  # fmt: skip
     """Return the rows of each prediction, and add to the project what no run uses."""
     named = dict(datasets)
-    found: dict[str, Dataset] = {}
+    found: dict[str, DatasetPlan] = {}
     with problems.gather():
         for name, entry in entries.items():
             key = f"{where}: predictions.{name}"
@@ -187,7 +189,7 @@ def _load_predicted(
                 named[entry.dataset] = _load_dataset(
                     project, entry.dataset, config["datasets"][entry.dataset], place
                 )
-        weights = {row.name: mixes.weights_of_row(row, config["mixes"]) for row in rows}
+        weights = {row.name: weights_of_row(row, config["mixes"]) for row in rows}
         datasets_of = {
             row: [datasets[name] for name in of if name in datasets] for row, of in weights.items()
         }
@@ -196,21 +198,18 @@ def _load_predicted(
     return found
 
 
-def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: str) -> Dataset:
+def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: str) -> DatasetPlan:
     source_class = checks.resolve_class(
         settings["source"]["type"], sources.SHIPPED_SOURCES, project.code, f"{where}.source.type"
     )
-    found = sources.locate(
-        settings, project.workdir, project.layout.downloads, project.digests, where
-    )
+    found = locate(project, settings, where)
     if settings["shards"] == "auto":
         num_shards = shard_count.count_shards(
             found.source, found.files, project.workdir, project.layout.downloads, where
         )
         settings = {**settings, "shards": num_shards}
-    counted = {**settings, "source": found.counted}
-    document = project.documents.dataset(counted, source_class, found.content)
-    return Dataset(
+    document = document_of_dataset(project, settings, source_class, found)
+    return DatasetPlan(
         names=(name,),
         id=short_digest(document),
         layout=project.layout,
@@ -224,8 +223,8 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
 
 
 def _load_run(
-    project: Project, row: Row, defaults: Mapping[str, Any], parts: tuple[Part, ...]
-) -> Run:
+    project: Project, row: Row, defaults: Mapping[str, Any], parts: tuple[WeightedDataset, ...]
+) -> RunPlan:
     model_class = _resolve_model(project, row)
     plain_settings = with_vocabulary(with_values(defaults, row.settings), model_class, parts)
     settings = as_type(plain_settings, RunSettings)
@@ -248,7 +247,6 @@ def _load_run(
         raise ConfigError(
             f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"
         )
-    documents = project.documents
     environment = environment_of_run(
         settings,
         model_class,
@@ -257,15 +255,10 @@ def _load_run(
         row.where,
         project.load_environment,
     )
-    document = documents.training(
-        plain_settings,
-        paths,
-        {part.dataset.id: str(part.weight) for part in parts},
-        _code_files(project, model_class, settings, row.where),
-        environment.counted if environment else None,
-    )
+    weights = {part.dataset.id: str(part.weight) for part in parts}
+    document = document_of_run(project, settings, paths, weights, environment, row.where)
     digest = short_digest(document)
-    return Run(
+    return RunPlan(
         id=digest,
         layout=project.layout,
         rows=(row,),
@@ -275,15 +268,9 @@ def _load_run(
         settings=settings,
         environment=environment,
         document=document,
-        evaluation_document=documents.evaluation(plain_settings, paths, digest),
-        definitions=documents.definitions(paths),
+        evaluation_document=project.documents.evaluation(plain_settings, paths, digest),
+        definitions=project.documents.definitions(paths),
     )
-
-
-def _code_files(project: Project, model: str, settings: RunSettings, where: str) -> dict[str, str]:
-    """Return the digests of the files that a run's code reads, by place and name."""
-    files = script_files.files_that_count(model, settings, project.layout, where)
-    return project.digests.digest_all(files, workdir=project.workdir)
 
 
 def _resolve_model(project: Project, row: Row) -> str:
@@ -292,3 +279,65 @@ def _resolve_model(project: Project, row: Row) -> str:
         return scripts.resolve_script(row.model, project.workdir, where)
     check_hub_model(row.model, where)
     return checks.resolve_class(row.model, checks.SHIPPED_MODELS, project.code, where)
+
+
+def weights_of_row(row: Row, mixes: Mixes) -> Mapping[str, float]:
+    """Return the weights of a row's datasets by name; a name that no mix has is a dataset's."""
+    if isinstance(row.dataset, str):
+        return mixes.get(row.dataset, {row.dataset: 1.0})
+    return row.dataset
+
+
+def problems_of_mixes(mixes: Mixes, datasets: Mapping[str, object], where: str) -> Iterator[str]:
+    """Yield what is wrong with the mixes of a config.
+
+    Args:
+        where: the config's file, as messages begin.
+    """
+    for name, weights in mixes.items():
+        if name in datasets:
+            yield f"{where}: mixes.{name} has the name of a dataset; rename one of them"
+        for part in weights:
+            if part not in datasets:
+                yield f"{where}: mixes.{name}.{part} is not in datasets; {suggest(part, datasets)}"
+
+
+def problems_of_row(
+    row: Row, mixes: Mixes, datasets: Mapping[str, object], where: str
+) -> Iterator[str]:
+    """Yield what is wrong with a row's dataset, or with the parts of its mix.
+
+    Args:
+        where: the config's file.
+    """
+    if isinstance(row.dataset, str):
+        if row.dataset not in datasets and row.dataset not in mixes:
+            places = "datasets or mixes" if mixes else "datasets"
+            hint = suggest(row.dataset, [*datasets, *mixes])
+            yield f"{row.where}: dataset={row.dataset} is not in {places} of {where}; {hint}"
+        return
+    for part in row.dataset:
+        if part not in datasets:
+            hint = suggest(part, datasets)
+            text = json.dumps(row.dataset, ensure_ascii=False)
+            yield f"{row.where}: dataset={text}: {part} is not in datasets of {where}; {hint}"
+
+
+def parts_of(
+    weights: Mapping[str, float], datasets: Mapping[str, DatasetPlan]
+) -> tuple[WeightedDataset, ...]:
+    """Return the parts of a run: in the order of the datasets' ids, with weights that sum to 1.
+
+    Names of one dataset are one part. A weight is the number as it is written: 0.7 is 7/10.
+
+    Args:
+        weights: by name.
+        datasets: by name.
+    """
+    shares: dict[str, Fraction] = {}
+    named = {datasets[name].id: datasets[name] for name in weights}
+    for name, weight in weights.items():
+        key = datasets[name].id
+        shares[key] = shares.get(key, Fraction(0)) + Fraction(repr(weight))
+    total = sum(shares.values())
+    return tuple(WeightedDataset(named[key], shares[key] / total) for key in sorted(shares))

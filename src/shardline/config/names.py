@@ -7,15 +7,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json, remedy_of, utc_stamp, write_json
 
-LAYOUT = 1  # of the folders below results/
+LAYOUT = (
+    2  # of the folders below results/, and of the identities that name them; 1 was never released
+)
 
 Kind = Literal["run", "dataset"]
 Names = dict[str, list[str]]
@@ -24,7 +25,7 @@ Names = dict[str, list[str]]
 def titles_of(project: Project) -> dict[str, str]:
     """Return what runs and datasets are called now, with their ids, by id: `wide (1f0c4c8e2d3b)`."""
     names: Names = {}
-    every: list[Dataset | Run] = [*project.built.values(), *project.runs.values()]
+    every: list[DatasetPlan | RunPlan] = [*project.built.values(), *project.runs.values()]
     for one in every:
         names.setdefault(one.id, []).extend(one.names)
     return {identity: f"{', '.join(known)} ({identity})" for identity, known in names.items()}
@@ -37,17 +38,20 @@ def check_layout(layout: ResultsLayout) -> None:
         ConfigError: its layout has another number, or is older than numbers.
     """
     file, results = layout.layout_file, layout.results
-    if not file.exists():
-        if any(layout.folder_of(kind).is_dir() for kind in ("run", "dataset")):
-            raise ConfigError(
-                f"{results} was written by a version of Shardline before layout {LAYOUT} (it has no layout.json); "
-                f"move it away, and it is made again, or go on with that version"
-            )
+    found: object = None
+    if file.exists():
+        try:
+            found = read_json(file, remedy="")["layout"]
+        except (DataError, KeyError, TypeError):
+            found = "unreadable"
+    elif not any(layout.folder_of(kind).is_dir() for kind in ("run", "dataset")):
         return
-    try:
-        found = read_json(file, remedy="")["layout"]
-    except (DataError, KeyError, TypeError):
-        found = "unreadable"
+    if found in (None, *range(LAYOUT)):
+        shown = "no layout.json" if found is None else f"layout {found}"
+        raise ConfigError(
+            f"{results} was written by a version of Shardline before the first release ({shown}, expected layout "
+            f"{LAYOUT}), whose results this version cannot use; move {results} away, or train again in a new folder"
+        )
     if found == "unreadable":
         raise ConfigError(
             f'{file} is unreadable, expected {{"layout": {LAYOUT}}}; write that into it if this version of Shardline '
@@ -87,7 +91,7 @@ def record_names(project: Project) -> None:
 def _new_names(project: Project) -> Iterator[tuple[Kind, str, str]]:
     """Yield each name that stands for another identity than last, and one that is an identity's name again."""
     history = _told(project.layout)
-    asked: list[tuple[Kind, Dataset | Run]] = [
+    asked: list[tuple[Kind, DatasetPlan | RunPlan]] = [
         *(("dataset", one) for one in project.built.values()),
         *(("run", one) for one in project.runs.values()),
     ]

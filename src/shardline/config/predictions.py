@@ -1,27 +1,24 @@
 """Predictions: which rows a run's model predicts, and what their identity holds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from msgspec import UNSET, structs
+from msgspec import UNSET
 
-from shardline.config import shard_count, sources
+from shardline.config import shard_count
 from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.dataset import Dataset
-from shardline.config.documents import Documents
-from shardline.config.layout import ResultsLayout
+from shardline.config.current_identity import (
+    document_of_files,
+    document_of_prediction,
+    locate,
+)
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.resolved import as_plain
-from shardline.config.run import Run
+from shardline.config.resolved import as_plain, as_type
 from shardline.config.run_spec import RunSpec
 from shardline.config.runs import Row
-from shardline.config.sample_code import EVALUATED
 from shardline.config.scripts import is_script
-from shardline.config.settings.config import PredictionSettings
-from shardline.config.settings.datasets import Shares
+from shardline.config.settings.config import DatasetSettings, PredictionSettings, Shares
 from shardline.config.settings.runtime import Runtime
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError, DataError
@@ -32,61 +29,10 @@ _ALL_ROWS = Shares(train=0.0, validation=0.0, test=1.0)
 _OF_NO_ROWS = {SHIPPED_MODELS[name]: name for name in ("gpt", "unet", "hf:AutoModelForCausalLM")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """Rows that a run's model predicts.
-
-    Attributes:
-        names: its names in the config; none of one that a command asks for.
-        layout: where its files lie.
-        spec: the run.
-        code_paths: import paths of the model and of what samples go through.
-        trained_on: weight of each dataset of the run by id, see `DatasetPlace`.
-        rows: the dataset whose rows are predicted, or files.
-        split: which of its rows.
-        document: the identity document.
-    """
-
-    names: tuple[str, ...] = ()
-    layout: ResultsLayout
-    spec: RunSpec
-    code_paths: Mapping[str, str]
-    trained_on: Mapping[str, str]
-    rows: Dataset
-    split: str
-    document: dict[str, Any]
-
-    @cached_property
-    def id(self) -> str:
-        """Digest of its identity."""
-        return short_digest(self.document)
-
-    @property
-    def file(self) -> Path:
-        """The predictions, as Parquet."""
-        return self.layout.prediction(self.spec.run, self.id)
-
-    @property
-    def record(self) -> Path:
-        """What they were made from."""
-        return self.file.with_suffix(".json")
-
-    @property
-    def parts(self) -> Path:
-        """The folder of its parts in the store, from the project's folder."""
-        return self.layout.declared.prediction_parts(self.spec.run, self.id)
-
-    @property
-    def title(self) -> str:
-        """What messages call it."""
-        names = ", ".join(self.names) or self.rows.name
-        return f"{names} by {self.spec.title} ({self.id})"
-
-
 def make_prediction(
     project: Project, spec: RunSpec, code_paths: Mapping[str, str], trained_on: Mapping[str, str],
-    rows: Dataset, split: str, where: str,
-) -> Prediction:  # fmt: skip
+    rows: DatasetPlan, split: str, where: str,
+) -> PredictionPlan:  # fmt: skip
     """Return a prediction with its identity.
 
     Args:
@@ -110,40 +56,23 @@ def make_prediction(
             f"{where}: run {spec.title} has model={name}, which scores tokens or pixels, expected a model that "
             "predicts rows; define predict_step in a class of yours that derives from it, or call an export of it"
         )
-    document = _document(project.documents, spec, code_paths, rows.id, split)
-    return Prediction(
+    document = document_of_prediction(project, spec, code_paths, rows.id, split)
+    return PredictionPlan(
         layout=project.layout, spec=spec, code_paths=code_paths, trained_on=trained_on, rows=rows, split=split,
         document=document,
     )  # fmt: skip
 
 
-def _document(
-    documents: Documents, spec: RunSpec, code_paths: Mapping[str, str], rows: str, split: str
-) -> dict[str, Any]:
-    read = {
-        part: path for part, path in code_paths.items() if part.startswith(("model", *EVALUATED))
-    }
-    settings = as_plain(spec.settings)
-    return {
-        "stage": "predict",
-        "settings": {"split": split, "batch": settings["evaluation"]["batch"]},
-        "inputs": {"run": spec.run, "rows": rows},
-        **documents.made_by("prediction", documents.programs_of(read), settings),
-    }
-
-
 def prediction_of_run(
-    project: Project, run: Run, rows: Dataset, split: str, where: str
-) -> Prediction:
+    project: Project, run: RunPlan, rows: DatasetPlan, split: str, where: str
+) -> PredictionPlan:
     """Return a prediction by a run of the config; see `make_prediction`."""
-    spec = RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
-    trained_on = {part.dataset.id: str(part.weight) for part in run.parts}
-    return make_prediction(project, spec, run.code_paths, trained_on, rows, split, where)
+    return make_prediction(project, run.spec, run.code_paths, run.spec.datasets, rows, split, where)
 
 
 def files_as_dataset(
-    project: Project, patterns: Sequence[str], read_as: Dataset, where: str
-) -> Dataset:
+    project: Project, patterns: Sequence[str], read_as: DatasetPlan, where: str
+) -> DatasetPlan:
     """Return files as a dataset, all of whose rows are test rows.
 
     Args:
@@ -164,9 +93,7 @@ def files_as_dataset(
     source = {**plain["source"], "files": list(patterns)}
     settings = {**plain, "source": source, "splits": as_plain(_ALL_ROWS)}
     try:
-        found = sources.locate(
-            settings, project.workdir, project.layout.downloads, project.digests, where
-        )
+        found = locate(project, settings, where)
     except (ConfigError, DataError) as error:  # of a key that nobody wrote
         raise type(error)(str(error).replace(f"{where}.source.files", where)) from None
     num_shards = shard_count.count_shards(
@@ -174,19 +101,12 @@ def files_as_dataset(
     )
     if source["type"] == "image_folder":  # a row each
         num_shards = min(num_shards, len(found.files))
-    documents, program = project.documents, project.documents.program(read_as.source_class)
-    document = {
-        "stage": "predicted files",
-        "settings": {"shards": num_shards},
-        "source": dict(found.content),
-        "inputs": {"dataset": read_as.id},  # which stands for the settings of its source
-        **documents.made_by("data", {"source": program}, plain),
-    }
-    return Dataset(
+    document = document_of_files(project, read_as, num_shards, found)
+    return DatasetPlan(
         names=(", ".join(patterns),),
         id=short_digest(document),
         layout=project.layout,
-        settings=structs.replace(read_as.settings, shards=num_shards, splits=_ALL_ROWS),
+        settings=as_type({**settings, "shards": num_shards}, DatasetSettings),
         source_class=read_as.source_class,
         source=found.source,
         files=found.files,
@@ -197,8 +117,8 @@ def files_as_dataset(
 
 def rows_of_entries(
     project: Project, entries: Mapping[str, PredictionSettings], rows: Sequence[Row],
-    datasets_of: Mapping[str, Sequence[Dataset]], named: Mapping[str, Dataset], where: str,
-) -> dict[str, Dataset]:  # fmt: skip
+    datasets_of: Mapping[str, Sequence[DatasetPlan]], named: Mapping[str, DatasetPlan], where: str,
+) -> dict[str, DatasetPlan]:  # fmt: skip
     """Return the dataset, or the files, of each entry of `predictions`.
 
     Args:
@@ -227,8 +147,8 @@ def rows_of_entries(
 
 
 def _files_of(
-    project: Project, files: Sequence[str], datasets: Sequence[Dataset], where: str
-) -> Dataset:
+    project: Project, files: Sequence[str], datasets: Sequence[DatasetPlan], where: str
+) -> DatasetPlan:
     if len(datasets) != 1:
         raise ConfigError(
             f"{where}: the run is trained on {len(datasets)} datasets, so by which source files are read is not "
@@ -238,7 +158,7 @@ def _files_of(
 
 
 def add_predictions(
-    project: Project, entries: Mapping[str, PredictionSettings], rows: Mapping[str, Dataset], where: str
+    project: Project, entries: Mapping[str, PredictionSettings], rows: Mapping[str, DatasetPlan], where: str
 ) -> None:  # fmt: skip
     """Add the predictions of the runs that a project has."""
     runs = project.named_runs()

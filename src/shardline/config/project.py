@@ -1,31 +1,26 @@
 """The whole of what a config asks for: datasets and runs with identities and paths."""
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardline.config import checks
-from shardline.config.dataset import Dataset
+from shardline.config.document import Note, read_notes
 from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
-from shardline.config.notes import Note, read_notes
-from shardline.config.run import Run
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
 from shardline.config.script_environment import ScriptEnvironment, load_environment
 from shardline.config.settings.config import Identity
-from shardline.config.settings.environments import AzureML, Conda, Image
 from shardline.config.settings.run import Environment
-from shardline.config.settings.runtime import Runtime
+from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
 from shardline.config.studies import Study
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
-from shardline.identity import CodeIndex, FileDigests, Lock
-
-if TYPE_CHECKING:
-    from shardline.config.predictions import Prediction
+from shardline.identity import CodeIndex, FileDigests, Lock, load_lock
+from shardline.identity.module_search import import_roots
 
 
 @dataclass(kw_only=True)
@@ -37,11 +32,11 @@ class Project:
         table: path of the run table, as the config names it.
         runtime: settings that change no result.
         identity: how closely an earlier result must fit to be taken over.
-        digests: what is known of external files.
         azureml: what is registered with Azure ML; changes no result either.
         conda: what the stages' conda environments are solved with.
         image: how the container image is built and run; nor does this.
         lock_file: pins of every package.
+        named_lock: that file as the config names it; None: the one that comes with Shardline.
         environments: those of training scripts, by name.
         datasets: by id, those that a run uses.
         runs: by id, in the order of the table; those that studies alone ask for come last. A second
@@ -60,17 +55,14 @@ class Project:
     conda: Conda
     image: Image
     lock_file: Path
-    lock: Lock
-    code: CodeIndex
+    named_lock: str | None = None
     environments: Mapping[str, Environment] = field(default_factory=dict)
-    digests: FileDigests = field(default_factory=lambda: FileDigests(Path(os.devnull)))
-    datasets: dict[str, Dataset] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
+    datasets: dict[str, DatasetPlan] = field(default_factory=dict)
+    runs: dict[str, RunPlan] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
     outcomes: tuple[Mapping[str, Any], ...] = ()
-    predicted: dict[str, Dataset] = field(default_factory=dict)
-    predictions: "dict[str, Prediction]" = field(default_factory=dict)
-    _environments: dict[Environment, ScriptEnvironment] = field(default_factory=dict)
+    predicted: dict[str, DatasetPlan] = field(default_factory=dict)
+    predictions: dict[str, PredictionPlan] = field(default_factory=dict)
 
     @property
     def workdir(self) -> Path:
@@ -82,12 +74,36 @@ class Project:
         """Root of bulky data, absolute."""
         return self.layout.store
 
+    @cached_property
+    def lock(self) -> Lock:
+        """Pins of every package, as the file has them now.
+
+        Raises:
+            ConfigError: it cannot be read, or is no lock.
+        """
+        return load_lock(self.lock_file, self.named_lock)
+
+    @cached_property
+    def code(self) -> CodeIndex:
+        """Where the project's modules are found."""
+        return CodeIndex(import_roots(self.workdir))
+
+    @cached_property
+    def digests(self) -> FileDigests:
+        """What is known of external files."""
+        return FileDigests(self.workdir / ".snakemake" / "shardline-digests.json")
+
     @property
-    def built(self) -> dict[str, Dataset]:
+    def built(self) -> dict[str, DatasetPlan]:
         """Every dataset that jobs build, by id."""
         return self.datasets | self.predicted
 
-    def add_run(self, run: Run) -> Run:
+    @property
+    def assets(self) -> list[Path]:
+        """What registers each dataset with Azure ML, where the config asks for that."""
+        return [one.asset for one in self.datasets.values() if self.azureml.register_data]
+
+    def add_run(self, run: RunPlan) -> RunPlan:
         """Add a row's run, or its row to the run that is the same; returns the run as it is known now.
 
         Raises:
@@ -109,15 +125,43 @@ class Project:
 
     def load_environment(self, given: Environment, where: str) -> ScriptEnvironment:
         """Return an environment of a training script, see `script_environment.load_environment`."""
-        if given not in self._environments:
-            self._environments[given] = load_environment(given, where, self.workdir)
-        return self._environments[given]
+        if given not in self._loaded:
+            self._loaded[given] = load_environment(given, where, self.workdir)
+        return self._loaded[given]
+
+    @cached_property
+    def _loaded(self) -> dict[Environment, ScriptEnvironment]:
+        return {}
 
     @property
     def built_environments(self) -> dict[str, ScriptEnvironment]:
         """What is built for training scripts, by address."""
         found = [run.environment for run in self.runs.values() if run.environment]
         return {one.address: one for one in found if one.has_rule}
+
+    def part(
+        self, *, runs: Collection[str] = (), datasets: Collection[str] = (), predictions: Collection[str] = ()
+    ) -> "Project":  # fmt: skip
+        """Return what a job needs of the project.
+
+        Args:
+            runs: keys of the runs that it is about; their datasets come with them.
+            datasets: ids of those that it is about.
+            predictions: ids, likewise; each comes with its rows.
+        """
+        own = {key: self.runs[key] for key in runs}
+        made = {key: self.predictions[key] for key in predictions}
+        needed = {*datasets, *(one.rows.id for one in made.values())}
+        needed.update(part.dataset.id for run in own.values() for part in run.parts)
+        return replace(
+            self,
+            runs=own,
+            predictions=made,
+            datasets={key: one for key, one in self.datasets.items() if key in needed},
+            predicted={key: one for key, one in self.predicted.items() if key in needed},
+            scaling=tuple(study for study in self.scaling if not own.keys().isdisjoint(study.runs)),
+            outcomes=(),
+        )
 
     def only_finished(self, outcomes: Mapping[str, Mapping[str, Any]]) -> "Project":
         """Return the project without the runs that have no result: what a report can be made of now.
@@ -134,11 +178,11 @@ class Project:
             outcomes=tuple(outcomes.values()),
         )
 
-    def named_runs(self) -> dict[str, Run]:
+    def named_runs(self) -> dict[str, RunPlan]:
         """Return the runs by each of their names."""
         return {name: run for run in self.runs.values() for name in run.names}
 
-    def evaluated(self, run_id: str, evaluation_id: str) -> Run | None:
+    def evaluated(self, run_id: str, evaluation_id: str) -> RunPlan | None:
         """Return the run of a training and an evaluation; None if the config names no such run."""
         run = self.runs.get(run_id)
         if run and run.evaluation_id != evaluation_id:

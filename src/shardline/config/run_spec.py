@@ -1,15 +1,14 @@
-"""What `run.json` tells of a run to its training and its evaluation, and where its datasets are."""
+"""What ranks are given of a run, and where its datasets are."""
 
-from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from shardline.config.resolved import as_type
-from shardline.config.settings.run import Data, RunSettings
-from shardline.records.trained_on import weights_of
+from shardline.config.settings.run import RunSettings
+from shardline.records.runs import ResolvedRun
 
 
 class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,26 +55,17 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     environment: dict[str, Any] = {}
 
     @classmethod
-    def of(
-        cls, document: Mapping[str, Any], *, name: str = "", model_class: str = "",
-        data: Data | None = None,
-    ) -> "RunSpec":  # fmt: skip
-        """Return what a `run.json` holds, which an earlier version may have written.
-
-        Args:
-            model_class: where the model lies now, if it has moved since.
-            data: these settings now, likewise.
-        """
-        settings = as_type(document["settings"], RunSettings)
+    def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":
+        """Return the run of a `run.json`, which an earlier version may have written."""
         return cls(
-            run=document["run"],
+            run=recorded.run,
             name=name,
-            identity=document["identity"],
-            datasets=weights_of(document),
-            model=document.get("model", ""),
-            model_class=model_class or document["model_class"],
-            settings=structs.replace(settings, data=data) if data else settings,
-            environment=document.get("environment", {}),
+            identity=recorded.identity,
+            datasets=recorded.mix,
+            model=recorded.model,
+            model_class=recorded.model_class,
+            settings=as_type(recorded.settings, RunSettings),
+            environment=recorded.environment,
         )
 
     @property

@@ -12,12 +12,10 @@ from typing import Any
 
 import yaml
 
-from shardline.config.credentials import refuse_credentials
-from shardline.config.document import plain
+from shardline.config.document import plain, refuse_credentials
 from shardline.config.key_schema import KeySchema, dotted_keys, fill, keys_of, schema_at
-from shardline.config.remedies import suggest_setting
 from shardline.config.settings.run import FixedColumns, RunSettings
-from shardline.config.validate import Problems, coerce, validate
+from shardline.config.validate import Problems, coerce, suggest_setting, validate
 from shardline.core.errors import ConfigError
 
 FIXED_COLUMNS = FixedColumns.__struct_fields__

@@ -1,9 +1,9 @@
-"""What settings of samples do not go together, of one run."""
+"""Cross-field checks of what a run does with samples."""
 
 import re
 from collections.abc import Iterator
 
-from shardline.config.run import Part
+from shardline.config.plans import WeightedDataset
 from shardline.config.sample_code import COLLATE
 from shardline.config.scripts import is_script
 from shardline.config.settings.run import Data, RunSettings
@@ -11,13 +11,15 @@ from shardline.config.validate import Problems
 from shardline.core.suggest import suggest
 
 _WORKERS = re.compile(r"auto|[0-9]{1,4}|(threads|processes):[1-9][0-9]{0,3}")
+
+
 _NOT_OF_SCRIPTS = (
     "transform", "eval_transform", "collate", "pack", "class_weights", "epoch_samples",
 )  # fmt: skip
 
 
 def check_samples(
-    settings: RunSettings, parts: tuple[Part, ...], model_class: str, where: str, *,
+    settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str, where: str, *,
     uses_io: bool = False,
 ) -> None:  # fmt: skip
     """Refuse settings of samples that do not go together.

@@ -1,4 +1,4 @@
-"""What a run's settings name to be done with samples: transforms and functions, by import path."""
+"""The code that samples go through: its import paths, and whether it fits columns and model."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +11,7 @@ from shardline.identity import CodeIndex
 COLLATE = ("pad", "nested")
 EVALUATED = ("eval_transform", "collate")  # what an evaluation runs as well
 _TRANSFORMS = ("transform", "eval_transform")
+_PLAIN_PAD = {"type": "pad", "lengths": {}, "multiple": 1}
 
 
 def transforms_of(written: Any) -> list[dict[str, Any]]:
@@ -63,18 +64,16 @@ def counted_data(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return `data` settings as an identity document holds them, which has the code of what is no shipped transform.
 
     Args:
-        data: those that are not as before.
+        data: resolved settings.
     """
     counted = dict(data)
     counted.pop("workers", None)  # who does the work changes nothing
     for setting in _TRANSFORMS:
         if setting in counted:
             counted[setting] = [_without_path(one) for one in transforms_of(counted[setting])]
-            if not counted[setting]:  # an empty list does nothing
-                del counted[setting]
-    if counted.get("collate") in ("pad", {"type": "pad"}):  # as where it is left out
-        del counted["collate"]
-    elif isinstance(counted.get("collate"), str) and counted["collate"] not in COLLATE:
+    if counted.get("collate") in (None, "pad", _PLAIN_PAD):  # which are the same
+        counted["collate"] = "pad"
+    elif isinstance(counted["collate"], str) and counted["collate"] not in COLLATE:
         counted["collate"] = {}
     return counted
 

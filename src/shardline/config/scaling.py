@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.config.runs import Row, check_name
 from shardline.config.settings.config import StudySettings
 from shardline.config.studies import Size, Study
@@ -18,7 +18,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 def load_scaling(
     entries: Mapping[str, StudySettings],
     project: Project,
-    load: Callable[[Row, Run], Run],
+    load: Callable[[Row, RunPlan], RunPlan],
     where: str,
 ) -> tuple[Study, ...]:
     """Return the studies, and add to the project the runs that they need beside those of the table.
@@ -52,7 +52,7 @@ def load_scaling(
     return tuple(studies)
 
 
-def _rows(base: Run, entry: StudySettings, place: str) -> Iterator[tuple[int, int, Row]]:
+def _rows(base: RunPlan, entry: StudySettings, place: str) -> Iterator[tuple[int, int, Row]]:
     """Yield each size with its row; the first is to be loaded before the second is asked for."""
     sizes = entry.sizes
     if len(sizes) < 2:
@@ -69,7 +69,7 @@ def _rows(base: Run, entry: StudySettings, place: str) -> Iterator[tuple[int, in
         yield nodes, devices, _row(base, entry.mode, nodes, devices, first, where)
 
 
-def _row(base: Run, mode: str, nodes: int, devices: int, first: int, where: str) -> Row:
+def _row(base: RunPlan, mode: str, nodes: int, devices: int, first: int, where: str) -> Row:
     """Return the base run's row with another geometry.
 
     Args:
@@ -91,7 +91,7 @@ def _row(base: Run, mode: str, nodes: int, devices: int, first: int, where: str)
     return row
 
 
-def _of_table(run: Run, project: Project) -> Run:
+def _of_table(run: RunPlan, project: Project) -> RunPlan:
     """Return the run of the table that is the same training; of a new one, add it."""
     if (known := project.runs.get(run.id)) and known.in_table:
         return known

@@ -1,23 +1,202 @@
-"""Files of the project that a training script is given as arguments: they count in its runs' identities."""
+"""The files that a run's arguments and code name, and whether they count."""
+
+# A text may be of any length and hold any character, for which os.path answers no and pathlib raises.
+# ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH202
 
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from shardline.config.argument_paths import argument_files
-from shardline.config.hub_models import hub_files
+from shardline.config.hub_models import hub_files, keys_of_folders
 from shardline.config.layout import ResultsLayout
 from shardline.config.scripts import ARGUMENT, is_script, split_script
 from shardline.config.settings.run import RunSettings
 from shardline.config.source_files import find_code_files
+from shardline.core.errors import ConfigError
+
+# Digesting takes about 15 s then, once for each state of the files.
+_LARGEST_BYTES = 16 << 30
+_MOST_FILES = 10_000
+_LEFT_OUT = {"__pycache__", ".git", ".snakemake"}
+_OF_SYSTEM = tuple(map(Path, ("/dev", "/proc", "/run", "/sys")))
+# What the model writes must not count: its run would be stale as soon as it is trained.
+_WRITTEN = re.compile(
+    r"(.*[-_.])?(o|out|output|outfile|save|log|logs|logfile|cache|tmp|temp|scratch)"
+    r"([-_.]?(file|path|to|as|dir|folder|root))?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A value of `model_args` that names what exists, or what lies among the results.
+
+    Attributes:
+        key: as `model_args.init`; of a list with the place, `model_args.parts.0`.
+        text: the value.
+        path: where it leads, absolute, links not followed.
+        is_plain: whether the text is a name alone, which may be no path.
+    """
+
+    key: str
+    text: str
+    path: Path
+    is_plain: bool
+
+    @cached_property
+    def files(self) -> list[Path] | None:
+        """The files, sorted; None where there are too many, or too many bytes."""
+        if os.path.isfile(self.path):
+            found = [self.path]
+        else:
+            found = []
+            for folder, below, names in os.walk(self.path):
+                below[:] = sorted(set(below) - _LEFT_OUT)
+                paths = (os.path.join(folder, name) for name in names)
+                found += [Path(path) for path in paths if os.path.isfile(path)]
+                if len(found) > _MOST_FILES:
+                    return None
+        size = sum(os.path.getsize(path) for path in found)
+        return sorted(found) if size <= _LARGEST_BYTES else None
+
+
+def argument_files(
+    model: str, settings: RunSettings, layout: ResultsLayout, named: Collection[Path], where: str
+) -> list[Path]:
+    """Return the files that values of a run's `model_args` name, and that count by their bytes.
+
+    Args:
+        model: the resolved model.
+        named: what `code_files` names.
+        where: file and row, as messages begin.
+
+    Raises:
+        ConfigError: a value leads into results or store, and `code_files` does not name the files.
+    """
+    found: list[Path] = []
+    for one in _arguments(model, settings, layout):
+        is_name = _is_name_alone(one)
+        files = [] if is_name else one.files or []
+        if (
+            not is_name
+            and _is_made(one.path, layout)
+            and not (files and _real(files) <= _real(named))
+        ):
+            raise _of_results(one, layout, where)
+        found += files
+    counted = _real(named) if found else set()
+    return [path for path in dict.fromkeys(found) if not counted.issuperset(_real([path]))]
+
+
+def _real(paths: Collection[Path]) -> set[str]:
+    return {os.path.realpath(path) for path in paths}
+
+
+def uncounted_paths(model: str, settings: RunSettings, layout: ResultsLayout) -> list[str]:
+    """Return a sentence for each value that names what exists and does not count."""
+    sentences = []
+    for one in _arguments(model, settings, layout):
+        found = f"{one.key}={one.text}"
+        if _is_name_alone(one):
+            sentences.append(
+                f"{found} is also the name of a folder here, whose files do not count in the run's identity; write "
+                f"./{one.text} if the model reads them, or name {one.key.split('.')[1]} in the column uncounted_args"
+            )
+        elif one.files is None:
+            sentences.append(
+                f"{found} holds more than {_MOST_FILES:,} files or {_LARGEST_BYTES >> 30} GiB, which do not count in "
+                "the run's identity; name those that the model reads in the column code_files, or "
+                f"{one.key.split('.')[1]} in the column uncounted_args"
+            )
+    return sentences
+
+
+def opted_out(settings: RunSettings, layout: ResultsLayout) -> list[Path]:
+    """Return what the values of the keys in `uncounted_args` lead to: it may be read without a report."""
+    keys = set(settings.uncounted_args.split())
+    chosen = {key: value for key, value in settings.model_args.items() if key in keys}
+    return [one.path for one in _existing(chosen, layout)]
+
+
+def _arguments(model: str, settings: RunSettings, layout: ResultsLayout) -> Iterator[Argument]:
+    left_out = {*settings.uncounted_args.split(), *keys_of_folders(model)}
+    looked_at = {
+        key: value
+        for key, value in settings.model_args.items()
+        if key not in left_out and not _WRITTEN.fullmatch(key)
+    }
+    yield from _existing(looked_at, layout)
+
+
+def _existing(values: Mapping[str, Any], layout: ResultsLayout) -> Iterator[Argument]:
+    for key, text in _texts(values, "model_args"):
+        if not text or "\0" in text:
+            continue
+        path = Path(os.path.normpath(layout.root / os.path.expanduser(text)))
+        if layout.root.is_relative_to(path) or any(
+            path.is_relative_to(one) for one in (*_OF_SYSTEM, layout.logs)
+        ):
+            continue  # such as "." and "/", which separate something
+        if os.path.isfile(path) or os.path.isdir(path) or _is_made(path, layout):
+            yield Argument(key, text, path, is_plain=Path(text).name == text)
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(item, f"{key}.{name}")
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            yield from _texts(item, f"{key}.{place}")
+
+
+def _is_name_alone(one: Argument) -> bool:
+    """Return whether a text that a folder happens to be called is more likely no path."""
+    return one.is_plain and os.path.isdir(one.path)
+
+
+def _is_made(path: Path, layout: ResultsLayout) -> bool:
+    """Return whether a path lies among results or in the store, by its text or through links."""
+    folders = layout.results, layout.store
+    if any(path.is_relative_to(folder) for folder in folders):
+        return True
+    if not os.path.lexists(path):  # by links of its folders, only what is there leads anywhere
+        return False
+    real = Path(os.path.realpath(path))
+    return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
+
+
+def _of_results(one: Argument, layout: ResultsLayout, where: str) -> ConfigError:
+    made = layout.name_of(
+        next(
+            (
+                folder
+                for folder in (layout.results, layout.store)
+                if one.path.is_relative_to(folder)
+            ),
+            layout.results,
+        )
+    )
+    file = one.text if os.path.isfile(one.path) else f"{one.text.rstrip('/')}/model.safetensors"
+    return ConfigError(
+        f"{where}: {one.key}={one.text} leads into {made}, whose files other runs make, expected a file that counts in "
+        f"this run's identity; copy it into the project (cp {file} weights/) and name the copy, or name {file} in the "
+        "column code_files as well, once it is there"
+    )
+
 
 # Digesting takes about a second then, once for each state of the file.
-_LARGEST_BYTES = 1 << 30
+_LARGEST_FILE_BYTES = 1 << 30
 # What the script writes must not count: its run would be stale as soon as it is trained.
-_WRITTEN = re.compile(
+_OPTIONS_OF_OUTPUT = re.compile(
     r"-*(.*[-_.])?(o|out|output|outfile|save|log|logfile)([-_.](file|path|to|as))?", re.IGNORECASE
 )
 
@@ -39,8 +218,8 @@ def files_that_count(
         ConfigError: a name or pattern of `code_files` matches no file, a folder is none, or a value of
             `model_args` leads into the results.
     """
-    given = [path for path in _arguments(model, layout) if path.suffix != ".py"]
-    small = (path for path in given if path.stat().st_size <= _LARGEST_BYTES)
+    given = [path for path in _files_of_command(model, layout) if path.suffix != ".py"]
+    small = (path for path in given if path.stat().st_size <= _LARGEST_FILE_BYTES)
     named = find_code_files(settings.code_files, layout.root, where)
     made_from = hub_files(model, settings.model_args, layout.root, where)
     arguments = argument_files(model, settings, layout, named, where)
@@ -59,7 +238,7 @@ def code_of_arguments(model: str, layout: ResultsLayout) -> dict[str, str]:
     """
     names = [
         path.relative_to(layout.root).as_posix()
-        for path in _arguments(model, layout)
+        for path in _files_of_command(model, layout)
         if path.suffix == ".py"
     ]
     return {
@@ -68,7 +247,7 @@ def code_of_arguments(model: str, layout: ResultsLayout) -> dict[str, str]:
     }
 
 
-def _arguments(model: str, layout: ResultsLayout) -> Iterator[Path]:
+def _files_of_command(model: str, layout: ResultsLayout) -> Iterator[Path]:
     """Yield the files of the project that a script's arguments name, but for what it writes."""
     words = split_script(model)[1:] if is_script(model) else []
     for before, word in pairwise(["", *words]):
@@ -79,7 +258,7 @@ def _arguments(model: str, layout: ResultsLayout) -> Iterator[Path]:
         for name, text in asked:
             # argparse reads further arguments from @FILE
             path = _file_of(text, layout) or _file_of(text.removeprefix("@"), layout)
-            if path and not _WRITTEN.fullmatch(name):
+            if path and not _OPTIONS_OF_OUTPUT.fullmatch(name):
                 yield path
 
 
@@ -88,7 +267,7 @@ def _file_of(text: str, layout: ResultsLayout) -> Path | None:
     root = layout.root
     path = Path(os.path.normpath(root / text))
     # unlike Path.is_file, for a text of any length and with any character
-    if not os.path.isfile(path):  # noqa: PTH113
+    if not os.path.isfile(path):
         return None
     if not path.is_relative_to(root):  # perhaps by a link to the project's folder
         path = path.resolve()

@@ -1,11 +1,11 @@
-"""Sizes of a shipped model that the dataset's source tells, and its samples do not."""
+"""Sizes of a shipped model that come from the data: the vocabulary of a tokenizer."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.run import Part
-from shardline.config.tokenizer_file import open_tokenizer
+from shardline.config.hub_models import open_tokenizer
+from shardline.config.plans import WeightedDataset
 
 _OF_TEXTS = {
     class_path for name, class_path in SHIPPED_MODELS.items() if name.startswith("hf:") and "Image" not in name
@@ -13,7 +13,7 @@ _OF_TEXTS = {
 
 
 def with_vocabulary(
-    settings: Mapping[str, Any], model_class: str, parts: tuple[Part, ...]
+    settings: Mapping[str, Any], model_class: str, parts: tuple[WeightedDataset, ...]
 ) -> dict[str, Any]:
     """Return a run's settings with the size of the vocabulary where a tokenizer made the tokens.
 

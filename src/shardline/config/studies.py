@@ -46,3 +46,8 @@ class Study:
     run: str
     mode: Mode
     sizes: tuple[Size, ...]
+
+    @property
+    def runs(self) -> frozenset[str]:
+        """The ids of its runs."""
+        return frozenset(size.run for size in self.sizes)

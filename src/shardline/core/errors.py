@@ -6,7 +6,7 @@ from typing import Any
 from shardline_io.errors import ConfigError, DataError, LaunchError, ShardlineError, masks
 
 __all__ = [
-    "CODE_ERROR", "NAME_FILE", "STOPS", "ConfigError", "CrashLoop", "DataError", "Diverged", "LaunchError",
+    "CODE_ERROR", "STOPS", "ConfigError", "CrashLoop", "DataError", "Diverged", "LaunchError",
     "ShardlineError", "Stopped", "exit_code_of", "import_outside_identity", "is_final", "is_final_end",
 ]  # fmt: skip
 
@@ -88,9 +88,6 @@ class Diverged(ShardlineError):
 
     exit_code = 6
     kind = "diverged"
-
-
-NAME_FILE = "name"  # in a run's folder of the store: what messages call it
 
 
 # What another attempt may find repaired: a disk, a network or a machine, and no file's name or content.

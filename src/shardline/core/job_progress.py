@@ -1,7 +1,8 @@
 """What a job reports of itself beside its log, in `{log}.progress.json`, for whoever displays it.
 
 The format is that of the logger plugin in plugins/snakemake-logger-plugin-shardline, whose README
-documents it; neither imports the other.
+documents it; neither imports the other. This is apart from `progress`, since what its importers
+import decides their stage's conda environment, and most need no Rich.
 """
 
 import json

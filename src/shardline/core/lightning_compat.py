@@ -1,6 +1,6 @@
 """The private parts of Lightning and torch that Shardline needs, each used here and nowhere else.
 
-Every one has a contract test in `tests/unit/test_lightning_compat.py`, which names the version that it was
+Every one has a contract test in `tests/unit/core/test_lightning_compat.py`, which names the version that it was
 written against and fails where another version has changed it. What Shardline overrides of their classes
 (`SteadyDDPStrategy._setup_model` and the like) is tested there too.
 """

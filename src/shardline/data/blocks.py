@@ -1,5 +1,6 @@
 """A column's values cut into blocks of one length, such as a language model's documents: `concat` packing."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,37 +10,29 @@ from itertools import chain
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.core.suggest import did_you_mean
 from shardline.data.columns import Column
 from shardline.data.sample_index import Sample
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import WindowMap
 from shardline_io.names import OFFSETS
-from shardline_io.order.pieces import Piece
+from shardline_io.order.pieces import Piece, num_rows
 
 _READERS, _CHUNK = 16, 256  # of an offset or two a shard: on a network file system a wait each
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockUnits:
-    """Blocks of a varying column's values; the ends of rows do not count.
-
-    A shard's rows of a split lie back to back, and so do their values. Block b of a shard has those
-    from b * length on; what is left at the shard's end is in no block. Nothing is stored: where a
-    block lies follows from the first and the last offset of the split's rows.
-
-    A sample is {column: [length, *shape]}, and so each of `others`; what is left belongs to rows,
-    and is left out. A block's id is shard << 32 | block.
+class PackedUnits(ABC):
+    """What blocks and packs of a varying column have in common.
 
     Attributes:
         shards: the dataset.
         split: the split's rows in each shard.
-        column: whose values are cut; of texts and bytes, their bytes.
-        length: of a block, in values.
+        column: whose values are put into units; of texts and bytes, their bytes.
+        length: of a unit, in values.
         others: columns that go along; a row has as many values of each as of `column`.
 
     Raises:
-        DataError: a column does not vary, or the length is no positive number.
+        DataError: the length is no positive number.
     """
 
     shards: ShardMap
@@ -49,8 +42,47 @@ class BlockUnits:
     others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (self.column, *self.others):
-            check_packed(self.shards, name, self.length)
+        if not 0 < self.length < 2**31:
+            raise DataError(
+                f"dataset {self.shards.manifest['dataset']}: {self.column} is to be packed to a length of "
+                f"{self.length}, expected 1 to 2,147,483,647; give another length"
+            )
+
+    @property
+    @abstractmethod
+    def pieces(self) -> tuple[Piece, ...]:
+        """The units of each shard, counted from 0."""
+
+    @property
+    def stored(self) -> Mapping[str, Column]:
+        """The dataset's columns that units have values of."""
+        return {name: self.shards.columns[name] for name in (self.column, *self.others)}
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What a sample holds."""
+        return {
+            name: Column(dtype=column.dtype, shape=(self.length, *column.shape))
+            for name, column in self.stored.items()
+        }
+
+    @cached_property
+    def unit_bytes(self) -> int:
+        """Memory of a unit, in the mean, with the other columns of its rows."""
+        return max(1, num_rows(self.split) * self.shards.row_bytes // max(1, num_rows(self.pieces)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockUnits(PackedUnits):
+    """Blocks of a varying column's values; the ends of rows do not count.
+
+    A shard's rows of a split lie back to back, and so do their values. Block b of a shard has those
+    from b * length on; what is left at the shard's end is in no block. Nothing is stored: where a
+    block lies follows from the first and the last offset of the split's rows.
+
+    A sample is {column: [length, *shape]}, and so each of `others`; what is left belongs to rows,
+    and is left out. A block's id is shard << 32 | block.
+    """
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -71,25 +103,9 @@ class BlockUnits:
         return tuple(Piece(shard, 0, n) for shard, n in zip(self._spans, counts, strict=True))
 
     @property
-    def columns(self) -> Mapping[str, Column]:
-        """What a sample holds."""
-        stored = {name: self.shards.columns[name] for name in (self.column, *self.others)}
-        return {
-            name: Column(dtype=column.dtype, shape=(self.length, *column.shape))
-            for name, column in stored.items()
-        }
-
-    @property
     def counted(self) -> tuple[str, ...]:
         """None: each batch has as many values."""
         return ()
-
-    @cached_property
-    def unit_bytes(self) -> int:
-        """Memory of a block, in the mean, with the other columns of its rows."""
-        rows = sum(piece.last - piece.first for piece in self.split)
-        blocks = sum(piece.last for piece in self.pieces)
-        return max(1, rows * self.shards.row_bytes // max(1, blocks))
 
     @cached_property
     def waste(self) -> float:
@@ -163,9 +179,8 @@ class LoadedBlocks:
 
     def __init__(self, units: BlockUnits, memory: WindowMap, pieces: Sequence[Piece]) -> None:
         self._units, self._memory, self._pieces = units, memory, pieces
-        names = (units.column, *units.others)
-        self._columns = {name: units.shards.columns[name] for name in names}
-        starts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int64)] for name in names}
+        self._columns = units.stored
+        starts = {name: [np.empty(0, np.int64)] for name in self._columns}
         for piece, rows in zip(pieces, units.rows(pieces), strict=True):
             begins, lengths = begins_of(units.shards, memory, rows, units.column, units.others)
             first = self._first_value(piece, int(begins[units.column][0]), int(lengths.sum()))
@@ -231,28 +246,6 @@ def begins_of(
                 "data.pack.with, or give rows as many values of both"
             )
     return found, lengths
-
-
-def check_packed(shards: ShardMap, name: str, length: int) -> None:
-    """Return if the values of a column can be put into units of some length.
-
-    Raises:
-        DataError: the column is not there or does not vary, or the length is no positive number.
-    """
-    varying = [known for known, column in shards.columns.items() if column.varies]
-    dataset = shards.manifest["dataset"]
-    if name not in varying:
-        found = shards.columns.get(name, "not there")
-        remedy = did_you_mean(name, varying, otherwise="name one of them")
-        raise DataError(
-            f"dataset {dataset}: column {name!r} that is to be packed is {found}, expected one whose first dimension "
-            f"varies ({', '.join(varying) or 'there is none'}); {remedy}"
-        )
-    if not 0 < length < 2**31:
-        raise DataError(
-            f"dataset {dataset}: {name} is to be packed to a length of {length}, expected 1 to 2,147,483,647; "
-            "give another length"
-        )
 
 
 def unit_ids(pieces: Iterable[Piece]) -> np.ndarray:

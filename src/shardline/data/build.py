@@ -6,7 +6,6 @@ block of a file that any safetensors reader can map.
 """
 
 import importlib
-import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import Any
 
 from msgspec import UNSET, convert
 
+from shardline.core.error_texts import check_arguments
 from shardline.core.errors import DataError
 from shardline.data.rows import Memory, Rows, read_rows
 from shardline.data.shard_format import write_shard
@@ -52,12 +52,8 @@ def make_source(
     named = {key: value for key, value in settings.items() if key not in _OF_CONFIG}
     options = {**named, **settings.get("options", {})}
     arguments = {"num_shards": num_shards, **({"files": files} if files else {}), **options}
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise DataError(
-            f"source {source_class} does not take {options} ({error}); change source.options"
-        ) from None
+    what, remedy = f"source {source_class}", "change source.options"
+    check_arguments(cls, arguments, what, remedy, kind=DataError, written=options)
     source = cls(**arguments)
     source.not_read = settings.get("not_read", {})
     return source

@@ -7,44 +7,26 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import ConfigError, DataError
-from shardline.data.columns import Column, varying_arrays
-from shardline.data.sample_index import LoadedRows, Sample
+from shardline.data.sample_index import LoadedRows, Sample, StoredRows
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.pieces import Piece
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectedRows:
+class SelectedRows(StoredRows):
     """Some rows of a dataset; unit u of a shard is the u-th of them in the shard's order.
 
     Attributes:
-        shards: the dataset.
         chosen: by shard, the rows [units] in the shard's file, rising.
     """
 
-    shards: ShardMap
     chosen: Mapping[int, np.ndarray]
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
         """The units of each shard that has any."""
         return tuple(Piece(shard, 0, len(rows)) for shard, rows in self.chosen.items())
-
-    @property
-    def columns(self) -> Mapping[str, Column]:
-        """What a sample holds."""
-        return self.shards.columns
-
-    @property
-    def counted(self) -> tuple[str, ...]:
-        """The varying columns of numbers."""
-        return varying_arrays(self.shards.columns)
-
-    @property
-    def unit_bytes(self) -> int:
-        """Memory of a row, in the mean."""
-        return self.shards.row_bytes
 
     def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         """Return the rows from the first of each piece to its last."""

@@ -18,7 +18,8 @@ from shardline.data.collate import Batch
 from shardline.data.columns import features_of
 from shardline.data.integrity import Policy
 from shardline.data.packing import sentence_of
-from shardline.data.run_batches import RunBatches, Stream
+from shardline.data.run_batches import RunBatches
+from shardline.data.window_stream import WindowStream
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.sampling import TrainOrder
@@ -100,7 +101,7 @@ class TrainLoader:
     `set_epoch` of `sampler` before each epoch.
     """
 
-    def __init__(self, stream: Stream, order: TrainOrder | MixOrder) -> None:
+    def __init__(self, stream: WindowStream[Any], order: TrainOrder | MixOrder) -> None:
         self.stream = stream
         self._order = order
         self._epoch = self._start_epoch = self._start = 0
@@ -146,7 +147,7 @@ class TrainLoader:
 class HeldOutLoader:
     """Iterates this rank's part of a held-out split."""
 
-    def __init__(self, stream: Stream, order: HeldOutOrder) -> None:
+    def __init__(self, stream: WindowStream[Any], order: HeldOutOrder) -> None:
         self.stream, self._order = stream, order
         self._visits = 0
 
@@ -168,7 +169,7 @@ class ShardDataModule(LightningDataModule):
 
     A batch is (features [B, *feature_shape], labels [B]) and, under
     `data.last_batch=pad`, weights [B]: multiply each row's loss by its weight. A dataset of
-    other columns gives dicts by name, see `ShardStream.batches`.
+    other columns gives dicts by name, see `ShardStream`.
 
     Args:
         settings: of the run, on the ranks that are there.

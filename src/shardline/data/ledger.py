@@ -16,7 +16,6 @@ from pytorch_lightning.callbacks import Callback
 
 from shardline.core.files import make_folder, read_json_lines, writing
 from shardline.core.world import World
-from shardline.data.sample_stream import SampleStream
 from shardline_io.ledger import NAME, file_name
 
 
@@ -50,8 +49,8 @@ class SampleLedger(Callback):
         stream = trainer.datamodule.loader.stream  # type: ignore[attr-defined]
         ids = stream.batch_ids.tolist()
         line = {"step": trainer.global_step + 1, "epoch": trainer.current_epoch, "ids": ids}
-        if isinstance(stream, SampleStream):
-            line |= {"parts": stream.batch_parts.tolist(), "passes": stream.batch_passes.tolist()}
+        if (parts := stream.batch_parts) is not None:
+            line |= {"parts": parts.tolist(), "passes": stream.batch_passes.tolist()}
         with writing(Path(self._file.name)):
             print(json.dumps(line), file=self._file)
 

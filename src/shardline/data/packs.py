@@ -7,11 +7,10 @@ from functools import cached_property
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.blocks import begins_of, check_packed, unit_ids
+from shardline.data.blocks import PackedUnits, begins_of, unit_ids
 from shardline.data.columns import Column
 from shardline.data.pack_plans import PackPlan, PlanFile
 from shardline.data.sample_index import Sample
-from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.pieces import Piece
 
@@ -19,7 +18,7 @@ POSITIONS, CU_SEQLENS = ".positions", ".cu_seqlens"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackUnits:
+class PackUnits(PackedUnits):
     """Packs of rows, see `shardline_io.order.packing`; a row that is longer than a pack is cut.
 
     A sample has the values of its rows back to back, with zeros behind, and how to tell them apart:
@@ -31,28 +30,17 @@ class PackUnits:
     A pack's id is shard << 32 | pack.
 
     Attributes:
-        shards: the dataset.
         name: of the split.
-        split: the split's rows in each shard.
-        column: by whose lengths rows are packed.
-        length: values of a pack, at most.
-        others: columns that go along; a row has as many values of each as of `column`.
 
     Raises:
-        DataError: a column does not vary, or the length is no positive number, or a column of the
-            dataset has a name that packs give themselves.
+        DataError: the length is no positive number, or a column of the dataset has a name that packs
+            give themselves.
     """
 
-    shards: ShardMap
     name: str
-    split: tuple[Piece, ...]
-    column: str
-    length: int
-    others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (self.column, *self.others):
-            check_packed(self.shards, name, self.length)
+        super().__post_init__()
         for name in (self.column + POSITIONS, self.column + CU_SEQLENS):
             if name in self.others:
                 raise DataError(
@@ -80,12 +68,8 @@ class PackUnits:
     @property
     def columns(self) -> Mapping[str, Column]:
         """What a sample holds."""
-        stored = {name: self.shards.columns[name] for name in (self.column, *self.others)}
         return {
-            **{
-                name: Column(dtype=column.dtype, shape=(self.length, *column.shape))
-                for name, column in stored.items()
-            },
+            **super().columns,
             self.column + POSITIONS: Column(dtype="int32", shape=(self.length,)),
             self.column + CU_SEQLENS: Column(dtype="int32", varies=True),
         }
@@ -94,12 +78,6 @@ class PackUnits:
     def counted(self) -> tuple[str, ...]:
         """The column by whose lengths rows are packed; what fills a pack up does not count."""
         return (self.column,)
-
-    @cached_property
-    def unit_bytes(self) -> int:
-        """Memory of a pack, in the mean, with the other columns of its rows."""
-        rows = sum(piece.last - piece.first for piece in self.split)
-        return max(1, rows * self.shards.row_bytes // max(1, len(self.plan.used)))
 
     @cached_property
     def waste(self) -> float:
@@ -170,7 +148,7 @@ class LoadedPacks:
 
     def __init__(self, units: PackUnits, memory: WindowMap, pieces: Sequence[Piece]) -> None:
         self._units, self._memory, self._pieces = units, memory, pieces
-        self._columns = {name: units.shards.columns[name] for name in (units.column, *units.others)}
+        self._columns = units.stored
         none = [np.empty(0, np.int64)]
         starts: dict[str, list[np.ndarray]] = {name: [*none] for name in self._columns}
         sizes, bounds, before = [*none], [np.zeros(1, np.int64)], 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardline.config.dataset import shards_of_part
+from shardline.config.plans import shards_of_part
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.seals import check_seal

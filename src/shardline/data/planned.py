@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -10,8 +10,9 @@ from msgspec import structs
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import RunSettings
 from shardline.core.world import World
-from shardline.data.run_batches import RunBatches, Stream
+from shardline.data.run_batches import RunBatches
 from shardline.data.sample_stream import SampleStream
+from shardline.data.window_stream import WindowStream
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.mix import MixOrder, mixed_window
 from shardline_io.order.sampling import TrainOrder
@@ -57,7 +58,11 @@ def planned_steps(
 
 
 def _batches(
-    run_batches: RunBatches, stream: Stream, order: TrainOrder | MixOrder, epoch: int, index: int
+    run_batches: RunBatches,
+    stream: WindowStream[Any],
+    order: TrainOrder | MixOrder,
+    epoch: int,
+    index: int,
 ) -> Iterator[list[Sample]]:
     if isinstance(stream, SampleStream):
         mixed = mixed_window(order, epoch, index, [part.units.pieces for part in stream.parts])

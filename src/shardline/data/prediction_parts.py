@@ -1,25 +1,18 @@
 """The parts of a prediction in the store: what each is called, and which are there."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shardline.core.errors import DataError
 from shardline_io.order.blocks import count_blocks
+from shardline_io.shards import tensors_of
 
 BLOCKS = 16  # of a part
 ID, LABEL, OUTPUT, PROBABILITIES = "id", "label", "prediction", "probabilities"
 PROBABILITY = "probability"  # of the class, of each flag, and of the class of each token
 LENGTHS = ".row_lengths"  # of a column of lists, behind its name: what each row has of them
-
-# of safetensors, whose numbers are little-endian
-_DTYPES = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
-    "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
-}  # fmt: skip
 
 
 def count_parts(num_rows: int, batch: int) -> int:
@@ -73,20 +66,11 @@ def read_part(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         content = np.memmap(path, np.uint8, "r")
-        start = 8 + int.from_bytes(content[:8].tobytes(), "little")
-        header: dict[str, Any] = json.loads(content[8:start].tobytes())
-        ends = [of["data_offsets"][1] for of in header.values()]
-        if len(content) != start + max(ends) or ID not in header:
-            raise ValueError("it has another size than its header tells")
-        return {name: _column(content[start:], **of) for name, of in header.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        columns = tensors_of(content)
+        if ID not in columns:
+            raise ValueError("it has no ids")
+        return columns
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(
             f"{path} cannot be read ({error}), expected a part of a prediction; delete it and predict again"
         ) from None
-
-
-def _column(
-    content: np.ndarray, dtype: str, shape: Sequence[int], data_offsets: Sequence[int]
-) -> np.ndarray:
-    first, last = data_offsets
-    return content[first:last].view(_DTYPES[dtype]).reshape(shape)

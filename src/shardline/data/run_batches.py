@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Pack, Pad, RunSettings
+from shardline.core.error_texts import import_class
 from shardline.core.errors import DataError
-from shardline.core.imports import import_class
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES
 from shardline.data.classes import rows_of_classes, weights_of_classes
@@ -22,10 +22,10 @@ from shardline.data.repeats import Repeater, Repeats
 from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.statistics import pooled
-from shardline.data.stream import ShardStream
 from shardline.data.transforms.checking import check_samples
 from shardline.data.transforms.steps import TransformSpec, Where
 from shardline.data.trial_samples import trial_samples
+from shardline.data.window_stream import WindowStream
 from shardline.data.workers import make_pool
 from shardline_io.order.chance import Key
 from shardline_io.order.held_out import HeldOutOrder
@@ -33,7 +33,6 @@ from shardline_io.order.mix import MixOrder, Part, joined
 from shardline_io.order.pieces import num_rows, split_pieces
 from shardline_io.order.sampling import TrainOrder
 
-Stream = ShardStream | SampleStream
 # Of a window of a split that is read once, in order: more would only take memory for their places.
 _ONCE_ROWS = 1 << 18
 _CHECK_S = 5.0  # a split, in which a transform is tried
@@ -95,7 +94,9 @@ class RunBatches:
         """
         return pooled([dataset.statistics for dataset in self.datasets])
 
-    def train(self, world: World, **options: Any) -> tuple[Stream, TrainOrder | MixOrder]:
+    def train(
+        self, world: World, **options: Any
+    ) -> tuple[WindowStream[Any], TrainOrder | MixOrder]:
         """Return this rank's training batches, and their order.
 
         Args:
@@ -133,7 +134,7 @@ class RunBatches:
     def held_out(
         self, split: str, *, batch: int, rank: int = 0, world_size: int = 1,
         kind: Callable[..., HeldOutOrder] = HeldOutOrder, **options: Any,
-    ) -> tuple[Stream, HeldOutOrder]:  # fmt: skip
+    ) -> tuple[WindowStream[Any], HeldOutOrder]:  # fmt: skip
         """Return this rank's batches of a held-out split of all datasets, every row once, and their order.
 
         Args:

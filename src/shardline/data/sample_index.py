@@ -68,16 +68,14 @@ class SampleIndex(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowUnits:
-    """Rows as they are stored.
+class StoredRows:
+    """What units that are rows have in common.
 
     Attributes:
         shards: the dataset.
-        pieces: the split's rows in each shard.
     """
 
     shards: ShardMap
-    pieces: tuple[Piece, ...]
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -93,6 +91,17 @@ class RowUnits:
     def unit_bytes(self) -> int:
         """Memory of a row, in the mean."""
         return self.shards.row_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowUnits(StoredRows):
+    """Rows as they are stored.
+
+    Attributes:
+        pieces: the split's rows in each shard.
+    """
+
+    pieces: tuple[Piece, ...]
 
     def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         """Return the rows that units are: these."""

@@ -1,15 +1,15 @@
 """Batches made sample by sample: mixed, transformed, packed, collated.
 
 What `ShardStream` does for whole columns of one dataset is done here for what needs a look at each
-sample. A window is read ahead in the background, and the samples of some batches are transformed
-ahead of the one that the training takes, across the ends of windows.
+sample. The samples of some batches are transformed ahead of the one that the training takes, across
+the ends of windows.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from shardline.data.columns import varying_arrays
 from shardline.data.repeats import Repeats, places_to_repeat
 from shardline.data.sample_index import Loaded, Sample, SampleIndex
 from shardline.data.shard_map import ShardMap
+from shardline.data.window_stream import WindowStream
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.mix import MixedWindow, MixOrder, mixed_window
@@ -52,6 +53,14 @@ class StreamPart:
     check: Callable[[int], None] = lambda shard: None
 
 
+class _Plan(NamedTuple):
+    """A window of an epoch, and that of all ranks together where something of them has to be counted."""
+
+    epoch: int
+    window: MixedWindow
+    whole: MixedWindow
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Ready:
     """A window in memory.
@@ -75,13 +84,15 @@ class _Pending:
     """A batch that is being made.
 
     Attributes:
-        rows: those of its window that it has.
+        place: in its window.
+        rows: those of the window that it has.
         samples: its samples, when they are transformed.
         repeated: place, key and sample of those that are transformed twice.
         columns: by name [B, *shape], in their place where no sample has to be looked at.
     """
 
     ready: _Ready
+    place: int
     rows: slice
     around: Around
     samples: "Future[list[Sample]] | Sequence[Sample]" = ()
@@ -89,8 +100,8 @@ class _Pending:
     columns: dict[str, np.ndarray] | None = None
 
 
-class SampleStream:
-    """Streams batches of samples to one rank; has what a `ShardStream` has.
+class SampleStream(WindowStream[_Ready]):
+    """Streams samples to one rank, in batches that `collate` makes.
 
     Args:
         parts: what the order's parts are, in its order.
@@ -109,50 +120,17 @@ class SampleStream:
         pool: Pool | None = None, repeats: Repeats | None = None, seed: int = 0, local_rank: int = 0,
         num_epochs: int | None = None, pin: bool = False,
     ) -> None:  # fmt: skip
-        self._parts, self._order, self._collate, self._pool = tuple(parts), order, collate, pool
-        self._repeats, self._whole = repeats, order.whole()
-        self._seed, self._local_rank = seed, local_rank
-        self._num_epochs, self._pin = num_epochs, pin
+        super().__init__(order, num_epochs)
+        self._parts, self._collate, self._pool = tuple(parts), collate, pool
+        self._repeats, self._whole_order = repeats, order.whole()
+        self._seed, self._local_rank, self._pin = seed, local_rank, pin
         self._varying = varying_arrays(parts[0].units.columns)
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
-        self._ahead: tuple[tuple[int, int], Future[_Ready]] | None = None
-        self._given: tuple[_Ready, slice] | None = None
-        self.position = 0
+        self._counted = tuple(dict.fromkeys((*self._varying, *parts[0].units.counted)))
 
     @property
     def parts(self) -> tuple[StreamPart, ...]:
         """What the order's parts are, in its order."""
         return self._parts
-
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Any]:
-        """Yield an epoch's batches, see `Collate`.
-
-        Args:
-            start: batches of the epoch to leave out.
-
-        Raises:
-            DataError: a shard cannot be read or is damaged, or a sample cannot be transformed.
-        """
-        self.position = start
-        pending: deque[_Pending] = deque()
-        try:
-            for ready, batch in self._places(epoch, start):
-                pending.append(self._begin(ready, batch))
-                if len(pending) > (_BATCHES_AHEAD if self._pool else 0):
-                    yield self._finish(pending.popleft())
-            while pending:
-                yield self._finish(pending.popleft())
-            if self._repeats:
-                self._repeats.settle()
-        finally:
-            for one in pending:
-                if isinstance(one.samples, Future):
-                    one.samples.cancel()
-
-    @property
-    def batch_ids(self) -> np.ndarray:
-        """Ids [B] int64 of the units of the batch given last, without those that only fill it up."""
-        return self._of_batch(lambda ready: ready.ids)
 
     @property
     def batch_parts(self) -> np.ndarray:
@@ -164,53 +142,44 @@ class SampleStream:
         """The pass of each unit of the batch given last [B] int64, as `batch_ids`."""
         return self._of_batch(lambda ready: ready.window.passes)
 
-    def _of_batch(self, column: Callable[[_Ready], np.ndarray]) -> np.ndarray:
-        if self._given is None:
-            return np.empty(0, dtype=np.int64)
-        ready, rows = self._given
-        values = column(ready)[rows]
-        weights = ready.window.weights
-        return values if weights is None else values[weights[rows] > 0]
+    def _batches(self, windows: Iterator[tuple[_Ready, int]]) -> Iterator[Any]:
+        pending: deque[_Pending] = deque()
+        try:
+            for ready, skipped in windows:
+                for place in range(skipped, len(ready.window.bounds) - 1):
+                    pending.append(self._begin(ready, place))
+                    if len(pending) > (_BATCHES_AHEAD if self._pool else 0):
+                        yield self._finish(pending.popleft())
+                del ready
+            while pending:
+                yield self._finish(pending.popleft())
+            if self._repeats:
+                self._repeats.settle()
+        finally:
+            for one in pending:
+                if isinstance(one.samples, Future):
+                    one.samples.cancel()
 
-    def _places(self, epoch: int, start: int) -> Iterator[tuple[_Ready, int]]:
-        """Yield each batch's window, and its number there."""
-        per_window, skipped = self._order.batches_per_window(), start
-        for index in range(start // per_window, self._num_windows(epoch)):
-            ready = self._wait_for(epoch, index)
-            self._read_ahead(epoch, index + 1)
-            for batch in range(skipped - index * per_window, len(ready.window.bounds) - 1):
-                yield ready, batch
-            skipped = (index + 1) * per_window
-
-    def _num_windows(self, epoch: int) -> int:
-        return -(-self._order.num_batches(epoch) // self._order.batches_per_window())
-
-    def _read_ahead(self, epoch: int, index: int) -> None:
-        if index == self._num_windows(epoch):
-            epoch, index = epoch + 1, 0
-        if self._num_epochs is None or epoch < self._num_epochs:
-            self._ahead = (epoch, index), self._reader.submit(self._read, epoch, index)
-
-    def _wait_for(self, epoch: int, index: int) -> _Ready:
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] != (epoch, index):
-            return self._reader.submit(self._read, epoch, index).result()
-        return ahead[1].result()
-
-    def _read(self, epoch: int, index: int) -> _Ready:
+    def _plan(self, key: tuple[int, int]) -> _Plan:
         pieces = [part.units.pieces for part in self._parts]
-        window = mixed_window(self._order, epoch, index, pieces)
+        window = whole = mixed_window(self._order, *key, pieces)
+        if self._counted and self._order.num_slices > 1:
+            whole = mixed_window(self._whole_order, *key, pieces)
+        return _Plan(key[0], window, whole)
+
+    def _read(self, plan: _Plan) -> _Ready:
+        window = plan.window
         loaded = tuple(map(self._load, self._parts, window.pieces))
         ids = np.empty(len(window.unit), np.int64)
         for number, one in enumerate(loaded):
             if one is not None:
                 of_part = window.part == number
                 ids[of_part] = one.ids[window.unit[of_part]]
-        counted = self._counted(window, epoch, index)
+        counted = {name: self._count(name, plan.whole) for name in self._counted}
         repeated = ids[:0]
         if self._repeats:
             keys = np.array([part.key for part in self._parts], np.uint64)[window.part]
-            repeated = places_to_repeat(self._seed, keys, window.passes, ids, epoch)
+            repeated = places_to_repeat(self._seed, keys, window.passes, ids, plan.epoch)
         return _Ready(window=window, loaded=loaded, ids=ids, repeated=repeated, counted=counted)
 
     def _load(self, part: StreamPart, pieces: Sequence[Any]) -> Loaded | None:
@@ -223,21 +192,14 @@ class SampleStream:
             part.check(shard)
         return part.units.load(WindowMap(part.shards, rows), pieces)
 
-    def _counted(self, window: MixedWindow, epoch: int, index: int) -> dict[str, Counted]:
-        """Return by column what a window's global batches have, over all ranks."""
-        names = dict.fromkeys((*self._varying, *self._parts[0].units.counted))
-        if names and self._order.num_slices > 1:
-            pieces = [part.units.pieces for part in self._parts]
-            window = mixed_window(self._whole, epoch, index, pieces)
-        found = {}
-        for name in names:
-            lengths = np.zeros(len(window.unit), np.int64)
-            for number, (part, own) in enumerate(zip(self._parts, window.pieces, strict=True)):
-                if own:
-                    of_part = window.part == number
-                    lengths[of_part] = part.units.lengths(name, own)[window.unit[of_part]]
-            found[name] = Counted.of(lengths, window, self._order)
-        return found
+    def _count(self, name: str, whole: MixedWindow) -> Counted:
+        """Return what a window's global batches have of a column, over all ranks."""
+        lengths = np.zeros(len(whole.unit), np.int64)
+        for number, (part, own) in enumerate(zip(self._parts, whole.pieces, strict=True)):
+            if own:
+                of_part = whole.part == number
+                lengths[of_part] = part.units.lengths(name, own)[whole.unit[of_part]]
+        return Counted.of(lengths, whole, self._order)
 
     def _begin(self, ready: _Ready, batch: int) -> _Pending:
         window = ready.window
@@ -245,7 +207,9 @@ class SampleStream:
         if not (self._pool or self._collate.function):
             columns = self._columns(ready, window.part[rows], window.unit[rows])
             if columns is not None:
-                return _Pending(ready=ready, rows=rows, around=Around(), columns=columns)
+                return _Pending(
+                    ready=ready, place=batch, rows=rows, around=Around(), columns=columns
+                )
         parts, units = window.part[rows].tolist(), window.unit[rows].tolist()
         samples = [self._sample(ready, *place) for place in zip(parts, units, strict=True)]
         lengths = {
@@ -272,7 +236,9 @@ class SampleStream:
             first, last = np.searchsorted(ready.repeated, (rows.start, rows.stop))
             places = (ready.repeated[first:last] - rows.start).tolist()
             repeated = [(place, keys[place], samples[place]) for place in places]
-        return _Pending(ready=ready, rows=rows, around=around, samples=done, repeated=repeated)
+        return _Pending(
+            ready=ready, place=batch, rows=rows, around=around, samples=done, repeated=repeated
+        )
 
     def _columns(
         self, ready: _Ready, parts: np.ndarray, units: np.ndarray
@@ -309,7 +275,7 @@ class SampleStream:
                     self._repeats.check(key, sample, done[place])
             batch = self._collate(done, pending.around, weights)
         self.position += 1
-        self._given = pending.ready, pending.rows
+        self._given = pending.ready, pending.place
         return _pinned(batch) if self._pin else batch
 
 

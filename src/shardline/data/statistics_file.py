@@ -5,7 +5,6 @@ The file is a safetensors file of float64 tensors [F], `{column}.mean`, `{column
 It lies in the store: whoever normalises has the shards, and no more than these.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.data.shard_map import rebuild_command
 from shardline.data.statistics import of_columns
+from shardline_io.shards import header_of, tensors_of
 
 STATISTICS_FILE = "statistics.safetensors"
 MOST_INSIDE = 4096  # features of all columns: some 350 KB of a manifest
@@ -42,13 +42,12 @@ def set_aside(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     columns = of_columns(statistics)
     if _are_few(columns):
         return dict(manifest)
-    content = _encode(
-        {
-            f"{name}.{key}": np.array(of[key], dtype=np.float64)
-            for name, of in columns.items()
-            for key in _KEYS
-        }
-    )
+    tensors = {
+        f"{name}.{key}": np.array(of[key], dtype=np.float64)
+        for name, of in columns.items()
+        for key in _KEYS
+    }
+    content = b"".join([header_of(tensors), *(tensor.tobytes() for tensor in tensors.values())])
     write_bytes(folder / STATISTICS_FILE, content)
     described = {
         "summary": {name: _summary(of) for name, of in columns.items()},
@@ -79,12 +78,18 @@ def read_statistics(manifest: Mapping[str, Any], folder: Path) -> dict[str, dict
     if problem := problem_of_statistics(manifest, folder):
         raise DataError(f"{problem}; {rebuild_command(manifest)}")
     try:
-        tensors = _decode((folder / STATISTICS_FILE).read_bytes())
+        tensors = tensors_of(np.fromfile(folder / STATISTICS_FILE, np.uint8))
         return {
             name: {"count": of["count"], **{key: tensors[f"{name}.{key}"] for key in _KEYS}}
             for name, of in statistics["summary"].items()
         }
-    except (LookupError, TypeError, ValueError, AttributeError):  # altered together with its digest
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ):  # altered together with its digest
         raise DataError(
             f"{folder / STATISTICS_FILE} does not hold mean, std, min and max of {', '.join(statistics['summary'])}, "
             f"expected the statistics that the manifest summarises; {rebuild_command(manifest)}"
@@ -125,22 +130,3 @@ def _summary(statistics: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in zip(_KEYS, found, strict=True):
             numbers[key] = float(value) if math.isfinite(value) else None
     return {"count": statistics["count"], "features": len(mean), **numbers}
-
-
-def _encode(tensors: Mapping[str, np.ndarray]) -> bytes:
-    header, end = {}, 0
-    for name, tensor in tensors.items():
-        places = [end, end := end + tensor.nbytes]
-        header[name] = {"dtype": "F64", "shape": list(tensor.shape), "data_offsets": places}
-    text = json.dumps(header).encode()
-    text = text.ljust(-(-len(text) // 8) * 8)  # numbers begin at a multiple of their size
-    data = b"".join(tensor.astype("<f8").tobytes() for tensor in tensors.values())
-    return len(text).to_bytes(8, "little") + text + data
-
-
-def _decode(content: bytes) -> dict[str, np.ndarray]:
-    start = 8 + int.from_bytes(content[:8], "little")
-    return {
-        name: np.frombuffer(content, "<f8", of["shape"][0], start + of["data_offsets"][0])
-        for name, of in json.loads(content[8:start]).items()
-    }

@@ -1,18 +1,17 @@
-"""Batches from shards larger than memory: a window is in memory, the next one is read ahead.
+"""Batches of rows as they are stored, for a training from shards larger than memory.
 
-A background thread checks, reads and shuffles the next window while batches are
-gathered from the present one, so that neither a window's nor an epoch's end
-makes the training wait. No data loading process, nothing done row by row.
+Threads shuffle, check and read the next window while batches are gathered from the present one, so
+that neither a window's nor an epoch's end makes the training wait. No data loading process, nothing
+done row by row.
 """
 
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ import torch
 from shardline.data.collate import Batch, finished
 from shardline.data.columns import varying_arrays
 from shardline.data.shard_map import ShardMap
+from shardline.data.window_stream import WindowStream
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
 from shardline_io.names import LENGTHS, PRESENT, WEIGHTS
 from shardline_io.order.global_batch import Counted
@@ -27,7 +27,15 @@ from shardline_io.order.pieces import Piece, num_rows
 from shardline_io.order.sampling import Order, Window
 
 _BLOCK_BYTES = 1 << 20  # gathered at once: small batches by the dozen, still in the L2 cache
+_BLOCK_BATCHES = 512  # more views than these would not be in that cache
 _MAX_FREE = 4  # buffers kept for reuse
+
+
+class _Plan(NamedTuple):
+    """A window, and that of all ranks together where something of them has to be counted."""
+
+    window: Window
+    whole: Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +68,14 @@ class _Ready:
         return ids
 
 
-class ShardStream:
-    """Streams one split's batches to one rank.
+class ShardStream(WindowStream[_Ready]):
+    """Streams the rows of one split to one rank, column by column.
+
+    A table's batches are tuples: features [B, *shape], labels [B], weights [B] if any. Those of other
+    columns are dicts by name: a fixed column [B, *shape]; a varying one [B, longest, *shape],
+    filled up with zeros to the longest row of the global batch, beside `{name}.lengths` [B]
+    int64 and `{name}.mean_count`, a float32 scalar, see `global_batch.Counted`; bytes and texts
+    as lists of B; `{name}.present` [B] bool beside an optional one.
 
     Args:
         shards: the dataset.
@@ -72,82 +86,31 @@ class ShardStream:
         pin: gather into page-locked memory, from which a GPU copies by itself.
     """
 
+    _order: Order
+
     def __init__(
         self, shards: ShardMap, order: Order, *, check: Callable[[int], None] = lambda shard: None,
         local_rank: int = 0, num_epochs: int | None = None, pin: bool = False,
     ) -> None:  # fmt: skip
-        self._shards, self._order, self._check = shards, order, check
-        self._local_rank, self._num_epochs = local_rank, num_epochs
+        super().__init__(order, num_epochs)
+        self._shards, self._check, self._local_rank = shards, check, local_rank
         self._buffers = _Buffers(shards, pin=pin)
         self._is_table = "columns" not in shards.manifest["schema"]
         self._is_small = num_rows(order.pieces) <= order.window_rows
-        self._has_counted = bool(varying_arrays(shards.columns))
+        self._has_counted = bool(varying_arrays(shards.columns)) and order.num_slices > 1
         self._whole_order = order.whole()
         self._whole: WindowMap | None = None
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
-        self._ahead: tuple[tuple[int, int], Future[_Ready]] | None = None
-        self._present: _Ready | None = None
-        self._first = 0  # the present window's first batch
-        self.position = 0
 
-    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Yield an epoch's batches, as stored.
+    def _plan(self, key: tuple[int, int]) -> _Plan:
+        window = self._order.window(*key)
+        return _Plan(window, self._whole_order.window(*key) if self._has_counted else window)
 
-        A table's are tuples: features [B, *shape], labels [B], weights [B] if any. Those of other
-        columns are dicts by name: a fixed column [B, *shape]; a varying one [B, longest, *shape],
-        filled up with zeros to the longest row of the global batch, beside `{name}.lengths` [B]
-        int64 and `{name}.mean_count`, a float32 scalar, see `global_batch.Counted`; bytes and texts
-        as lists of B; `{name}.present` [B] bool beside an optional one.
-
-        Args:
-            start: batches of the epoch to leave out.
-
-        Raises:
-            DataError: a shard cannot be read or is damaged.
-        """
-        self.position = start
-        per_window = self._order.batches_per_window()
-        for index in range(start // per_window, self._num_windows(epoch)):
-            ready = self._wait_for(epoch, index)
-            passed = [self._present]
-            self._present, self._first = ready, index * per_window
-            self._reader.submit(passed.clear)  # unmapped there, before the next one is read
-            self._read_ahead(epoch, index + 1)
-            yield from self._gather(ready, self.position - self._first)
-
-    @property
-    def batch_ids(self) -> np.ndarray:
-        """Row ids [B] int64 of the batch given last, without those that only fill it up."""
-        if self._present is None:
-            return np.empty(0, dtype=np.int64)
-        window, batch = self._present.window, self.position - 1 - self._first
-        rows = slice(window.bounds[batch], window.bounds[batch + 1])
-        ids = self._present.ids[rows]
-        return ids if window.weights is None else ids[window.weights[rows] > 0]
-
-    def _num_windows(self, epoch: int) -> int:
-        return -(-self._order.num_batches(epoch) // self._order.batches_per_window())
-
-    def _read_ahead(self, epoch: int, index: int) -> None:
-        if index == self._num_windows(epoch):
-            epoch, index = epoch + 1, 0
-        if self._num_epochs is None or epoch < self._num_epochs:
-            self._ahead = (epoch, index), self._reader.submit(self._read, epoch, index)
-
-    def _wait_for(self, epoch: int, index: int) -> _Ready:
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] != (epoch, index):
-            ahead = None  # its window goes before this one comes
-            return self._reader.submit(self._read, epoch, index).result()
-        return ahead[1].result()
-
-    def _read(self, epoch: int, index: int) -> _Ready:
-        window = self._order.window(epoch, index)
+    def _read(self, plan: _Plan) -> _Ready:
+        window, whole = plan
         self._check_all(window.pieces)
         memory = self._map(window.pieces)
         rows, pieces = window.rows, window.pieces
         wide, narrow, ragged, counted = {}, {}, {}, {}
-        whole = self._over_ranks(window, epoch, index)
         for name, column in self._shards.columns.items():
             if column.varies:
                 starts, lengths = memory.ragged(name, pieces)
@@ -175,12 +138,6 @@ class ShardStream:
             shards=self._shards,
         )
 
-    def _over_ranks(self, window: Window, epoch: int, index: int) -> Window:
-        """Return a window of whole global batches, where something of them has to be counted."""
-        if not self._has_counted or self._order.num_slices == 1:
-            return window
-        return self._whole_order.window(epoch, index)
-
     def _check_all(self, pieces: Sequence[Piece]) -> None:
         turn = self._local_rank % len(pieces)
         for piece in (*pieces[turn:], *pieces[:turn]):
@@ -196,10 +153,15 @@ class ShardStream:
             return self._whole
         return WindowMap(self._shards, pieces)
 
+    def _batches(self, windows: Iterator[tuple[_Ready, int]]) -> Iterator[Batch]:
+        for ready, skipped in windows:
+            yield from self._gather(ready, skipped)
+            del ready
+
     def _gather(self, ready: _Ready, skipped: int) -> Iterator[Batch]:
         bounds = ready.bounds
         row_bytes = self._shards.row_bytes * max(1, bounds[1] - bounds[0])
-        per_block = max(1, _BLOCK_BYTES // row_bytes)
+        per_block = min(max(1, _BLOCK_BYTES // row_bytes), _BLOCK_BATCHES)
         for first in range(skipped, len(bounds) - 1, per_block):
             edges = bounds[first : first + per_block + 1]
             rows = slice(edges[0], edges[-1])
@@ -218,6 +180,7 @@ class ShardStream:
             batch: Any = None
             for place, batch in enumerate(fixed, first):
                 self.position += 1
+                self._given = ready, place
                 yield batch if self._is_table else self._named(ready, place, batch)
             del blocks, fixed, batch  # the last views of the block, but for those that were kept
 

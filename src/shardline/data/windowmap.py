@@ -272,9 +272,11 @@ class WindowMap:
 
     def _bring(self, piece: Piece, first: int, end: int) -> None:
         start = first // addresses.PAGE_BYTES * addresses.PAGE_BYTES
-        addresses.advise(
-            self._address + start, end - start, addresses.WILLNEED
-        )  # a hint: that it fails costs time alone
+        where = self._address + start, end - start
+        # hints: that they fail costs time alone
+        is_huge = end - start >= addresses.HUGE_BYTES and addresses.huge_pages_are_kept()
+        if not is_huge or addresses.advise(*where, addresses.HUGEPAGE):
+            addresses.advise(*where, addresses.WILLNEED)
         for chunk in range(start, end, _CHUNK_BYTES):
             self._populate(piece, chunk, min(chunk + _CHUNK_BYTES, end))
 

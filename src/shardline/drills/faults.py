@@ -7,16 +7,71 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from shardline.core.errors import LaunchError
 from shardline.drills.commands import Commands, descendants
-from shardline.drills.disk import SmallDisk
-from shardline.drills.tiny import Tiny
+from shardline.drills.tiny import Tiny, num_ranks
 from shardline.records.attempts import Attempt
 from shardline.supervision.attempts import read_attempts
+
+_DISK_SIZE = "64m"
+
+
+class SmallDisk:
+    """A disk that filling harms nobody: a tmpfs in a mount namespace of its own, as a context; it is gone at the end.
+
+    Args:
+        folder: where it is mounted; commands see it through `inside` alone.
+    """
+
+    FILLER = "filler"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._holder: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "SmallDisk":
+        self._folder.mkdir(parents=True)
+        script = f'mount -t tmpfs -o size={_DISK_SIZE} tmpfs "$1" && echo mounted && exec cat'
+        user = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
+        self._holder = subprocess.Popen(
+            ["unshare", *user, "--mount", "sh", "-c", script, "sh", str(self._folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        assert self._holder.stdout is not None
+        if (reply := self._holder.stdout.readline().strip()) != "mounted":
+            self.__exit__()
+            raise LaunchError(
+                f"the fault disk-full cannot be injected here ({reply}): it needs user and mount namespaces "
+                "(`unshare --user --mount`) for a disk that nobody else uses; ask the administrator"
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._holder is not None
+        self._holder.kill()
+        self._holder.wait()
+
+    @property
+    def inside(self) -> list[str]:
+        """Words that run the command behind them where the disk is mounted."""
+        assert self._holder is not None
+        user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+        return ["nsenter", "--target", str(self._holder.pid), *user, "--mount"]
+
+    def path(self, path: Path) -> Path:
+        """Return where a path on the disk is seen from outside."""
+        assert self._holder is not None
+        return Path(f"/proc/{self._holder.pid}/root{path}")
+
+    @property
+    def filler(self) -> Path:
+        """The file that fills it, seen from outside."""
+        return self.path(self._folder / self.FILLER)
 
 
 @dataclass(kw_only=True)
@@ -103,7 +158,7 @@ def _slurm_job(scene: Scene) -> Attempt:
 def _job_process(scene: Scene) -> psutil.Process:
     """Return the process that started the ranks' launcher: the rule's script."""
     (run,) = scene.tiny.runs
-    (injected,) = scene.tiny.injected(run.settings.nodes * run.settings.devices)
+    (injected,) = scene.tiny.injected(num_ranks(run))
     for parent in psutil.Process(injected["pid"]).parents():
         if any(".snakemake/scripts/" in word for word in parent.cmdline()):
             return parent

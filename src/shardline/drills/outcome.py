@@ -1,14 +1,16 @@
-"""Whether a training with injected faults ended as the uninterrupted training."""
+"""Whether a training with injected faults ended as the uninterrupted training, and the certificate of it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from shardline.checkpoints.folder import list_saved
+from shardline.provenance.actions import Action
+from shardline.provenance.certificates import write_certificate
 from shardline.records.attempts import Attempt
-from shardline.records.base import decode
+from shardline.records.base import read_record
+from shardline.records.runs import TrainingProvenance
 from shardline.supervision.attempts import read_attempts
 
 # What counts of a training checkpoint, beside the weights; the rest are times and file names.
@@ -32,13 +34,20 @@ class Trained:
         """The sealed weights."""
         return self.results / "model.safetensors"
 
+    @property
+    def _sealed(self) -> Path:
+        return self.results / "provenance.json"
+
+    def provenance(self) -> TrainingProvenance | None:
+        """Return the sealed provenance; None if the training was never sealed."""
+        if not self._sealed.exists():
+            return None
+        return read_record(self._sealed, TrainingProvenance, remedy="drill again")
+
     def attempts(self) -> list[Attempt]:
         """Return the training's attempts: the sealed ones, or those recorded so far."""
-        path = self.results / "provenance.json"
-        sealed = json.loads(path.read_text())["attempt_log"] if path.exists() else None
-        if not sealed:
-            return read_attempts(self.work)
-        return [decode(one, Attempt, where=path, remedy="drill again") for one in sealed]
+        found = self.provenance()
+        return (found.attempt_log if found else None) or read_attempts(self.work)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +62,7 @@ class Outcome:
         commands: how often the user had to give the command.
         interruptions: the injected faults: `ranks`, `place`, `step`.
         compared: whether `weights`, `optimizer` and `ledger` are those of an uninterrupted training.
+        identity: what was trained, as a certificate names it; None where nothing was sealed.
         folder: the test's folder, if it was kept.
     """
 
@@ -67,6 +77,7 @@ class Outcome:
     commands: int
     interruptions: list[dict[str, Any]]
     compared: dict[str, bool]
+    identity: dict[str, Any] | None = None
     folder: Path | None = None
 
     @property
@@ -76,19 +87,35 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome for programs."""
-        return {"verdict": self.verdict, **asdict(self)}
+        shown = {name: value for name, value in asdict(self).items() if name != "identity"}
+        return {"verdict": self.verdict, **shown}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drilled:
-    """One run of a fault-injection test.
+def certify(outcomes: Sequence[Outcome], action: Action) -> Path | None:
+    """Write what the `resume` test showed, and return the path; None if a training was never sealed.
 
-    Attributes:
-        broken: folders of the training with faults, while the test's context lasts.
+    Args:
+        outcomes: of each number of ranks.
+        action: the test, started before its trainings.
     """
-
-    outcome: Outcome
-    broken: Trained
+    parts = [one.identity for one in outcomes if one.identity]
+    if len(parts) < len(outcomes):
+        return None
+    return write_certificate(
+        {
+            "identity": {
+                **parts[0],
+                "machine": sorted({name for part in parts for name in part["machine"]}),
+                "world_sizes": sorted(size for part in parts for size in part["world_sizes"]),
+            },
+            "interruptions": [one for outcome in outcomes for one in outcome.interruptions],
+            "compared": {
+                name: all(one.compared[name] for one in outcomes) for name in outcomes[0].compared
+            },
+            "verdict": "not survived" if any(one.reasons for one in outcomes) else "survived",
+            "action": action.record(),
+        }
+    )
 
 
 def compare(broken: Trained, unbroken: Trained) -> dict[str, bool]:

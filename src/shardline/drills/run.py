@@ -1,6 +1,5 @@
 """A fault-injection test from its start to its outcome."""
 
-import json
 import os
 import shutil
 import time
@@ -15,16 +14,17 @@ from filelock import FileLock, Timeout
 
 from shardline.config.document import read_config
 from shardline.config.layout import ResultsLayout
-from shardline.config.run import Run
+from shardline.config.plans import RunPlan
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.package import shipped_snakefile
 from shardline.core.process import sigterm_as_interrupt
-from shardline.drills.commands import Commands, Overdue, kill, log_of
-from shardline.drills.disk import SmallDisk
-from shardline.drills.faults import FAULTS, Scene, cancel
-from shardline.drills.outcome import Drilled, Outcome, Trained, compare, cost, why_not_survived
-from shardline.drills.profile import Profile, read_profile
-from shardline.drills.tiny import Size, Tiny, make_tiny
+from shardline.drills.commands import Commands, Overdue, Profile, kill, log_of, read_profile
+from shardline.drills.faults import FAULTS, Scene, SmallDisk, cancel
+from shardline.drills.outcome import Outcome, Trained, compare, cost, why_not_survived
+from shardline.drills.tiny import Size, Tiny, make_tiny, num_ranks
+from shardline.provenance.certificates import identify
+from shardline.records.base import read_record
+from shardline.records.runs import TrainingProvenance
 
 FOLDER = Path("drills")
 PLACES = ("mid-epoch", "mid-accumulation", "mid-validation")
@@ -71,7 +71,7 @@ class Order:
 
 
 @contextmanager
-def drilled(order: Order) -> Iterator[list[Drilled]]:
+def drilled(order: Order) -> Iterator[list[Outcome]]:
     """Run a fault-injection test in a folder of its own, removed at the end unless it was not survived.
 
     Raises:
@@ -87,7 +87,13 @@ def drilled(order: Order) -> Iterator[list[Drilled]]:
         unbroken = _make(order, profile)
         for folder in (unbroken.folder.parent, unbroken.store.parent):
             ending.callback(shutil.rmtree, folder, ignore_errors=True)
-        commands = _commands(order, profile)
+        own = Path("Snakefile")
+        commands = Commands(
+            profile=profile,
+            snakefile=(own if own.exists() else shipped_snakefile()).resolve(),
+            arguments=order.arguments,
+            deadline=time.monotonic() + order.timeout_s,
+        )
         order.report("training without a fault")
         if commands.run(unbroken) != 0:
             ending.pop_all()
@@ -95,12 +101,11 @@ def drilled(order: Order) -> Iterator[list[Drilled]]:
                 f"the training failed before any fault was injected; see the reason in {log_of(unbroken)}"
             )
         with ExitStack() as broken:
-            drills = _train_with_faults(order, commands, unbroken, broken)
-            if order.keep or any(drill.outcome.reasons for drill in drills):
+            outcomes = _train_with_faults(order, commands, unbroken, broken)
+            if order.keep or any(one.reasons for one in outcomes):
                 ending.pop_all()
-                kept = unbroken.folder.parent
-                drills = [replace(d, outcome=replace(d.outcome, folder=kept)) for d in drills]
-            yield drills
+                outcomes = [replace(one, folder=unbroken.folder.parent) for one in outcomes]
+            yield outcomes
 
 
 @contextmanager
@@ -139,26 +144,16 @@ def _make(order: Order, profile: Profile) -> Tiny:
     )
 
 
-def _commands(order: Order, profile: Profile) -> Commands:
-    own = Path("Snakefile")
-    return Commands(
-        profile=profile,
-        snakefile=(own if own.exists() else shipped_snakefile()).resolve(),
-        arguments=order.arguments,
-        deadline=time.monotonic() + order.timeout_s,
-    )
-
-
 def _train_with_faults(
     order: Order, commands: Commands, unbroken: Tiny, ending: ExitStack
-) -> list[Drilled]:
+) -> list[Outcome]:
     """Train once more, with the faults, and compare the result with the uninterrupted training."""
     tiny = unbroken.twin("broken", FAULTS[order.name].runtime_on(commands.profile.executor))
     disk = None
     if order.name == "disk-full":
         disk = ending.enter_context(SmallDisk(tiny.store))
         commands = replace(commands, inside=disk.inside)
-    tiny.plan({run_ranks(run): _plan(order, unbroken, run, tiny) for run in unbroken.runs})
+    tiny.plan({num_ranks(run): _plan(order, unbroken, run, tiny) for run in unbroken.runs})
     commands_given, failure = _run_command(order, commands, tiny, disk)
     seen = replace(tiny, store=disk.path(tiny.store)) if disk else tiny
     return [
@@ -167,16 +162,14 @@ def _train_with_faults(
     ]
 
 
-def run_ranks(run: Run) -> int:
-    """Return the number of a run's ranks."""
-    return run.settings.nodes * run.settings.devices
-
-
-def _plan(order: Order, unbroken: Tiny, run: Run, tiny: Tiny) -> list[dict[str, Any]]:
+def _plan(order: Order, unbroken: Tiny, run: RunPlan, tiny: Tiny) -> list[dict[str, Any]]:
     """Return the faults of a run: one in each epoch from the second on, or from the first in `resume`."""
     fault, random = FAULTS[order.name], Random(f"{order.seed}/{run.name}")
-    trained = json.loads((unbroken.results(run) / "provenance.json").read_text())["training"]
-    an_epoch = trained["steps"] // trained["epochs"]
+    path = unbroken.results(run) / "provenance.json"
+    trained = read_record(path, TrainingProvenance, remedy="drill again").training
+    assert trained.steps
+    assert trained.epochs
+    an_epoch = trained.steps // trained.epochs
     # a fault that has a cost to show comes when an epoch is done
     is_resume = order.name == "resume"
     first, places = (0, random.sample(PLACES, len(PLACES))) if is_resume else (1, PLACES)
@@ -184,7 +177,7 @@ def _plan(order: Order, unbroken: Tiny, run: Run, tiny: Tiny) -> list[dict[str, 
         {
             "place": places[number % len(places)],
             "step": epoch * an_epoch + random.randint(4, an_epoch - 2),
-            "rank": None if fault.is_for_all else run_ranks(run) - 1,
+            "rank": None if fault.is_for_all else num_ranks(run) - 1,
             "action": fault.action,
             "pace_s": fault.pace_s,
             "file": str(tiny.store / SmallDisk.FILLER),
@@ -205,15 +198,13 @@ def _run_command(
     try:
         while num_commands <= order.num_faults * len(tiny.runs):
             num_commands += 1
+            is_first = num_commands == 1
             what = (
-                "the same command again"
-                if num_commands > 1
-                else f"training with the fault: {fault.does}"
+                f"training with the fault: {fault.does}" if is_first else "the same command again"
             )
             order.report(what)
             with commands.started(tiny) as process:
                 scene = scene or Scene(commands=commands, tiny=tiny, process=process, disk=disk)
-                is_first = num_commands == 1
                 if fault.inject and is_first and commands.wait(process, tiny.has_fault) is None:
                     fault.inject(scene)
                 code = commands.wait(process)
@@ -232,13 +223,14 @@ def _run_command(
 
 
 def _outcome(
-    order: Order, tiny: Tiny, unbroken: Tiny, run: Run, *, commands_given: int, failure: str
-) -> Drilled:
+    order: Order, tiny: Tiny, unbroken: Tiny, run: RunPlan, *, commands_given: int, failure: str
+) -> Outcome:
     broken = Trained(work=tiny.work(run), results=tiny.results(run))
     compared = compare(broken, Trained(work=unbroken.work(run), results=unbroken.results(run)))
-    ranks = run_ranks(run)
+    ranks = num_ranks(run)
     injected = tiny.injected(ranks)
-    outcome = Outcome(
+    provenance = broken.provenance()
+    return Outcome(
         drill=order.name,
         profile=order.profile,
         ranks=ranks,
@@ -248,6 +240,6 @@ def _outcome(
         commands=commands_given,
         interruptions=[{"ranks": ranks, **fault} for fault in injected],
         compared=compared,
+        identity=identify(provenance) if provenance else None,
         **cost(broken.attempts()),
     )
-    return Drilled(outcome=outcome, broken=broken)

@@ -14,7 +14,7 @@ import yaml
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
-from shardline.config.run import Run
+from shardline.config.plans import RunPlan
 from shardline.core.files import write_json
 
 CONFIG = Path("config/config.yaml")
@@ -46,7 +46,7 @@ class Tiny:
         return {**os.environ, "SHARDLINE_STORE": str(self.store)}
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunPlan]:
         """Its runs, one for each size."""
         return list(load_project(workdir=self.folder).runs.values())
 
@@ -54,11 +54,11 @@ class Tiny:
     def _layout(self) -> ResultsLayout:
         return ResultsLayout(root=self.folder, named_store=self.store)
 
-    def work(self, run: Run) -> Path:
+    def work(self, run: RunPlan) -> Path:
         """Return a run's folder in the store."""
         return self._layout.work(run.id)
 
-    def results(self, run: Run) -> Path:
+    def results(self, run: RunPlan) -> Path:
         """Return the folder of a run's sealed files."""
         return self._layout.run(run.id)
 
@@ -94,6 +94,11 @@ class Tiny:
         return other
 
 
+def num_ranks(run: RunPlan) -> int:
+    """Return the number of a run's ranks."""
+    return run.settings.nodes * run.settings.devices
+
+
 def make_tiny(
     folder: Path, store: Path, sizes: Sequence[Size], *, epochs: int, runtime: Mapping[str, Any],
     also: Mapping[str, Any],
@@ -108,7 +113,13 @@ def make_tiny(
     config = {
         "runs": "config/runs.tsv",
         **also,
-        "defaults": _settings(sizes, epochs),
+        "defaults": {
+            "global_batch": _global_batch(sizes),
+            "model_args": {"hidden": 32},
+            "optim": {"lr": 0.01},
+            "early_stopping": {"patience": 0},
+            "trainer": {"max_epochs": epochs, "accumulate": ACCUMULATE},
+        },
         "runtime": {
             **runtime,
             "check": False,
@@ -129,16 +140,6 @@ def make_tiny(
     (folder / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))
     (folder / "config" / "runs.tsv").write_text("\n".join(rows) + "\n")
     return Tiny(folder=folder, store=store)
-
-
-def _settings(sizes: Sequence[Size], epochs: int) -> dict[str, Any]:
-    return {
-        "global_batch": _global_batch(sizes),
-        "model_args": {"hidden": 32},
-        "optim": {"lr": 0.01},
-        "early_stopping": {"patience": 0},
-        "trainer": {"max_epochs": epochs, "accumulate": ACCUMULATE},
-    }
 
 
 def _rows(sizes: Sequence[Size]) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.core.errors import ConfigError
 from shardline.environments.container import RUNNERS, python_of_image
 from shardline.environments.image import find_tool
-from shardline.environments.of_script import problem_of
 from shardline.environments.prefix import make_prefix
+from shardline.environments.python import problem_of
 from shardline.environments.venv import make_venv
 from shardline.identity.conda_pins import read_pins
 from shardline.identity.interpreter import Interpreter, ask, ask_words
@@ -73,7 +73,7 @@ def _check_scripts(project: Project, environment: ScriptEnvironment, found: Inte
             raise ConfigError(f"{run.name}: {problem}")
 
 
-def _scripts_of(project: Project, environment: ScriptEnvironment) -> Iterable[Run]:
+def _scripts_of(project: Project, environment: ScriptEnvironment) -> Iterable[RunPlan]:
     runs = (run for run in project.runs.values() if run.environment)
     return (
         run for run in runs if run.environment and run.environment.address == environment.address

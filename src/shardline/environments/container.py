@@ -17,8 +17,7 @@ from typing import Any
 from msgspec import structs
 
 from shardline.config.project import Project
-from shardline.config.settings.environments import Image
-from shardline.config.settings.runtime import Runtime
+from shardline.config.settings.runtime import Image, Runtime
 from shardline.core.digests import file_sha256
 from shardline.core.environment import PLACE, rank_variables
 from shardline.core.errors import ConfigError, LaunchError
@@ -76,13 +75,7 @@ def image_python(
             )
     known = sorted(RUNNERS, key=lambda name: name != image["tool"])  # what built it has it
     tool = find_tool("image.run_with", settings.run_with, known)
-    variables = [*rank_variables(1, runtime.variables, runtime.interface)]
-    variables += [*runtime.pass_env, *([PASSED] if runtime.pass_env else [])]
-    command = container_command(
-        tool, settings, image=image, folders=folders, variables=variables, gpus=gpus,
-        user=f"{os.getuid()}:{os.getgid()}",
-    )  # fmt: skip
-    return (sys.executable, "-m", "shardline.environments.container", *command)
+    return _words(tool, settings, runtime, image=image, folders=folders, gpus=gpus)
 
 
 def python_of_image(
@@ -100,19 +93,22 @@ def python_of_image(
         ConfigError: no tool that runs images is here.
     """
     settings = structs.replace(project.image, container="")  # which is of the project's own image
-    runtime = project.runtime
-    variables = [*rank_variables(1, runtime.variables, runtime.interface), "PYTHONPATH"]
-    variables += [*runtime.pass_env, *([PASSED] if runtime.pass_env else [])]
-    command = container_command(
-        find_tool("image.run_with", settings.run_with, RUNNERS),
-        settings,
+    return _words(
+        find_tool("image.run_with", settings.run_with, RUNNERS), settings, project.runtime,
         image={"reference": reference, "digest": reference.rpartition("@")[2]},
-        folders=mounted(project.workdir, project.store),
-        variables=variables,
-        gpus=gpus,
-        user=f"{os.getuid()}:{os.getgid()}",
+        folders=mounted(project.workdir, project.store), gpus=gpus, further=["PYTHONPATH"],
         python=("python3", str(guard.absolute()), "python3") if guard else ("python3",),
-    )
+    )  # fmt: skip
+
+
+def _words(
+    tool: str, settings: Image, runtime: Runtime, *, further: Sequence[str] = (), **known: Any
+) -> tuple[str, ...]:
+    """Return the words for `container_command`'s arguments, with the variables that every rank gets."""
+    variables = [*rank_variables(1, runtime.variables, runtime.interface), *further]
+    variables += [*runtime.pass_env, *([PASSED] if runtime.pass_env else [])]
+    user = f"{os.getuid()}:{os.getgid()}"
+    command = container_command(tool, settings, variables=variables, user=user, **known)
     return (sys.executable, "-m", "shardline.environments.container", *command)
 
 
@@ -137,17 +133,11 @@ def container_command(
     Raises:
         ConfigError: the tool has no name for the image.
     """
-    options = {
-        "podman": [
-            "run", "--rm", "--interactive", "--log-driver=none", "--network=host", "--ipc=host",
-        ],
-        # its daemon is root, and what it writes would be root's
-        "docker": [
-            "run", "--rm", "--interactive", "--log-driver=none", "--network=host", "--ipc=host",
-            f"--user={user}", "--env=HOME=/tmp",
-        ],
-        "apptainer": ["exec"],
-    }[tool]  # fmt: skip
+    options = ["run", "--rm", "--interactive", "--log-driver=none", "--network=host", "--ipc=host"]
+    if tool == "docker":  # its daemon is root, and what it writes would be root's
+        options += [f"--user={user}", "--env=HOME=/tmp"]
+    if tool == "apptainer":
+        options = ["exec"]
     mount, start = ("--bind", "--pwd") if tool == "apptainer" else ("--volume", "--workdir")
     named = [] if tool == "apptainer" else [f"--env={name}" for name in variables]
     return [

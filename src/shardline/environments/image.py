@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardline import __version__
-from shardline.config.settings.environments import Image
+from shardline.config.settings.runtime import Image
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.files import make_folder, write_json
@@ -53,12 +53,8 @@ def build_image(settings: Image, *, lock: Path, output: Path, log: Path) -> None
         context.mkdir()
         stage_context(context, lock)
         labels = image_labels(settings.base, commit=commit, **made_from)
-        _run(
-            build_command(
-                tool, settings, name=name, labels=labels, context=context, id_file=id_file
-            ),
-            log,
-        )
+        files = {"context": context, "id_file": id_file}
+        _run(build_command(tool, settings, name=name, labels=labels, **files), log)
         image = id_file.read_text().strip()
         reference = _push(tool, settings, name, scratch / "digest", log) if settings.push else ""
     archive = _save(tool, image, Path(settings.save), log) if settings.save else ""
@@ -106,13 +102,8 @@ def check_no_login(settings: Image) -> None:
     Raises:
         ConfigError: names the option, not its value.
     """
-    given = {
-        "build_args": settings.build_args,
-        "push_args": settings.push_args,
-        "run_args": settings.run_args,
-    }
-    for key, words in given.items():
-        for word in words:
+    for key in ("build_args", "push_args", "run_args"):
+        for word in getattr(settings, key):
             if word.startswith(_LOGINS):
                 raise ConfigError(
                     f"image.{key} holds {word.partition('=')[0]}, and passwords do not belong into settings; "

@@ -13,12 +13,12 @@ from packaging.requirements import Requirement
 
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus
-from shardline.identity.environment import normalize
-from shardline.identity.interpreter import Interpreter
-from shardline.identity.lock_lines import pinned, without_user
+from shardline.identity.interpreter import Interpreter, ask
+from shardline.identity.package_lock import normalize, pinned, without_user
 
 # Set by what started the container: the image's digest; on Azure ML the plugin sets the image's name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
+MODULES = "modules"  # of a run's folder in the store: what every script can import
 _SHOWN = 10
 # What an identity document holds for a package that no lock pins.
 _UNLOCKED, _ABSENT = " (not in the lock)", "not installed"
@@ -103,6 +103,44 @@ def requirements_of(packages: Mapping[str, str], locked: Iterable[str]) -> list[
             pin = f"{name} {version}" if version.startswith("@") else f"{name}=={version}"
             found += known.get(f"{name} {version}", [pin])
     return found
+
+
+def found_by_rank(locked: Mapping[str, Any], words: Sequence[str]) -> Interpreter | None:
+    """Return the interpreter of a script as a rank finds it on its machine.
+
+    Args:
+        locked: `environment` of `run.json`.
+        words: start it; none: the script has this process's.
+
+    Returns:
+        None also of an image, whose digest tells what is in it.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    if not words or locked.get("kind") == "image":
+        return None
+    return ask(Path(words[0]), f"environment: {words[0]}")
+
+
+def differences_of(locked: Mapping[str, Any], script: Interpreter | None) -> list[str]:
+    """Return how what is installed for a training differs from what is locked, a sentence for each package.
+
+    Args:
+        locked: `environment` of `run.json`.
+        script: the interpreter of a script with an environment of its own.
+    """
+    if locked.get("kind") == "image":
+        return []
+    return find_differences(locked["python"], locked["requirements"], script)
+
+
+def observed_of_script(locked: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """Return what is recorded of the environment that a script ran in; arguments as of `found_by_rank`."""
+    found = found_by_rank(locked, words)
+    if found is None:
+        return {"kind": locked["kind"], "image": locked["image"]}
+    return {"kind": locked["kind"], "python": found.python, "packages": found.packages}
 
 
 def explain_differences(differences: Sequence[str]) -> str:

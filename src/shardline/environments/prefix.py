@@ -3,7 +3,6 @@
 import asyncio
 import importlib.metadata
 import json
-import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,22 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from filelock import FileLock
-
 from shardline.core.canonical import digest, short_digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import make_folder, renamed_when_complete
 from shardline.core.urls import without_secrets
 from shardline.environments.solve import client
+from shardline.environments.venv import AGAIN, make_whole
 from shardline.identity.conda_pins import PLATFORM, Pin, content_of
-from shardline.identity.search import INSTALLED, LIBRARY, OURS
+from shardline.identity.module_search import INSTALLED, LIBRARY, OURS
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
 _DOWNLOADS = 8  # packages fetched at a time
-_RETRY = "run the pipeline again"
 
 
 def prefix_of(folder: Path, env: str, pins: Sequence[Pin]) -> Path:
@@ -72,9 +69,14 @@ def make_prefix(
     content = _content(pins, has_shardline=has_shardline)
     prefix, packages = folder / f"{env}-{short_digest(content)}", folder / "packages"
     make_folder(packages / "archives")
-    with FileLock(prefix.with_name(f".{prefix.name}.lock")):
-        if not prefix.exists():
-            _build(prefix, packages, pins, python if has_shardline else None)
+
+    def build(scratch: Path) -> None:
+        asyncio.run(_install(pins, scratch, prefix, packages))
+        if has_shardline:
+            _add_shardline(scratch, python)
+        _try(scratch, prefix, "import shardline" if has_shardline else "")
+
+    make_whole(prefix, build)
     _check_is_as_pinned(prefix, pins)
     return {
         "environment": env,
@@ -91,27 +93,6 @@ def make_prefix(
             for pin in sorted(pins, key=lambda pin: pin.name)
         ],
     }  # fmt: skip
-
-
-def _build(prefix: Path, packages: Path, pins: Sequence[Pin], python: str | None) -> None:
-    """Build a prefix beside its place, for its place, and rename it when it works.
-
-    Args:
-        python: version of the Python that is to import Shardline; None: it need not.
-    """
-    scratch = prefix.with_name(f".{prefix.name}.tmp")
-    try:
-        if scratch.exists():  # of a job that was killed; its lock is ours now
-            shutil.rmtree(scratch)
-        asyncio.run(_install(pins, scratch, prefix, packages))
-        if python:
-            _add_shardline(scratch, python)
-        _try(scratch, prefix, "import shardline" if python else "")
-        scratch.rename(prefix)
-    except OSError as error:
-        raise DataError(f"{prefix} cannot be made ({error}); fix that, and {_RETRY}") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 async def _install(pins: Sequence[Pin], scratch: Path, prefix: Path, packages: Path) -> None:
@@ -141,7 +122,7 @@ async def _install(pins: Sequence[Pin], scratch: Path, prefix: Path, packages: P
     except (exceptions.InstallerError, exceptions.ExtractError, exceptions.IoError) as error:
         reason = "; ".join(str(error).split("\nCaused by: "))
         raise DataError(
-            f"{prefix} cannot be made ({reason}); fix that, or delete {packages}, and {_RETRY}"
+            f"{prefix} cannot be made ({reason}); fix that, or delete {packages}, and {AGAIN}"
         ) from None
 
 
@@ -165,7 +146,7 @@ async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
     try:
         found = await asyncio.to_thread(file_sha256, path)
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); {_RETRY}") from None
+        raise DataError(f"{path} cannot be read ({error.strerror}); {AGAIN}") from None
     if found != pin.sha256:
         if url.scheme != "file":
             with suppress(OSError):
@@ -210,5 +191,5 @@ def _check_is_as_pinned(prefix: Path, pins: Sequence[Pin]) -> None:
     if found != wanted:
         names = sorted({entry[0] for entry in found ^ wanted})
         raise DataError(
-            f"{prefix} is not what its pins say ({', '.join(names)}): it was changed by hand; delete it, and {_RETRY}"
+            f"{prefix} is not what its pins say ({', '.join(names)}): it was changed by hand; delete it, and {AGAIN}"
         )

@@ -1,12 +1,22 @@
-"""The interpreter that a run's ranks start with."""
+"""The Python that ranks start with: of their common environment, or of a training script's own."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from shardline.config.documents import script_index
+from shardline.config.layout import ResultsLayout
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
+from shardline.config.resolved import as_plain
+from shardline.config.script_environment import ScriptEnvironment
+from shardline.config.scripts import split_script
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
-from shardline.environments.container import image_python, mounted
+from shardline.environments.container import image_python, mounted, python_of_image
+from shardline.identity.interpreter import Interpreter, ask
+from shardline.identity.source_lookup import needed_packages
+from shardline_io.run import setting_for_shardline
 
 
 def interpreter(environment: Path | None) -> tuple[str, ...]:
@@ -51,3 +61,81 @@ def python_of_ranks(
             gpus=gpus,
         )
     return interpreter(Path(named) if named else None)
+
+
+def problem_of(project: Project, run: RunPlan, found: Interpreter) -> str:
+    """Return what the environment of a run's script lacks; empty where nothing.
+
+    Args:
+        found: the environment's interpreter.
+
+    Raises:
+        ShardlineError: a module of the script cannot be read.
+    """
+    assert run.environment is not None
+    where = run.environment.where
+    needed = needed_packages(script_index(project.code, project.workdir, run.model_class))
+    if missing := found.lacks([*needed, "numpy"]):
+        script = split_script(run.model_class)[0]
+        needs = "shardline_io needs" if missing == ["numpy"] else f"{script} imports"
+        return (
+            f"{needs} {', '.join(missing)}, but {where} lacks {'it' if len(missing) == 1 else 'them'}; "
+            "add the package and write the lock again, or install it there"
+        )
+    setting = setting_for_shardline(as_plain(run.settings.data), len(run.parts))
+    if setting and found.lacks(["shardline"]):
+        return (
+            f"the run has {setting}, which the package shardline applies, but {where} lacks it; add shardline to "
+            "the lock, or leave the setting out and do this in the program"
+        )
+    return ""
+
+
+def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpreter | None:
+    """Return the interpreter of an environment; None of an image, and where it is not built yet.
+
+    Args:
+        file: what its rule writes of it.
+
+    Raises:
+        DataError: it is not there any more.
+    """
+    if environment.interpreter:
+        return environment.interpreter
+    if environment.image or file is None or not file.exists():
+        return None
+    return ask(Path(interpreter(file)[0]), environment.where)
+
+
+def python_of_script(
+    project: Project, run: RunPlan, file: str | None, *, modules: Path
+) -> tuple[str, ...]:
+    """Return the words that start a script's Python; none where its rank knows them.
+
+    Args:
+        file: what was written of the environment, where it was built.
+        modules: the folder of what every script can import, see `training.script.prepare`.
+
+    Raises:
+        DataError: the environment is not there any more.
+    """
+    environment = run.environment
+    if environment is None or environment.is_of_nodes:
+        return ()
+    if environment.image:
+        guard = modules / "shardline_io" / "guard.py"
+        gpus = run.settings.accelerator == "gpu"
+        return python_of_image(environment.image, guard, project=project, gpus=gpus)
+    if environment.interpreter:
+        return environment.interpreter.words
+    return interpreter(Path(file)) if file else ()
+
+
+def built_on_nodes(
+    environment: ScriptEnvironment | None, layout: ResultsLayout
+) -> ScriptEnvironment | None:
+    """Return an environment that each node builds, as its ranks are given it; None where they build none."""
+    if environment is None or not environment.is_of_nodes or environment.file is None:
+        return None
+    # the project's folder has another path on each node
+    return replace(environment, file=Path(layout.name_of(environment.file)))

@@ -1,7 +1,7 @@
-"""What a stage's conda environment holds: Python and the locked packages that its code needs."""
+"""What a stage's conda environment holds: Python and the locked packages that its code needs, and their pins."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,16 @@ from msgspec import UNSET
 from packaging.requirements import Requirement
 
 from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.programs import script_index
+from shardline.config.documents import script_index
 from shardline.config.project import Project
 from shardline.config.scripts import is_file
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.identity import CodeIndex
-from shardline.identity.code import LIBRARY
-from shardline.identity.environment import normalize
-from shardline.identity.lock_lines import pinned
+from shardline.identity.conda_pins import PLATFORM, Pin, read_pins
+from shardline.identity.module_search import LIBRARY
+from shardline.identity.package_lock import normalize, pinned
 
 # Names on conda-forge that differ from those on PyPI; `conda.names` adds to them.
 _CONDA_NAMES = {
@@ -68,8 +68,7 @@ STAGES = {
         jobs=("common", "training", "runs", "predicting"),
         programs=(
             *(f"shardline.training.{name}" for name in (
-                "fit", "evaluate", "predict", "script_outputs", "worker", "preflight", "evaluation_worker",
-                "prediction_worker",
+                "fit", "evaluate", "predict", "script_outputs", "rank", "sealed_training",
             )),
             *_modules(SHIPPED_MODELS.values()),
         ),
@@ -198,3 +197,67 @@ def read_specs(project: Project, env: str) -> list[str]:
             "`snakemake lock_envs` with conda.folder in your own"
         )
     return sorted(given)
+
+
+def pin_file(project: Project, env: str) -> Path:
+    """Return where a stage's pin file is, or would be; Snakemake looks for it by this name."""
+    return project.envs / f"{env}.{PLATFORM}.pin.txt"
+
+
+def existing_pin_file(project: Project, env: str) -> Path:
+    """Return a stage's pin file.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = pin_file(project, env)
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no {path}, from which the environment {env!r} is made; write it with `make lock` (or "
+            f"`snakemake lock_envs`) where conda.channels={project.conda.channels} can be reached"
+        )
+    return path
+
+
+def write_pins(project: Project, env: str, pins: Iterable[Pin]) -> None:
+    """Write a stage's pin file.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    lines = [
+        f"# The solution of {env}.yaml, written by `make lock`.",
+        f"# platform: {PLATFORM}",
+        "@EXPLICIT",
+        *sorted(pin.line for pin in pins),
+    ]
+    write_bytes(pin_file(project, env), "".join(f"{line}\n" for line in lines).encode())
+
+
+def unmet_specs(pins: Sequence[Pin], specs: Iterable[str]) -> list[str]:
+    """Return the specs that no pin satisfies, by rattler's own reading of both."""
+    from rattler import BuildString, MatchSpec, PackageRecord
+
+    records = [
+        PackageRecord(pin.name, pin.version, BuildString(pin.build), 0, pin.subdir) for pin in pins
+    ]
+    return [
+        spec for spec in specs if not any(MatchSpec(spec).matches(record) for record in records)
+    ]
+
+
+def checked_pins(path: Path, specs: Iterable[str]) -> list[Pin]:
+    """Read a pin file that must satisfy what its environment file asks for.
+
+    Raises:
+        ConfigError: it cannot be read, names a package twice or fails to satisfy a spec.
+    """
+    pins = read_pins(path)
+    if len({pin.name for pin in pins}) < len(pins):
+        raise ConfigError(f"{path} names a package twice; write it with `make lock`")
+    if unmet := unmet_specs(pins, specs):
+        raise ConfigError(
+            f"{path} has drifted from its environment file: nothing in it is {', '.join(unmet)}; "
+            "write it again with `make lock`"
+        )
+    return pins

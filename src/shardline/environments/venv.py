@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from shardline.core.redaction import mask
 from shardline.environments.installed import find_differences
 from shardline.identity.interpreter import Interpreter, ask
 
-_AGAIN = "run the pipeline again"
+AGAIN = "run the pipeline again"
 # uv's variable for each key of pip's config: a site that has configured pip need not configure uv.
 _OF_PIP = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -32,7 +33,8 @@ _OF_PIP = {
     "proxy": "ALL_PROXY",
 }
 _SEPARATORS = {"UV_FIND_LINKS": ","}
-_PIP_LINE = re.compile(r"(?:global|install|:env:)\.(?P<key>[\w-]+)=(?P<value>'.*'|\".*\")")
+_PLACES = ("global", "install", ":env:")
+_PIP_LINE = re.compile(r"(?P<place>global|install|:env:)\.(?P<key>[\w-]+)=(?P<value>'.*'|\".*\")")
 _FRAME = re.compile(r"[×╰╭│├─▶]+|\bhint: ")
 
 
@@ -50,15 +52,12 @@ def make_venv(folder: Path, environment: ScriptEnvironment) -> dict[str, Any]:
         DataError: the folder cannot be written, or somebody has installed into the environment.
     """
     prefix = folder / environment.folder_name
-    make_folder(folder)
-    with FileLock(folder / f".{prefix.name}.lock"):
-        if not prefix.exists():
-            _build(prefix, environment)
+    make_whole(prefix, partial(_build, environment))
     interpreter = ask(prefix / "bin" / "python", f"{environment.where}: {prefix}")
     if changed := find_differences(environment.python, environment.requirements, interpreter):
         raise DataError(
             f"{prefix} differs from {environment.where} ({'; '.join(changed[:3])}): it was changed by hand; "
-            f"delete it, and {_AGAIN}"
+            f"delete it, and {AGAIN}"
         )
     return {
         "kind": environment.kind,
@@ -67,6 +66,29 @@ def make_venv(folder: Path, environment: ScriptEnvironment) -> dict[str, Any]:
         "packages": interpreter.packages,
         "made_by": {"uv": importlib.metadata.version("uv")},
     }
+
+
+def make_whole(prefix: Path, build: Callable[[Path], None]) -> None:
+    """Build an environment beside its place, and rename it, unless it is there; of several jobs one builds it.
+
+    Raises:
+        DataError: its folder cannot be written.
+    """
+    make_folder(prefix.parent)
+    scratch = prefix.with_name(f".{prefix.name}.tmp")
+    with FileLock(prefix.with_name(f".{prefix.name}.lock")):
+        if prefix.exists():
+            return
+        try:
+            shutil.rmtree(
+                scratch, ignore_errors=True
+            )  # of a job that was killed; its lock is ours now
+            build(scratch)
+            scratch.rename(prefix)
+        except OSError as error:
+            raise DataError(f"{prefix} cannot be made ({error}); fix that, and {AGAIN}") from None
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def make_on_node(environment: ScriptEnvironment) -> tuple[str, ...]:
@@ -80,31 +102,15 @@ def make_on_node(environment: ScriptEnvironment) -> tuple[str, ...]:
     return (str(Path(made["prefix"]) / "bin" / "python"),)
 
 
-def _build(prefix: Path, environment: ScriptEnvironment) -> None:
-    """Build beside its place, and rename: nothing in it holds its path."""
-    scratch = prefix.with_name(f".{prefix.name}.tmp")
+def _build(environment: ScriptEnvironment, scratch: Path) -> None:
+    """Install into a folder beside the place of the environment: nothing in it holds its path."""
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    python = sys.executable if environment.python == own else environment.python
-    try:
-        shutil.rmtree(scratch, ignore_errors=True)  # of a job that was killed; its lock is ours now
-        _uv(
-            environment, ["venv", "--relocatable", "--no-project", "--python", python, str(scratch)]
-        )
-        install = [
-            "pip",
-            "install",
-            "--no-deps",
-            "--compile-bytecode",
-            "--python",
-            str(scratch / "bin" / "python"),
-        ]
-        _uv(environment, [*install, "--requirement", str(Path(environment.file or "").absolute())])
-        _check_python(environment, ask(scratch / "bin" / "python", environment.where))
-        scratch.rename(prefix)
-    except OSError as error:
-        raise DataError(f"{prefix} cannot be made ({error}); fix that, and {_AGAIN}") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    version = sys.executable if environment.python == own else environment.python
+    python, lock = scratch / "bin" / "python", Path(environment.file or "").absolute()
+    _uv(environment, ["venv", "--relocatable", "--no-project", "--python", version, str(scratch)])
+    install = ["pip", "install", "--no-deps", "--compile-bytecode", "--python", str(python)]
+    _uv(environment, [*install, "--requirement", str(lock)])
+    _check_python(environment, ask(python, environment.where))
 
 
 def _program() -> str:
@@ -147,11 +153,8 @@ def _uv(environment: ScriptEnvironment, words: list[str]) -> None:
         check=False,
     )
     if done.returncode:
-        message = (
-            " ".join(_FRAME.sub(" ", done.stderr).split())
-            or f"uv ended with code {done.returncode}"
-        )
-        raise _not_installable(environment, message)
+        message = " ".join(_FRAME.sub(" ", done.stderr).split())
+        raise _not_installable(environment, message or f"uv ended with code {done.returncode}")
 
 
 def pip_config() -> dict[str, str]:
@@ -159,15 +162,9 @@ def pip_config() -> dict[str, str]:
     command = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     found = (_PIP_LINE.fullmatch(line.strip()) for line in sorted(done.stdout.splitlines()))
-    by_place = [
-        (match["key"], str(ast.literal_eval(match["value"])), match[0]) for match in found if match
-    ]
     # as pip does: a variable before a section of the command, and that before the global one
-    order = ("global.", "install.", ":env:.")
-    by_place.sort(
-        key=lambda item: next(n for n, place in enumerate(order) if item[2].startswith(place))
-    )
-    return {key: value for key, value, _ in by_place}
+    by_place = sorted(filter(None, found), key=lambda match: _PLACES.index(match["place"]))
+    return {match["key"]: str(ast.literal_eval(match["value"])) for match in by_place}
 
 
 def uv_variables(env: Mapping[str, str], config: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardline.core.errors import ConfigError
-from shardline.identity.lock_lines import without_user
+from shardline.identity.package_lock import without_user
 
 _TOKEN = re.compile(r"(?<=[^/])/t/[^/\s]+(?=/)")  # as URLs of private channels hold it
 PLATFORM: Final = "linux-64"

@@ -16,7 +16,7 @@ from importlib.util import source_from_cache
 from pathlib import Path
 
 from shardline.core.files import read_json, write_bytes
-from shardline.identity.search import INSTALLED, LIBRARY, OURS
+from shardline.identity.module_search import INSTALLED, LIBRARY, OURS
 
 COUNTED_FILE = "counted_files.json"  # in a run's folder of the store: what its ranks may read
 # What belongs to the machine, and what packages keep for this user.

@@ -1,23 +1,37 @@
 """Writes expressions and imports: names by what they resolve to, local variables by number."""
 
 import ast
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from shardline.identity import escapes
-from shardline.identity.effects import Setting
+from shardline.identity.purity import Setting, is_built_in
 from shardline.identity.scopes import (
     Imported,
     Scope,
     chain_of,
+    comprehension_scope,
+    elements_of,
+    function_scope,
     imported_modules,
     imported_names,
     is_text,
 )
-from shardline.identity.tokens import Note, Ref, Run, Token, Written
+from shardline.identity.tokens import (
+    SPECIAL,
+    ImportRun,
+    Note,
+    Ref,
+    Token,
+    Written,
+    loads_code,
+    notes_of_attribute,
+)
 
 _SKIPPED = {"ctx", "type_comment", "kind"}
 _HELP = {"description", "epilog", "help", "usage"}  # what a command line shows
+_QUIET = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.BinOp, ast.BitOr,
+          ast.Load, ast.Starred)  # fmt: skip
 _BODIES = {"body", "orelse", "finalbody"}
 
 
@@ -95,10 +109,13 @@ class Expressions:
 
     def _visit_Constant(self, node: ast.Constant, scope: Scope) -> None:
         value = node.value
-        if isinstance(value, str) and value in escapes.SPECIAL:
-            self._emit(*escapes.of_attribute(value, node.lineno))
+        if isinstance(value, str) and value in SPECIAL:
+            self._emit(*notes_of_attribute(value, node.lineno))
         text = hex(value) if type(value) is int else repr(value)
         self._emit(f"{type(value).__name__} {text}")
+        if self._annotates and isinstance(value, str):  # what `typing.get_type_hints` finds in it
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+                self._visit(ast.parse(value.strip(), mode="eval").body, scope)
 
     # --- names --------------------------------------------------------------------------------
 
@@ -139,7 +156,7 @@ class Expressions:
     def _visit_Attribute(self, node: ast.Attribute, scope: Scope) -> None:
         base, chain = chain_of(node)
         for name in reversed(chain):
-            self._emit(*escapes.of_attribute(name, node.lineno))
+            self._emit(*notes_of_attribute(name, node.lineno))
         if isinstance(base, ast.Name) and (found := self._chained(base, chain, scope, node)):
             self._emit(found)
             return
@@ -163,8 +180,8 @@ class Expressions:
 
     def _visit_Call(self, node: ast.Call, scope: Scope) -> None:
         if modules := self.setting.imported_by.get(node):
-            self._emit(Run(modules, node.lineno, escapes=True))
-        if escapes.loads_code(node):
+            self._emit(ImportRun(modules, node.lineno, escapes=True))
+        if loads_code(node):
             self._emit(Note("program", "weights_only", node.lineno))
         match node:
             case ast.Call(
@@ -193,7 +210,7 @@ class Expressions:
     # --- imports ------------------------------------------------------------------------------
 
     def _visit_Import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
-        self._emit("import", Run(imported_modules(node, self.setting.package), node.lineno))
+        self._emit("import", ImportRun(imported_modules(node, self.setting.package), node.lineno))
         for name, imported in imported_names(node, self.setting.package):
             owner = scope.owner(name)
             if owner.kind == "module":
@@ -206,6 +223,78 @@ class Expressions:
 
     _visit_ImportFrom = _visit_Import
 
+    # --- scopes within expressions ------------------------------------------------------------
+
+    def _visit_Lambda(self, node: ast.Lambda, scope: Scope) -> None:
+        self._emit("Lambda", "(")
+        inner = self._open(function_scope(node, scope, self.setting.package))
+        self._parameters(node.args, scope, annotated=False)
+        before, self._deferred = self._deferred, True
+        self._visit(node.body, inner)
+        self._deferred = before
+        self._emit(")")
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, scope: Scope
+    ) -> None:
+        self._emit(type(node).__name__, "(")
+        inner = self._open(comprehension_scope(node.generators, scope))
+        for place, one in enumerate(node.generators):
+            self._visit(one.iter, inner if place else scope)
+            self._emit("async" if one.is_async else "for")
+            self._visit(one.target, inner)
+            self._list(one.ifs, inner)
+        for part in elements_of(node):
+            self._visit(part, inner)
+        self._emit(")")
+
+    _visit_ListComp = _visit_SetComp = _visit_DictComp = _visit_GeneratorExp = _comprehension
+
+    def _parameters(self, args: ast.arguments, scope: Scope, *, annotated: bool) -> None:
+        named = [
+            *(("/", one) for one in args.posonlyargs),
+            *(("", one) for one in args.args),
+            *(("*", one) for one in (args.vararg,) if one),
+            *(("keyword ", one) for one in args.kwonlyargs),
+            *(("**", one) for one in (args.kwarg,) if one),
+        ]
+        for kind, one in named:
+            self._emit(f"parameter {kind}{one.arg}")
+            if one.annotation:
+                self._annotation(one.annotation, scope, counts=annotated)
+        self._list([*args.defaults, "keywords", *args.kw_defaults], scope)
+
+    def _annotation(self, node: ast.expr, scope: Scope, *, counts: bool) -> None:
+        """Write an annotation if it counts, or may fail or do something where it is evaluated."""
+        if counts or not (self.setting.lazy or self._is_quiet(node, scope)):
+            before, self._annotates = self._annotates, True
+            self._emit("annotation")
+            self._visit(node, scope)
+            self._annotates = before
+
+    def _is_quiet(self, node: ast.expr, scope: Scope) -> bool:
+        return all(
+            isinstance(one, _QUIET)
+            and not (isinstance(one, ast.Name) and not self._is_bound(one.id, scope))
+            for one in ast.walk(node)
+        )
+
+    def _is_bound(self, name: str, scope: Scope) -> bool:
+        """Return whether a name is bound for certain once this statement is executed."""
+        if scope.owner(name).kind != "module":
+            return True
+        if name not in self.setting.positions:
+            return is_built_in(name)
+        return _in_function(scope) or self.setting.positions[name] < self.position
+
 
 def _use(context: ast.expr_context) -> str:
     return "" if isinstance(context, ast.Load) else type(context).__name__
+
+
+def _in_function(scope: Scope | None) -> bool:
+    while scope:
+        if scope.kind == "function":
+            return True
+        scope = scope.parent
+    return False

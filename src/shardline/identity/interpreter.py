@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from shardline.core.errors import ConfigError
-from shardline.identity.environment import normalize
+from shardline.identity.package_lock import normalize
 
 OLDEST = (3, 9)  # whose syntax shardline_io keeps to
 _LIMIT_S = 60.0

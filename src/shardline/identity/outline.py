@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardline.core.canonical import DIGEST_LENGTH
-from shardline.identity.effects import Setting, dotted_name, has_effects
-from shardline.identity.imports import never_run_conditions, static_importers
 from shardline.identity.literals import Bindings, Literals
+from shardline.identity.module_imports import never_run_conditions, parse_quietly, static_importers
+from shardline.identity.purity import Setting, dotted_name, has_effects
 from shardline.identity.scopes import (
     DEFINITIONS,
     Imported,
@@ -19,7 +19,6 @@ from shardline.identity.scopes import (
     is_text,
     source_of,
 )
-from shardline.identity.syntax import parse_quietly
 from shardline.identity.tokens import Written
 from shardline.identity.writer import write
 
@@ -52,7 +51,7 @@ class Importing:
     """An import statement at the top level of a module.
 
     Attributes:
-        modules: what it imports, see `tokens.Run`.
+        modules: what it imports, see `tokens.ImportRun`.
         names: what it takes from these.
         binds: what it gives to the module.
         star: the module of which it imports `*`; else nothing.

@@ -1,53 +1,12 @@
-"""The modules of a project as a program sees them, each outlined once."""
+"""The modules of a project as one program sees them: in several lists of folders."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
+from shardline.identity.code_index import CodeIndex, Folders
+from shardline.identity.module_search import in_later_roots
 from shardline.identity.outline import Outline
-from shardline.identity.search import Found, in_later_roots
-
-Folders = tuple[Path, ...]
-
-
-class Index(Protocol):
-    """What a program asks of the `CodeIndex`, which imports this module."""
-
-    def locate(self, folders: Folders, name: str) -> Found | None: ...  # noqa: D102
-
-    def is_package(self, searched: Sequence[Folders], name: str) -> bool: ...  # noqa: D102
-
-    def outline(self, path: Path, name: str, *, is_main: bool) -> Outline: ...  # noqa: D102
-
-    def folders_added_by(self, path: Path, name: str) -> tuple[Path, ...]: ...  # noqa: D102
-
-    def edits_sys_path(self, path: Path, name: str) -> bool: ...  # noqa: D102
-
-
-def with_parents(name: str) -> list[str]:
-    """Return the packages that a dotted name lies in, the outermost first, and the name."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-
-
-def files_of(
-    index: Index, name: str, searched: Sequence[Folders], alone: Folders = ()
-) -> dict[int, Path]:
-    """Return the files of a dotted name by the number of the list of folders that has it.
-
-    Args:
-        index: finds modules.
-        name: of the module.
-        searched: lists of folders; each has its own file, also if another has the same.
-        alone: folders that are searched one by one behind these, for other files.
-    """
-    found: dict[int, Path] = {}
-    for number, folders in enumerate([*searched, *((folder,) for folder in alone)]):
-        place = index.locate(folders, name)
-        if place and place.file and (number < len(searched) or place.file not in found.values()):
-            found[number] = place.file
-    return found
 
 
 @dataclass
@@ -62,7 +21,7 @@ class Program:
         is_main: whether every module may run as `__main__`.
     """
 
-    index: Index
+    index: CodeIndex
     searched: list[Folders]
     alone: Folders = ()
     is_main: bool = False
@@ -74,7 +33,7 @@ class Program:
         """Return the modules of a dotted name by label."""
         if name not in self._found:
             self._found[name] = {}
-            for number, file in files_of(self.index, name, self.searched, self.alone).items():
+            for number, file in self.index.files_of(name, self.searched, self.alone).items():
                 label = f"{name} ({number})" if number else name
                 self.files[label] = file
                 main = self.is_main or name == "__main__"
@@ -94,7 +53,10 @@ class Program:
 
     def is_package(self, name: str) -> bool:
         """Return whether a dotted name is a package, with `__init__` or without."""
-        return self.index.is_package(self.searched, name)
+        places = [self.index.locate(folders, name) for folders in self.searched]
+        return any(
+            place and (not place.file or place.file.name == "__init__.py") for place in places
+        )
 
     def is_folder(self, name: str) -> bool:
         """Return whether a dotted name is a package without `__init__`."""

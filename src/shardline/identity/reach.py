@@ -5,15 +5,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from shardline.identity import escapes
-from shardline.identity.hooks import Hooks
+from shardline.identity.code_index import with_parents
+from shardline.identity.module_search import OURS
 from shardline.identity.outline import Importing, Outline, Unit
-from shardline.identity.program import Program, with_parents
+from shardline.identity.program import Program
 from shardline.identity.purity import INERT_PACKAGES
-from shardline.identity.resolution import Defined, Named, Part, Resolver, Whole
+from shardline.identity.resolution import Defined, Hooks, Named, Part, Resolver, Whole
 from shardline.identity.scopes import Imported
-from shardline.identity.search import OURS
-from shardline.identity.tokens import Note, Ref, Run, Written
+from shardline.identity.tokens import ImportRun, Note, Ref, Written, notes_of_name
 from shardline.identity.versions import is_public
 
 Key = tuple[str, int]  # label of a module, place of a unit in it
@@ -35,7 +34,7 @@ class Reach:
         escaped: modules that code has as values.
         shipped: dotted names of Shardline's that code refers to.
         broken: names and modules that a project module or package lacks, though one imports them.
-        flags: effects of constructs on the whole program, see `escapes`.
+        flags: effects of constructs on the whole program, see `tokens`.
     """
 
     program: Program
@@ -184,7 +183,7 @@ class Reach:
             case Named(dotted=dotted):
                 if dotted.startswith("shardline."):
                     self.shipped.add(dotted)
-                for note in escapes.of_name(dotted, line) if label else ():
+                for note in notes_of_name(dotted, line) if label else ():
                     self._heed(note, label)
             case Defined():
                 self.import_modules([part.label.partition(" (")[0]])
@@ -218,12 +217,12 @@ class Reach:
                     case Ref(use=use) if use != "Import":
                         for part in self.resolve(key[0], token):
                             self._reach(part, key[0], token.line)
-                    case Run():
+                    case ImportRun():
                         self._run(token, key[0])
                     case Note():
                         self._heed(token, key[0])
 
-    def _run(self, token: Run, label: str) -> None:
+    def _run(self, token: ImportRun, label: str) -> None:
         self.import_modules(token.modules)
         if token.escapes:
             for name in token.modules:

@@ -1,15 +1,20 @@
 """The order in which a program executes its modules, as far as that order counts."""
 
+import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from shardline.identity.fixed import Fixed
+from shardline.identity.code_index import with_parents
 from shardline.identity.outline import Importing
-from shardline.identity.program import with_parents
 from shardline.identity.reach import Key, Reach
-from shardline.identity.resolution import Defined
-from shardline.identity.tokens import Ref, Run
+from shardline.identity.resolution import Defined, Named, Part
+from shardline.identity.scopes import DEFINITIONS
+from shardline.identity.tokens import ImportRun, Ref
 from shardline.identity.versions import is_public
+
+_LITERAL = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.Name,
+            ast.Attribute, ast.expr_context)  # fmt: skip
 
 Task = tuple[str, str, Importing | Key | None]  # what to do, label of a module, with what
 Early = tuple[Key | str, str]  # what is executed, and a name that it needs before that is bound
@@ -43,7 +48,7 @@ class RunOrder:
             if label not in done:
                 list(self._executed([outline.name], done))
 
-    def of_import(self, token: Run) -> list[Key]:
+    def of_import(self, token: ImportRun) -> list[Key]:
         """Return the units that an import executes where it is the first of its modules."""
         if token.modules not in self._imports:
             early, self.early = self.early, []
@@ -152,3 +157,92 @@ class RunOrder:
     def _misses(self, one: Key, key: Key, name: str) -> bool:
         own = one == key and name in self.reach.unit(key).binds
         return not own and one[0] in self._open and self._is_late(one[0], name)
+
+
+@dataclass
+class Fixed:
+    """Tells ordered units from those whose place does not count.
+
+    Attributes:
+        reach: what was reached.
+    """
+
+    reach: Reach
+    _ordered: dict[Key, bool] = field(default_factory=dict)
+    _fixed: dict[Key, bool] = field(default_factory=dict)
+
+    def is_ordered(self, key: Key) -> bool:
+        """Return whether a unit's place among what is executed counts."""
+        if key not in self._ordered:
+            self._ordered[key] = self._has_place(key) or any(
+                not self._is_fixed_part(part)
+                for token in self.reach.written(key).tokens
+                if isinstance(token, Ref) and not token.deferred and token.use != "Import"
+                for part in self.reach.resolve(key[0], token)
+            )
+        return self._ordered[key]
+
+    def _has_place(self, key: Key) -> bool:
+        unit = self.reach.unit(key)
+        if unit.is_ordered or key[0] in self.reach.ordered or self._patches_anything:
+            return True
+        return isinstance(unit.node, ast.ClassDef) and (
+            "classes" in self.reach.flags
+            or self.reach.hooks.tells(*key, self.reach.outline(key[0]))
+        )
+
+    def _is_fixed_part(self, part: Part) -> bool:
+        if isinstance(part, Named):
+            return True
+        return isinstance(part, Defined) and self._is_fixed((part.label, part.place))
+
+    def _is_fixed(self, key: Key) -> bool:
+        """Return whether a unit gives its name one value, which nothing changes."""
+        if key not in self._fixed:
+            self._fixed[key] = False  # while what it refers to is looked at
+            self._fixed[key] = self._looks_fixed(key)
+        return self._fixed[key]
+
+    def _looks_fixed(self, key: Key) -> bool:
+        unit = self.reach.unit(key)
+        changed = unit.has_effects or unit.is_ordered or key in self._patched
+        if changed or key[0] in self.reach.escaped | self.reach.ordered:
+            return False
+        if isinstance(unit.node, DEFINITIONS):
+            return True
+        value = getattr(unit.node, "value", None)
+        if value is None or not all(isinstance(one, _LITERAL) for one in ast.walk(value)):
+            return False
+        return all(
+            self._is_fixed_part(part)
+            for token in self.reach.written(key).tokens
+            if isinstance(token, Ref)
+            for part in self.reach.resolve(key[0], token)
+        )
+
+    @cached_property
+    def _patched(self) -> set[Key]:
+        """Units of which some code binds the name, or an attribute, again."""
+        return {
+            (part.label, part.place)
+            for key, token in self._stores()
+            for part in self.reach.resolve(key[0], token)
+            if isinstance(part, Defined)
+        }
+
+    @cached_property
+    def _patches_anything(self) -> bool:
+        """Whether code sets attributes of what is not the project's, or by a computed name."""
+        return "patches" in self.reach.flags or any(
+            not isinstance(part, Defined)
+            for key, token in self._stores()
+            for part in self.reach.resolve(key[0], token)
+        )
+
+    def _stores(self) -> list[tuple[Key, Ref]]:
+        return [
+            (key, token)
+            for key in self.reach.units
+            for token in self.reach.written(key).tokens
+            if isinstance(token, Ref) and token.use in ("Store", "Del")
+        ]

@@ -2,7 +2,7 @@
 
 Shipped code counts by result versions, so an edit of it makes no result stale. `shipped_code.json`
 records what each file that decides a value means, comments and layout apart; a test holds it to the
-files, and `pytest --regen tests/unit/test_shipped_code.py` rewrites it. Where a file means something
+files, and `pytest --regen tests/unit/identity/test_shipped_code.py` rewrites it. Where a file means something
 else than recorded, the edit is a fork's, and its results need a version of their own.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.canonical import DIGEST_LENGTH
+from shardline.identity.module_search import LIBRARY
 from shardline.identity.scopes import DEFINITIONS, is_text
-from shardline.identity.search import LIBRARY
 from shardline.identity.versions import HISTORIES, MODELS, PUBLIC
 
 TABLE = Path(__file__).with_name("shipped_code.json")

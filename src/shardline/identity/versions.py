@@ -5,7 +5,7 @@ is a number for each stage, shipped model and shipped source: how often its resu
 the histories below record. CONTRIBUTING.md explains when a line is added.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,55 +34,21 @@ class ResultVersion:
 History = tuple[ResultVersion, ...]
 _FIRST: History = (ResultVersion(changed="first version"),)
 
+# How often all histories have started again, each with its first line alone. No version was released
+# before the first number: a later one would make every result of every user stale. `tests/guard`
+# compares values from the commit on in which the present number came.
+EPOCH = 1
+
 DATA: History = _FIRST
-TRAINING: History = (
-    *_FIRST,
-    ResultVersion(
-        changed="metrics of torchmetrics sum up a validation's first batch in 64 bits, as its other batches",
-        applies_to=lambda run: run.get("precision") == "64-true",
-    ),
-)
-EVALUATION: History = (
-    *_FIRST,
-    ResultVersion(
-        changed="evaluated on the run's GPUs, and not on the CPU",
-        applies_to=lambda run: run.get("accelerator") == "gpu" and run.get("strategy") != "fsdp",
-    ),
-)
-
-
-def _is_of_hub(run: Settings) -> bool:
-    args = run.get("model_args", {})
-    config = args.get("config")
-    is_table = isinstance(config, Mapping) and "model_type" in config
-    return is_table or isinstance(config, str) or isinstance(args.get("pretrained"), str)
-
-
-PREDICTION: History = (
-    *_FIRST,
-    ResultVersion(
-        changed="models of transformers predict classes, flags and tokens, and not their logits",
-        applies_to=_is_of_hub,
-    ),
-)
-REPORT: History = (
-    *_FIRST,
-    ResultVersion(changed="the validation in the report is of the sealed weights"),
-)
+TRAINING: History = _FIRST
+EVALUATION: History = _FIRST
+PREDICTION: History = _FIRST
+REPORT: History = _FIRST
 # what a training script is given, and what is made of the files that it leaves
 SCRIPT: History = _FIRST
 
 # what a training script gets from shardline_io: samples in their order, decoded and put together
 IO: History = _FIRST
-
-# encoders, whose rows' classes never depended on `pad_token_id`
-_ENCODERS = ("albert", "bert", "deberta", "deberta-v2", "distilbert", "electra", "roberta")
-
-
-def _may_pad(run: Settings) -> bool:
-    config = run.get("model_args", {}).get("config")
-    return not isinstance(config, Mapping) or config.get("model_type") not in _ENCODERS
-
 
 # those of transformers, by the module that trains them
 _HUB = {
@@ -93,20 +59,9 @@ _HUB = {
     "hf:AutoModelForImageClassification": "hf_image_classification",
 }
 # each model's lines stand in this statement, whose commits `tests/guard/bumps.py` follows
-MODELS: dict[str, History] = {
-    **dict.fromkeys(("linear", "mlp", "cnn", "resnet", "gpt", "unet"), _FIRST),
-    "hf:AutoModelForCausalLM": _FIRST,
-    "hf:AutoModelForSequenceClassification": (
-        *_FIRST,
-        ResultVersion(
-            changed="a decoder's class is read off a row's last token, also where that is pad_token_id",
-            applies_to=_may_pad,
-        ),
-    ),
-    "hf:AutoModelForTokenClassification": _FIRST,
-    "hf:AutoModelForMaskedLM": _FIRST,
-    "hf:AutoModelForImageClassification": _FIRST,
-}
+MODELS: dict[str, History] = dict.fromkeys(
+    ("linear", "mlp", "cnn", "resnet", "gpt", "unet", *_HUB), _FIRST
+)
 SOURCES: dict[str, History] = dict.fromkeys(
     (
         "csv", "delta", "digits", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "synthetic",
@@ -127,29 +82,8 @@ TOKENIZER: History = _FIRST
 CLASSIFIER: History = _FIRST
 
 
-def _sizes(value: object) -> Iterator[object]:
-    """Yield what is set as `size` in a table, and in tables and lists within it."""
-    if isinstance(value, Mapping):
-        yield value.get("size")
-        value = list(value.values())
-    for item in value if isinstance(value, list) else ():
-        yield from _sizes(item)
-
-
-def _has_one_column(run: Settings) -> bool:
-    data = run.get("data", {})
-    sizes = _sizes([data.get("transform"), data.get("eval_transform")])
-    return any(size == 1 or (isinstance(size, list) and size[-1:] == [1]) for size in sizes)
-
-
 # the shipped transforms of samples
-TRANSFORMS: History = (
-    *_FIRST,
-    ResultVersion(
-        changed="images that are resized to one column are those that Pillow gives",
-        applies_to=_has_one_column,
-    ),
-)
+TRANSFORMS: History = _FIRST
 
 HISTORIES: dict[str, History] = {
     "data": DATA,
@@ -202,7 +136,7 @@ EXPORTED: dict[str, str] = {
 
 # The packages, by import name, that decide a value of what a stage, model or source makes. They
 # are listed and not read from imports, so that an import added to Shardline makes nothing stale;
-# `tests/unit/test_result_versions.py` compares the lists with the imports, and lists why a
+# `tests/unit/identity/test_result_versions.py` compares the lists with the imports, and lists why a
 # package that is imported is not here.
 _TORCH = ("numpy", "pytorch_lightning", "torch")
 PACKAGES: dict[str, tuple[str, ...]] = {

@@ -9,12 +9,10 @@ import ast
 import re
 from collections.abc import Sequence
 
-from shardline.identity import escapes
-from shardline.identity.effects import Setting
-from shardline.identity.nested import Nested
-from shardline.identity.purity import is_pure_decorator
+from shardline.identity.expressions import Expressions
+from shardline.identity.purity import Setting, is_pure_decorator
 from shardline.identity.scopes import FUNCTIONS, Scope, collect, function_scope, is_text
-from shardline.identity.tokens import Written
+from shardline.identity.tokens import Written, reads_locals
 
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -30,7 +28,7 @@ def write(statement: ast.stmt, setting: Setting, options: frozenset[str], positi
     return _Writer(setting, options, position).written(statement)
 
 
-class _Writer(Nested):
+class _Writer(Expressions):
     """Writes statements and definitions."""
 
     def written(self, statement: ast.stmt) -> Written:
@@ -42,7 +40,7 @@ class _Writer(Nested):
     def _learn(self, statement: ast.stmt) -> None:
         """Find out which names of local variables something may read."""
         nodes = list(ast.walk(statement))
-        if escapes.reads_locals(nodes) or _makes_classes(statement, nodes):
+        if reads_locals(nodes) or _makes_classes(statement, nodes):
             self._spoken = None
             return
         stray = {one.value for one in nodes if isinstance(one, ast.Expr)}  # docstrings among them

@@ -39,16 +39,32 @@ class Processes:
     hosts: tuple[str, ...]
 
 
-def find_processes(env: Mapping[str, str]) -> Processes | None:
-    """Read the job's processes; None where the node program does not run the job.
+def find_processes(env: Mapping[str, str], *, nodes: int, devices: int) -> Processes | None:
+    """Read the job's processes: one for each planned rank, or one for each planned node.
+
+    Returns:
+        None where the node program does not run the job, or with one process alone.
 
     Raises:
-        LaunchError: the node program's list of processes cannot be read.
+        LaunchError: the list of processes cannot be read, or they are others than planned.
     """
     if not env.get(_LAUNCH):
-        return None
-    nodes, hosts = _read_world(env)
-    return Processes(prefix=tuple(shlex.split(env[_LAUNCH])), nodes=nodes, hosts=hosts)
+        if nodes == 1:
+            return None
+        raise LaunchError(
+            f"nodes={nodes} and runtime.launcher=azureml, but {_LAUNCH} is not set, so this job was not "
+            f"started by Azure ML's executor plugin; {_REMEDY}, or use another launcher"
+        )
+    found, hosts = _read_world(env)
+    each = [tuple(range(nodes)), tuple(node for node in range(nodes) for _ in range(devices))]
+    if found not in each:
+        raise LaunchError(
+            f"the run was planned for nodes={nodes} x devices={devices}, but Azure ML started {len(found)} processes "
+            f"on {len(hosts)} nodes ({', '.join(hosts)}); set azureml_processes_per_node to "
+            f"1 or {devices}, and check that the job requests nodes={nodes}"
+        )
+    prefix = tuple(shlex.split(env[_LAUNCH]))
+    return Processes(prefix=prefix, nodes=found, hosts=hosts) if len(found) > 1 else None
 
 
 def _read_world(env: Mapping[str, str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -64,29 +80,6 @@ def _read_world(env: Mapping[str, str]) -> tuple[tuple[int, ...], tuple[str, ...
     return nodes, tuple(addresses[node] for node in sorted(addresses))
 
 
-def check_processes(processes: Processes | None, *, nodes: int, devices: int) -> None:
-    """Check that there is one process for each planned rank, or one for each planned node.
-
-    Raises:
-        LaunchError: names the planned and the started processes.
-    """
-    if processes is None:
-        if nodes == 1:
-            return
-        raise LaunchError(
-            f"nodes={nodes} and runtime.launcher=azureml, but {_LAUNCH} is not set, so this job was not "
-            f"started by Azure ML's executor plugin; {_REMEDY}, or use another launcher"
-        )
-    each = [tuple(range(nodes)), tuple(node for node in range(nodes) for _ in range(devices))]
-    if processes.nodes not in each:
-        there = len(processes.nodes)
-        raise LaunchError(
-            f"the run was planned for nodes={nodes} x devices={devices}, but Azure ML started {there} processes "
-            f"on {len(processes.hosts)} nodes ({', '.join(processes.hosts)}); set azureml_processes_per_node to "
-            f"1 or {devices}, and check that the job requests nodes={nodes}"
-        )
-
-
 def main() -> None:
     """Become torchrun's agent of this node."""
     nodes, rank = _read_world(os.environ)[0], os.environ.get(_RANK, "")
@@ -96,14 +89,8 @@ def main() -> None:
     node = nodes[int(rank)]
     if removed:
         print(f"node {node}: not passed on to the ranks: {', '.join(removed)}", flush=True)
-    command = [
-        sys.executable,
-        "-m",
-        "shardline.launch.stores",
-        f"--node-rank={node}",
-        *sys.argv[1:],
-    ]
-    os.execve(sys.executable, command, env)
+    agent = ["-m", "shardline.launch.stores", f"--node-rank={node}", *sys.argv[1:]]
+    os.execve(sys.executable, [sys.executable, *agent], env)
 
 
 if __name__ == "__main__":

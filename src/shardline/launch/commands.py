@@ -8,18 +8,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from shardline.config.geometry import ActualGeometry
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import LaunchError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LaunchPlan(ActualGeometry):
     """What a launcher is asked to start, and where.
 
     Attributes:
         run_id: names the rendezvous.
-        nodes: machines.
-        devices: ranks on each machine.
         cpus: CPUs of each rank.
         gpus: GPUs of each machine, 0 for ranks on CPUs.
         hosts: names of the machines in order; empty for this one.
@@ -35,8 +34,6 @@ class Plan:
     """
 
     run_id: str
-    nodes: int
-    devices: int
     cpus: int = 1
     gpus: int = 0
     hosts: tuple[str, ...] = ()
@@ -50,18 +47,13 @@ class Plan:
     files: tuple[str, ...] = ()
     python: tuple[str, ...] = (sys.executable,)
 
-    @property
-    def ranks(self) -> int:
-        """Number of ranks."""
-        return self.nodes * self.devices
 
-
-def launch_command(launcher: str, program: Sequence[str], plan: Plan) -> list[str]:
+def launch_command(launcher: str, program: Sequence[str], plan: LaunchPlan) -> list[str]:
     """Return the command line that starts every rank of a run.
 
     Args:
         launcher: `torchrun`, `srun`, `mpirun`, `azureml` or `none`.
-        program: arguments after `python`, such as `-m shardline.training.worker run.json`.
+        program: arguments after `python`, such as `-m shardline.training.rank run.json`.
 
     Raises:
         LaunchError: the launcher cannot start this plan.
@@ -74,7 +66,7 @@ def launch_command(launcher: str, program: Sequence[str], plan: Plan) -> list[st
     return _COMMANDS[launcher](program, plan)
 
 
-def _none(program: Sequence[str], plan: Plan) -> list[str]:
+def _none(program: Sequence[str], plan: LaunchPlan) -> list[str]:
     if plan.job_id and plan.nodes > 1:
         raise LaunchError(
             f"nodes={plan.nodes}, but launcher=none starts no rank on the other nodes of Slurm job "
@@ -89,7 +81,7 @@ def _none(program: Sequence[str], plan: Plan) -> list[str]:
     return [*plan.python, *program]
 
 
-def _torchrun(program: Sequence[str], plan: Plan) -> list[str]:
+def _torchrun(program: Sequence[str], plan: LaunchPlan) -> list[str]:
     if plan.ranks == 1:
         return [*plan.python, *program]
     # alone, port 0: the agent takes a free one, so that two runs on a machine never meet
@@ -109,7 +101,7 @@ def _torchrun(program: Sequence[str], plan: Plan) -> list[str]:
     return _on_hosts(plan, agent, each=0)
 
 
-def _geometry(plan: Plan) -> list[str]:
+def _geometry(plan: LaunchPlan) -> list[str]:
     return [
         f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.devices}", "--max-restarts=0",
         # of itself an agent dies of SIGUSR1, and its ranks with it
@@ -117,7 +109,7 @@ def _geometry(plan: Plan) -> list[str]:
     ]  # fmt: skip
 
 
-def _srun(program: Sequence[str], plan: Plan) -> list[str]:
+def _srun(program: Sequence[str], plan: LaunchPlan) -> list[str]:
     if not plan.job_id:
         raise LaunchError(
             "launcher=srun, but this is no Slurm job (SLURM_JOB_ID is not set); "
@@ -127,7 +119,7 @@ def _srun(program: Sequence[str], plan: Plan) -> list[str]:
     return [*step, *plan.runtime.launcher_args, *plan.python, *program]
 
 
-def _step(plan: Plan, *, tasks_per_node: int, cpus: int) -> list[str]:
+def _step(plan: LaunchPlan, *, tasks_per_node: int, cpus: int) -> list[str]:
     """Return the srun of a step whose geometry is given in full: nothing is left to inherit."""
     return [
         "srun",
@@ -145,7 +137,7 @@ def _step(plan: Plan, *, tasks_per_node: int, cpus: int) -> list[str]:
     ]
 
 
-def _mpirun(program: Sequence[str], plan: Plan) -> list[str]:
+def _mpirun(program: Sequence[str], plan: LaunchPlan) -> list[str]:
     command = ["mpirun", "-np", str(plan.ranks)]
     if not plan.job_id:
         hosts = plan.hosts if plan.nodes > 1 else ("localhost",)
@@ -163,7 +155,7 @@ def _mpirun(program: Sequence[str], plan: Plan) -> list[str]:
     return [*command, *plan.runtime.launcher_args, *plan.python, *program]
 
 
-def _on_hosts(plan: Plan, command: Sequence[str], *, each: int) -> list[str]:
+def _on_hosts(plan: LaunchPlan, command: Sequence[str], *, each: int) -> list[str]:
     """Return the command that starts another on each host.
 
     Args:
@@ -182,7 +174,7 @@ def _on_hosts(plan: Plan, command: Sequence[str], *, each: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _azureml(program: Sequence[str], plan: Plan) -> list[str]:
+def _azureml(program: Sequence[str], plan: LaunchPlan) -> list[str]:
     if plan.nodes == plan.processes == 1:
         return _torchrun(program, plan)
     start = [
@@ -204,7 +196,7 @@ def _azureml(program: Sequence[str], plan: Plan) -> list[str]:
     ]  # fmt: skip
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str], Plan], list[str]]] = {
+_COMMANDS: dict[str, Callable[[Sequence[str], LaunchPlan], list[str]]] = {
     "none": _none,
     "torchrun": _torchrun,
     "srun": _srun,

@@ -26,7 +26,7 @@ from pathlib import Path
 from shardline.core.errors import LaunchError
 from shardline.core.process import die_with_parent
 from shardline.core.world import World
-from shardline.launch.commands import Plan
+from shardline.launch.commands import LaunchPlan
 from shardline.launch.exit_on_stdin_close import READ_VARIABLES
 from shardline.launch.export import export_world
 
@@ -39,15 +39,10 @@ def main() -> int:
     """Start the command on every host; return the exit code of the first that fails."""
     parser = argparse.ArgumentParser(prog="python -m shardline.launch.remote", description=__doc__)
     parser.add_argument("--hosts", required=True, help="names of the hosts, by commas")
-    parser.add_argument(
-        "--ranks-per-host",
-        type=int,
-        required=True,
-        help="ranks on each; 0: the command starts them",
-    )
-    parser.add_argument(
-        "--port", type=int, required=True, help="where the ranks meet, on the first"
-    )
+    each = "ranks on each; 0: the command starts them"
+    parser.add_argument("--ranks-per-host", type=int, required=True, help=each)
+    port = "where the ranks meet, on the first"
+    parser.add_argument("--port", type=int, required=True, help=port)
     parser.add_argument("--shell", required=True, help="what starts a command on a host")
     parser.add_argument("--variables", default="", help="names of the variables to pass, by commas")
     parser.add_argument("--passed", default="", help="names of those that no command line may hold")
@@ -57,14 +52,8 @@ def main() -> int:
     names = [name for name in args.variables.split(",") if name]
     passed = {name: os.environ[name] for name in names if name in os.environ}
     secret = {name: os.environ[name] for name in filter(None, args.passed.split(","))}
-    option = [READ_VARIABLES] if secret else []
-    remote_command = [
-        sys.executable,
-        "-m",
-        "shardline.launch.exit_on_stdin_close",
-        *option,
-        *args.command,
-    ]
+    guard = [sys.executable, "-m", "shardline.launch.exit_on_stdin_close"]
+    remote_command = [*guard, *([READ_VARIABLES] if secret else []), *args.command]
     commands = [
         (host, [*shell, host, _far_side({**passed, **place}, remote_command)])
         for host, place in _places(hosts, args.ranks_per_host, args.port)
@@ -72,7 +61,7 @@ def main() -> int:
     return _run(commands, json.dumps(secret) + "\n" if secret else "")
 
 
-def check_machines(plan: Plan) -> None:
+def check_machines(plan: LaunchPlan) -> None:
     """Refuse listed hosts on which a plan's ranks cannot be started, whatever the launcher.
 
     Raises:

@@ -1,8 +1,8 @@
 """What a run asks of a scheduler, as resources of its job."""
 
 from shardline.config.evaluation_code import evaluates_on_ranks
-from shardline.config.predictions import Prediction, predicts_on_ranks
-from shardline.config.run import Run
+from shardline.config.plans import PredictionPlan, RunPlan
+from shardline.config.predictions import predicts_on_ranks
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 
@@ -37,12 +37,12 @@ def requested(settings: RunSettings, runtime: Runtime) -> dict[str, int | str]:
     return asked
 
 
-def evaluation_requested(run: Run, runtime: Runtime) -> dict[str, int | str]:
+def evaluation_requested(run: RunPlan, runtime: Runtime) -> dict[str, int | str]:
     """Return the resources of the job that evaluates a run; none where one process on the CPU does it."""
     return requested(run.settings, runtime) if evaluates_on_ranks(run, runtime) else {}
 
 
-def prediction_requested(prediction: Prediction, runtime: Runtime) -> dict[str, int | str]:
+def prediction_requested(prediction: PredictionPlan, runtime: Runtime) -> dict[str, int | str]:
     """Return the resources of the job that predicts; none where one process on the CPU does it."""
     spec = prediction.spec
     return requested(spec.settings, runtime) if predicts_on_ranks(spec, runtime) else {}

@@ -21,8 +21,8 @@ from shardline.core.environment import check_passed, rank_variables, without_pla
 from shardline.core.errors import LaunchError
 from shardline.core.redaction import PASSED, mask
 from shardline.core.variables import clean, ignored
-from shardline.launch.azureml import Processes, check_processes, find_processes
-from shardline.launch.commands import Plan, launch_command
+from shardline.launch.azureml import find_processes
+from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.export import export_world
 from shardline.launch.resolve import resolve_world
 from shardline.launch.slurm.allocation import (
@@ -48,7 +48,7 @@ class Start:
 
     command: list[str]
     env: dict[str, str]
-    plan: Plan
+    plan: LaunchPlan
 
     @property
     def summary(self) -> str:
@@ -84,19 +84,20 @@ def prepare_start(
         LaunchError: what the run asks for is not here, or the launcher cannot start it.
     """
     nodes, devices, launcher = geometry.nodes, geometry.devices, runtime.launcher
-    processes = _azure_processes(env, nodes, devices) if launcher == "azureml" else None
-    is_slurm = launcher in ("srun", "mpirun") or (nodes > 1 and launcher != "azureml")
+    is_azure = launcher == "azureml"
+    processes = find_processes(env, nodes=nodes, devices=devices) if is_azure else None
+    is_slurm = launcher in ("srun", "mpirun") or (nodes > 1 and not is_azure)
     allocation = allocation_of_launch(env) if is_slurm and not runtime.hosts else None
     hosts = processes.hosts if processes else _hosts(allocation, runtime.hosts, nodes)
-    cpus = _cpus_per_rank(allocation, runtime, nodes, devices, num_cpus)
+    cpus = _cpus_per_rank(allocation, runtime, geometry, num_cpus)
     if allocation:
-        check_allocation(allocation, nodes=nodes, cpus=cpus * nodes * devices)
+        check_allocation(allocation, nodes=nodes, cpus=cpus * geometry.ranks)
     variables = rank_variables(cpus, runtime.variables, runtime.interface)
     check_passed(runtime.pass_env, env)
     if runtime.pass_env:
         variables[PASSED] = ",".join(runtime.pass_env)  # so that the ranks know what to mask
     # then the service tells each rank its place, as a launcher does
-    is_direct = processes is not None and len(processes.nodes) == nodes * devices
+    is_direct = processes is not None and len(processes.nodes) == geometry.ranks
     kept, removed = (dict(env), []) if is_direct else without_place(env)
     if removed:
         logging.info("not passed on to the ranks: %s", ", ".join(removed))
@@ -113,7 +114,7 @@ def prepare_start(
     named = tuple(place)
     if launcher == "mpirun" and allocation:
         place |= restored_variables(allocation, tasks_per_node=devices)
-    plan = Plan(
+    plan = LaunchPlan(
         run_id=run_id,
         nodes=nodes,
         devices=devices,
@@ -169,13 +170,6 @@ def find_geometry(
     return fit_geometry(planned, run=run, nodes=held, devices=devices, uses_all=True)
 
 
-def _azure_processes(env: Mapping[str, str], nodes: int, devices: int) -> Processes | None:
-    """Return the processes of an Azure ML job; None where this one is alone."""
-    found = find_processes(env)
-    check_processes(found, nodes=nodes, devices=devices)
-    return found if found and len(found.nodes) > 1 else None
-
-
 def _hosts(allocation: Allocation | None, listed: Sequence[str], nodes: int) -> tuple[str, ...]:
     if allocation:
         return allocation.hosts
@@ -207,17 +201,13 @@ def _meeting_place(
 
 
 def _cpus_per_rank(
-    allocation: Allocation | None,
-    runtime: Runtime,
-    nodes: int,
-    devices: int,
-    num_cpus: int,
+    allocation: Allocation | None, runtime: Runtime, geometry: ActualGeometry, num_cpus: int
 ) -> int:
     if runtime.threads_per_rank:
         return int(runtime.threads_per_rank)
     if allocation:
-        return max(1, allocation.cpus // (nodes * devices))
-    return max(1, num_cpus // devices)
+        return max(1, allocation.cpus // geometry.ranks)
+    return max(1, num_cpus // geometry.devices)
 
 
 def free_port(job: str, host: str) -> int:

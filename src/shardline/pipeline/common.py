@@ -1,19 +1,16 @@
-"""What is the same in every job: how it ends, and that it is about what the config still names."""
+"""What is the same in every job: how it ends, and the environment that its stage is named after."""
 
 import logging
 import os
-import socket
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.load import load_project
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import ConfigError, ShardlineError, Stopped, is_final
 from shardline.core.files import utc_stamp
 from shardline.core.job_progress import is_shown_by_logger, job_progress
@@ -113,37 +110,10 @@ def _leave(message: str, code: int, *, stopped: bool = False) -> None:
     sys.exit(code)
 
 
-def of_this_identity(known: Mapping[str, _T], identity: str) -> _T:
-    """Return what a job is about.
-
-    Raises:
-        ConfigError: code, config or source changed since the workflow was started, or are
-            others on this machine, so that the identity is now another one.
-    """
-    if identity not in known:
-        raise ConfigError(
-            f"{identity} has another identity on {socket.gethostname()}: code, config, lock or source changed "
-            "while the pipeline ran, or differ on that machine; start it again, or give all machines the same"
-        )
-    return known[identity]
-
-
-def find_run(
-    config: Mapping[str, Any], run_id: str, rows: Collection[str] | None = None
-) -> tuple[Project, Run]:
-    """Return the project and one of its runs.
-
-    Args:
-        rows: names of the rows that ask for the run: no other run is resolved then. None where they
-            are not known, or a scaling study has the run.
-
-    Raises:
-        ConfigError: see `of_this_identity`.
-    """
-    project = load_project(config, only=rows)
-    if rows is not None and run_id not in project.runs:  # the rows may have other names now
-        project = load_project(config)
-    return project, of_this_identity(project.runs, run_id)
+def only(known: Mapping[str, _T]) -> _T:
+    """Return what a job's plan holds one of: its run, its dataset, its prediction."""
+    (one,) = known.values()
+    return one
 
 
 def check_environment(project: Project, document: Mapping[str, Any]) -> None:

@@ -2,26 +2,25 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from shardline.config.dataset import Dataset
+from shardline.config.current_identity import recheck_dataset
 from shardline.config.inferred import block
-from shardline.config.load import load_project
+from shardline.config.plans import DatasetPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
-from shardline.core.files import read_json, write_json
-from shardline.core.seals import seal
-from shardline.pipeline.common import REMAKE, check_environment, of_this_identity
+from shardline.core.files import write_json
+from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
-from shardline.records.base import encode
-from shardline.records.datasets import DatasetProvenance, Part
+from shardline.records.base import encode, read_record, sealed
+from shardline.records.datasets import DatasetProvenance, Manifest, Part
 
 if TYPE_CHECKING:
     from shardline.data.sources import Source
@@ -30,21 +29,20 @@ if TYPE_CHECKING:
 Given = str | Sequence[str]  # of Snakemake: a file, or none
 
 
-def build_shards(
-    config: Mapping[str, Any], dataset_id: str, part: str, part_json: str, read_as: Given = ()
-) -> None:
+def build_shards(project: Project, part: str, part_json: str, read_as: Given = ()) -> None:
     """Write the shards of one part, then the part's list of them.
 
     Args:
+        project: the dataset's part of it.
         read_as: manifest of the dataset as which files are read that are to be predicted.
     """
-    project = load_project(config, only=())
-    dataset = of_this_identity(project.built, dataset_id)
+    dataset = only(project.built)
+    recheck_dataset(project, dataset)
     build_part(project, dataset, part, Path(part_json), read_as)
 
 
 def build_part(
-    project: Project, dataset: Dataset, part: str, part_json: Path, read_as: Given = ()
+    project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = ()
 ) -> None:
     """Write the shards of one part of a dataset, then the part's list of them."""
     from shardline.core.job_progress import job_progress
@@ -54,7 +52,7 @@ def build_part(
     dataset_id = dataset.id
     action = Action(id=f"build_shards/{dataset_id}/{part}")
     source = _open_dataset(project, dataset, read_as)
-    numbers = of_this_identity(dataset.parts, part)
+    numbers = dataset.parts[part]
     folder = project.layout.declared.shards(dataset_id)
     splits = as_plain(dataset.settings.splits)
 
@@ -75,26 +73,26 @@ def build_part(
     skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if skipped:
         logging.warning("%d rows or files were skipped, the first: %s", len(skipped), skipped[0])
-    write_json(part_json, seal(encode(structs.replace(described, action=action.record()))))
+    write_json(part_json, sealed(structs.replace(described, action=action.record())))
 
 
 def seal_dataset(
-    config: Mapping[str, Any], dataset_id: str, manifest: str, provenance: str,
-    parts: Sequence[str] = (), read_as: Given = (),
-) -> None:  # fmt: skip
+    project: Project, manifest: str, provenance: str, parts: Sequence[str] = (), read_as: Given = ()
+) -> None:
     """Merge the parts into the manifest, and write beside it how both were made.
 
     Args:
+        project: the dataset's part of it.
         parts: files that describe the parts; none of a job that was forced to run again.
         read_as: see `build_shards`.
     """
-    project = load_project(config, only=())
-    dataset = of_this_identity(project.built, dataset_id)
+    dataset = only(project.built)
+    recheck_dataset(project, dataset)
     seal_parts(project, dataset, Path(manifest), Path(provenance), [*map(Path, parts)], read_as)
 
 
 def seal_parts(
-    project: Project, dataset: Dataset, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
+    project: Project, dataset: DatasetPlan, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
     read_as: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts of a dataset, see `seal_dataset`."""
@@ -113,12 +111,12 @@ def seal_parts(
     for line in block(dataset.name, inferred).splitlines():
         logging.info("%s", line)
     documents = [read_part(file, dataset_id, remedy=REMAKE) for file in files]
-    sealed = _merge(documents, dataset, source, read_as)
+    merged = _merge(documents, dataset, source, read_as)
     shards = project.layout.declared.shards(dataset_id)
-    check_row_ids(sealed, shards)
+    check_row_ids(merged, shards)
     # before the manifest, which has its digest
-    sealed = set_aside(sealed, shards)
-    write_json(manifest, sealed)
+    merged = set_aside(merged, shards)
+    write_json(manifest, merged)
     document = DatasetProvenance(
         dataset=dataset_id,
         identity=digest(dataset.document),
@@ -128,13 +126,15 @@ def seal_parts(
         parts=[part.action for part in documents if part.action],
         files={"manifest.json": file_sha256(manifest)},
     )
-    write_json(provenance, seal(encode(document)))
-    skipped = sealed["skipped"]
+    write_json(provenance, sealed(document))
+    skipped = merged["skipped"]
     if skipped["count"]:
         logging.warning("%d rows or files of the source were skipped", skipped["count"])
 
 
-def _merge(parts: list[Part], dataset: Dataset, source: "Source", read_as: Given) -> dict[str, Any]:
+def _merge(
+    parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given
+) -> dict[str, Any]:
     from shardline.data.build import seal as merge
 
     given: dict[str, Any] = {"dataset": dataset.id, "source": source, "document": dataset.document}
@@ -145,32 +145,35 @@ def _merge(parts: list[Part], dataset: Dataset, source: "Source", read_as: Given
     return seal_files(parts, **given, schema=_schema(dataset.read_as, read_as))
 
 
-def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> dict[str, Any]:
-    """Return what a sealed dataset is as a data asset of Azure ML."""
-    dataset = of_this_identity(load_project(config, only=()).datasets, dataset_id)
-    sealed = read_json(Path(manifest), remedy=REMAKE)
-    rows = sum(sealed["splits"].values())
+def describe_asset(project: Project, manifest: str) -> dict[str, Any]:
+    """Return what a sealed dataset is as a data asset of Azure ML.
+
+    Args:
+        project: the dataset's part of it.
+    """
+    dataset = only(project.datasets)
+    found = read_record(Path(manifest), Manifest, remedy=REMAKE)
+    rows = sum(found.splits.values())
     return {
         "path": str(dataset.layout.shards(dataset.id).relative_to(dataset.layout.store)),
         "name": re.sub(r"[^A-Za-z0-9_-]", "-", dataset.names[0]).lstrip("-") or "dataset",
         "version": dataset.id,
-        "description": f"{rows:,} rows in {len(sealed['shards'])} shards, written by Shardline",
+        "description": f"{rows:,} rows in {len(found.shards)} shards, written by Shardline",
         "tags": {
             "shardline_dataset": dataset.id,
             "manifest_sha256": file_sha256(Path(manifest)),
-            **{f"rows_{split}": str(number) for split, number in sealed["splits"].items()},
+            **{f"rows_{split}": str(number) for split, number in found.splits.items()},
         },
     }
 
 
-def _schema(dataset: Dataset, given: Given) -> dict[str, Any]:
+def _schema(dataset: DatasetPlan, given: Given) -> dict[str, Any]:
     """Return the schema of a sealed dataset, whose manifest Snakemake may have put elsewhere."""
     manifest = Path(str(given)) if given else dataset.manifest
-    sealed: dict[str, Any] = read_json(manifest, remedy=REMAKE)
-    return dict(sealed["schema"])
+    return encode(read_record(manifest, Manifest, remedy=REMAKE).schema)
 
 
-def _open_dataset(project: Project, dataset: Dataset, read_as: Given) -> "Source":
+def _open_dataset(project: Project, dataset: DatasetPlan, read_as: Given) -> "Source":
     """Return the source of a dataset, or of files that are read as one."""
     from shardline.data.build import make_source
     from shardline.data.sources.remote import fetch

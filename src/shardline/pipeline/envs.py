@@ -1,24 +1,25 @@
 """The jobs that make environments: the stages' conda environments, and the container image."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from shardline.config.load import load_project
+from shardline.config.project import Project
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_json
-from shardline.environments.pins import (
+from shardline.environments.specs import (
+    STAGES,
     checked_pins,
+    env_file,
     existing_pin_file,
     pin_file,
+    read_specs,
+    specs_of,
     write_pins,
+    write_specs,
 )
-from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
-from shardline.pipeline.common import of_this_identity
 
 
-def lock_envs(config: Mapping[str, Any]) -> None:
+def lock_envs(project: Project) -> None:
     """Write every stage's conda environment file from the lock, then solve them into pin files.
 
     A pin file that does not fit its environment file any more is removed before
@@ -27,7 +28,6 @@ def lock_envs(config: Mapping[str, Any]) -> None:
     """
     from shardline.environments.solve import solve
 
-    project = load_project(config)
     for env in STAGES:
         write_specs(project, env)
         try:
@@ -50,11 +50,10 @@ def lock_envs(config: Mapping[str, Any]) -> None:
         logging.info("%s: %d packages", pin_file(project, env), len(found))
 
 
-def create_env(config: Mapping[str, Any], env: str, environment: str) -> None:
+def create_env(project: Project, env: str, environment: str) -> None:
     """Make a stage's conda environment from its pin file, and write what it is."""
     from shardline.environments.prefix import make_prefix
 
-    project = load_project(config)
     specs = read_specs(project, env)
     pins = checked_pins(existing_pin_file(project, env), specs)
     made = make_prefix(project.layout.prefixes.resolve(), env, pins)
@@ -62,18 +61,16 @@ def create_env(config: Mapping[str, Any], env: str, environment: str) -> None:
     write_json(Path(environment), made)
 
 
-def build_environment(config: Mapping[str, Any], address: str, environment: str) -> None:
+def build_environment(project: Project, address: str, environment: str) -> None:
     """Make or pull an environment of training scripts, and write what it is."""
     from shardline.environments.build import make_environment
 
-    project = load_project(config)
-    found = of_this_identity(project.built_environments, address)
-    write_json(Path(environment), make_environment(project, found))
+    found = make_environment(project, project.built_environments[address])
+    write_json(Path(environment), found)
 
 
-def build_image(config: Mapping[str, Any], log: Path, document: str) -> None:
+def build_image(project: Project, log: Path, document: str) -> None:
     """Build the container image, and write what it is."""
     from shardline.environments import image
 
-    project = load_project(config)
     image.build_image(project.image, lock=project.lock_file, output=Path(document), log=log)

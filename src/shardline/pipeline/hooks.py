@@ -5,16 +5,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
-from shardline.config.names import check_layout, record_names
+from shardline.config.names import check_layout, names_that_have_been, record_names
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.environment import check_passed
 from shardline.core.errors import ConfigError, ShardlineError
@@ -55,7 +56,7 @@ def open_project(
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if is_main:
         check_layout(ResultsLayout(root=Path.cwd()))
-    project = load_project(config)
+    project = load_project(config) if is_main else _load_own(config, _targets(sys.argv))
     found = storage.look(results_of(project)) if storage and is_main else {}
     exists = storage.exists if storage else Path.exists
     if is_main and not is_remote:
@@ -83,7 +84,77 @@ def open_project(
     publish(project)
     if edited := edited_of(project.runs.values()):
         logging.getLogger("shardline").warning("%s", edited)
+    if project.identity.environment != "exact":
+        # most starts do not need it
+        from shardline.results.accept.unasked import accept_unasked
+
+        accept_unasked(project)
     return project
+
+
+def _targets(arguments: list[str]) -> list[dict[str, str]]:
+    """Return the wildcards of the jobs that an executor has started this process for.
+
+    Args:
+        arguments: of the command line; the workflow has none of them while it parses the Snakefile.
+    """
+    from snakemake.target_jobs import parse_target_jobs_cli_args
+
+    if "--target-jobs" not in arguments:
+        return []
+    after = arguments[arguments.index("--target-jobs") + 1 :]
+    targets = [*takewhile(lambda word: not word.startswith("-"), after)]
+    return [one.wildcards_dict for one in parse_target_jobs_cli_args(targets)]
+
+
+def _load_own(config: Mapping[str, Any], targets: list[dict[str, str]]) -> Project:
+    """Load what jobs need: the rows and datasets of their own, where the history of names tells these."""
+    layout, rows, datasets = ResultsLayout(root=Path.cwd()), set[str](), set[str]()
+    runs, built = names_that_have_been(layout, "run"), names_that_have_been(layout, "dataset")
+    for one in targets:
+        rows |= {*runs.get(one.get("run", ""), ())}
+        datasets |= {*built.get(one.get("dataset", ""), ())}
+    needs_all = config.get("scaling") or any("prediction" in one for one in targets)
+    if needs_all or not (rows or datasets):
+        return load_project(config)
+    project = load_project(config, only=rows, datasets=datasets)
+    is_whole = all(
+        ("run" not in one or one["run"] in project.runs)
+        and ("evaluation" not in one or project.evaluated(one["run"], one["evaluation"]))
+        and ("dataset" not in one or one["dataset"] in project.datasets)
+        for one in targets
+    )
+    return project if is_whole else load_project(config)
+
+
+@contextmanager
+def workflow_errors() -> Iterator[None]:
+    """Give errors to Snakemake as it shows them best: one sentence."""
+    from snakemake.exceptions import WorkflowError
+
+    try:
+        yield
+    except ShardlineError as error:
+        raise WorkflowError(str(error)) from None
+
+
+def check_jobs(project: Project, workflow: Any, logger: logging.Logger) -> None:
+    """Refuse a start whose jobs can only fail, before the first of them.
+
+    Args:
+        workflow: Snakemake's, whose graph of jobs is complete.
+    """
+    from shardline.results.check.all import check_before_building
+
+    jobs = [*workflow.dag.needrun_jobs()]
+    if any(job.rule.name.endswith("render_report") for job in jobs):
+        invocation.record_project(project)
+    outputs = {str(file) for job in jobs for file in job.output}
+    methods = {method.name for method in workflow.deployment_settings.deployment_method}
+    check_one_owner(workflow.executor_settings, workflow.execution_settings.retries)
+    check_before_building(
+        project, outputs, logger, is_elsewhere=not methods.isdisjoint({"APPTAINER", "CONDA"})
+    )
 
 
 def check_addresses(project: Project) -> None:
@@ -92,10 +163,10 @@ def check_addresses(project: Project) -> None:
     Raises:
         ConfigError: the identity document in a folder is not the one that the config asks for.
     """
-    asked: list[Run | Dataset] = [*project.runs.values(), *project.datasets.values()]
+    asked: list[RunPlan | DatasetPlan] = [*project.runs.values(), *project.datasets.values()]
     for one in asked:
-        is_run = isinstance(one, Run)
-        path = one.folder / "identity.json" if isinstance(one, Run) else one.provenance
+        is_run = isinstance(one, RunPlan)
+        path = one.folder / "identity.json" if isinstance(one, RunPlan) else one.provenance
         try:
             sealed = json.loads(path.read_bytes())
             sealed = sealed if is_run else sealed["identity"]
@@ -139,5 +210,6 @@ def settle(
         except ShardlineError as error:
             logger.error("results could not be fetched: %s", error)
     publish(project)
+    invocation.forget_project()
     # a record without a text, which Snakemake itself does not print
     logger.info(None, extra={"results": rows_of_runs(project, before)})

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardline.config.run import Run
+from shardline.config.plans import RunPlan
 from shardline.config.run_spec import DatasetPlace
 
 # by name, what Snakemake gives: a file, or several
 Inputs = Mapping[str, str | Sequence[str]]
 
 
-def files_of(run: Run, inputs: Inputs) -> dict[str, Path]:
+def files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
     """Return the files that a run's jobs read, where Snakemake named none the project's own."""
     layout = run.layout.declared
     own = {
@@ -21,7 +21,7 @@ def files_of(run: Run, inputs: Inputs) -> dict[str, Path]:
     return {name: Path(str(inputs.get(name) or path)) for name, path in own.items()}
 
 
-def places_of(run: Run, inputs: Inputs) -> tuple[DatasetPlace, ...]:
+def places_of(run: RunPlan, inputs: Inputs) -> tuple[DatasetPlace, ...]:
     """Return where the datasets of a run are, likewise."""
     layout, given = run.layout.declared, inputs.get("manifest")
     manifests = [given] if isinstance(given, str) else given

@@ -1,8 +1,8 @@
 """The report over what is there, where Snakemake made none: `python -m shardline.pipeline.late_report`.
 
 Snakemake leaves out what depends on a job that failed, so the report's rule does not run then, nor after a
-crash of Snakemake. This program reads from standard input `{"config": ..., "config_file": ...}`, the config
-as Snakemake merged it, or the file that holds it. It prints `{"report": ..., "results": ..., "outcomes": ...}`.
+crash of Snakemake. This program reads from standard input `{"plan": ...}`, the project as Snakemake's process has
+it, or `{"config_file": ...}`. It prints `{"report": ..., "results": ..., "outcomes": ...}`.
 """
 
 import json
@@ -10,10 +10,10 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.config.job_plan import read_plan, write_plan
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.core.errors import ShardlineError
@@ -30,9 +30,9 @@ _FILES = {
 def main() -> None:
     """Write the report, and print where it is."""
     asked = json.load(sys.stdin)
-    file = {"config_file": asked["config_file"]} if asked.get("config_file") else {}
     with job("logs/render_report/late.log"):
-        print(json.dumps(render(load_project(asked.get("config"), **file))))
+        plan, file = asked.get("plan"), asked.get("config_file")
+        print(json.dumps(render(read_plan(plan) if plan else load_project(config_file=Path(file)))))
 
 
 def render(project: Project) -> dict[str, Any]:
@@ -70,21 +70,18 @@ def _inputs(project: Project) -> dict[str, list[str]]:
     }
 
 
-def report_on_failure(
-    config: Mapping[str, Any], project: Project, workflow: Any, logger: logging.Logger
-) -> None:
+def report_on_failure(project: Project, workflow: Any, logger: logging.Logger) -> None:
     """Have the report written after a pipeline run of which jobs failed; its own failure is no other's.
 
     Nothing is written where the pipeline run was asked for no report.
 
     Args:
-        config: as Snakemake merged it.
         workflow: Snakemake's.
     """
     try:
         jobs = (job for job in workflow.dag.jobs if job.rule.name.endswith("render_report"))
         if (asked := next(jobs, None)) and not all(run.is_sealed for run in project.runs.values()):
-            found = _start(config, _python_of(asked, workflow))
+            found = _start(project, _python_of(asked, workflow))
             others = ", ".join(f"{number} {state}" for state, number in found["outcomes"].items())
             page = project.layout.declared.latest_report / project.report.name
             total = len(project.runs)
@@ -93,12 +90,12 @@ def report_on_failure(
         logger.error("the report could not be written: %s", error)
 
 
-def _start(config: Mapping[str, Any], python: str) -> dict[str, Any]:
+def _start(project: Project, python: str) -> dict[str, Any]:
     done = subprocess.run(
         [python, "-m", __name__],
         # a copy: with the process's own, a thread that changes a variable just then ends the start with EFAULT
         env=dict(os.environ),
-        input=json.dumps({"config": config}, default=str),
+        input=json.dumps({"plan": write_plan(project)}),
         text=True,
         capture_output=True,
         check=False,

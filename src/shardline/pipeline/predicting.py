@@ -1,41 +1,40 @@
 """The job that computes those parts of a prediction that are missing, on a run's ranks."""
 
 import logging
-import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from shardline.config.geometry import ActualGeometry
+from shardline.config.current_identity import recheck_prediction
 from shardline.config.layout import ResultsLayout
-from shardline.config.predictions import Prediction, predicts_on_ranks
+from shardline.config.plans import PredictionPlan
+from shardline.config.predictions import predicts_on_ranks
 from shardline.config.project import Project
 from shardline.config.run_spec import DatasetPlace
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
-from shardline.core.files import make_folder, read_json, write_json
+from shardline.core.files import make_folder, write_json
 from shardline.core.machine import num_gpus
 from shardline.data.columns import columns_of
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
 from shardline.pipeline import training
-from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
+from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
-from shardline.training.rank_spec import PredictionSpec
+from shardline.records.base import encode, read_record
+from shardline.records.datasets import Manifest
+from shardline.records.runs import PredictionResult
+from shardline.training.rank_task import Predict
 
 
-def predict(
-    config: Mapping[str, Any], run_id: str, prediction_id: str, record: str, inputs: Inputs, log: Path,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def predict(project: Project, record: str, inputs: Inputs, log: Path) -> None:
     """Compute the parts of a prediction, and write the record of them.
 
     Args:
+        project: the prediction's part of it, with its run.
         inputs: `model`, `manifest` of the run's datasets, and `predicted`, that of the rows.
-        rows: see `find_run`.
     """
-    project, run = find_run(config, run_id, rows)
-    prediction = of_this_identity(project.predictions, prediction_id)
+    run, prediction = only(project.runs), only(project.predictions)
+    recheck_prediction(project, prediction)
     given = inputs.get("predicted")
     manifest = Path(str(given)) if given else _declared(prediction).manifest(prediction.rows.id)
     found = compute_parts(
@@ -46,17 +45,17 @@ def predict(
         manifest,
         log,
     )
-    write_json(Path(record), found)
+    write_json(Path(record), encode(found))
 
 
-def _declared(prediction: Prediction) -> ResultsLayout:
+def _declared(prediction: PredictionPlan) -> ResultsLayout:
     return prediction.layout.declared
 
 
 def compute_parts(
-    project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
+    project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
     manifest: Path, log: Path,
-) -> dict[str, Any]:  # fmt: skip
+) -> PredictionResult:  # fmt: skip
     """Compute the parts of a prediction that the store does not hold yet.
 
     Args:
@@ -74,9 +73,9 @@ def compute_parts(
     """
     action = Action(id=f"predict/{prediction.spec.run}/{prediction.id}")
     check_environment(project, prediction.document)
-    sealed = read_json(manifest, remedy=REMAKE)
-    _check_rows(prediction, sealed, read_json(trained_on[0].manifest, remedy=REMAKE))
-    num_rows, batch = sealed["splits"][prediction.split], prediction.spec.settings.evaluation.batch
+    sealed = read_record(manifest, Manifest, remedy=REMAKE)
+    _check_rows(prediction, sealed, read_record(trained_on[0].manifest, Manifest, remedy=REMAKE))
+    num_rows, batch = sealed.splits[prediction.split], prediction.spec.settings.evaluation.batch
     folder = prediction.parts
     make_folder(folder)
     rows = DatasetPlace(
@@ -94,22 +93,22 @@ def compute_parts(
             f"{folder} holds predictions of {rows_there} rows, expected the {num_rows} of the split; run the "
             "pipeline again, which predicts the rest"
         )
-    return {
-        "run": prediction.spec.run,
-        "rows": rows_there,
-        "parts": count_parts(num_rows, batch),
-        "classes": sealed["schema"]["classes"],
-        "skipped": sealed["skipped"],
-        "manifest_sha256": file_sha256(manifest),
-        "files": {model.name: file_sha256(model)},
-        "identity": prediction.document,
-        "action": action.record(),
-    }
+    return PredictionResult(
+        run=prediction.spec.run,
+        rows=rows_there,
+        parts=count_parts(num_rows, batch),
+        classes=sealed.schema.classes,
+        skipped=sealed.skipped,
+        manifest_sha256=file_sha256(manifest),
+        files={model.name: file_sha256(model)},
+        identity=dict(prediction.document),
+        action=action.record(),
+    )
 
 
-def _check_rows(prediction: Prediction, rows: dict[str, Any], trained_on: dict[str, Any]) -> None:
+def _check_rows(prediction: PredictionPlan, rows: Manifest, trained_on: Manifest) -> None:
     name, split = prediction.rows.name, prediction.split
-    found, expected = columns_of(rows["schema"]), columns_of(trained_on["schema"])
+    found, expected = columns_of(encode(rows.schema)), columns_of(encode(trained_on.schema))
     if "labels" not in found:
         expected.pop("labels", None)
     for column in expected.keys() | found.keys() - {"labels"}:
@@ -119,13 +118,13 @@ def _check_rows(prediction: Prediction, rows: dict[str, Any], trained_on: dict[s
                 f"{name}: column {column} is {one}, expected {other} as in the data that {prediction.spec.title} was "
                 "trained on; predict rows of the same columns"
             )
-    if not rows["splits"][split]:
+    if not rows.splits[split]:
         raise DataError(
             f"{name}: its {split} split has no rows, expected one at least; predict another split"
         )
 
 
-def _needs_ranks(project: Project, prediction: Prediction, missing: Sequence[int]) -> bool:
+def _needs_ranks(project: Project, prediction: PredictionPlan, missing: Sequence[int]) -> bool:
     settings = prediction.spec.settings
     if not predicts_on_ranks(prediction.spec, project.runtime):
         return False
@@ -134,43 +133,33 @@ def _needs_ranks(project: Project, prediction: Prediction, missing: Sequence[int
 
 
 def _on_ranks(
-    project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
+    project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
     rows: DatasetPlace, missing: Sequence[int], log: Path,
 ) -> None:  # fmt: skip
-    run, layout, runtime = prediction.spec, project.layout.declared, project.runtime
-    work = layout.work(f"{run.run}-prediction-{prediction.id}")
-    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
-    make_folder(work)
-    if run.settings.nodes > 1:  # which all see the store, and may not see the results
-        model = Path(shutil.copy(model, work))
-    spec = PredictionSpec(
-        run=run.run,
-        name=run.name,
-        model_class=run.model_class,
-        settings=run.settings,
-        model=model,
-        datasets=tuple(trained_on),
-        rows=rows,
-        split=prediction.split,
-        parts=tuple(missing),
-        folder=prediction.parts,
-        work=work,
-        rank_logs=layout.logs_of_parts("predict", f"{run.run}-{prediction.id}"),
-        verify=runtime.verify,
-        oversubscribe=runtime.oversubscribe,
-        rendezvous_timeout_s=runtime.rendezvous_timeout_s,
-        geometry=ActualGeometry(nodes=run.settings.nodes, devices=run.settings.devices),
-    )
-    try:
-        training.start_ranks(
-            project, run, spec, work / "rank.json", log, training.python_of(project, run, {})
+    run = prediction.spec
+    rank_logs = project.layout.declared.logs_of_parts("predict", f"{run.run}-{prediction.id}")
+    with training.own_work(project, f"{run.run}-prediction-{prediction.id}") as work:
+        action = Predict(
+            model=training.seen_by_all(model, run.settings, work),
+            rows=rows,
+            split=prediction.split,
+            parts=tuple(missing),
+            folder=prediction.parts,
         )
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        task = training.rank_task(
+            run,
+            action,
+            datasets=trained_on,
+            work=work,
+            rank_logs=rank_logs,
+            runtime=project.runtime,
+        )
+        python = training.python_of(project, run, {})
+        training.start_ranks(project, task, work / "rank.json", log, python)
 
 
 def _here(
-    project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
+    project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
     rows: DatasetPlace, missing: Sequence[int],
 ) -> None:  # fmt: skip
     import torch

@@ -1,30 +1,29 @@
 """The job that writes the parts of a prediction as one file."""
 
 import shutil
-from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
-from shardline.config.predictions import Prediction
+from msgspec import structs
+
+from shardline.config.plans import PredictionPlan
+from shardline.config.project import Project
 from shardline.core.digests import file_sha256
-from shardline.core.files import read_json, write_json
-from shardline.core.seals import seal
+from shardline.core.files import write_json
 from shardline.data.prediction_parts import part_file
-from shardline.pipeline.common import REMAKE, find_run, of_this_identity
+from shardline.pipeline.common import REMAKE, only
+from shardline.records.base import read_record, sealed
+from shardline.records.runs import PredictionResult
 
 
-def write_predictions(
-    config: Mapping[str, Any], run_id: str, prediction_id: str, record: str, file: str, described: str,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def write_predictions(project: Project, record: str, file: str, described: str) -> None:
     """Write the parts of a prediction as one file, see `write_file`."""
-    project, _ = find_run(config, run_id, rows)
-    prediction = of_this_identity(project.predictions, prediction_id)
-    document = read_json(Path(record), remedy=REMAKE)
-    write_file(prediction, document, Path(file), Path(described))
+    document = read_record(Path(record), PredictionResult, remedy=REMAKE)
+    write_file(only(project.predictions), document, Path(file), Path(described))
 
 
-def write_file(prediction: Prediction, record: dict[str, Any], file: Path, described: Path) -> None:
+def write_file(
+    prediction: PredictionPlan, record: PredictionResult, file: Path, described: Path
+) -> None:
     """Write the parts of a prediction as one file, and what it was made from beside it; the parts go.
 
     Args:
@@ -37,22 +36,22 @@ def write_file(prediction: Prediction, record: dict[str, Any], file: Path, descr
     folder = prediction.parts
     source = prediction.rows.source
     about = {
-        "run": record["run"],
-        "model_sha256": record["files"]["model.safetensors"],
+        "run": record.run,
+        "model_sha256": record.files["model.safetensors"],
         "rows": prediction.rows.id,
         "source": prediction.rows.document["source"],
         "split": prediction.split,
-        "classes": record["classes"],
-        "skipped_rows": record["skipped"]["count"],
+        "classes": record.classes,
+        "skipped_rows": record.skipped.count,
         "prediction": prediction.id,
     }
     write_predictions(
         file,
-        [part_file(folder, part) for part in range(record["parts"])],
-        classes=record["classes"],
+        [part_file(folder, part) for part in range(record.parts)],
+        classes=record.classes or [],
         names=() if source.get("id_column") else source.get("names", ()),
         about=about,
     )
-    files = {**record["files"], file.name: file_sha256(file)}
-    write_json(described, seal({**record, "files": files}))
+    files = {**record.files, file.name: file_sha256(file)}
+    write_json(described, sealed(structs.replace(record, files=files)))
     shutil.rmtree(folder, ignore_errors=True)

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
-from shardline.config.load import load_project
+from shardline.config.current_identity import recheck_report
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.pipeline import invocation
-from shardline.pipeline.common import check_environment, of_this_identity
+from shardline.pipeline.common import check_environment
 from shardline.provenance.actions import Action
 from shardline.records.acceptances import ACCEPTED
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from shardline.report import TableEntry
 
 
-def report(
-    config: Mapping[str, Any], page: str, crate: str, inputs: Mapping[str, Sequence[str]]
-) -> None:
+def report(project: Project, page: str, crate: str, inputs: Mapping[str, Sequence[str]]) -> None:
     """Write the report over all runs of the present table: page, data, table and crate, side by side.
 
     Args:
@@ -29,8 +27,7 @@ def report(
         inputs: `runs`, `identities`, `metrics`, `evaluations` and `provenances`, in one order,
             the `manifests` that are there, and `datasets` (their provenances).
     """
-    project = load_project(config)
-    of_this_identity({project.report.parent.name: project}, Path(page).parent.name)
+    recheck_report(project, Path(page).parent.name)
     write(project, Path(page), Path(crate), inputs)
 
 
@@ -57,7 +54,7 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
             evaluation=evaluation,
             provenance=provenance,
             accepted=accepted if (accepted := run.with_name(ACCEPTED)).exists() else None,
-            asked=_asked(project, of_this_identity(evaluated, evaluation.stem)),
+            asked=_asked(project, evaluated[evaluation.stem]),
         )
         for run, identity, metrics, evaluation, provenance in each
     ]
@@ -93,7 +90,7 @@ def _title(project: Project) -> str:
     return str(title or project.workdir.name)
 
 
-def _asked(project: Project, run: Run) -> "TableEntry":
+def _asked(project: Project, run: RunPlan) -> "TableEntry":
     from shardline.report import TableEntry
 
     notes = [project.notes[name] for name in run.names if name in project.notes]

@@ -1,72 +1,71 @@
 """The jobs around a run's training: resolve it, evaluate it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardline.config.current_identity import recheck_evaluation, recheck_training
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.run_spec import DatasetPlace
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
-from shardline.core.seals import seal
-from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
+from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.evaluating import evaluate_on_ranks, needs_ranks
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
+from shardline.records.base import read_record, sealed
+from shardline.records.runs import EvaluationResult, HeadlineValue, TrainingProvenance
 
 
-def resolve_run(
-    config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def resolve_run(project: Project, run_json: str, identity_json: str) -> None:
     """Write a run's resolved settings and its identity document.
 
     Args:
-        rows: see `find_run`.
+        project: the run's part of it.
     """
-    action = Action(id=f"resolve_run/{run_id}")
-    project, run = find_run(config, run_id, rows)
+    run = only(project.runs)
+    action = Action(id=f"resolve_run/{run.id}")
+    recheck_training(project, run)
     # to the letter: its digest is its address
     write_bytes(Path(identity_json), json_bytes(run.document))
-    write_json(Path(run_json), describe_run(project, run, action))
+    write_json(Path(run_json), sealed(describe_run(project, run, action)))
 
 
-def evaluate(
-    config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Inputs,
-    *, rows: Collection[str] | None = None, log: Path | None = None,
-) -> None:  # fmt: skip
+def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | None = None) -> None:
     """Evaluate a sealed model; for a script, take the script's own evaluation.
 
     Args:
-        rows: see `find_run`.
+        project: the run's part of it.
         log: the job's, for ranks; without one this process alone evaluates.
     """
-    evaluation_id = Path(evaluation).stem
-    action = Action(id=f"evaluate/{run_id}/{evaluation_id}")
-    project, run = find_run(config, run_id, rows)
-    run = project.evaluated(run_id, evaluation_id) or run
-    of_this_identity({run.evaluation_id: run}, evaluation_id)
+    run = only(project.runs)
+    action = Action(id=f"evaluate/{run.id}/{run.evaluation_id}")
+    recheck_evaluation(project, run)
     check_environment(project, run.evaluation_document)
     files, places = files_of(run, inputs), places_of(run, inputs)
     if is_script(run.model_class):
         result = _take_over(run, files, places)
     else:
         result = _evaluate(project, run, files, places, log)
-    document = {"run": run.id, **result, "identity": run.evaluation_document}
-    write_json(Path(evaluation), seal({**document, "action": action.record()}))
+    document = EvaluationResult(
+        **{**result, "run": run.id, "headline": HeadlineValue(**result["headline"])},
+        identity=run.evaluation_document,
+        action=action.record(),
+    )
+    write_json(Path(evaluation), sealed(document))
 
 
 def _take_over(
-    run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
+    run: RunPlan, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
 ) -> dict[str, Any]:
     from shardline.training.script_outputs import evaluation_of
 
     return evaluation_of(
-        read_json(files["provenance"], remedy=REMAKE),
+        read_record(files["provenance"], TrainingProvenance, remedy=REMAKE).training,
         read_json(datasets[0].manifest, remedy=REMAKE),
         run.settings.evaluation,
         run.name,
@@ -74,7 +73,7 @@ def _take_over(
 
 
 def _evaluate(
-    project: Project, run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace],
+    project: Project, run: RunPlan, files: Mapping[str, Path], datasets: Sequence[DatasetPlace],
     log: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     if log and needs_ranks(project, run, datasets):
@@ -85,7 +84,7 @@ def _evaluate(
 
 
 def _evaluate_here(
-    project: Project, run: Run, model: Path, datasets: Sequence[DatasetPlace]
+    project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace]
 ) -> dict[str, Any]:
     import torch
 
@@ -93,10 +92,9 @@ def _evaluate_here(
 
     torch.set_num_threads(1)  # as on each rank: their number changes the last bits of sums
     # `run.json` may be older than the place of the class, and than a setting
-    spec = RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
     watch(project, run)
     result = evaluate_model(
-        spec,
+        run.spec,
         model_file=model,
         datasets=datasets,
         verify=project.runtime.verify,

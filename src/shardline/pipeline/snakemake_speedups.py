@@ -4,8 +4,6 @@ import atexit
 import functools
 import gc
 import inspect
-from collections.abc import Iterable
-from types import FunctionType
 from typing import Any
 
 
@@ -31,13 +29,15 @@ def end() -> None:
     gc.enable()
 
 
-def keep_signatures(functions: Iterable[Any], namespace: dict[str, Any]) -> None:
-    """Keep the signatures of functions, which Snakemake inspects twice for each call.
+def with_signature(function: Any) -> Any:
+    """Return a function whose signature, which Snakemake inspects twice for each call, is known."""
+    kept = functools.partial(function)
+    kept.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return kept
 
-    Args:
-        functions: among other things.
-        namespace: of the Snakefile; functions that others have defined stay as they are.
-    """
-    for function in functions:
-        if isinstance(function, FunctionType) and function.__globals__ is namespace:
-            function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+
+def keep_signatures(functions: Any) -> None:
+    """Keep the signatures of an object's public methods."""
+    for name in dir(type(functions)):
+        if not name.startswith("_"):
+            setattr(functions, name, with_signature(getattr(functions, name)))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardline.config.plans import pointer
 from shardline.config.project import Project
-from shardline.config.run import pointer
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, renamed_when_complete, write_bytes
 
@@ -187,6 +187,13 @@ def results_of(project: Project) -> Iterator[Path]:
         project.report.with_name(name) for name in ("index.html", "report.json", "runs.csv")
     )
     yield project.crate
+
+
+def storage_of(workflow: Any) -> Storage | None:
+    """Return the default storage of a Snakemake workflow; None where declared files are on this disk."""
+    provider = workflow.storage_registry.default_storage_provider
+    prefix = workflow.storage_settings.default_storage_prefix
+    return Storage(provider, prefix, Path.cwd()) if provider else None
 
 
 def logs_of(project: Project) -> Iterator[Path]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.redaction import mask
@@ -45,7 +45,7 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, An
     ]
 
 
-def _notes(run: Run) -> Iterator[str]:
+def _notes(run: RunPlan) -> Iterator[str]:
     yield from (one.sentence for one in warnings_on(run))
     try:
         training = read_json(run.folder / "provenance.json", remedy="")["training"]
@@ -55,12 +55,12 @@ def _notes(run: Run) -> Iterator[str]:
         pass  # not trained yet, by a script, or damaged
 
 
-def _cause(run: Run) -> str:
+def _cause(run: RunPlan) -> str:
     failure = failure_of(run)
     return mask(failure.sentence) if failure else ""
 
 
-def _headline(run: Run) -> str:
+def _headline(run: RunPlan) -> str:
     """Return the headline metric of a run's evaluation; "" where there is none that can be read."""
     try:
         headline = read_json(run.evaluation, remedy="")["headline"]
@@ -69,7 +69,7 @@ def _headline(run: Run) -> str:
         return ""
 
 
-def _logs(project: Project, run: Run) -> list[str]:
+def _logs(project: Project, run: RunPlan) -> list[str]:
     """Return the logs of the jobs that a run needs for itself alone."""
     layout = project.layout.declared
     jobs = (

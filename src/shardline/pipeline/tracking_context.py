@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardline import __version__
+from shardline.config.plans import RunPlan
 from shardline.config.resolved import as_plain
-from shardline.config.run import Run
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
@@ -16,7 +16,7 @@ from shardline.tracking import TrackingContext
 
 
 def tracking_context_of(
-    run: Run, store: Path, work: Path, *, datasets: Sequence[DatasetPlace], model: str
+    run: RunPlan, store: Path, work: Path, *, datasets: Sequence[DatasetPlace], model: str
 ) -> TrackingContext:
     """Return what trackers get of a training."""
     ids = ", ".join(part.dataset.id for part in run.parts)

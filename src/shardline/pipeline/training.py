@@ -3,67 +3,51 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from msgspec import convert, structs, to_builtins
+from msgspec import structs
 
 from shardline.checkpoints.folder import last_step, prune_sealed
-from shardline.config.geometry import ActualGeometry, PlannedGeometry
+from shardline.config.current_identity import recheck_training
+from shardline.config.geometry import PlannedGeometry
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
-from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
-from shardline.core.files import make_folder, write_bytes
+from shardline.core.errors import CrashLoop, LaunchError, ShardlineError, Stopped
+from shardline.core.files import make_folder
 from shardline.core.machine import num_cpus, num_gpus
-from shardline.environments.of_script import built_on_nodes, python_of_script
-from shardline.environments.on_rank import MODULES
-from shardline.environments.python import python_of_ranks
-from shardline.pipeline.common import find_run
+from shardline.environments.installed import MODULES
+from shardline.environments.python import built_on_nodes, python_of_ranks, python_of_script
+from shardline.pipeline.common import only
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import write_watched_files
-from shardline.supervision.attempts import attempted, read_attempts
+from shardline.supervision.attempts import attempted, only_one, read_attempts
 from shardline.supervision.retries import check_retry, crash_loop, log_of_attempt
-from shardline.supervision.run_lock import only_one
-from shardline.training.rank_spec import (
-    PROGRAMS,
-    AnySpec,
+from shardline.training.rank_task import (
     FirstSteps,
-    PreflightSpec,
+    Preflight,
     RankRuntime,
-    RankSpec,
-    write_spec,
+    RankTask,
+    Train,
+    read_run,
+    write_task,
 )
 
 
-class OnRanks(Protocol):
-    """What starting ranks needs of a run."""
-
-    @property
-    def id(self) -> str: ...  # noqa: D102
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def settings(self) -> RunSettings: ...  # noqa: D102
-
-
-def train(
-    config: Mapping[str, Any], run_id: str, log: Path, model: str, inputs: Inputs,
-    *, attempt: int = 1, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: int = 1) -> None:
     """Start a run's ranks and wait until they have sealed it.
 
     Args:
+        project: the run's part of it.
         model: where the sealed model is to be; metrics and provenance go beside it.
         inputs: `spec` and `manifest`.
         attempt: Snakemake's number of the attempt, from 1.
-        rows: see `find_run`.
 
     Raises:
         CrashLoop: a retry that could only end as those before it did.
@@ -73,18 +57,15 @@ def train(
     from shardline.pipeline.tracking_context import tracking_context_of
     from shardline.tracking import tracked
 
-    project, run = find_run(config, run_id, rows)
+    run = only(project.runs)
+    recheck_training(project, run)
     runtime, layout = project.runtime, project.layout.declared
     work = layout.work(run.id)
     make_folder(work)
-    # what is sealed holds no name, nor the command line that it records
-    write_bytes(work / NAME_FILE, run.name.encode())
     write_watched_files(project, run)
-    spec = structs.replace(
-        _rank_spec(project, run, inputs, work, "train", results=Path(model).parent),
-        tracking=tuple(runtime.tracking),
-    )
-    context = tracking_context_of(run, layout.store, work, datasets=spec.datasets, model=model)
+    task, action = _training_task(project, run, inputs, work, "train", results=Path(model).parent)
+    action = structs.replace(action, tracking=tuple(runtime.tracking))
+    context = tracking_context_of(run, layout.store, work, datasets=task.datasets, model=model)
     python = python_of(project, run, inputs)
     known = _scheduled(os.environ)
     known["retry"] += attempt - 1
@@ -100,9 +81,9 @@ def train(
                 tracked(runtime.tracking, context),
                 _log_kept(log, log_of_attempt(logs, number)),
             ):
-                spec = structs.replace(spec, attempt=number)
+                task = structs.replace(task, action=structs.replace(action, attempt=number))
                 path = work / "attempts" / str(number) / "rank.json"
-                start_ranks(project, run, spec, path, log, python, saves=True)
+                start_ranks(project, task, path, log, python, saves=True)
         except ShardlineError as error:
             _requeue_or_stop(error, work)
             raise
@@ -127,89 +108,123 @@ def _prune(work: Path, model: Path, runtime: Runtime, *, is_in_place: bool) -> N
         prune_sealed(work / "checkpoints", keep if is_in_place or keep != "none" else "last")
 
 
-def train_first_steps(
-    config: Mapping[str, Any], run_id: str, steps: int, log: Path, output: str,
-    inputs: Inputs, *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def train_first_steps(project: Project, steps: int, log: Path, output: str, inputs: Inputs) -> None:
     """Train a run's first steps, write the metrics of each, and keep nothing else.
 
     Args:
+        project: the run's part of it.
         steps: optimiser steps.
         inputs: `spec` and `manifest`.
-        rows: see `find_run`.
 
     Raises:
         RankError: a rank failed.
     """
-    project, run = find_run(config, run_id, rows)
-    work = project.layout.declared.work(f"{run.id}-first-steps")
-    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
-    make_folder(work)
-    write_bytes(work / NAME_FILE, run.name.encode())
-    spec = _rank_spec(project, run, inputs, work, "train_first_steps", results=Path(output).parent)
-    saves = structs.replace(spec.runtime.checkpoint, every_steps=0, every_min=0.0)
-    runtime = structs.replace(
-        spec.runtime, checkpoint=saves, log_every_steps=1, ledger=False, watch_reads="off"
-    )
-    first = FirstSteps(num_steps=steps, metrics=Path(output))
-    spec = structs.replace(spec, runtime=runtime, first_steps=first)
-    try:
+    run = only(project.runs)
+    recheck_training(project, run)
+    with own_work(project, f"{run.id}-first-steps") as work:
+        task, action = _training_task(
+            project, run, inputs, work, "train_first_steps", results=Path(output).parent
+        )
+        saves = structs.replace(task.runtime.checkpoint, every_steps=0, every_min=0.0)
+        runtime = structs.replace(
+            task.runtime, checkpoint=saves, log_every_steps=1, ledger=False, watch_reads="off"
+        )
+        first = FirstSteps(num_steps=steps, metrics=Path(output))
+        action = structs.replace(action, first_steps=first)
+        task = structs.replace(task, runtime=runtime, action=action)
         python = python_of(project, run, inputs)
-        start_ranks(project, run, spec, work / "rank.json", log, python)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        start_ranks(project, task, work / "rank.json", log, python)
 
 
-def train_again(
-    config: Mapping[str, Any], run_id: str, number: int, log: Path, model: str, inputs: Inputs,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def train_again(project: Project, number: int, log: Path, model: str, inputs: Inputs) -> None:
     """Train a run once more beside its result, without trackers.
 
     Args:
+        project: the run's part of it.
         number: of the rerun; one that was cut off continues from its training checkpoint.
         model: where the model is to be; metrics and provenance go beside it.
         inputs: `spec` and `manifest`.
-        rows: see `find_run`.
 
     Raises:
         RankError: a rank failed.
     """
-    project, run = find_run(config, run_id, rows)
+    run = only(project.runs)
+    recheck_training(project, run)
     work = project.layout.declared.work(f"{run.id}-rerun-{number}")
     make_folder(work)
-    write_bytes(work / NAME_FILE, run.name.encode())
-    spec = _rank_spec(project, run, inputs, work, "train_again", results=Path(model).parent)
-    runtime = structs.replace(spec.runtime, watch_reads="off")
+    task, action = _training_task(
+        project, run, inputs, work, "train_again", results=Path(model).parent
+    )
+    runtime = structs.replace(task.runtime, watch_reads="off")
     with only_one(work, run.id), attempted(work) as attempt:
-        spec = structs.replace(spec, runtime=runtime, attempt=attempt)
+        action = structs.replace(action, attempt=attempt)
+        task = structs.replace(task, runtime=runtime, action=action)
         path = work / "attempts" / str(attempt) / "rank.json"
-        start_ranks(project, run, spec, path, log, python_of(project, run, inputs), saves=True)
+        start_ranks(project, task, path, log, python_of(project, run, inputs), saves=True)
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _rank_spec(
-    project: Project, run: Run, inputs: Inputs, work: Path, rule: str, *, results: Path
-) -> RankSpec:
-    """Return the spec of any training's ranks."""
-    named, environment = files_of(run, inputs), run.environment
-    given = inputs.get("script_environment")
-    return RankSpec(
-        run_json=named["spec"],
-        # the file is of the first run with this identity, and the class may have moved since
-        model_class=run.model_class,
-        data=run.settings.data,
-        datasets=places_of(run, inputs),
-        work=work,
+def _training_task(
+    project: Project, run: RunPlan, inputs: Inputs, work: Path, rule: str, *, results: Path
+) -> tuple[RankTask, Train]:
+    """Return what the ranks of any training are given, and its action."""
+    run_json, given = files_of(run, inputs)["spec"], inputs.get("script_environment")
+    action = Train(
+        run_json=run_json,
         results=results,
-        rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
-        runtime=convert(to_builtins(project.runtime), RankRuntime),
         set_by_row=tuple(run.set_by_row),
         script_python=python_of_script(
             project, run, str(given) if given else None, modules=work / MODULES
         ),
-        script_environment=built_on_nodes(environment, project.layout),
+        script_environment=built_on_nodes(run.environment, project.layout),
     )
+    # the file is of the first run with this identity: since then classes may have moved, and workers be others
+    environment = read_run(run_json).environment
+    task = rank_task(
+        structs.replace(run.spec, environment=environment),
+        action,
+        datasets=places_of(run, inputs),
+        work=work,
+        rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
+        runtime=project.runtime,
+    )
+    return task, action
+
+
+def rank_task(
+    run: RunSpec, action: Any, *, datasets: Sequence[DatasetPlace] = (), work: Path,
+    rank_logs: Path, runtime: Runtime,
+) -> RankTask:  # fmt: skip
+    """Return what ranks are given; see `RankTask` for the arguments.
+
+    Args:
+        runtime: the profile's, of which ranks read a part.
+    """
+    return RankTask(
+        run=run,
+        action=action,
+        datasets=tuple(datasets),
+        work=work,
+        rank_logs=rank_logs,
+        runtime=RankRuntime.of(runtime),
+    )
+
+
+@contextmanager
+def own_work(project: Project, name: str) -> Iterator[Path]:
+    """Give ranks that keep nothing a folder in the store for as long as they work."""
+    work = project.layout.declared.work(name)
+    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
+    make_folder(work)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def seen_by_all(model: Path, settings: RunSettings, work: Path) -> Path:
+    """Return a file that all nodes see: they see the store, and may not see the results."""
+    return Path(shutil.copy(model, work)) if settings.nodes > 1 else model
 
 
 @contextmanager
@@ -241,32 +256,26 @@ def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
         leave_to_slurm(os.environ)
 
 
-def run_preflight(
-    config: Mapping[str, Any], run_id: str, log: Path, output: str, inputs: Inputs,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def run_preflight(project: Project, log: Path, output: str, inputs: Inputs) -> None:
     """Run the preflight check of a run's ranks alone, and write its report.
 
     Args:
+        project: the run's part of it.
         inputs: `environment`, where `runtime.environment` has one.
-        rows: see `find_run`.
     """
-    project, run = find_run(config, run_id, rows)
-    settings = run.settings
-    work = project.layout.declared.work(f"{run.id}-preflight")
+    run = only(project.runs)
+    layout = project.layout.declared
+    work = layout.work(f"{run.id}-preflight")
     make_folder(work)
-    spec = PreflightSpec(
-        run=run.id,
-        accelerator=settings.accelerator,
+    task = rank_task(
+        run.spec,
+        Preflight(output=Path(output)),
         work=work,
-        rank_logs=project.layout.declared.logs_of_parts("run_preflight", run.id),
-        output=Path(output),
-        oversubscribe=project.runtime.oversubscribe,
-        rendezvous_timeout_s=project.runtime.rendezvous_timeout_s,
-        geometry=ActualGeometry(nodes=settings.nodes, devices=settings.devices),
+        rank_logs=layout.logs_of_parts("run_preflight", run.id),
+        runtime=project.runtime,
     )
     python = python_of(project, run, inputs)
-    start_ranks(project, run, spec, work / "preflight.json", log, python)
+    start_ranks(project, task, work / "rank.json", log, python)
 
 
 def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
@@ -281,25 +290,26 @@ def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
     if allocation is None:
         return {"job": env.get("AZUREML_RUN_ID"), "retry": 0}
     return {
-        "job": allocation.job_id, "queue_s": allocation.queue_s, "started": allocation.started,
+        "job": allocation.job_id, "queue_s": allocation.queue_s,
+        "started": allocation.began if allocation.is_own else None,
         "retry": allocation.restarts if allocation.is_own else 0,
     }  # fmt: skip
 
 
-def python_of(project: Project, run: OnRanks, inputs: Inputs) -> tuple[str, ...]:
+def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple[str, ...]:
     """Return the words that start Python for a run's ranks."""
     gpus, given = run.settings.accelerator == "gpu", inputs.get("environment")
     return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)
 
 
 def start_ranks(
-    project: Project, run: OnRanks, spec: AnySpec, path: Path, log: Path,
+    project: Project, task: RankTask, path: Path, log: Path,
     python: Sequence[str], *, saves: bool = False,
 ) -> None:  # fmt: skip
     """Start the ranks by the profile's launcher, and wait until they have ended.
 
     Args:
-        spec: what they are given, but for the geometry that is there.
+        task: what they are given, but for the geometry that is there.
         path: where it is written, in the store, which all nodes see.
         saves: whether they have something to save when they are asked to stop.
     """
@@ -307,12 +317,13 @@ def start_ranks(
     from shardline.launch.start import find_geometry, prepare_start
     from shardline.supervision.supervisor import run_ranks
 
+    run = task.run
     planned = PlannedGeometry.of(run.settings)
     # in a scaling study a rank has as many CPUs at every size
     cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
     actual = find_geometry(
         run.settings,
-        run=run.name,
+        run=run.title,
         runtime=project.runtime,
         env=os.environ,
         num_cpus=cpus,
@@ -323,17 +334,17 @@ def start_ranks(
             "elastic: %s take over the work of the planned %d x %d",
             *(actual, planned.nodes, planned.devices),
         )
-    write_spec(path, structs.replace(spec, geometry=actual))
-    program = PROGRAMS[type(spec)]
+    write_task(path, structs.replace(task, geometry=actual))
+    own = [str(task.action.run_json)] if isinstance(task.action, Train) else []
     start = prepare_start(
-        ["-m", f"shardline.training.{program}", str(path)],
+        ["-m", "shardline.training.rank", str(path)],
         run_id=run.id,
         geometry=actual,
         accelerator=run.settings.accelerator,
         runtime=project.runtime,
         env=os.environ,
         num_cpus=cpus,
-        files=_read_by(spec),
+        files=[*own, *(str(one.manifest) for one in task.datasets)],
         python=python,
     )
     logging.info("%s", start.summary)
@@ -342,11 +353,11 @@ def start_ranks(
         start.command,
         env=start.env,
         log=log,
-        work=spec.work,
-        title=run.name,
+        work=task.work,
+        title=run.title,
         ranks=start.plan.ranks,
         grace_s=project.runtime.stop_grace_s if saves else 0.0,
-        watch=_deadline(project.runtime, spec.work) if saves else None,
+        watch=_deadline(project.runtime, task.work) if saves else None,
         monitor=run.settings.checkpoint.monitor,
     )
 
@@ -358,10 +369,3 @@ def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
     started = read_attempts(work)[-1].started_s
     times = partial(end_of_job, os.environ, started=started, walltime_min=runtime.walltime_min)
     return partial(watch_deadline, end_of_job=times, margin_s=runtime.stop_margin_s)
-
-
-def _read_by(spec: AnySpec) -> list[str]:
-    if isinstance(spec, PreflightSpec):
-        return []
-    own = [str(spec.run_json)] if isinstance(spec, RankSpec) else []
-    return [*own, *(str(one.manifest) for one in spec.datasets)]

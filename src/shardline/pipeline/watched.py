@@ -4,26 +4,24 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardline.config.argument_paths import opted_out
-from shardline.config.dataset import Dataset
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
-from shardline.config.script_files import files_that_count
+from shardline.config.script_files import files_that_count, opted_out
 from shardline.identity import counted_files, watch_reads
 
 
-def watch(project: Project, of: Dataset | Run) -> None:
+def watch(project: Project, of: DatasetPlan | RunPlan) -> None:
     """Watch what a dataset's source, or a run's model, reads from here on in this process."""
     mode = project.runtime.watch_reads
     if mode == "off":
         return
     files, folders = map(str, _files_of(project, of)), map(str, _folders_of(project, of))
     known = counted_files.counted(project.workdir, files, folders)
-    remedy = watch_reads.MODEL_REMEDY if isinstance(of, Run) else watch_reads.SOURCE_REMEDY
+    remedy = watch_reads.MODEL_REMEDY if isinstance(of, RunPlan) else watch_reads.SOURCE_REMEDY
     watch_reads.start(watch_reads.Watch(known=known, mode=mode, remedy=remedy))
 
 
-def write_watched_files(project: Project, run: Run, work: Path | None = None) -> None:
+def write_watched_files(project: Project, run: RunPlan, work: Path | None = None) -> None:
     """Write the list of files that a run's ranks may read without a report.
 
     Args:
@@ -48,8 +46,8 @@ def end_watch() -> None:
         logging.warning("%s", warning)
 
 
-def _files_of(project: Project, of: Dataset | Run) -> Iterator[Path]:
-    if isinstance(of, Run):
+def _files_of(project: Project, of: DatasetPlan | RunPlan) -> Iterator[Path]:
+    if isinstance(of, RunPlan):
         for part in of.parts:
             yield from _files_of(project, part.dataset)
         for path in of.code_paths.values():
@@ -67,8 +65,8 @@ def _files_of_code(project: Project, path: str) -> Iterator[Path]:
         yield from code.files
 
 
-def _folders_of(project: Project, of: Dataset | Run) -> list[Path]:
-    if isinstance(of, Run):
+def _folders_of(project: Project, of: DatasetPlan | RunPlan) -> list[Path]:
+    if isinstance(of, RunPlan):
         work = project.layout.work(of.id)
         folders = [one for part in of.parts for one in _folders_of(project, part.dataset)]
         return [*folders, *opted_out(of.settings, project.layout), of.folder, work]

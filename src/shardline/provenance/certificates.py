@@ -15,36 +15,39 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import check_seal, seal
 from shardline.identity import CodeIndex
+from shardline.identity.shipped_code import meaning
+from shardline.records.base import encode
+from shardline.records.runs import Installed, TrainingProvenance
 
 FOLDER = ResultsLayout(root=Path()).certificates  # from the project's folder, as it is sealed
 
 
-def identify(provenance: Mapping[str, Any]) -> dict[str, Any]:
+def identify(provenance: TrainingProvenance) -> dict[str, Any]:
     """Return what a certificate holds for, as a training's provenance tells it.
 
     Returns:
         `code` (digest of the training code), `environment` (`python`, `torch` and the digest of all
         `packages`), `machine` (models of the devices), `launcher`, `world_sizes`.
     """
-    world = provenance["world"]
+    world = provenance.world
     return {
-        **_fitting(provenance),
-        "machine": sorted({rank["device_name"] for rank in world["ranks"]}),
-        "launcher": world["launcher"],
-        "world_sizes": [world["world_size"]],
+        **_fitting(provenance.environment),
+        "machine": sorted({rank["device_name"] for rank in world.ranks or []}),
+        "launcher": world.launcher,
+        "world_sizes": [world.world_size],
     }
 
 
-def _fitting(sources: Mapping[str, Any]) -> dict[str, Any]:
+def _fitting(found: Installed) -> dict[str, Any]:
     """Return the part that must be the same in a certificate and in a training that it fits."""
-    code, _ = CodeIndex(()).closure("shardline.training.fit")
-    found = sources["environment"]
+    index = CodeIndex(())
+    files = {name: index.find(name) for name in index.closure("shardline.training.fit")[0]}
     return {
-        "code": digest(code),
+        "code": digest({name: meaning(file.read_bytes()) for name, file in files.items() if file}),
         "environment": {
-            "python": found["python"],
-            "torch": found["packages"].get("torch"),
-            "packages": digest(found),
+            "python": found.python,
+            "torch": (found.packages or {}).get("torch"),
+            "packages": digest(encode(found)),
         },
     }
 
@@ -69,7 +72,7 @@ def find_certificate(sources: Mapping[str, Any]) -> dict[str, Any] | None:
     paths = list(FOLDER.glob("resume-*.json"))
     if not paths:
         return None  # the code is parsed only where it is asked for
-    wanted, found = _fitting(sources), []
+    wanted, found = _fitting(Installed(**sources["environment"])), []
     for path in paths:
         try:
             document = read_json(path, remedy="drill again")

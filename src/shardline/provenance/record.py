@@ -6,11 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from shardline.config.run_spec import RunSpec
 from shardline.core.files import utc_stamp
 from shardline.core.git import git_state
 from shardline.core.world import World
 from shardline.environments.installed import observe
+from shardline.records.runs import (
+    DatasetRef,
+    MixedDataset,
+    RanksOfTraining,
+    Training,
+    TrainingProvenance,
+)
 
 _PACKAGES = (
     "shardline",
@@ -52,10 +61,10 @@ def now() -> str:
 def make_provenance(
     spec: RunSpec, *, sources: Mapping[str, Any], world: World,
     preflight: Mapping[str, Any], manifests: Sequence[str], started: str, duration_s: float,
-    measured: Mapping[str, Any], training: Mapping[str, Any], tracking: Mapping[str, Any],
+    measured: Mapping[str, Any], training: Training, tracking: Mapping[str, Any],
     files: Mapping[str, str],
-) -> dict[str, Any]:  # fmt: skip
-    """Return the provenance document of one trained run.
+) -> TrainingProvenance:  # fmt: skip
+    """Return the provenance of one trained run.
 
     Args:
         manifests: checksum of the manifest of each dataset, in the order of `spec.datasets`.
@@ -64,37 +73,33 @@ def make_provenance(
         tracking: tracker -> where it shows the training.
     """
     ranks = preflight["ranks"]
-    return {
-        "run": spec.run,
-        "identity": spec.identity,
-        **_datasets(spec, manifests),
-        "files": dict(files),
-        "seed": spec.settings.seed,
-        "started": started,
-        "ended": now(),
-        "duration_s": round(duration_s, 3),
-        **measured,
-        "training": dict(training),
-        "tracking": dict(tracking),
-        "world": {
-            "world_size": world.world_size,
-            "nodes": world.num_nodes,
-            "launcher": world.launcher,
-            "backend": preflight["backend"],
-            "ranks": ranks,
-        },
-        "devices": [rank["device"] for rank in ranks],
-        "host": platform.node(),
-        **sources,
-    }
-
-
-def _datasets(spec: RunSpec, manifests: Sequence[str]) -> dict[str, Any]:
-    """Return what a training has read: of one dataset as before there were mixes."""
     read = [
-        {"id": key, "weight": weight, "manifest_sha256": digest}
+        MixedDataset(id=key, weight=weight, manifest_sha256=digest)
         for (key, weight), digest in zip(spec.datasets.items(), manifests, strict=True)
     ]
-    if len(read) > 1:
-        return {"datasets": read}
-    return {"dataset": {"id": read[0]["id"]}, "manifest_sha256": read[0]["manifest_sha256"]}
+    is_mix = len(read) > 1
+    return TrainingProvenance(
+        run=spec.run,
+        identity=spec.identity,
+        dataset=UNSET if is_mix else DatasetRef(id=read[0].id),
+        datasets=read if is_mix else UNSET,
+        manifest_sha256=UNSET if is_mix else read[0].manifest_sha256,
+        files=dict(files),
+        seed=spec.settings.seed,
+        started=started,
+        ended=now(),
+        duration_s=round(duration_s, 3),
+        **measured,
+        training=training,
+        tracking=dict(tracking),
+        world=RanksOfTraining(
+            world_size=world.world_size,
+            nodes=world.num_nodes,
+            launcher=world.launcher,
+            backend=preflight["backend"],
+            ranks=ranks,
+        ),
+        devices=[rank["device"] for rank in ranks],
+        host=platform.node(),
+        **sources,
+    )

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from shardline.core.errors import DataError
+from shardline.core.files import read_object
+from shardline.core.seals import seal
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -36,3 +38,17 @@ def decode(document: object, kind: type[_Record], *, where: Path | str, remedy: 
         raise DataError(
             f"{where} has not the form that the pipeline writes: {error}; {remedy}"
         ) from None
+
+
+def read_record(path: Path, kind: type[_Record], *, remedy: str) -> _Record:
+    """Return the record that a JSON file holds.
+
+    Raises:
+        DataError: it cannot be read, or has another form; ends with the remedy.
+    """
+    return decode(read_object(path, remedy=remedy), kind, where=path, remedy=remedy)
+
+
+def sealed(record: Record) -> dict[str, Any]:
+    """Return a record as plain values with their seal."""
+    return seal(encode(record))

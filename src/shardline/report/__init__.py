@@ -14,15 +14,15 @@ from shardline.config.studies import Study
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.core.visible import escaped, visible
-from shardline.report.document import describe, newest_of, summary_of
-from shardline.report.graph import workflow_graph
+from shardline.records.base import encode
+from shardline.records.reports import Report
+from shardline.report.document import describe, notes_on
 from shardline.report.images import choose_images, with_tokens
-from shardline.report.leaderboard import anchors_of, entries_of, rank
-from shardline.report.lineage import read_datasets
-from shardline.report.notes import notes_on
-from shardline.report.page import Report, render_page
-from shardline.report.run import TableEntry
-from shardline.report.sealed import RunFiles, read_run
+from shardline.report.leaderboard import Leaderboards
+from shardline.report.lineage import read_datasets, workflow_graph
+from shardline.report.page import render_page
+from shardline.report.reported import read_run, summary_of
+from shardline.report.sealed import RunFiles, TableEntry
 from shardline.report.table import write_csv
 
 __all__ = ["Report", "RunFiles", "TableEntry", "read_report", "write_report"]
@@ -56,25 +56,24 @@ def read_report(
             "the report was given no runs; expected at least one finished run: "
             "add a row to config/runs.tsv and run `snakemake` again"
         )
-    read = sorted(map(read_run, run_dirs), key=lambda run: run.key)
-    images = choose_images(read)
-    runs = [with_tokens(run, images) for run in read]
-    groups = rank(runs)
-    apart = entries_of([run for run in runs if not run.in_table], anchors_of(runs))
-    ordered = [entry.run for group in groups for entry in group.entries] + [e.run for e in apart]
-    datasets = read_datasets(ordered, manifests)
-    graph = workflow_graph(ordered, datasets, started)
+    read = [read_run(files) for files in run_dirs]
+    sealed = sorted((run for run, _ in read), key=lambda run: run.id)
+    images = choose_images(sealed)
+    boards = Leaderboards.of([with_tokens(run, images) for run in sealed])
+    datasets = read_datasets(boards.runs, manifests)
+    graph = workflow_graph(boards.runs, datasets, started)
     for dataset in datasets:
         dataset["actions"] = [summary_of(record) for record in dataset.pop("records", ()) if record]
-    document = describe(
-        groups, ordered,
-        generated_from=generated_from, project=project, newest=newest_of(ordered),
+    packages = {run.environment["sha256"]: found for run, found in read}
+    return describe(
+        boards,
+        generated_from=generated_from, project=project,
         **({"action": action} if action else {}), history=list(history),
-        notes=notes_on(ordered, datasets, images), workflow=graph, datasets=datasets,
-        studies=[asdict(study) for study in studies],
+        notes=notes_on(boards.runs, datasets, images), workflow=graph, datasets=datasets,
+        environments={digest: packages[digest] for digest in sorted(filter(None, packages))},
+        studies=[asdict(study) for study in studies], images=images.by_token,
         **({"outcomes": list(outcomes)} if outcomes else {}),
     )  # fmt: skip
-    return Report(groups=groups, apart=apart, studies=studies, images=images, document=document)
 
 
 def write_report(run_dirs: Sequence[RunFiles], target: Path, **options: Any) -> None:
@@ -89,7 +88,8 @@ def write_report(run_dirs: Sequence[RunFiles], target: Path, **options: Any) -> 
         DataError: as `read_report`, or a file cannot be written.
     """
     report = read_report(run_dirs, **options)
-    document = json.dumps(report.document, indent=1, ensure_ascii=False) + "\n"
-    write_bytes(target.with_name("report.json"), escaped(document).encode())
-    write_bytes(target.with_name("runs.csv"), visible(write_csv(report.document)).encode())
+    document = encode(report)
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    write_bytes(target.with_name("report.json"), escaped(text).encode())
+    write_bytes(target.with_name("runs.csv"), visible(write_csv(document)).encode())
     write_bytes(target, render_page(report).encode())

@@ -1,14 +1,13 @@
 """What the page needs to tell two chosen runs apart: only what differs between any of them, each once."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardline.core.intervals import t_quantile
-from shardline.core.nested import flatten
+from shardline.records.reports import ReportedRun
 from shardline.report.document import finite
-from shardline.report.leaderboard import Entry, Group
-from shardline.report.run import Run
+from shardline.report.leaderboard import Leaderboards
 
 _MAX_DEGREES = 60  # of freedom in the page's table; Student's t changes little beyond
 _ABSENT = -1
@@ -16,12 +15,14 @@ _DIGEST_SHOWN = 12
 _Keys = Mapping[tuple[str, ...], Any]
 
 
-def comparison(groups: Sequence[Group], entries: Sequence[Entry]) -> dict[str, Any]:
+def comparison(
+    boards: Leaderboards, environments: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """Return the data of the page's comparison.
 
     Args:
-        groups: The leaderboards, for the noise of what repeats.
-        entries: All runs, by whose order parts and runs are numbered.
+        boards: All runs, by whose order parts and runs are numbered.
+        environments: Installed packages by their digest.
 
     Returns:
         `parts`: by kind (`settings`, `data`, `code`, `environment`) the `keys` that differ between
@@ -30,20 +31,25 @@ def comparison(groups: Sequence[Group], entries: Sequence[Entry]) -> dict[str, A
         the leaderboard and, by kind, its row. `rows`: mean, sd and number over seeds.
         `t`: the 97.5 % quantile of Student's t by degrees of freedom, from 1.
     """
-    runs = [entry.run for entry in entries]
+    runs, entries = boards.runs, boards.entries
+    documents = {
+        "settings": [_settings(run) for run in runs],
+        "data": [_data(run) for run in runs],
+        "code": [_code(run) for run in runs],
+        "environment": [_environment(run, environments) for run in runs],
+    }
     parts, places = {}, []
-    for kind, read in _PARTS.items():
-        part, numbers = _part([read(run) for run in runs])
-        parts[kind] = part
+    for kind, found in documents.items():
+        parts[kind], numbers = _part(found)
         places.append(numbers)
-    rows = [row for group in groups for row in group.rows]
+    rows = [row for group in boards.groups for row in group.rows]
     row_of = {entry.anchor: index for index, row in enumerate(rows) for entry in row.entries}
     document = {
         "parts": parts,
         "runs": {
             entry.anchor: {
                 "title": entry.title,
-                "dataset": entry.run.dataset_id,
+                "dataset": entry.run.dataset,
                 "headline": [entry.run.metric, entry.run.mode, entry.run.split],
                 "interval": entry.run.interval,
                 "results": _results(entry.run),
@@ -84,73 +90,50 @@ def _part(documents: Sequence[_Keys]) -> tuple[dict[str, Any], list[int]]:
     return part, [distinct[row] for row in rows]
 
 
-def _settings(run: Run) -> _Keys:
-    flat = flatten({"model": run.spec.get("model"), **run.spec.get("settings", {})}, by_name=True)
+def _settings(run: ReportedRun) -> _Keys:
+    flat = {"model": run.model, **run.settings}
     return {(key,): value for key, value in flat.items()}
 
 
-def _data(run: Run) -> _Keys:
+def _data(run: ReportedRun) -> _Keys:
     return {
-        ("dataset",): run.dataset_id,
-        ("manifest",): str(run.provenance.get("manifest_sha256", ""))[:_DIGEST_SHOWN],
+        ("dataset",): run.dataset,
+        ("manifest",): (run.manifest_sha256 or "")[:_DIGEST_SHOWN],
     }
 
 
-def _code(run: Run) -> _Keys:
+def _code(run: ReportedRun) -> _Keys:
     """Return result versions and digests of the user's code, from the identity document."""
-    identity = run.identity
     return {
-        ("git commit",): (run.provenance.get("git") or {}).get("commit"),
-        **{
-            ("result version of", name): number
-            for name, number in identity.get("versions", {}).items()
-        },
-        **{
-            ("code", part): str(digest)[:_DIGEST_SHOWN]
-            for part, digest in identity.get("code", {}).items()
-        },
+        ("git commit",): (run.code or {}).get("commit"),
+        **{("result version of", name): number for name, number in run.versions.items()},
+        **{("code", part): str(digest)[:_DIGEST_SHOWN] for part, digest in run.definitions.items()},
     }
 
 
-def _environment(run: Run) -> _Keys:
-    recorded = run.provenance.get("environment", {})
-    locked = run.identity.get("environment", {})
-    world = run.provenance.get("world", {})
+def _environment(run: ReportedRun, environments: Mapping[str, Mapping[str, Any]]) -> _Keys:
+    found, training = run.environment, run.training
+    packages = environments.get(found.get("sha256") or "", {})
     return {
-        ("host",): run.provenance.get("host"),
-        ("launcher",): world.get("launcher"),
-        ("devices",): run.provenance.get("devices"),
-        ("image",): recorded.get("image"),
-        ("python",): recorded.get("python") or locked.get("python"),
-        **{
-            (name,): version
-            for name, version in (recorded.get("packages") or locked.get("packages", {})).items()
-        },
+        ("host",): training.host,
+        ("launcher",): training.launcher,
+        ("devices",): training.devices,
+        ("image",): found.get("image"),
+        ("python",): found.get("python"),
+        **{(name,): version for name, version in packages.items()},
     }
 
 
-def _results(run: Run) -> dict[str, Any]:
+def _results(run: ReportedRun) -> dict[str, Any]:
     """Return the figures that are shown side by side, by name: value and whose action made it."""
-    evaluated = {
-        f"held-out {key}": [value, 0] for key, value in run.evaluation.get("metrics", {}).items()
-    }
+    evaluated = {f"held-out {key}": [value, 0] for key, value in run.held_out.items()}
     evaluated.setdefault(f"held-out {run.metric}", [run.value, 0])
     best = run.best_validation
-    throughput = (run.provenance.get("throughput") or {}).get("samples_per_s")
-    share = (run.provenance.get("goodput") or {}).get("share")
     trained = {
-        **({f"{best[0]} of the sealed weights": best[1]} if best else {}),
-        "steps": run.num_steps,
-        "training time (s)": run.provenance.get("duration_s"),
-        "samples per second": throughput,
-        "goodput share": share,
+        **({f"{best['metric']} of the sealed weights": best["value"]} if best else {}),
+        "steps": run.training.steps,
+        "training time (s)": run.training.duration_s,
+        "samples per second": (run.throughput or {}).get("samples_per_s"),
+        "goodput share": (run.goodput or {}).get("share"),
     }
     return evaluated | {key: [value, 1] for key, value in trained.items() if value is not None}
-
-
-_PARTS: dict[str, Callable[[Run], _Keys]] = {
-    "settings": _settings,
-    "data": _data,
-    "code": _code,
-    "environment": _environment,
-}

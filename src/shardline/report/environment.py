@@ -6,40 +6,43 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from msgspec import UNSET
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from shardline.report.run import Run
+from shardline.records.runs import ResolvedRun, TrainingProvenance
 
 
-def describe_environment(run: Run) -> dict[str, Any]:
+def describe_environment(spec: ResolvedRun, provenance: TrainingProvenance) -> dict[str, Any]:
     """Return Python, number of packages, image, digest, and how the run's environment differs from the lock.
 
     `differences` is None where the run recorded no packages (runs of older versions).
     """
-    recorded = run.provenance.get("environment", {})
-    packages = recorded.get("packages")
-    software = run.provenance.get("software", {})
+    recorded, software = provenance.environment, provenance.software
+    packages = None if recorded.packages is UNSET else recorded.packages
     return {
-        "python": recorded.get("python") or software.get("python"),
+        "python": recorded.python or software.get("python"),
         "platform": software.get("platform"),
         "num_packages": None if packages is None else len(packages),
         "sha256": packages and _digest(packages),
-        "image": recorded.get("image"),
-        "differences": None if packages is None else find_differences(run.spec, recorded),
+        "image": recorded.image,
+        "differences": None
+        if packages is None
+        else find_differences(spec.environment, recorded.python, packages),
     }
 
 
-def find_differences(spec: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
+def find_differences(
+    locked: Mapping[str, Any], python: str | None, packages: Mapping[str, str]
+) -> list[str]:
     """Return how what was installed differs from what was locked, a sentence for each.
 
     Args:
-        spec: run.json; `environment` has `python` and the lock's `requirements`.
-        recorded: `python` and `packages` (version by name) of the provenance.
+        locked: `python`, and the lock's `requirements`.
+        python: the version that ran.
+        packages: those that were installed, version by name.
     """
-    locked = spec.get("environment", {})
-    python, packages = str(recorded.get("python", "")), recorded["packages"]
-    expected = locked.get("python")
+    python, expected = python or "", locked.get("python")
     same = not expected or python == expected or python.startswith(f"{expected}.")
     found = [] if same else [f"Python {python} ran, {expected} is locked"]
     pins: dict[str, list[Requirement]] = {}

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardline.records.reports import ReportedRun
 from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.varied import Trial, effects, parallel_coordinates
 from shardline.report.charts.workflow import lay_out
 from shardline.report.leaderboard import Group
-from shardline.report.run import Run
 
 MAX_BARS = 100
 MAX_LISTED = 8
@@ -30,7 +30,7 @@ GOODPUT_PARTS = {
 def trials_of(group: Group) -> list[Trial]:
     """Return a group's measured runs with the settings that differ among them."""
     measured = [entry for entry in group.entries if math.isfinite(entry.run.value)]
-    keys = sorted({key for entry in measured for key in entry.run.asked.varied})
+    keys = sorted({key for entry in measured for key in entry.run.varied})
     keys = [key for key in keys if key not in ("dataset", "dataset.name")]
     return [
         Trial(
@@ -52,39 +52,31 @@ def parallel_chart(group: Group) -> dict[str, Any] | None:
     return parallel_coordinates(trials_of(group), group.metric, group.mode)
 
 
-def scatter_chart(group: Group, records: Mapping[str, Any]) -> dict[str, Any] | None:
+def scatter_chart(group: Group) -> dict[str, Any] | None:
     """Return the runs over any two of their numbers; None where fewer than two differ."""
-    points = [
-        Point(series=entry.series, figures=_numbers(entry.run, records[entry.run.key]))
-        for entry in group.entries
-    ]
-    varied = sorted({key for entry in group.entries for key in entry.run.asked.varied})
+    points = [Point(series=entry.series, figures=_numbers(entry.run)) for entry in group.entries]
+    varied = sorted({key for entry in group.entries for key in entry.run.varied})
     return scatter(points, varied, f"held-out {group.metric}")
 
 
-def _numbers(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(run: ReportedRun) -> dict[str, Any]:
     """Return what may be a number of a run: held-out metrics, what training measured, settings."""
-    best, throughput = record["best_validation"] or {}, record["throughput"] or {}
-    ranks = (record["resources"] or {}).get("ranks") or ()
+    ranks = (run.resources or {}).get("ranks") or ()
     return {
         f"held-out {run.metric}": run.value,
-        **{
-            f"held-out {key}": run.evaluation.get("metrics", {}).get(key)
-            for key in record["metrics"]
-            if key != "action"
-        },
-        "validation": best.get("value"),
-        "training time (s)": record["training"]["duration_s"],
-        "steps": record["training"]["steps"],
-        "samples per second": throughput.get("samples_per_s"),
-        "goodput": (record["goodput"] or {}).get("share"),
+        **{f"held-out {key}": value for key, value in run.held_out.items()},
+        "validation": (run.best_validation or {}).get("value"),
+        "training time (s)": run.training.duration_s,
+        "steps": run.training.steps,
+        "samples per second": (run.throughput or {}).get("samples_per_s"),
+        "goodput": (run.goodput or {}).get("share"),
         "peak memory of a rank (bytes)": _most(ranks, "peak_rss_bytes"),
         "peak memory of a GPU (bytes)": _most(ranks, "peak_gpu_bytes"),
         "CPU time of all ranks (s)": sum(rank.get("cpu_s") or 0 for rank in ranks)
         if ranks
         else None,
-        **{key: value for key, value in record["settings"].items() if key not in run.asked.varied},
-        **{key: value for key, value in run.asked.varied.items() if key != "dataset"},
+        **{key: value for key, value in run.settings.items() if key not in run.varied_values},
+        **{key: value for key, value in run.varied_values.items() if key != "dataset"},
     }
 
 
@@ -92,23 +84,23 @@ def _most(ranks: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return max((rank[key] for rank in ranks if rank.get(key)), default=None)
 
 
-def goodput_bars(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def goodput_bars(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """Return a bar per run that measured where its time went, at most the first 100.
 
     Returns:
         Per run `title`, `elapsed_s`, `share` (of computing, 0 to 1, None if unknown) and `parts`:
         `name` and `label`, `seconds` (None if unknown) and `percent` of the elapsed time.
     """
-    known = [run for run in runs if (run.provenance.get("goodput") or {}).get("elapsed_s")]
-    names = Counter(run.name for run in known)
+    known = [(run, run.goodput) for run in runs if run.goodput and run.goodput.get("elapsed_s")]
+    names = Counter(run.name for run, _ in known)
     return [
         {
-            "title": run.name if names[run.name] == 1 else run.key,
-            "elapsed_s": run.provenance["goodput"]["elapsed_s"],
-            "share": run.provenance["goodput"].get("share"),
-            "parts": _parts(run.provenance["goodput"]),
+            "title": run.name if names[run.name] == 1 else run.id,
+            "elapsed_s": goodput["elapsed_s"],
+            "share": goodput.get("share"),
+            "parts": _parts(goodput),
         }
-        for run in known[:MAX_BARS]
+        for run, goodput in known[:MAX_BARS]
     ]
 
 

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from shardline.report.run import Run
+from msgspec.structs import replace
+
+from shardline.records.reports import ReportedRun
 
 BUDGET_BYTES = 800_000  # of the page's 5 MB for 100 runs
 _MASKS = ("true", "predicted")
@@ -31,7 +33,7 @@ class Images:
         return {token: image for image, token in self.tokens.items()}
 
 
-def choose_images(runs: Sequence[Run], budget_bytes: int = BUDGET_BYTES) -> Images:
+def choose_images(runs: Sequence[ReportedRun], budget_bytes: int = BUDGET_BYTES) -> Images:
     """Choose the images to keep: the hardest of every run before the second hardest of any."""
     columns = zip_longest(*(list(_images(run)) for run in runs))
     distinct = dict.fromkeys(image for column in columns for image in column if image)
@@ -44,13 +46,13 @@ def choose_images(runs: Sequence[Run], budget_bytes: int = BUDGET_BYTES) -> Imag
     return chosen
 
 
-def with_tokens(run: Run, images: Images) -> Run:
+def with_tokens(run: ReportedRun, images: Images) -> ReportedRun:
     """Return a run whose samples have tokens in the place of images; no other address stays."""
-    samples = run.evaluation.get("samples")
-    if not isinstance(samples, Mapping):
+    samples = run.samples
+    if not samples:
         return run
     shown = {kind: [_with_token(one, images) for one in samples.get(kind, [])] for kind in samples}
-    return replace(run, evaluation={**run.evaluation, "samples": shown})
+    return replace(run, samples=shown)
 
 
 def _with_token(sample: Mapping[str, Any], images: Images) -> dict[str, Any]:
@@ -63,8 +65,8 @@ def _with_token(sample: Mapping[str, Any], images: Images) -> dict[str, Any]:
     return rest | ({"image": token} if token else {})
 
 
-def _images(run: Run) -> Iterator[str]:
-    samples = run.evaluation.get("samples") or {}
+def _images(run: ReportedRun) -> Iterator[str]:
+    samples = run.samples or {}
     for kind in ("hardest", "typical"):
         for sample in samples.get(kind, []):
             mask = sample.get("mask")

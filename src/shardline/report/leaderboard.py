@@ -9,11 +9,16 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from shardline.records.reports import GroupKey, ReportedRun
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
-from shardline.report.run import GroupKey, Run, is_share
-from shardline.report.seeds import name_of_repeats, repeats_of
-from shardline.report.significance import Repeats, Verdict, compare_with_best
+from shardline.report.significance import (
+    Repeats,
+    Verdict,
+    compare_with_best,
+    name_of_repeats,
+    repeats_of,
+)
 
 MAX_PANELS = 6  # of metrics that are no loss and no headline, where nothing else is shown
 MAX_OFFERED = 60
@@ -30,7 +35,7 @@ class Entry:
         series: Its curves as they are drawn.
     """
 
-    run: Run
+    run: ReportedRun
     title: str
     anchor: str
     series: Series
@@ -59,7 +64,7 @@ class Row:
     whisker: tuple[float, float, float] | None
 
     @property
-    def run(self) -> Run:
+    def run(self) -> ReportedRun:
         """The run, or the best of the repeats."""
         return self.entries[0].run
 
@@ -122,7 +127,7 @@ class Group:
     @property
     def reference(self) -> Mapping[str, Any] | None:
         """A value to hold the results against, if the dataset's source knows one."""
-        return self.entries[0].run.evaluation.get("reference")
+        return self.entries[0].run.known_value
 
     @property
     def legend(self) -> dict[str, str]:
@@ -142,7 +147,36 @@ class Group:
         return {row.verdict.basis for row in self.rows} - {""}
 
 
-def rank(runs: Sequence[Run]) -> list[Group]:
+@dataclass(frozen=True, kw_only=True)
+class Leaderboards:
+    """All runs of a report.
+
+    Attributes:
+        groups: A leaderboard each.
+        apart: Runs outside of them: those that a scaling study made.
+    """
+
+    groups: Sequence[Group]
+    apart: Sequence[Entry]
+
+    @classmethod
+    def of(cls, runs: Sequence[ReportedRun]) -> "Leaderboards":
+        """Rank runs, in any order."""
+        apart = [run for run in runs if not run.in_table]
+        return cls(groups=rank(runs), apart=entries_of(apart, anchors_of(runs)))
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All runs, those of the leaderboards first."""
+        return [entry for group in self.groups for entry in group.entries] + list(self.apart)
+
+    @property
+    def runs(self) -> list[ReportedRun]:
+        """All runs, in the same order."""
+        return [entry.run for entry in self.entries]
+
+
+def rank(runs: Sequence[ReportedRun]) -> list[Group]:
     """Rank the runs that have a place in the table against those that they can be compared with.
 
     Args:
@@ -150,7 +184,7 @@ def rank(runs: Sequence[Run]) -> list[Group]:
     """
     anchors = anchors_of(runs)
     ordered = sorted(
-        (run for run in runs if run.in_table), key=lambda run: (run.group_key, run.name, run.key)
+        (run for run in runs if run.in_table), key=lambda run: (run.group_key, run.name, run.id)
     )
     titles = titles_of({run.group_key for run in ordered})
     return [
@@ -165,7 +199,7 @@ def titles_of(keys: Collection[GroupKey]) -> dict[GroupKey, str]:
     """Return each group's title: its dataset's name, with what tells it from others of that name.
 
     Args:
-        keys: As `Run.group_key` gives them, distinct.
+        keys: As `ReportedRun.group_key` gives them, distinct.
     """
     found = {}
     for key in keys:
@@ -175,9 +209,9 @@ def titles_of(keys: Collection[GroupKey]) -> dict[GroupKey, str]:
     return found
 
 
-def anchors_of(runs: Sequence[Run]) -> dict[str, str]:
+def anchors_of(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """Return each run's element id by its key: made of its digest, so that links to it last."""
-    keys = sorted(run.key for run in runs)
+    keys = sorted(run.id for run in runs)
     digests = Counter(_digest(key) for key in keys)
     return {
         key: f"run-{_digest(key)}" if digests[_digest(key)] == 1 else f"run-{index}"
@@ -185,7 +219,7 @@ def anchors_of(runs: Sequence[Run]) -> dict[str, str]:
     }
 
 
-def entries_of(runs: Sequence[Run], anchors: Mapping[str, str]) -> list[Entry]:
+def entries_of(runs: Sequence[ReportedRun], anchors: Mapping[str, str]) -> list[Entry]:
     """Return how runs are shown, in their order.
 
     Args:
@@ -193,13 +227,13 @@ def entries_of(runs: Sequence[Run], anchors: Mapping[str, str]) -> list[Entry]:
         anchors: Element ids by run key.
     """
     names = Counter(run.name for run in runs)
-    titles = [run.name if names[run.name] == 1 else run.key for run in runs]
+    titles = [run.name if names[run.name] == 1 else run.id for run in runs]
     return [
         Entry(
             run=run,
             title=title,
-            anchor=anchors[run.key],
-            series=Series(run=title, rank=index, curves=run.curves),
+            anchor=anchors[run.id],
+            series=Series(run=title, rank=index, curves=run.curves, ends=run.epoch_ends),
         )
         for index, (run, title) in enumerate(zip(runs, titles, strict=True))
     ]
@@ -209,16 +243,18 @@ def _digest(key: str) -> str:
     return re.sub(r"[^0-9a-z]", "", key.rpartition("-")[2].lower())
 
 
-def _group(runs: Sequence[Run], anchors: Mapping[str, str], *, title: str, anchor: str) -> Group:
+def _group(
+    runs: Sequence[ReportedRun], anchors: Mapping[str, str], *, title: str, anchor: str
+) -> Group:
     sign = -1 if runs[0].mode == "max" else 1
 
     def order(value: float) -> float:
         return math.inf if math.isnan(value) else sign * value
 
     entries = entries_of(sorted(runs, key=lambda run: order(run.value)), anchors)
-    by_key = {entry.run.key: entry for entry in entries}
+    by_key = {entry.run.id: entry for entry in entries}
     alike = [
-        [by_key[run.key] for run in repeats]
+        [by_key[run.id] for run in repeats]
         for repeats in repeats_of(entry.run for entry in entries)
     ]
     measured = [(_repeats(members), members) for members in alike]
@@ -286,5 +322,10 @@ def _whisker(
     return first, middle, last
 
 
-def _repeats_loss(run: Run) -> bool:
+def is_share(metric: str) -> bool:
+    """Return whether a metric is an accuracy by its name, which is shown in percent."""
+    return metric.removeprefix("test_").removeprefix("val_") in ("acc", "accuracy")
+
+
+def _repeats_loss(run: ReportedRun) -> bool:
     return run.curves.get(run.validation_metric) == run.curves.get("val_loss")

@@ -1,28 +1,50 @@
-"""Reading one run's sealed files, and saying which of them is at fault."""
+"""Reading sealed files, and saying which of them is at fault."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from shardline.config.model_warnings import read_warnings
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
-from shardline.core.files import read_json
+from shardline.core.files import read_object
 from shardline.core.redaction import mask_values
-from shardline.records.acceptances import Accepted
-from shardline.records.base import decode
-from shardline.report.charts.series import Curve
-from shardline.report.confusion import view_confusion
-from shardline.report.run import Run, TableEntry
+from shardline.records.base import Record, decode
+from shardline.records.reports import Curve
 
-_REMEDY = (
+REMEDY = (
     "the report needs this file of every run: delete what is left of it and run `snakemake` again"
 )
+_Record = TypeVar("_Record", bound=Record)
 _Point = tuple[float, Any, Any]  # value, epoch and seconds of training
 _NOT_METRICS = frozenset({"step", "epoch", "wall_s"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableEntry:
+    """What the run table and the notes beside it say of a run; its sealed files hold none of it.
+
+    Attributes:
+        key: Tells it from all other runs of the report; its id where that alone does.
+        names: Its names in the table.
+        dataset_names: Its dataset's names in the config; of a mix, the one text for all.
+        datasets: Names of its datasets by id; those of one dataset may be left out.
+        varied: The settings that vary within a grid of the table, by dotted key.
+        in_table: Whether it has a place in the leaderboard; a scaling study's run has none.
+        notes: The text of `config/notes/{name}.md` by name.
+        tags: The tags in these files.
+    """
+
+    key: str
+    names: tuple[str, ...]
+    dataset_names: tuple[str, ...]
+    datasets: Mapping[str, str] = field(default_factory=dict)
+    varied: Mapping[str, Any] = field(default_factory=dict)
+    in_table: bool = True
+    notes: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,45 +70,6 @@ class RunFiles:
     accepted: Path | None = None
 
 
-def read_run(files: RunFiles) -> Run:
-    """Read a run.
-
-    Raises:
-        DataError: a file is missing, malformed or of another run; names file and remedy.
-    """
-    spec = read_object(files.run, "run")
-    if "datasets" not in spec:  # of a mix
-        spec = read_object(files.run, "dataset.id")
-    evaluation = read_object(files.evaluation, "headline.metric", "headline.value")
-    provenance = read_object(files.provenance)
-    for path, document in ((files.evaluation, evaluation), (files.provenance, provenance)):
-        is_own = path == files.evaluation or not files.accepted
-        if is_own and document.get("run", spec["run"]) != spec["run"]:
-            raise DataError(
-                f"{path} is of run {document['run']!r}, but {files.run} is of run "
-                f"{spec['run']!r}; expected files of one run: run `snakemake` again"
-            )
-    beside = [files.run, files.identity, files.metrics, files.provenance]
-    accepted = None
-    if taken := files.accepted:
-        beside.append(taken)
-        accepted = decode(read_object(taken), Accepted, where=taken, remedy="run `snakemake` again")
-    return Run(
-        spec=spec,
-        identity=read_object(files.identity),
-        evaluation=evaluation,
-        evaluation_id=files.evaluation.stem,
-        provenance=provenance,
-        curves=read_curves(files.metrics),
-        confusion=_read_confusion(evaluation, files.evaluation),
-        files={path.name: sha256_of(path) for path in beside}
-        | {f"evaluations/{files.evaluation.name}": sha256_of(files.evaluation)},
-        asked=files.asked,
-        accepted=accepted,
-        warnings=tuple(read_warnings(files.metrics, provenance, evaluation)),
-    )
-
-
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hex.
 
@@ -96,7 +79,7 @@ def sha256_of(path: Path) -> str:
     try:
         return file_sha256(path)
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); {_REMEDY}") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}); {REMEDY}") from error
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
@@ -115,7 +98,7 @@ def read_curves(path: Path) -> dict[str, Curve]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read ({error}); {_REMEDY}") from error
+        raise DataError(f"{path} cannot be read ({error}); {REMEDY}") from error
     points: dict[str, dict[int, _Point]] = {}
     for number, line in enumerate(lines, start=1):
         record = _parse_record(line, f"{path} line {number}") if line.strip() else {}
@@ -132,23 +115,14 @@ def is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def read_object(path: Path, *required: str) -> dict[str, Any]:
-    """Read a JSON object, and mask what looks like a secret.
-
-    Args:
-        required: Dotted keys that it must have.
+def read(path: Path, kind: type[_Record]) -> _Record:
+    """Read a record, and mask what looks like a secret.
 
     Raises:
-        DataError: it is missing, malformed, or lacks one of them; names file and remedy.
+        DataError: it is missing or has another form; names file and remedy.
     """
-    document = read_json(path, remedy=_REMEDY)
-    for key in required:
-        value: Any = document
-        for part in key.split("."):
-            if not isinstance(value, dict) or part not in value:
-                raise DataError(f"{path} has no {key}; {_REMEDY}")
-            value = value[part]
-    return dict(mask_values(document))
+    document = mask_values(read_object(path, remedy=REMEDY))
+    return decode(document, kind, where=path, remedy=REMEDY)
 
 
 def _parse_record(line: str, place: str) -> dict[str, Any]:
@@ -156,13 +130,13 @@ def _parse_record(line: str, place: str) -> dict[str, Any]:
         record = json.loads(line)
     except ValueError as error:
         raise DataError(
-            f"{place} is not JSON ({error}); expected one JSON object a line: {_REMEDY}"
+            f"{place} is not JSON ({error}); expected one JSON object a line: {REMEDY}"
         ) from error
     step = record.get("step") if isinstance(record, dict) else None
     if isinstance(step, bool) or not isinstance(step, int):
         raise DataError(
             f"{place} has no integer `step` (found {step!r}); expected an object such as "
-            f'{{"step": 50, "train_loss": 0.9}}: {_REMEDY}'
+            f'{{"step": 50, "train_loss": 0.9}}: {REMEDY}'
         )
     return dict(record)
 
@@ -183,16 +157,3 @@ def _if_whole(column: Sequence[Any]) -> tuple[Any, ...]:
     """Return a column, or nothing where it lacks a number: a script need not record it."""
     is_whole = all(is_number(one) and one is not None and math.isfinite(one) for one in column)
     return tuple(column) if is_whole else ()
-
-
-def _read_confusion(evaluation: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
-    confusion = evaluation.get("confusion")
-    if not confusion:
-        return None
-    try:
-        return view_confusion(confusion)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise DataError(
-            f"{path} has a malformed confusion ({error}); expected `classes` and as many rows of "
-            f"`counts`, or `mistakes` and `hardest`: {_REMEDY}"
-        ) from error

@@ -1,13 +1,16 @@
 """What noise leaves of a difference: means over seeds, their intervals, and the verdict on two."""
 
+import json
 import math
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
 
 from shardline.core.intervals import Interval, seed_interval, t_quantile
-from shardline.report.run import Run
+from shardline.records.reports import ReportedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,9 @@ class Verdict:
     difference: Interval | None = None
 
 
-def compare_with_best(one: Repeats, run: Run, best: Repeats, best_run: Run) -> Verdict:
+def compare_with_best(
+    one: Repeats, run: ReportedRun, best: Repeats, best_run: ReportedRun
+) -> Verdict:
     """Return whether a difference from the best is clear.
 
     Args:
@@ -80,3 +85,24 @@ def compare_with_best(one: Repeats, run: Run, best: Repeats, best_run: Run) -> V
     if not mine or not other:
         return Verdict(standing="unknown")
     return Verdict(standing="close" if mine[1] >= other[0] else "apart", basis="sampling")
+
+
+_SEED_IN_NAME = re.compile(r"_seed=[^_]+")
+
+
+def repeats_of(runs: Iterable[ReportedRun]) -> list[list[ReportedRun]]:
+    """Put runs together that differ in nothing but the seed, in the order in which they come."""
+    found: dict[tuple[str, int], list[ReportedRun]] = {}
+    num_seen: Counter[tuple[str, str]] = Counter()
+    for run in runs:
+        what, seed = run.all_but_seed, json.dumps(run.setting("seed"))
+        # the same seed again repeats nothing: it would make the spread too small
+        found.setdefault((what, num_seen[what, seed]), []).append(run)
+        num_seen[what, seed] += 1
+    return list(found.values())
+
+
+def name_of_repeats(names: Sequence[str]) -> str:
+    """Return what runs that differ in the seed are called together."""
+    short = {_SEED_IN_NAME.sub("", name) for name in names}
+    return short.pop() if len(short) == 1 else f"{names[0]} and {len(names) - 1} more"

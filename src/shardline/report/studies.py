@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.config.studies import Size, Study
+from shardline.records.reports import ReportedRun
 from shardline.report.charts.scaling import Measured, Scaled, scale, scaling_charts
-from shardline.report.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,27 +37,28 @@ class StudyView:
         )
 
 
-def view_study(study: Study, runs: Iterable[Run]) -> StudyView:
+def view_study(study: Study, runs: Iterable[ReportedRun]) -> StudyView:
     """Hold a study's runs against its smallest size.
 
     Args:
         runs: Any runs, its own among them.
     """
-    by_key = {run.key: run for run in runs}
+    by_key = {run.id: run for run in runs}
     found = [_measured(size, by_key[size.run]) for size in study.sizes if size.run in by_key]
     sizes = scale(found, study.mode) if found else []
     return StudyView(study=study, sizes=sizes, chart=scaling_charts(sizes))
 
 
-def _measured(size: Size, run: Run) -> Measured:
-    throughput = run.provenance.get("throughput") or {}
+def _measured(size: Size, run: ReportedRun) -> Measured:
+    throughput = run.throughput or {}
+    steps = run.training.steps
     batch, losses = throughput.get("global_batch"), run.curves.get("val_loss")
     return Measured(
         label=size.label,
         ranks=size.ranks,
         run=run.name,
-        duration_s=run.provenance.get("duration_s"),
-        samples=batch * run.num_steps if batch and run.num_steps else None,
+        duration_s=run.training.duration_s,
+        samples=batch * steps if batch and steps else None,
         step_s=(throughput.get("step_s") or {}).get("median"),
         samples_per_s=throughput.get("samples_per_s"),
         loss=losses.values[-1] if losses and losses.values else None,
@@ -65,9 +66,9 @@ def _measured(size: Size, run: Run) -> Measured:
     )
 
 
-def _waiting(run: Run) -> list[float]:
+def _waiting(run: ReportedRun) -> list[float]:
     """Return the share of its steps that each rank waited for batches; nothing where one did not measure it."""
-    ranks = (run.provenance.get("resources") or {}).get("ranks") or []
+    ranks = (run.resources or {}).get("ranks") or []
     spent = [(rank.get("data_wait_s"), rank.get("compute_s")) for rank in ranks]
     if any(wait is None or not compute for wait, compute in spent):
         return []

@@ -7,9 +7,9 @@ from typing import Any
 
 from shardline.config.causes import Cause, find_causes
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
-from shardline.core.nested import flatten
 from shardline.core.variables import compared
-from shardline.records.trained_on import weights_of
+from shardline.records.base import encode
+from shardline.records.runs import TrainingProvenance
 from shardline.results.sealed_run import SealedRun, newest_evaluation
 from shardline.results.staleness import causes_of_trainings, read_definitions
 
@@ -80,10 +80,12 @@ def _causes(old: SealedRun, new: SealedRun) -> Iterator[Cause]:
 
 
 def _evaluation_causes(old: SealedRun, new: SealedRun) -> Iterator[Cause]:
-    documents = [each.evaluation.get("identity", {}) for each in (old, new)]
-    if not all(documents):
+    if not (old.evaluation and new.evaluation):
         return
-    before, after = ({key: document.get(key, {}) for key in _JUDGED} for document in documents)
+    before, after = (
+        {key: one.identity.get(key, {}) for key in _JUDGED}
+        for one in (old.evaluation, new.evaluation)
+    )
     for cause in find_causes(before, after, _definitions(old, new)):
         yield Cause("evaluation", cause.text)
 
@@ -101,7 +103,9 @@ def _acceptances(*runs: SealedRun) -> Iterator[Cause]:
             yield Cause("accepted", f"{run.title}: {run.accepted}")
 
 
-def _circumstances(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Cause]:
+def _circumstances(
+    old: TrainingProvenance | None, new: TrainingProvenance | None
+) -> Iterator[Cause]:
     if not (old and new):
         return
     tellers = {
@@ -122,35 +126,39 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _installed(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    environment = provenance.get("environment", {})
-    packages = dict(environment.get("packages", {}))
-    conda = {"conda packages": len(environment["conda"])} if environment.get("conda") else {}
-    own = {key: environment.get(key) for key in ("python", "image")}
-    return {**packages, **conda, **own, "platform": provenance.get("software", {}).get("platform")}
-
-
-def _hardware(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    resources = provenance.get("resources") or {}
-    world = {key: value for key, value in provenance.get("world", {}).items() if key != "ranks"}
+def _installed(provenance: TrainingProvenance) -> dict[str, Any]:
+    environment = provenance.environment
+    conda = {"conda packages": len(environment.conda)} if environment.conda else {}
     return {
-        **flatten(world),
-        "devices": provenance.get("devices"),
-        "host": provenance.get("host"),
+        **(environment.packages or {}),
+        **conda,
+        "python": environment.python,
+        "image": environment.image,
+        "platform": provenance.software.get("platform"),
+    }
+
+
+def _hardware(provenance: TrainingProvenance) -> dict[str, Any]:
+    resources = provenance.resources or {}
+    world = {key: value for key, value in encode(provenance.world).items() if key != "ranks"}
+    return {
+        **world,
+        "devices": provenance.devices,
+        "host": provenance.host,
         **{key: resources[key] for key in ("num_cpus", "memory_bytes") if key in resources},
     }
 
 
-def _variables(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    return compared((provenance.get("action") or {}).get("variables", {}))
+def _variables(provenance: TrainingProvenance) -> dict[str, Any]:
+    return compared((provenance.action or {}).get("variables", {}))
 
 
-def _commits(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    found = {"project": provenance.get("git"), "shardline": provenance.get("shardline_git")}
+def _commits(provenance: TrainingProvenance) -> dict[str, str]:
+    found = {"project": provenance.git, "shardline": provenance.shardline_git}
     return {
-        name: f"{state['commit'][:12]}{' with changes' if state.get('dirty') else ''}"
+        name: f"{state.commit[:12]}{' with changes' if state.dirty else ''}"
         for name, state in found.items()
-        if state and state.get("commit")
+        if state and state.commit
     }
 
 
@@ -158,7 +166,7 @@ def _commits(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(old: SealedRun, new: SealedRun) -> Iterator[Change]:
-    values = old.evaluation.get("metrics", {}), new.evaluation.get("metrics", {})
+    values = [one.evaluation.metrics if one.evaluation else {} for one in (old, new)]
     is_comparable = _samples(old) == _samples(new)
     is_repeat = _but_seed(old) == _but_seed(new)
     repeats = [_repeats(each) for each in (old, new)]
@@ -168,32 +176,32 @@ def _changes(old: SealedRun, new: SealedRun) -> Iterator[Change]:
     for metric in sorted(
         metrics, key=lambda one: one != first
     ):  # the headline, and the others in their order
-        pair = values[0].get(metric), values[1].get(metric)
+        before, after = (of.get(metric) for of in values)
         interval, basis = None, ""
         if is_repeat:
             verdict = "the seed alone differs: this is noise"
-        elif None in pair:
+        elif before is None or after is None:
             verdict = "measured of one run alone"
         elif not is_comparable:
             verdict = "measured on other samples, so not to be compared"
         else:
-            interval, basis = _noise(old, new, repeats, metric)
-            verdict = _verdict(*pair, interval, basis)
+            interval, basis = _noise(old, repeats, metric, before, after)
+            verdict = _verdict(before, after, interval, basis)
         yield Change(
-            metric=metric, old=pair[0], new=pair[1], interval=interval, basis=basis, verdict=verdict,
+            metric=metric, old=before, new=after, interval=interval, basis=basis, verdict=verdict,
             headline=mode if metric == first else "",
         )  # fmt: skip
 
 
 def _headline(recorded: SealedRun) -> tuple[str, str]:
-    headline = recorded.evaluation.get("headline") or {}
-    return str(headline.get("metric", "")), str(headline.get("mode", ""))
+    headline = recorded.evaluation and recorded.evaluation.headline
+    return (headline.metric, headline.mode) if headline else ("", "")
 
 
 def _samples(recorded: SealedRun) -> list[object]:
     """Return what identifies the samples that a run was evaluated on."""
-    values = [recorded.evaluation.get(key) for key in ("task", "split", "num_samples")]
-    return [weights_of(recorded.spec), *values]
+    found = recorded.evaluation
+    return [recorded.spec.mix, *((found.task, found.split, found.num_samples) if found else ())]
 
 
 def _verdict(old: float | None, new: float | None, interval: Interval | None, basis: str) -> str:
@@ -208,20 +216,20 @@ def _verdict(old: float | None, new: float | None, interval: Interval | None, ba
 
 
 def _noise(
-    old: SealedRun, new: SealedRun, repeats: Sequence[Sequence[SealedRun]], metric: str
+    old: SealedRun, repeats: Sequence[Sequence[SealedRun]], metric: str, before: float, after: float
 ) -> tuple[Interval | None, str]:
     if interval := seed_interval(*(_values(each, metric) for each in repeats)):
         return interval, "seeds"
-    num_samples = old.evaluation.get("num_samples")
-    before, after = (each.evaluation["metrics"][metric] for each in (old, new))
+    evaluation = old.evaluation
     if (
         metric != "accuracy"
-        or old.evaluation.get("measured_by") == "model"  # whose accuracy may count pixels
-        or not num_samples
+        or evaluation is None
+        or evaluation.measured_by == "model"  # whose accuracy may count pixels
+        or not evaluation.num_samples
         or not 0 <= min(before, after) <= max(before, after) <= 1
     ):
         return None, ""
-    return sampling_interval(before, after, num_samples), "sampling"
+    return sampling_interval(before, after, evaluation.num_samples), "sampling"
 
 
 def _repeats(recorded: SealedRun) -> list[SealedRun]:
@@ -238,9 +246,9 @@ def _repeats(recorded: SealedRun) -> list[SealedRun]:
 
 
 def _values(repeats: Sequence[SealedRun], metric: str) -> list[float]:
-    found = (each.evaluation.get("metrics", {}).get(metric) for each in repeats)
-    return [float(value) for value in found if value is not None]
+    found = (each.evaluation.metrics.get(metric) for each in repeats if each.evaluation)
+    return [value for value in found if value is not None]
 
 
 def _but_seed(recorded: SealedRun) -> tuple[Any, Any]:
-    return but_seed(recorded.identity, recorded.evaluation.get("identity", {}))
+    return but_seed(recorded.identity, recorded.evaluation.identity if recorded.evaluation else {})

@@ -2,17 +2,21 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
-from shardline.core.forms import read_formed
 from shardline.core.seals import check_seal
 from shardline.records.base import Record, decode
 
 _Record = TypeVar("_Record", bound=Record)
+_Read = TypeVar("_Read", covariant=True)
+
+
+class _Reader(Protocol[_Read]):
+    def __call__(self, path: Path, *, remedy: str) -> _Read: ...
 
 
 @dataclass(kw_only=True)
@@ -60,27 +64,22 @@ class Findings:
         except ValueError:
             self.add(f"{str(path)!r} cannot be a file's name")
 
-    def read(self, path: Path, form: type) -> dict[str, Any] | None:
-        """Return a JSON object; None where it cannot be read or has another form, which is a problem."""
+    def read(self, reader: _Reader[_Read], path: Path) -> _Read | None:
+        """Return what a file holds; None where it cannot be read or has another form, which is a problem."""
         try:
-            return read_formed(path, form, remedy=self.remedy)
+            return reader(path, remedy=self.remedy)
         except DataError as error:
             self.verdict.problems.append(str(error))
             return None
 
-    def read_sealed(self, path: Path, form: type) -> dict[str, Any] | None:
-        """Return a sealed JSON object; a seal that does not fit is a problem."""
-        document = self.read(path, form)
-        if document is not None and (problem := check_seal(path, document)):
-            self.add(problem)
-        return document
-
     def record(self, path: Path, kind: type[_Record]) -> _Record | None:
         """Return a sealed record; None where it cannot be read, which is a problem as a seal that does not fit is."""
+        document = self.read(read_object, path)
+        if document is None:
+            return None
+        if problem := check_seal(path, document):
+            self.add(problem)
         try:
-            document = read_object(path, remedy=self.remedy)
-            if problem := check_seal(path, document):
-                self.add(problem)
             return decode(document, kind, where=path, remedy=self.remedy)
         except DataError as error:
             self.verdict.problems.append(str(error))

@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardline.checkpoints.folder import superfluous
-from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, names_that_have_been
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.config.script_environment import KINDS
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
-from shardline.environments.pins import pin_file
 from shardline.environments.prefix import prefix_of
-from shardline.environments.specs import STAGES
+from shardline.environments.specs import STAGES, pin_file
 from shardline.identity.conda_pins import read_pins
-from shardline.results.reports import present_report
+from shardline.results.outcomes import present_report
 from shardline.results.running import progress_of
 from shardline.results.states import IDENTITY, is_trained
 
@@ -104,7 +102,10 @@ class _Known:
     """The runs or datasets of the config, and the names that identities have had."""
 
     def __init__(
-        self, layout: ResultsLayout, kind: Kind, present: Mapping[str, Run] | Mapping[str, Dataset]
+        self,
+        layout: ResultsLayout,
+        kind: Kind,
+        present: Mapping[str, RunPlan] | Mapping[str, DatasetPlan],
     ) -> None:
         self._kept = {one.id for one in present.values()}
         self._names = {name for one in present.values() for name in one.names}
@@ -145,7 +146,7 @@ def _unused_prefixes(project: Project) -> Iterator[Garbage]:
 
 def _old_failures(project: Project) -> Iterator[Garbage]:
     """Yield the recorded failures of jobs about identities that this project had and the config does not name."""
-    asked: list[Run | Dataset] = [*project.runs.values(), *project.datasets.values()]
+    asked: list[RunPlan | DatasetPlan] = [*project.runs.values(), *project.datasets.values()]
     kept = {one.id for one in asked}
     kinds: tuple[Kind, ...] = ("run", "dataset")
     had = {key for kind in kinds for key in names_that_have_been(project.layout, kind)}

@@ -1,13 +1,14 @@
 """What became of the runs that have no result: which failed, run or are missing, why, and what to do."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from shardline.config.dataset import Dataset
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import DataError
 from shardline.records.failures import Failure
 from shardline.results.running import Progress, progress_of
@@ -19,12 +20,12 @@ FAILED, RUNNING, STOPPED, MISSING = "failed", "running", "stopped", "missing"
 _ENVIRONMENT_RULES = ("lock_envs", "create_env", "build_image")
 
 
-def failure_of(run: Run) -> Failure | None:
+def failure_of(run: RunPlan) -> Failure | None:
     """Return the first failure among the jobs that a run still needs; None if none has failed."""
     return next(_failures(run), None)
 
 
-def _failures(run: Run) -> Iterator[Failure]:
+def _failures(run: RunPlan) -> Iterator[Failure]:
     folder = run.layout.failures
     if run.is_sealed or not folder.is_dir():
         return
@@ -38,7 +39,7 @@ def _failures(run: Run) -> Iterator[Failure]:
     yield from failures_of(folder, "evaluate", f"{run.id}-{run.evaluation_id}")
 
 
-def _failures_of_dataset(dataset: Dataset) -> Iterator[Failure]:
+def _failures_of_dataset(dataset: DatasetPlan) -> Iterator[Failure]:
     if not dataset.manifest.exists():
         for rule in ("build_shards", "seal_dataset"):
             yield from failures_of(dataset.layout.failures, rule, dataset.id)
@@ -58,13 +59,13 @@ def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
     }
 
 
-def _has_records(run: Run) -> bool:
+def _has_records(run: RunPlan) -> bool:
     """Return whether all that the report reads of a run is here."""
     names = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
     return all((run.folder / name).exists() for name in names)
 
 
-def _outcome(key: str, run: Run) -> dict[str, Any]:
+def _outcome(key: str, run: RunPlan) -> dict[str, Any]:
     known = {
         "id": key,
         "names": list(run.names),
@@ -78,7 +79,7 @@ def _outcome(key: str, run: Run) -> dict[str, Any]:
     return {**known, **_missing(run)}
 
 
-def _running(run: Run, progress: Progress) -> dict[str, Any]:
+def _running(run: RunPlan, progress: Progress) -> dict[str, Any]:
     return {
         "state": RUNNING,
         "cause": f"it trains: {describe_progress(progress)}",
@@ -105,7 +106,7 @@ def _failed(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _missing(run: Run) -> dict[str, Any]:
+def _missing(run: RunPlan) -> dict[str, Any]:
     again = "give the same `snakemake` command again"
     if run.has_model:
         found = {
@@ -127,7 +128,7 @@ def _missing(run: Run) -> dict[str, Any]:
     return {"state": MISSING, "cause": cause, "remedy": remedy, "log": log}
 
 
-def stop_of(run: Run) -> str | None:
+def stop_of(run: RunPlan) -> str | None:
     """Return why a training's last attempt was stopped, and at which step it saved; None where it was not."""
     with suppress(DataError):
         last = read_attempts(run.layout.work(run.id))[-1:]
@@ -135,7 +136,7 @@ def stop_of(run: Run) -> str | None:
     return None
 
 
-def _log(run: Run, rule: str, key: str) -> str | None:
+def _log(run: RunPlan, rule: str, key: str) -> str | None:
     path = run.layout.log(rule, key)
     return run.layout.name_of(path) if path.exists() else None
 
@@ -151,3 +152,20 @@ def describe_progress(progress: Progress | Mapping[str, Any]) -> str:
         hours, minutes = divmod(minutes, 60)
         words.append(f"{hours}:{minutes:02}:{seconds:02} left")
     return ", ".join(words)
+
+
+def present_report(project: Project) -> Path | None:
+    """Return the page of the present report; None where there is none.
+
+    Until all runs have a result that is the latest report which lists the others, to which
+    `results/report` links.
+    """
+    if project.report.exists():
+        return project.report
+    linked = project.layout.latest_report
+    page = project.layout.report(linked.resolve().name)
+    try:
+        has_others = "outcomes" in json.loads((linked / "report.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return page if has_others and page.exists() else None

@@ -9,9 +9,9 @@ from pathlib import Path
 from shardline.config.names import names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.core.errors import DataError, ShardlineError
-from shardline.core.files import read_json
 from shardline.core.package import check_unlocked
-from shardline.records.acceptances import ACCEPTED
+from shardline.records.acceptances import ACCEPTED, Accepted
+from shardline.records.base import read_record
 from shardline.results.accept.files import held
 from shardline.results.gc import Garbage, delete, garbage_of
 from shardline.results.running import fresh_heartbeat
@@ -58,8 +58,8 @@ def kept_by_others(project: Project, ids: Sequence[str]) -> list[str]:
     sharing = []
     for path in sorted(layout.folder_of("run").glob(f"*/{ACCEPTED}")):
         try:
-            origin = read_json(path, remedy="")["from"]["id"]
-        except (DataError, KeyError, TypeError):
+            origin = read_record(path, Accepted, remedy="").from_.id
+        except DataError:
             continue  # damaged, which `shardline verify` is for
         if origin in ids and path.parent.name not in ids:
             sharing.append(title_of(path.parent.name, titles))

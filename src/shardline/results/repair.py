@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from shardline.config.dataset import shards_of_part
+from shardline.config.plans import shards_of_part
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.package import check_unlocked

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.config.run import Run
+from shardline.config.plans import RunPlan
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.files import read_json_lines
 from shardline.core.package import remake
@@ -42,7 +42,7 @@ class Rerun:
         return not self.other_tensors
 
 
-def rerun(run: Run, *, config: Path, profile: str, arguments: list[str]) -> Rerun:
+def rerun(run: RunPlan, *, config: Path, profile: str, arguments: list[str]) -> Rerun:
     """Train a sealed run again into `results/reruns/ID/N`, and compare; its result stays as it is.
 
     A rerun that was cut off continues from its training checkpoint.
@@ -74,7 +74,7 @@ def rerun(run: Run, *, config: Path, profile: str, arguments: list[str]) -> Reru
     return compare(run, title, run.layout.rerun(run.id, number).parent)
 
 
-def compare(run: Run, title: str, folder: Path) -> Rerun:
+def compare(run: RunPlan, title: str, folder: Path) -> Rerun:
     """Compare the files of a rerun with the result's."""
     others, largest, count = _other_tensors(run.model, folder / "model.safetensors")
     recorded, again = (

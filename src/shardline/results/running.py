@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.config.run import Run
+from shardline.config.plans import RunPlan
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
-from shardline.supervision.attempts import read_attempts
+from shardline.supervision.attempts import read_attempts, tail_of
 from shardline.supervision.watchdog.heartbeats import heartbeat_file
 
 # Heartbeats come every 5 s at most; a store on a network may show them late.
 _FRESH_S = 60.0
-_TAIL_BYTES = 65536
 _PROGRESS = re.compile(rb"^progress step=(\d+)/(\d+) ", re.MULTILINE)
 _ENDED = ("X", "L")  # of a heartbeat's `state`
 
@@ -38,7 +37,7 @@ class Progress:
     left_s: float | None = None
 
 
-def progress_of(run: Run, *, now: float | None = None) -> Progress | None:
+def progress_of(run: RunPlan, *, now: float | None = None) -> Progress | None:
     """Return how far a run's training is; None where no rank has written a heartbeat of late.
 
     Args:
@@ -49,9 +48,9 @@ def progress_of(run: Run, *, now: float | None = None) -> Progress | None:
     if heartbeat is None:
         return None
     step = int(heartbeat["step"])
-    found = _PROGRESS.findall(_tail(run.layout.log("train", run.id)))
+    found = _PROGRESS.findall(tail_of(run.layout.log("train", run.id)))
     steps = int(found[-1][1]) if found else None
-    rate = _rate(_tail(work / "metrics.jsonl"))
+    rate = _rate(tail_of(work / "metrics.jsonl"))
     left = (steps - step) / rate if steps and rate and steps >= step else None
     return Progress(step=step, steps=steps, steps_per_s=rate, left_s=left)
 
@@ -76,12 +75,3 @@ def _rate(lines: bytes) -> float | None:
     steps = int(places[-1][0]) - int(places[0][0])
     seconds = float(places[-1][1]) - float(places[0][1])
     return steps / seconds if steps > 0 and seconds > 0 else None
-
-
-def _tail(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            return file.read()
-    except OSError:
-        return b""

@@ -3,25 +3,24 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from shardline.config.causes import find_causes
 from shardline.config.evaluation_code import metric_paths
 from shardline.config.layout import ResultsLayout
-from shardline.config.legacy_values import settings_of, with_legacy_values
 from shardline.config.names import identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
+from shardline.config.resolved import settings_of, with_legacy_values
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.sample_code import paths_of
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import read_object
-from shardline.core.forms import read_formed
 from shardline.core.suggest import did_you_mean
 from shardline.records.acceptances import ACCEPTED, Accepted
-from shardline.records.base import decode
-from shardline.records.trained_on import weights_of
-from shardline.results import forms
+from shardline.records.base import read_record
+from shardline.records.identities import IdentityDocument, read_identity
+from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
 from shardline.results.staleness import read_definitions
 from shardline.results.states import IDENTITY
 from shardline.results.verify_runs import verify_run
@@ -71,7 +70,7 @@ class SealedRun:
             DatasetPlace(
                 manifest=self.layout.manifest(key), shards=self.layout.shards(key), weight=weight
             )
-            for key, weight in weights_of(self.spec).items()
+            for key, weight in self.spec.mix.items()
         )
 
     @property
@@ -80,16 +79,14 @@ class SealedRun:
         return self.layout.model(self.id)
 
     @cached_property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> ResolvedRun:
         """`run.json`, with the settings of the evaluation that is meant."""
-        spec = read_formed(self.folder / "run.json", forms.RunSpec, remedy=REMAKE)
-        spec["settings"] = with_legacy_values(spec["settings"], settings_of("train"))
-        if self.evaluation_file:
-            settings = with_legacy_values(
-                self.evaluation["identity"]["settings"], settings_of("evaluate")
-            )
-            spec["settings"] = {**spec["settings"], "evaluation": settings}
-        return spec
+        spec = read_record(self.folder / "run.json", ResolvedRun, remedy=REMAKE)
+        settings = with_legacy_values(spec.settings, settings_of("train"))
+        if self.evaluation:
+            evaluated = self.evaluation.identity["settings"]
+            settings["evaluation"] = with_legacy_values(evaluated, settings_of("evaluate"))
+        return structs.replace(spec, settings=settings)
 
     @property
     def run_spec(self) -> RunSpec:
@@ -97,16 +94,15 @@ class SealedRun:
         return RunSpec.of(self.spec)
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> IdentityDocument:
         """The identity document of the training."""
-        path = self.folder / "identity.json"
-        return read_formed(path, forms.TrainingIdentity, remedy=REMAKE)
+        return read_identity(self.folder / "identity.json", remedy=REMAKE)
 
     @cached_property
-    def provenance(self) -> dict[str, Any]:
-        """`provenance.json`; empty before the training has ended."""
+    def provenance(self) -> TrainingProvenance | None:
+        """`provenance.json`; None before the training has ended."""
         path = self.folder / "provenance.json"
-        return read_formed(path, forms.Provenance, remedy=REMAKE) if path.exists() else {}
+        return read_record(path, TrainingProvenance, remedy=REMAKE) if path.exists() else None
 
     @cached_property
     def accepted(self) -> Accepted | None:
@@ -114,10 +110,10 @@ class SealedRun:
         return accepted_of(self.folder)
 
     @cached_property
-    def evaluation(self) -> dict[str, Any]:
-        """The evaluation that is meant; empty if there is none."""
+    def evaluation(self) -> EvaluationResult | None:
+        """The evaluation that is meant; None if there is none."""
         path = self.evaluation_file
-        return read_formed(path, forms.Evaluation, remedy=REMAKE) if path else {}
+        return read_record(path, EvaluationResult, remedy=REMAKE) if path else None
 
 
 def find_sealed_run(project: Project, wanted: str) -> SealedRun:
@@ -166,7 +162,7 @@ def accepted_of(folder: Path) -> Accepted | None:
     if not path.exists():
         return None
     remedy = f"delete {folder} and accept the earlier result again"
-    return decode(read_object(path, remedy=remedy), Accepted, where=path, remedy=remedy)
+    return read_record(path, Accepted, remedy=remedy)
 
 
 def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force: bool) -> list[str]:
@@ -185,16 +181,16 @@ def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force:
     """
     if problems := verify_run(recorded.layout, recorded.id).problems:
         raise DataError("\n".join(problems))
-    if is_script(recorded.spec["model_class"]):
+    if is_script(recorded.spec.model_class):
         raise ConfigError(
-            f"{recorded.title} cannot be {verb}: {recorded.spec['model_class']} evaluates its model itself, so "
+            f"{recorded.title} cannot be {verb}: {recorded.spec.model_class} evaluates its model itself, so "
             "Shardline cannot; `shardline verify` verifies its files against their checksums"
         )
     if not recorded.evaluation:
         raise DataError(
             f"{recorded.title} has no evaluation, so it cannot be {verb}; run the pipeline to its end"
         )
-    changes = _changed_code(project, recorded)
+    changes = _changed_code(project, recorded, recorded.evaluation)
     if changes and not force:
         raise ConfigError(
             f"{recorded.title} was evaluated with other code than there is now: {'; '.join(changes)}; check out the "
@@ -203,12 +199,11 @@ def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force:
     return changes
 
 
-def _changed_code(project: Project, recorded: SealedRun) -> list[str]:
-    model_class = recorded.spec["model_class"]
-    before = {key: recorded.evaluation["identity"].get(key, {}) for key in ("versions", "code")}
-    settings = recorded.spec["settings"]
+def _changed_code(project: Project, recorded: SealedRun, evaluation: EvaluationResult) -> list[str]:
+    before = {key: evaluation.identity.get(key, {}) for key in ("versions", "code")}
+    settings = recorded.spec.settings
     paths = {
-        "model": model_class,
+        "model": recorded.spec.model_class,
         **paths_of(settings["data"], project.code, recorded.title),
         **metric_paths(settings["evaluation"], project.code, recorded.title),
     }

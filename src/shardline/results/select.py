@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from shardline.config.dataset import Dataset
 from shardline.config.layout import Kind
 from shardline.config.names import names_that_have_been
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
 from shardline.core.suggest import did_you_mean
@@ -15,7 +14,7 @@ from shardline.results.states import IDENTITY
 _MAX_MEANT = 3  # names that begin with a word, or hold it
 
 
-def find_run(project: Project, wanted: str) -> Run:
+def find_run(project: Project, wanted: str) -> RunPlan:
     """Return the run of a name or id.
 
     Raises:
@@ -27,7 +26,7 @@ def find_run(project: Project, wanted: str) -> Run:
     raise _unknown("run", wanted, [*named, *project.runs])
 
 
-def find_dataset(project: Project, wanted: str) -> Dataset:
+def find_dataset(project: Project, wanted: str) -> DatasetPlan:
     """Return the dataset of a name or id.
 
     Raises:

@@ -15,15 +15,15 @@ from shardline.config.causes import (
 )
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.environment import rank_variables
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.variables import cleaned, compared, recorded_variables, row_of
 from shardline.identity.shipped_code import edited_files, sentence_of
 from shardline.records.failures import Failure
-from shardline.records.trained_on import weights_of_inputs
+from shardline.records.identities import weights_of_inputs
 from shardline.results.outcomes import failure_of
 from shardline.results.running import Progress, progress_of
 from shardline.results.states import State, is_trained, sealed_names, state_of
@@ -45,7 +45,7 @@ class Explanation:
         edited: what is reported of Shardline's own code that was edited, if the run uses it.
     """
 
-    run: Run
+    run: RunPlan
     state: State
     compared_with: Path | None = None
     causes: tuple[Cause, ...] = ()
@@ -55,7 +55,7 @@ class Explanation:
     edited: str = ""
 
 
-def edited_of(runs: Iterable[Run]) -> str:
+def edited_of(runs: Iterable[RunPlan]) -> str:
     """Return what is reported of Shardline's own code that was edited and that runs use; else nothing."""
     used: set[str] = set()
     for run in runs:
@@ -68,7 +68,7 @@ def edited_of(runs: Iterable[Run]) -> str:
 # --- the nearest older document -----------------------------------------------------------------
 
 
-def explain(project: Project, run: Run) -> Explanation:
+def explain(project: Project, run: RunPlan) -> Explanation:
     """Find out why a run is fresh or stale.
 
     A run without a model is compared with the nearest older training, one
@@ -94,7 +94,7 @@ def explain(project: Project, run: Run) -> Explanation:
     return Explanation(run=run, state=state, compared_with=nearest[0], causes=found, **known)
 
 
-def _other_variables(project: Project, run: Run) -> tuple[str, ...]:
+def _other_variables(project: Project, run: RunPlan) -> tuple[str, ...]:
     record = _part(_read(run.folder / "provenance.json"), "action").get("variables")
     if not isinstance(record, Mapping):
         return ()
@@ -118,13 +118,13 @@ def nearest_document(
     return min(older, key=distance, default=None)
 
 
-def _evaluations(run: Run) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _evaluations(run: RunPlan) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     for path in (run.folder / "evaluations").glob("*.json"):
         if old := _part(_read(path), "identity"):
             yield path, old
 
 
-def _trainings(run: Run) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _trainings(run: RunPlan) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield what the run's names have stood for; where nothing of it is left, all trainings."""
     own, folder = run.folder / "identity.json", run.layout.folder_of("run")
     known = {identity for name in run.names for identity in identities_of(run.layout, "run", name)}
@@ -149,7 +149,7 @@ def read_definitions(folder: Path) -> Mapping[str, Any]:
     return _part(record, "definitions")
 
 
-def training_causes(old: Mapping[str, Any], run: Run, folder: Path) -> list[Cause]:
+def training_causes(old: Mapping[str, Any], run: RunPlan, folder: Path) -> list[Cause]:
     """Return how a run of the config differs from an older training.
 
     Args:

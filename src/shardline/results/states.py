@@ -9,8 +9,8 @@ from typing import Any
 from shardline.config.layout import ResultsLayout
 from shardline.config.model_warnings import ModelWarning, read_warnings
 from shardline.config.names import names_that_have_been
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, read_object
@@ -62,7 +62,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
     return records
 
 
-def warnings_on(run: Run) -> list[ModelWarning]:
+def warnings_on(run: RunPlan) -> list[ModelWarning]:
     """Return what makes a run's sealed model suspect, as far as its files are here."""
     if not run.has_model:
         return []
@@ -76,7 +76,7 @@ def warnings_on(run: Run) -> list[ModelWarning]:
     return read_warnings(run.folder / "metrics.jsonl", provenance, evaluation)
 
 
-def state_of(run: Run, known_names: set[str]) -> State:
+def state_of(run: RunPlan, known_names: set[str]) -> State:
     """Return a run's state.
 
     Args:
@@ -96,7 +96,7 @@ def state_of(run: Run, known_names: set[str]) -> State:
     return State.NEW if known_names.isdisjoint(run.names) else State.STALE
 
 
-def is_trained(run: Run) -> bool:
+def is_trained(run: RunPlan) -> bool:
     """Return whether a run's model is sealed, here or in the storage."""
     return run.has_model
 
@@ -108,7 +108,7 @@ def sealed_names(layout: ResultsLayout) -> set[str]:
     return {name for identity in folders for name in names.get(identity, ())}
 
 
-def last_step(run: Run) -> int | None:
+def last_step(run: RunPlan) -> int | None:
     """Return the last optimiser step that an unfinished training recorded or saved."""
     work = run.layout.work(run.id)
     steps = [last_recorded_step(work)]
@@ -117,7 +117,7 @@ def last_step(run: Run) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def _headline(run: Run) -> dict[str, Any] | None:
+def _headline(run: RunPlan) -> dict[str, Any] | None:
     try:
         headline = read_json(run.evaluation, remedy="")["headline"]
         if headline["value"] is None:

@@ -1,9 +1,8 @@
 """Whether files are undamaged: verified against the checksums that were written with them."""
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
@@ -12,9 +11,14 @@ from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.data.shard_format import shard_path
 from shardline.data.statistics_file import problem_of_statistics
-from shardline.provenance.crate.metadata import METADATA, check_crate_seal, files_of_crate
-from shardline.records.datasets import DatasetProvenance, Manifest
-from shardline.results import forms
+from shardline.provenance.crate.metadata import (
+    METADATA,
+    check_crate_seal,
+    files_of_crate,
+    read_crate,
+)
+from shardline.records.base import encode, read_record
+from shardline.records.datasets import DatasetProvenance, Manifest, Shard
 from shardline.results.findings import Findings, Verdict, count, digest_of
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers, check_parts, check_plans, check_statistics
@@ -63,15 +67,15 @@ def verify_report(layout: ResultsLayout, report_id: str) -> Verdict:
 
 
 def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) -> str:
-    manifest = findings.read(path, Manifest)
+    manifest = findings.read(partial(read_record, kind=Manifest), path)
     if manifest is None:
         return ""
-    found = digest_of(manifest["identity"])[:DIGEST_LENGTH]
+    found = digest_of(manifest.identity)[:DIGEST_LENGTH]
     findings.expect(f"{path}: the digest of its identity", found, path.parent.name)
     _check_dataset_provenance(findings, path)
-    records = manifest["shards"]
+    records = manifest.shards
     if records and not shards.is_dir():
-        findings.verdict.bad_shards.extend(record["file"] for record in records)
+        findings.verdict.bad_shards.extend(record.file for record in records)
         mounted = "set SHARDLINE_STORE to where the store is mounted; if the folder was deleted, "
         findings.but(mounted + findings.remedy).add(f"{shards} is not there")
         return ""
@@ -80,19 +84,17 @@ def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) 
         for record, problem in zip(records, problems, strict=True):
             if problem:
                 findings.add(problem)
-                findings.verdict.bad_shards.append(record["file"])
+                findings.verdict.bad_shards.append(record.file)
     _check_store(findings, shards, manifest, deep=deep)
-    size = sum(record["bytes"] for record in records)
+    size = sum(record.bytes for record in records)
     return f"{count(len(records), 'shard')}, {size / 1e6:,.1f} MB"
 
 
-def _check_store(
-    findings: Findings, shards: Path, manifest: Mapping[str, Any], *, deep: bool
-) -> None:
+def _check_store(findings: Findings, shards: Path, manifest: Manifest, *, deep: bool) -> None:
     parts = check_parts(shards, shards.name, manifest, findings.remedy)
     findings.verdict.problems.extend(parts.values())
     findings.verdict.bad_parts.extend(parts)
-    problem = problem_of_statistics(manifest, shards)
+    problem = problem_of_statistics(encode(manifest), shards)
     if problem:
         findings.add(problem)
     # rows are read of undamaged shards alone
@@ -106,31 +108,31 @@ def _check_store(
 
 def _check_dataset_provenance(findings: Findings, manifest: Path) -> None:
     path = manifest.with_name("provenance.json")
-    provenance = findings.read_sealed(path, DatasetProvenance) if path.exists() else None
-    for name, sha256 in (provenance or {}).get("files", {}).items():
+    provenance = findings.record(path, DatasetProvenance) if path.exists() else None
+    for name, sha256 in (provenance.files if provenance else {}).items():
         findings.expect_sha256(manifest.with_name(Path(name).name), sha256)
 
 
-def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
+def _check_shard(folder: Path, record: Shard) -> str | None:
     try:
-        path = shard_path(folder, record["file"])
+        path = shard_path(folder, record.file)
     except DataError as error:
         return str(error).partition(";")[0]
     try:
         size = path.stat().st_size
-        if size != record["bytes"]:
-            return f"{path} has {size:,} bytes, expected {record['bytes']:,}"
+        if size != record.bytes:
+            return f"{path} has {size:,} bytes, expected {record.bytes:,}"
         found = file_blake3(path)
     except OSError as error:
-        return f"{path} cannot be read ({error.strerror}), expected {record['bytes']:,} bytes"
-    if found != record["blake3"]:
-        return f"{path} has BLAKE3 digest {found[:12]}..., expected {record['blake3'][:12]}..."
+        return f"{path} cannot be read ({error.strerror}), expected {record.bytes:,} bytes"
+    if found != record.blake3:
+        return f"{path} has BLAKE3 digest {found[:12]}..., expected {record.blake3[:12]}..."
     return None
 
 
 def _check_report(findings: Findings, folder: Path, layout: ResultsLayout) -> str:
     path = folder / METADATA
-    metadata = findings.read(path, forms.Crate)
+    metadata = findings.read(read_crate, path)
     if metadata is None:
         return ""
     if problem := check_crate_seal(path, metadata):

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.errors import DataError
 from shardline.data.planned import PlannedStep, planned_steps
+from shardline.records.runs import Training
 from shardline_io.ledger import NAME
 
 _KEYS, _OF_PARTS = ("step", "epoch", "ids"), ("parts", "passes")
@@ -31,14 +32,14 @@ class _Line(NamedTuple):
 
 
 def problems_of_ledger(
-    folder: Path, spec: RunSpec, datasets: Sequence[DatasetPlace], training: Mapping[str, Any]
+    folder: Path, spec: RunSpec, datasets: Sequence[DatasetPlace], training: Training
 ) -> tuple[int, list[str]]:
     """Verify the files of a ledger against the planned order of samples.
 
     Args:
         folder: `ledger/` of the run's folder in the store.
         datasets: where the run's datasets are, undamaged.
-        training: `training` of the sealed provenance; empty before the run is sealed.
+        training: `training` of the sealed provenance; an empty one before the run is sealed.
 
     Returns:
         How many files there are, and a sentence for each problem.
@@ -48,7 +49,7 @@ def problems_of_ledger(
     for path in files:
         try:
             start = _start_of(path)
-            for line in _lines(path, is_sealed=start == training.get("resumed_step")):
+            for line in _lines(path, is_sealed=start == training.resumed_step):
                 attempts[start][line.step].append(line)
         except (OSError, ValueError) as error:
             problems.append(f"{path} is damaged: {error}")
@@ -56,9 +57,8 @@ def problems_of_ledger(
         return len(files), problems
     ends = {start: max(steps, default=start) for start, steps in attempts.items()}
     lasts = {start: end - _UNFINISHED for start, end in ends.items()}
-    sealed, steps_done = training.get("resumed_step"), training.get("steps")
-    if sealed in attempts and steps_done is not None:
-        ends[sealed] = lasts[sealed] = steps_done
+    if training.resumed_step in attempts and isinstance(training.steps, int):
+        ends[training.resumed_step] = lasts[training.resumed_step] = training.steps
     found: dict[int, str] = {}  # the first problem of each attempt
     try:
         for planned in planned_steps(datasets, spec.settings, last=max(ends.values(), default=0)):

@@ -2,19 +2,27 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from msgspec import structs
 from safetensors import SafetensorError, safe_open
 
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.layout import ResultsLayout
-from shardline.config.run import pointer
+from shardline.config.plans import pointer
 from shardline.core.canonical import DIGEST_LENGTH
+from shardline.core.errors import DataError
 from shardline.records.acceptances import ACCEPTED, Accepted
-from shardline.records.trained_on import manifests_of, weights_of, weights_of_inputs
-from shardline.results import forms
+from shardline.records.base import read_record
+from shardline.records.identities import IdentityDocument, read_identity, weights_of_inputs
+from shardline.records.runs import (
+    EvaluationResult,
+    PredictionResult,
+    ResolvedRun,
+    TrainingProvenance,
+)
 from shardline.results.findings import Findings, Verdict, count, digest_of
 from shardline.results.verify_store import check_training
 
@@ -33,15 +41,15 @@ def verify_run(layout: ResultsLayout, run_id: str, *, deep: bool = False) -> Ver
 
 
 def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep: bool) -> str:
-    spec = findings.read_sealed(folder / "run.json", forms.RunSpec)
-    document = findings.read(folder / "identity.json", forms.TrainingIdentity)
+    spec = findings.record(folder / "run.json", ResolvedRun)
+    document = findings.read(read_identity, folder / "identity.json")
     if spec is None or document is None:
         return ""
     _check_spec(findings, folder, spec, document)
     accepted = _check_accepted(findings, folder, digest_of(document))
     # what was accepted still bears the identity that it was trained as
-    trained_as = accepted.origin.identity if accepted else spec["identity"]
-    trained = _check_results(findings, layout, folder, list(weights_of(spec)), trained_as)
+    trained_as = accepted.origin.identity if accepted else spec.identity
+    trained = _check_results(findings, layout, folder, list(spec.mix), trained_as)
     trained += f", accepted from {accepted.from_.id}" if accepted else ""
     if not deep:
         return trained
@@ -49,12 +57,7 @@ def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep:
 
 
 def _check_work(
-    findings: Findings,
-    layout: ResultsLayout,
-    folder: Path,
-    spec: Mapping[str, Any],
-    *,
-    is_own: bool,
+    findings: Findings, layout: ResultsLayout, folder: Path, spec: ResolvedRun, *, is_own: bool
 ) -> str:
     """Verify what the store holds of a run.
 
@@ -62,25 +65,25 @@ def _check_work(
         is_own: whether the result was trained there, and not accepted from another.
     """
     work, path = layout.work(folder.name), folder / "provenance.json"
-    provenance: Mapping[str, Any] = {}
-    if is_own and path.exists():  # what is wrong with it was found before
-        provenance = Findings(Verdict(kind="", id=""), "").read(path, forms.Provenance) or {}
+    provenance = TrainingProvenance()
+    if is_own and path.exists():
+        with suppress(DataError):  # what is wrong with it was found before
+            provenance = read_record(path, TrainingProvenance, remedy="")
     looked_at, problems = check_training(work, spec, provenance)
     findings.verdict.problems.extend(problems)
     if not (work / "ledger").is_dir():
         return looked_at
-    from shardline.config.legacy_values import settings_of, with_legacy_values
+    from shardline.config.resolved import settings_of, with_legacy_values
     from shardline.config.run_spec import DatasetPlace, RunSpec
     from shardline.results.verify_ledger import problems_of_ledger
 
-    settings = with_legacy_values(spec["settings"], settings_of("train"))
+    settings = with_legacy_values(spec.settings, settings_of("train"))
     datasets = [
         DatasetPlace(manifest=layout.manifest(key), shards=layout.shards(key), weight=weight)
-        for key, weight in weights_of(spec).items()
+        for key, weight in spec.mix.items()
     ]
-    files, problems = problems_of_ledger(
-        work / "ledger", RunSpec.of({**spec, "settings": settings}), datasets, provenance.get("training") or {}
-    )  # fmt: skip
+    run = RunSpec.of(structs.replace(spec, settings=settings))
+    files, problems = problems_of_ledger(work / "ledger", run, datasets, provenance.training)
     about = findings.but("delete the file; no result reads it, and a training writes its own")
     for problem in problems:
         about.add(problem)
@@ -128,16 +131,16 @@ def _check_results(
 
 
 def _check_prediction(findings: Findings, path: Path) -> None:
-    record = findings.read_sealed(path, forms.Prediction)
+    record = findings.record(path, PredictionResult)
     if record is not None:
-        identity = digest_of(record["identity"])[:DIGEST_LENGTH]
+        identity = digest_of(record.identity)[:DIGEST_LENGTH]
         findings.expect(f"{path}: the digest of its identity", identity, path.stem)
         file = path.with_suffix(".parquet")
-        findings.expect_sha256(file, record["files"].get(file.name, ""))
+        findings.expect_sha256(file, record.files.get(file.name, ""))
 
 
 def _check_spec(
-    findings: Findings, folder: Path, spec: Mapping[str, Any], document: Mapping[str, Any]
+    findings: Findings, folder: Path, spec: ResolvedRun, document: IdentityDocument
 ) -> None:
     path, identity = folder / "run.json", digest_of(document)
     findings.expect(
@@ -145,15 +148,15 @@ def _check_spec(
         identity[:DIGEST_LENGTH],
         folder.name,
     )
-    findings.expect(f"{path}: identity", spec.get("identity"), identity)
-    findings.expect(f"{path}: run", spec.get("run"), folder.name)
+    findings.expect(f"{path}: identity", spec.identity, identity)
+    findings.expect(f"{path}: run", spec.run, folder.name)
     if named := document.get("model"):  # of a user's class its code alone counts
         model_class = SHIPPED_MODELS.get(named, named)
-        findings.expect(f"{path}: model_class", spec.get("model_class"), model_class)
-    read, counted = weights_of(spec), weights_of_inputs(document.get("inputs", {}))
+        findings.expect(f"{path}: model_class", spec.model_class, model_class)
+    read, counted = spec.mix, weights_of_inputs(document.get("inputs", {}))
     if read != counted:
         findings.expect(f"{path}: dataset", _listed(read), _listed(counted))
-    settings = counted_settings(spec.get("settings", {}))
+    settings = counted_settings(spec.settings)
     settings.pop("evaluation", None)
     if digest_of(settings) != digest_of(document["settings"]):
         findings.add(f"{path}: settings are not those of identity.json")
@@ -188,28 +191,27 @@ def _check_provenance(
 ) -> Mapping[str, str]:
     """Return the digests of the sealed files, by name."""
     path = folder / "provenance.json"
-    provenance = findings.read_sealed(path, forms.Provenance)
+    provenance = findings.record(path, TrainingProvenance)
     if provenance is None:
         return {}
-    findings.expect(f"{path}: identity", provenance.get("identity"), trained_as)
+    findings.expect(f"{path}: identity", provenance.identity, trained_as)
     for dataset in datasets:
         _check_manifest(findings, layout.manifest(dataset), provenance, dataset)
-    if certificate := provenance.get("certificate"):
+    if certificate := provenance.certificate:
         about_certificate = findings.but("bring back the certificate that the training found")
-        about_certificate.expect_sha256(layout.root / certificate["path"], certificate["sha256"])
-    files: Mapping[str, str] = provenance.get("files", {})
-    for name, sha256 in files.items():
+        about_certificate.expect_sha256(layout.root / certificate.path, certificate.sha256)
+    for name, sha256 in provenance.files.items():
         file = folder / Path(name).name
         if not _is_elsewhere(file):
             findings.expect_sha256(file, sha256)
-    return files
+    return provenance.files
 
 
 def _check_manifest(
-    findings: Findings, manifest: Path, provenance: Mapping[str, Any], dataset: str
+    findings: Findings, manifest: Path, provenance: TrainingProvenance, dataset: str
 ) -> None:
     """Verify the manifest of a training: that of its dataset, or the one that it was accepted from."""
-    known = manifests_of(provenance)
+    known = provenance.manifests
     if known and dataset not in known:
         path = manifest.with_name(ACCEPTED)
         accepted = findings.record(path, Accepted) if manifest.exists() else None
@@ -219,7 +221,7 @@ def _check_manifest(
             expected = known.get(accepted.from_.id, only)
             findings.expect(what, accepted.origin.manifest_sha256, expected)
         return
-    expected = known.get(dataset) or provenance.get("manifest_sha256", "")
+    expected = known.get(dataset) or provenance.manifest_sha256 or ""
     about = findings.but(f"bring back the manifest of the training, or {findings.remedy}")
     about.expect_sha256(manifest, expected)
 
@@ -236,12 +238,12 @@ def _is_elsewhere(file: Path) -> bool:
 
 
 def _check_evaluation(findings: Findings, path: Path, sealed: Mapping[str, str]) -> None:
-    evaluation = findings.read_sealed(path, forms.Evaluation)
+    evaluation = findings.record(path, EvaluationResult)
     if evaluation is not None:
-        found = digest_of(evaluation["identity"])[:DIGEST_LENGTH]
+        found = digest_of(evaluation.identity)[:DIGEST_LENGTH]
         findings.expect(f"{path}: the digest of its identity", found, path.stem)
-        findings.expect(f"{path}: run", evaluation.get("run"), path.parents[1].name)
-        for name, sha256 in evaluation.get("files", {}).items():  # scripts evaluate themselves
+        findings.expect(f"{path}: run", evaluation.run, path.parents[1].name)
+        for name, sha256 in (evaluation.files or {}).items():  # scripts evaluate themselves
             findings.expect(
                 f"{path}: SHA-256 of the evaluated {name}", sha256, sealed.get(name, sha256)
             )

@@ -1,16 +1,12 @@
 """Whether what the store holds beside the shards is undamaged: parts, markers, trainings' states and attempts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-from msgspec import convert
 
 from shardline.checkpoints.folder import find_damage
 from shardline.config.scripts import is_script
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
-from shardline.core.forms import problem_of_form
 from shardline.core.seals import check_seal
 from shardline.data.pack_plans import problems_of_plans
 from shardline.data.parts import count_rows, differing_columns, read_part
@@ -19,16 +15,16 @@ from shardline.data.shard_map import ShardMap
 from shardline.data.statistics import merge_all
 from shardline.data.statistics_file import read_statistics
 from shardline.records.attempts import Attempt
-from shardline.records.datasets import Manifest, Shard
+from shardline.records.base import encode
+from shardline.records.datasets import Manifest
+from shardline.records.runs import ResolvedRun, TrainingProvenance
 from shardline.supervision.attempts import read_attempts
 
 _BEGUN = ("host", "job", "retry", "started")  # of an attempt, which no later one changes
 _AGAIN = "delete it, and the shard is read again before it is trained on"
 
 
-def check_parts(
-    shards: Path, dataset: str, manifest: Mapping[str, Any], remedy: str
-) -> dict[str, str]:
+def check_parts(shards: Path, dataset: str, manifest: Manifest, remedy: str) -> dict[str, str]:
     """Hold the lists of a dataset's parts against their seals and the manifest.
 
     Args:
@@ -39,7 +35,7 @@ def check_parts(
     Returns:
         A sentence for each list that is wrong, by the name of its part.
     """
-    known = {one["file"]: convert(one, Shard) for one in manifest["shards"]}
+    known = {one.file: one for one in manifest.shards}
     problems = {}
     for path in sorted((shards / "parts").glob("*.json")):
         try:
@@ -55,9 +51,9 @@ def check_parts(
     return problems
 
 
-def check_markers(shards: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+def check_markers(shards: Path, manifest: Manifest) -> Iterator[str]:
     """Verify the markers of verified shards against their seals and the manifest."""
-    known = {record["file"]: record for record in manifest["shards"]}
+    known = {record.file: record.blake3 for record in manifest.shards}
     for path in sorted((shards / "verified").glob("*/*.safetensors")):
         try:
             marker = read_object(path, remedy=_AGAIN)
@@ -67,38 +63,36 @@ def check_markers(shards: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
             yield str(error)
             continue
         problem = check_seal(path, marker)
-        if not problem and marker.get("blake3") != known.get(path.name, {}).get("blake3"):
+        if not problem and marker.get("blake3") != known.get(path.name):
             problem = f"{path} is of another shard than the manifest's"
         if problem:
             yield f"{problem}; {_AGAIN}"
 
 
-def check_plans(shards: Path, manifest: Mapping[str, Any], *, deep: bool) -> Iterator[str]:
+def check_plans(shards: Path, manifest: Manifest, *, deep: bool) -> Iterator[str]:
     """Verify the plans of packs against their digests and, if deep, against the rows of the shards."""
     if any((shards / "packs").glob("*.safetensors")):
         try:
-            problems = list(problems_of_plans(ShardMap(manifest, shards), deep=deep))
+            problems = list(problems_of_plans(ShardMap(encode(manifest), shards), deep=deep))
         except (DataError, LookupError):  # the shards themselves are at fault
             return
         yield from (f"{problem}; delete it, and it is made again" for problem in problems)
 
 
-def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
+def check_statistics(shards: Path, manifest: Manifest) -> str | None:
     """Verify the manifest's statistics against the rows of the shards, which are undamaged."""
-    if problem := problem_of_form(shards, manifest, Manifest):
-        return problem
-    class_counts, schema = manifest["statistics"]["class_counts"], manifest["schema"]
-    for record in manifest["shards"]:
+    document = encode(manifest)
+    schema = document["schema"]
+    for record in manifest.shards:
         try:
-            layout = Layout.of(schema, sum(record["rows"].values()), record.get("values"))
+            layout = Layout.of(schema, sum(record.rows.values()), record.values or None)
         except DataError as error:
-            return f"{shards}: {record['file']}: {error}"
-        if layout.bytes != record["bytes"]:
-            return f"{shards}: {record['file']} has other rows than the manifest"
-    numbered = enumerate(manifest["shards"])
-    found = merge_all(count_rows(shards, numbered, schema))
-    wrong = differing_columns(found, read_statistics(manifest, shards))
-    if found.class_counts != class_counts:
+            return f"{shards}: {record.file}: {error}"
+        if layout.bytes != record.bytes:
+            return f"{shards}: {record.file} has other rows than the manifest"
+    found = merge_all(count_rows(shards, enumerate(document["shards"]), schema))
+    wrong = differing_columns(found, read_statistics(document, shards))
+    if found.class_counts != manifest.statistics.class_counts:
         wrong.append("class_counts")
     if not wrong:
         return None
@@ -106,26 +100,26 @@ def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
 
 
 def check_training(
-    work: Path, spec: Mapping[str, Any], provenance: Mapping[str, Any]
+    work: Path, spec: ResolvedRun, provenance: TrainingProvenance
 ) -> tuple[str, list[str]]:
     """Verify the training checkpoints and attempts of a run.
 
     Args:
         work: the run's folder in the store.
         spec: run.json.
-        provenance: provenance.json of the training, where these files are its own; else empty.
+        provenance: provenance.json of the training, where these files are its own; else an empty one.
 
     Returns:
         What was looked at, and a sentence for each problem.
     """
     good, problems = 0, []
-    if not is_script(spec["model_class"]):  # a script's own are named and written as it likes
-        good, found = find_damage(work / "checkpoints", spec["identity"])
+    if not is_script(spec.model_class):  # a script's own are named and written as it likes
+        good, found = find_damage(work / "checkpoints", spec.identity)
         remedy = "delete it, and the training resumes from the one before"
         problems += [f"{problem}; {remedy}" for problem in found]
     try:
         attempts = read_attempts(work)
-        problems += _other_attempts(work, attempts, provenance.get("attempt_log") or [])
+        problems += _other_attempts(work, attempts, provenance.attempt_log or [])
     except DataError as error:
         problems.append(str(error))
         attempts = []
@@ -133,11 +127,14 @@ def check_training(
 
 
 def _other_attempts(
-    work: Path, found: Sequence[Attempt], sealed: Sequence[Mapping[str, Any]]
+    work: Path, found: Sequence[Attempt], sealed: Sequence[Attempt]
 ) -> Iterator[str]:
     """Yield a sentence if the attempts are not those that the training sealed."""
-    begun = [[one.get(key) for key in _BEGUN] for one in sealed]
-    if found and [[getattr(one, key) for key in _BEGUN] for one in found[: len(sealed)]] != begun:
+    before, begun = (
+        [[getattr(one, key) for key in _BEGUN] for one in attempts]
+        for attempts in (found[: len(sealed)], sealed)
+    )
+    if found and before != begun:
         path = work / "attempts.jsonl"
         yield (
             f"{path} has other attempts than the attempt_log of provenance.json; move the file away to count attempts "

@@ -5,7 +5,10 @@ job itself was killed, the next attempt completes the line from the files that a
 """
 
 import json
+import logging
+import os
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +19,7 @@ from msgspec import structs
 
 from shardline.core.canonical import digest
 from shardline.core.errors import DataError, ShardlineError, Stopped, is_final
-from shardline.core.files import read_json_lines, utc_stamp, write_bytes
+from shardline.core.files import read_json, read_json_lines, utc_stamp, write_bytes, write_json
 from shardline.core.redaction import mask
 from shardline.records.attempts import Attempt
 from shardline.records.base import decode, encode
@@ -24,7 +27,7 @@ from shardline.supervision.failures import read_failures
 
 # Files that a training writes: the newest modification time is its last activity.
 _ACTIVITY = ("metrics.jsonl", "checkpoints/*", "output/*")
-_SEAL = "sha256"
+_SEAL, _HOLDER = "sha256", "holder.json"
 _TAIL_BYTES = 65536
 _REASON_CHARACTERS = 500
 
@@ -176,7 +179,7 @@ def sealed_again(steps: int, run: str) -> str:
 def last_recorded_step(work: Path) -> int | None:
     """Return the last optimiser step in a training's metrics, or a script's; None if there is none."""
     for path in (work / "metrics.jsonl", work / "output" / "metrics.jsonl"):
-        for line in reversed(_last_lines(path)):
+        for line in reversed(tail_of(path).splitlines()):
             try:
                 return int(json.loads(line)["step"])
             except (ValueError, TypeError, KeyError):
@@ -184,13 +187,55 @@ def last_recorded_step(work: Path) -> int | None:
     return None
 
 
-def _last_lines(path: Path) -> list[bytes]:
+@contextmanager
+def only_one(work: Path, run_id: str) -> Iterator[bool]:
+    """Lock a run's folder; yields whether another job held it and was waited for.
+
+    A job outlives a Snakemake that was killed, and two Snakemakes may share a store. The kernel
+    releases the lock when its holder exits, however it exits.
+    """
+    from filelock import FileLock, Timeout
+
+    lock, has_waited = FileLock(work / "lock"), False
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        message = f"{run_id} is being trained by {_holder(work)}; waiting until it exits"
+        logging.warning("%s", message)
+        with suppress(OSError):  # standard error may be closed
+            print(message, file=sys.stderr, flush=True)
+        lock.acquire(poll_interval=1)
+        has_waited = True
+    try:
+        job = os.environ.get("SLURM_JOB_ID") or os.environ.get("AZUREML_RUN_ID")
+        who = {"host": socket.gethostname(), "job": job, "pid": os.getpid(), "since": utc_stamp()}
+        with suppress(DataError):  # a full disk: the lock alone counts
+            write_json(work / _HOLDER, who)
+        yield has_waited
+    finally:
+        lock.release()
+
+
+def _holder(work: Path) -> str:
+    """Return a description of the job that trains a run, as far as it is known."""
+    try:
+        who = read_json(work / _HOLDER, remedy="")
+    except DataError:
+        return "another job"
+    job = f", job {who['job']}" if who["job"] else ""
+    step = last_recorded_step(work)
+    place = f"process {who['pid']} on {who['host']}{job}, since {who['since']}"
+    return f"another job ({place}{f', now at step {step}' if step else ''})"
+
+
+def tail_of(path: Path) -> bytes:
+    """Return the end of a file, which a long training makes large; nothing where it cannot be read."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))  # a long training's file is large
-            return file.read().splitlines()
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            return file.read()
     except OSError:
-        return []
+        return b""
 
 
 def _ended(

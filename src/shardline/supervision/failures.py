@@ -82,16 +82,15 @@ def read_failures(work: Path) -> list[Failure]:
     return sorted(found, key=lambda one: (one.kind != "hung", not one.is_killed, one.when))
 
 
-def first_failure(work: Path, ranks: int, *, kind: str | None = None) -> str | None:
+def first_failure(work: Path, ranks: int) -> str | None:
     """Return message and place of the first rank that failed; the other ranks fail because it did.
 
     Args:
         ranks: number of ranks; a single rank is not named.
-        kind: of this kind alone; None: of any.
     """
-    first = next((one for one in read_failures(work) if kind in (None, one.kind)), None)
-    if first is None:
+    if not (failures := read_failures(work)):
         return None
+    first = failures[0]
     if ranks == 1 or first.kind == "hung" or first.is_killed:  # then the message names the rank
         return first.sentence
     who = "a rank" if first.rank is None else f"rank {first.rank}"

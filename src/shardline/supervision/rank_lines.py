@@ -2,13 +2,23 @@
 
 import math
 import re
+import sys
 import time
 from collections.abc import Callable
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
 from shardline.core.job_progress import job_progress
 
-PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
+_PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _EPOCH = re.compile(r"(\d+)/(\d+)")
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    TextColumn("{task.fields[rest]}"),
+    TimeRemainingColumn(),
+)
 _MOST = 20  # metrics; a display has place for two
 
 
@@ -27,12 +37,25 @@ class RankLines:
         self._title, self._monitor, self._clock = title, monitor, clock
         self._begin: tuple[int, float] | None = None
         self._metrics: dict[str, float] = {}
+        # without a terminal nothing is written: its reader may have exited while the job runs
+        self._bar = Progress(
+            *_COLUMNS, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+        )
+        self._task = self._bar.add_task(title, total=None, rest="")
+
+    def __enter__(self) -> None:
+        self._bar.start()
+
+    def __exit__(self, *_: object) -> None:
+        if not self._bar.disable:  # else it would print an empty line
+            self._bar.stop()
 
     def __call__(self, line: str) -> None:
-        """Report what a line holds, if it is one of progress."""
-        if not (match := PROGRESS.match(line)):
+        """Report what a line holds, if it is one of progress, and show it as a bar on a terminal."""
+        if not (match := _PROGRESS.match(line)):
             return
         step, total = int(match["step"]), int(match["total"])
+        self._bar.update(self._task, completed=step, total=total, rest=match["rest"])
         fields = dict(word.split("=", 1) for word in match["rest"].split() if "=" in word)
         epoch = _EPOCH.fullmatch(fields.pop("epoch", ""))
         self._metrics |= {

@@ -5,22 +5,28 @@ attempts of a training continue. They are numbers alone.
 """
 
 import json
-import math
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from shardline.core.files import renamed_when_complete
+from shardline.records.base import Record
+from shardline.supervision.watchdog import Task
+from shardline.supervision.watchdog.proc import usage_of
+from shardline_io.heartbeat_memory import HeartbeatMemory
 
 MAX_POINTS = 240  # of a rank: at least half as many are kept, whatever a training takes
 _MAX_SEALED, _MIN_SEALED = 960, 16  # of all ranks together, and of each of very many
 _FOLDER = "machine"
+_PERIOD_S = 2.0  # of a sampler at first; it doubles whenever the points are halved
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachinePoint:
+class MachinePoint(Record, frozen=True, kw_only=True):
     """What a rank used, with the programs that it runs, since the point before.
 
     Attributes:
@@ -40,8 +46,7 @@ class MachinePoint:
     gpu_percent: int | None = None
 
 
-_COLUMNS = tuple(field.name for field in fields(MachinePoint))
-_OPTIONAL = ("gpu_bytes", "gpu_percent")
+_COLUMNS = MachinePoint.__struct_fields__
 
 
 def halve(points: Sequence[MachinePoint]) -> list[MachinePoint]:
@@ -129,21 +134,14 @@ def read_curve(work: Path, rank: int, *, period_s: float = 1.0) -> MachineCurve:
         work: the run's folder in the store.
         period_s: of a curve that begins.
     """
-    with suppress(OSError, ValueError, TypeError, KeyError, OverflowError):
-        document = json.loads(_file(work, rank).read_bytes())
+    with suppress(OSError, ValueError, TypeError, KeyError, msgspec.MsgspecError):
+        document = msgspec.json.decode(_file(work, rank).read_bytes())
         rows = zip(*(document["points"][name] for name in _COLUMNS), strict=True)
-        points = [MachinePoint(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
-        if all(map(_is_whole, points)) and len(points) <= MAX_POINTS:
+        read = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+        points = msgspec.convert(read, list[MachinePoint])
+        if len(points) <= MAX_POINTS:
             return MachineCurve(points, max(period_s, float(document["period_s"])))
     return MachineCurve([], period_s)
-
-
-def _is_whole(point: MachinePoint) -> bool:
-    return all(
-        (value is None and name in _OPTIONAL)
-        or (isinstance(value, int | float) and math.isfinite(value))
-        for name, value in asdict(point).items()
-    )
 
 
 def write_curve(work: Path, rank: int, curve: MachineCurve) -> None:
@@ -156,6 +154,48 @@ def write_curve(work: Path, rank: int, curve: MachineCurve) -> None:
             scratch.write_text(json.dumps(document))
 
 
+class Sampler:
+    """Appends a point to the rank's curve whenever its period has passed.
+
+    Its first point comes one period after the start, so that a training of seconds has none.
+
+    Args:
+        memory: that the rank shares, and where it writes the use of its GPU.
+    """
+
+    def __init__(self, task: Task, memory: HeartbeatMemory) -> None:
+        self._work, self._rank, self._pid = Path(task.work), task.rank, task.pid
+        self._memory = memory
+        self._curve = read_curve(self._work, self._rank, period_s=_PERIOD_S)
+        self._attempt = self._curve.begin(task.attempt)
+        self._started = self._sampled = time.monotonic()
+        self._earlier_s, self._cpu_s = self._curve.last_s, 0.0
+        with suppress(OSError):
+            self._cpu_s = usage_of(self._pid)[1]
+
+    def sample_if_due(self) -> None:
+        """Append a point and write the curve, if it is time; takes some 0.5 ms then."""
+        now = time.monotonic()
+        if now - self._sampled < self._curve.period_s:
+            return
+        with suppress(OSError):  # the rank has just ended
+            rss_bytes, cpu_s = usage_of(self._pid)
+            gpu_bytes, gpu_percent = self._memory.gpu()
+            # what a child used is missing for a moment between its end and its parent's notice
+            used_s = max(0.0, cpu_s - self._cpu_s)
+            point = MachinePoint(
+                attempt=self._attempt,
+                s=round(self._earlier_s + now - self._started, 1),
+                rss_bytes=rss_bytes,
+                cpu_percent=round(100 * used_s / (now - self._sampled), 1),
+                gpu_bytes=gpu_bytes,
+                gpu_percent=gpu_percent,
+            )
+            self._curve.add(point)
+            self._sampled, self._cpu_s = now, cpu_s
+            write_curve(self._work, self._rank, self._curve)
+
+
 def sealed_curve(work: Path, rank: int, world_size: int) -> dict[str, Any]:
     """Return a rank's points as they are sealed with the run: key `curve`, by column; nothing of fewer than two.
 
@@ -163,9 +203,9 @@ def sealed_curve(work: Path, rank: int, world_size: int) -> dict[str, Any]:
     """
     points = read_curve(work, rank).points
     points = thin(points, max(_MIN_SEALED, min(MAX_POINTS, _MAX_SEALED // world_size)))
-    columns = _columns(points)
-    unknown = [name for name in _OPTIONAL if not _known(points, name)]
-    known = {name: values for name, values in columns.items() if name not in unknown}
+    known = {
+        name: values for name, values in _columns(points).items() if values != [None] * len(values)
+    }
     return {"curve": known} if len(points) > 1 else {}
 
 

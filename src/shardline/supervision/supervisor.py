@@ -1,17 +1,16 @@
 """Supervision of the launcher as a child process: log, progress bar, stop requests, exit."""
 
+import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+import psutil
 
 from shardline.core.errors import DataError, ShardlineError, Stopped
 from shardline.core.files import utc_stamp, write_json
@@ -23,11 +22,11 @@ from shardline.supervision.failures import (
     read_failures,
     reset_failures,
 )
-from shardline.supervision.rank_lines import PROGRESS, RankLines
-from shardline.supervision.stuck_launcher import end_stuck_launcher
+from shardline.supervision.rank_lines import RankLines
 from shardline_io.stopping import SIGNALS
 
 _GRACE_S = 20.0
+_LOOK_S, _STUCK_S = 1.0, 20.0  # between looks for a hang, and from then to the end of the launcher
 _STOP = "stop.json"
 Ask = Callable[[str, float | None], None]  # `StopRequest.ask`
 
@@ -125,7 +124,7 @@ def run_ranks(
                 _signals_ask(request, at_once=not grace_s),
                 end_stuck_launcher(work, child.pid),
             ):
-                last = _relay(child, log_file, title, RankLines(title, monitor))
+                last = _relay(child, log_file, RankLines(title, monitor))
                 code = child.wait()
         except BaseException:
             _end(child)
@@ -187,41 +186,50 @@ def _signals_ask(request: StopRequest, *, at_once: bool) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _relay(
-    child: subprocess.Popen[str], log: IO[str], title: str, report: Callable[[str], None]
-) -> str:
+@contextmanager
+def end_stuck_launcher(work: Path, launcher: int) -> Iterator[None]:
+    """End a launcher that still runs after a hang was reported: Open MPI's waits forever for its daemon.
+
+    Args:
+        work: the run's folder in the store.
+        launcher: its pid, which leads a session of its own. The whole session is ended, since
+            Open MPI's remote shells leave the process group and keep the output open.
+    """
+    has_ended = threading.Event()
+
+    def look() -> None:
+        while not has_ended.wait(_LOOK_S):
+            with suppress(DataError, OSError):  # a record may be deleted meanwhile
+                if any(failure.kind == "hung" for failure in read_failures(work)):
+                    if not has_ended.wait(_STUCK_S):
+                        _kill_session(launcher)
+                    return
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+
+
+def _kill_session(leader: int) -> None:
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)
+
+
+def _relay(child: subprocess.Popen[str], log: IO[str], rank_lines: RankLines) -> str:
     """Pass the output on without secrets until it ends, and return its last line."""
     assert child.stdout is not None
     last, masker = "", LineMasker()
-    # without a terminal nothing is written: its reader may have exited while the job runs
-    with _bar(title) if sys.stderr.isatty() else nullcontext(lambda line: None) as show:
+    with rank_lines:
         for line in map(masker.mask, child.stdout):
             log.write(line)
             log.flush()
             last = line.strip() or last
-            show(line)
-            report(line)
+            rank_lines(line)
     return last
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress as a bar."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rest]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None, rest="")
-
-        def show(line: str) -> None:
-            if match := PROGRESS.match(line):
-                done, total = int(match["step"]), int(match["total"])
-                bar.update(task, completed=done, total=total, rest=match["rest"])
-
-        yield show
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -1,12 +1,24 @@
 """What a tracker is asked to do; each runs in a process of its own, `tracker_process`."""
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from shardline.core.redaction import mask
 from shardline.tracking.records import Batch
 from shardline.tracking.run_links import RunLinks
+
+Say = Callable[[str, bool], None]  # text, whether it is a warning
+
+_SECRET_VARIABLES = (
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "AZUREML_RUN_TOKEN",
+    "WANDB_API_KEY",
+)
+_REASON_CHARACTERS = 300
 
 
 class Tracker(ABC):
@@ -61,3 +73,12 @@ class Tracker(ABC):
     @abstractmethod
     def close(self, how: str) -> None:
         """Record how the training has ended, and return once everything has arrived."""
+
+
+def shorten(error: Exception) -> str:
+    """Return an error as one line of limited length, without secrets."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    # of any length, which of other variables would hide ordinary words
+    text = mask(text, [os.environ.get(name, "") for name in _SECRET_VARIABLES])
+    half = _REASON_CHARACTERS // 2  # the cause stands at the end
+    return text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"

@@ -17,10 +17,9 @@ from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.mlflow import MlflowRun
 from shardline.tracking.backends.tensorboard import TensorBoardFolder
 from shardline.tracking.backends.wandb import WandbRun
-from shardline.tracking.errors import Say, SendErrors, shorten
 from shardline.tracking.records import Batch, Records
 from shardline.tracking.run_links import RunLinks
-from shardline.tracking.tracker import Tracker
+from shardline.tracking.tracker import Say, Tracker, shorten
 
 _TRACKERS: Mapping[str, type[Tracker]] = {
     "csv": CsvFile,
@@ -62,6 +61,37 @@ def _speaker() -> Say:
     return say
 
 
+class SendErrors:
+    """Reports once that sending fails, and once that it works again.
+
+    Args:
+        what: what cannot be sent.
+        label: where to.
+    """
+
+    def __init__(self, what: str, label: str, say: Say) -> None:
+        self._what, self._label, self._say = what, label, say
+        self.reason = ""
+        self.count = 0  # failures in a row
+
+    def failed(self, error: Exception) -> None:
+        """Record a failure."""
+        self.reason = shorten(error)
+        self.count += 1
+        if self.count == 1:
+            self._say(
+                f"{self._what} cannot be sent to {self._label} at present, and will be tried again "
+                f"until the training ends: {self.reason}",
+                True,
+            )
+
+    def succeeded(self) -> None:
+        """Record a success."""
+        if self.count:
+            self._say(f"{self._what} can be sent to {self._label} again", True)
+        self.count, self.reason = 0, ""
+
+
 class TrackerProcess:
     """Sends what a training leaves in its folder to a tracker, as it comes.
 
@@ -85,10 +115,7 @@ class TrackerProcess:
         self._how = ""
         self._is_over, self._is_known = threading.Event(), threading.Event()
         label = self._tracker.label
-        self._metrics, self._files = (
-            SendErrors("metrics", label, say),
-            SendErrors("files", label, say),
-        )
+        self._metrics, self._files = (SendErrors(what, label, say) for what in ("metrics", "files"))
         self._tries: dict[str, int] = {}
 
     def run(self) -> None:

@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterator
 
 from shardline.config.run_spec import RunSpec
+from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError, ShardlineError
-from shardline.core.imports import short_traceback
-from shardline.training.check_spec import ModelResult
+from shardline.training.rank_task import ModelResult
 
 # What an error tells of a machine, and not of the model.
 _OF_GPU = re.compile(
-    r"cuda|nvidia|nccl|cudnn|triton|\bgpus?\b|\brocm\b|\bhip\b|not implemented for 'cpu'|device-side assert",
+    r"cuda|nvidia|nccl|cudnn|triton|\bgpus?\b|\brocm\b|\bhip\b|not implemented for '(cpu|half|bfloat16)'|"
+    r"device-side assert",
     re.IGNORECASE,
 )
 _OF_RANKS = re.compile(
@@ -26,7 +27,7 @@ _OF_NETWORK = re.compile(
 _OF_MEMORY = re.compile(
     r"can(?:'|no)t allocate memory|unable to mmap|out of memory|\bMemoryError\b", re.IGNORECASE
 )
-_OF_STATE = re.compile(r"Weights only load failed.*?GLOBAL (\S+)", re.DOTALL)
+_OF_STATE = re.compile(r"training state could not be resumed.*?GLOBAL (\S+)")
 
 
 def sort_error(
@@ -45,16 +46,16 @@ def sort_error(
         line = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         found.not_checked.append(f"{model} was not checked where it {doing}: it {why} ({line})")
         return
-    if isinstance(error, ShardlineError):
-        sentence = str(error).removeprefix(f'run "{spec.title}": ')
-        found.problems.append(sentence)
-        return
     if unsafe := _OF_STATE.search(text):
         found.problems.append(
             f"{model}: its training state holds a {unsafe[1]}, expected tensors, numbers, texts and tables of these, "
             "which a training checkpoint can be loaded from; change what on_save_checkpoint or save_hyperparameters "
             "add, or the optimiser's state"
         )
+        return
+    if isinstance(error, ShardlineError):
+        sentence = str(error).removeprefix(f'run "{spec.title}": ')
+        found.problems.append(sentence)
         return
     found.problems.append(
         f"{model} fails where it {doing}; correct the model or its arguments: {short_traceback(error)}"

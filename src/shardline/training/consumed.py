@@ -13,7 +13,7 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping
 
 from shardline.core.errors import ConfigError
 from shardline.data.datamodule import ShardDataModule
-from shardline.data.run_batches import Stream
+from shardline.data.window_stream import WindowStream
 from shardline.training.evaluation_ranks import EvaluationRanks
 
 
@@ -24,7 +24,7 @@ class Scored(Callback):
         stream: gives the batches.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: WindowStream[Any]) -> None:
         self._stream, self._samples = stream, 0
 
     def add(self) -> None:

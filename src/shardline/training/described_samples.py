@@ -9,14 +9,13 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities import move_data_to_device
 
+from shardline.config.hub_models import open_tokenizer
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Pack
-from shardline.config.tokenizer_file import open_tokenizer
 from shardline.core.errors import ConfigError
 from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
 from shardline.data.run_batches import RunBatches
-from shardline.data.sample_stream import SampleStream
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.sample_views import SampleViews
 from shardline_io.order.blocks import BlockOrder
@@ -129,7 +128,7 @@ class DescribedSamples(pl.Callback):
             num_epochs=1,
         )
         for batch in stream.batches():
-            part = int(stream.batch_parts[0]) if isinstance(stream, SampleStream) else 0
+            part = 0 if (parts := stream.batch_parts) is None else int(parts[0])
             row = int(stream.batch_ids[0])
             moved = normalize.batch(move_data_to_device(convert(batch), ranks.device))
             image = batch.get("image") if isinstance(batch, dict) else None

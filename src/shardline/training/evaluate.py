@@ -8,9 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities import move_data_to_device
-from safetensors.torch import load_file
 
-from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.world import World
@@ -18,14 +16,13 @@ from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer
 from shardline.data.integrity import Policy
 from shardline.data.run_batches import RunBatches
-from shardline.training.bootstrap import RowValues
 from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
-from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
+from shardline.training.diagnostics import MAX_SAMPLES, Hardest, RowValues, Samples, Spread
 from shardline.training.evaluate_steps import by_test_step, by_validation_step
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
-from shardline.training.model import make_model
+from shardline.training.model import sealed_model
 from shardline.training.models.base import Classifier
 from shardline.training.named_metrics import NamedMetrics
 from shardline.training.scoring import Columns, Task, blocks, make_task
@@ -68,9 +65,7 @@ def evaluate(
     settings = spec.settings
     run_batches = RunBatches(datasets, settings, verify=verify)
     schema = run_batches.manifest["schema"]
-    model = make_model(spec, schema)
-    load_weights(model, load_file(model_file))
-    model.eval()
+    model = sealed_model(spec, schema, model_file)
     split = settings.evaluation.split
     place = {"rank": world.rank, "world_size": world.world_size} if world else {}
     stream, order = run_batches.held_out(

@@ -22,7 +22,7 @@ from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
 from shardline.training.logged import LoggedMetrics
 from shardline.training.named_metrics import tell_kept_outputs
-from shardline.training.quiet import quieten_lightning
+from shardline.training.trainer import quieten_lightning
 
 
 class _HeldOut(pl.LightningDataModule):

@@ -2,8 +2,9 @@
 
 import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,8 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file, save
 
-from shardline.checkpoints.best import BestCheckpoint
+from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
 from shardline.checkpoints.manager import CheckpointManager
-from shardline.checkpoints.policy import Guards
-from shardline.checkpoints.validated import ValidatedWeights
 from shardline.checkpoints.weights import plain_name
 from shardline.config.geometry import ActualGeometry, settings_on
 from shardline.config.run_spec import RunSpec
@@ -35,7 +34,7 @@ from shardline.training.interventions import read_plan
 from shardline.training.metrics import JsonLinesLogger, PlainProgress
 from shardline.training.model import make_model
 from shardline.training.optim import attach_optimizer
-from shardline.training.rank_spec import RankSpec
+from shardline.training.rank_task import RankTask
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.steps import Steps, StepSeeds
@@ -75,36 +74,43 @@ class Trained:
 
 
 def train(
-    spec: RunSpec, world: World, rank: RankSpec, callbacks: Sequence[Callback] = ()
-) -> Trained:
+    task: RankTask, world: World, callbacks: Sequence[Callback] = (), *, set_by_row: Sequence[str] = (),
+    is_grouped: bool = False,
+) -> Trained:  # fmt: skip
     """Train a run to its end, from its last training checkpoint where there is one.
 
     Args:
-        rank: the run's files, and how the work is done.
         callbacks: measure the training and change nothing in it.
+        set_by_row: settings that the run's own row sets; rejected where the model ignores them.
+        is_grouped: train by the strategy of several ranks, where there is one.
 
     Raises:
         ConfigError, DataError, LaunchError: see the messages.
     """
     here = ActualGeometry(nodes=world.num_nodes, devices=world.local_world_size)
+    spec, runtime = task.run, task.runtime
     settings = settings_on(spec.settings, here, run=spec.title)
-    saved, policy = rank.work / "checkpoints", rank.runtime.checkpoint
+    saved, policy = task.work / "checkpoints", runtime.checkpoint
     chosen = settings.checkpoint
-    logger, agreement = JsonLinesLogger(rank.work / "metrics.jsonl"), StepAllReduce()
-    plan, seconds = read_plan(rank.work, spec.identity), 0.0
+    logger, agreement = JsonLinesLogger(task.work / "metrics.jsonl"), StepAllReduce()
+    # an unnamed error of torch must not come before the watchdog's
+    timeout_s = max(_TORCH_TIMEOUT_S, 2 * runtime.hang_timeout_s)
+    new_trainer = partial(make_trainer, settings, world, timeout_s=timeout_s, is_grouped=is_grouped)
+    plan, seconds = read_plan(task.work, spec.identity), 0.0
     while True:
         watch = LossWatch(settings.divergence.max_loss, agreement)
         validated = ValidatedWeights()
         best = BestCheckpoint(
             saved, validated, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
         )
-        guards = Guards(may_save=watch.may_save, on_resume=logger.rewind)
-        manager = CheckpointManager(saved, spec.identity, policy, guards, best)
+        manager = CheckpointManager(
+            saved, spec.identity, policy, best, may_save=watch.may_save, on_resume=logger.rewind
+        )
         around = [
             *callbacks,
             Heartbeat(),
             PlainProgress(),
-            *([SampleLedger(rank.work / "ledger", world)] if rank.runtime.ledger else []),
+            *([SampleLedger(task.work / "ledger", world)] if runtime.ledger else []),
             AgreedStop(world, manager, agreement),
             *_early_stopping(settings.early_stopping),
         ]
@@ -113,7 +119,13 @@ def train(
         ordered = [manager, validated, seeds, Steps(plan), watch, *around, best]
         try:
             trainer, resumed_step, recorded = _fit(
-                spec, settings, world, rank, manager, logger, ordered
+                task,
+                settings,
+                world,
+                set_by_row,
+                manager,
+                partial(new_trainer, logger=logger),
+                ordered,
             )
         except RollbackRequired as error:
             trouble = error.trouble
@@ -128,18 +140,18 @@ def train(
             check = repeat_batch(
                 spec, settings, world, data, trained.best, best.records.get(trained.best.name),
                 is_recorded_here=trained.best.name in best.recorded_here,
-                is_error=rank.runtime.check_sealed == "error",
-                timeout_s=_timeout_s(rank),
+                is_error=runtime.check_sealed == "error",
+                new_trainer=new_trainer,
             )  # fmt: skip
             return replace(trained, sealed_check=check)
         seconds += manager.seconds
         gc.collect()  # the model that went wrong, before there is another
-        plan = intervene(spec, world, plan, trouble, rank.work)
+        plan = intervene(spec, world, plan, trouble, task.work)
 
 
 def _fit(
-    spec: RunSpec, settings: RunSettings, world: World, rank: RankSpec,
-    manager: CheckpointManager, logger: JsonLinesLogger, callbacks: list[Callback],
+    task: RankTask, settings: RunSettings, world: World, set_by_row: Sequence[str],
+    manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], callbacks: list[Callback],
 ) -> tuple[pl.Trainer, int, dict[str, Any]]:  # fmt: skip
     """Train until the end; returns the trainer, the optimiser step that was resumed from, and more fields of `Trained`.
 
@@ -149,34 +161,27 @@ def _fit(
     Raises:
         RollbackRequired: a step is bad, and the training has to go back.
     """
+    spec = task.run
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     pin = resolve_accelerator(settings.accelerator, devices=settings.devices) == "gpu"
     data = ShardDataModule(
-        settings, rank.datasets, world,
-        verify=rank.runtime.verify, pin=pin,
+        settings, task.datasets, world,
+        verify=task.runtime.verify, pin=pin,
     )  # fmt: skip
     model = make_model(spec, data.manifest["schema"])
     if settings.precision == "64-true":
         model.double()  # Lightning does it after a state is restored, which would round its weights
-    attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=rank.set_by_row)
+    attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=set_by_row)
     check_validates(settings, model)
     check_policy(settings, model, spec.title)
-    timeout_s = _timeout_s(rank)
     consumed = Consumed(
         data, settings.trainer.max_epochs, settings.trainer.accumulate, f'run "{spec.title}"'
     )
-    trainer = make_trainer(
-        settings, world, [*callbacks, consumed], logger, rank.runtime.log_every_steps, timeout_s
-    )
+    trainer = new_trainer([*callbacks, consumed], log_every_steps=task.runtime.log_every_steps)
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
     return trainer, resumed_step, {"packs": data.packs, "consumed": consumed.result(trainer)}
-
-
-def _timeout_s(rank: RankSpec) -> float:
-    # an unnamed error of torch must not come before the watchdog's
-    return max(_TORCH_TIMEOUT_S, 2 * rank.runtime.hang_timeout_s)
 
 
 def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Trained:

@@ -2,13 +2,16 @@
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from safetensors.torch import load_file
 
+from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import RunSpec
+from shardline.core.error_texts import check_arguments, import_class
 from shardline.core.errors import ConfigError
-from shardline.core.imports import import_class
 from shardline.data.columns import features_of
 from shardline.data.sample_columns import sample_columns
 from shardline.identity import watch_reads
@@ -33,17 +36,18 @@ def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
             f'run "{spec.title}": model={spec.model_class} is not a '
             "pytorch_lightning.LightningModule; derive it from one"
         )
-    arguments = arguments_of(spec, schema)
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise ConfigError(
-            f'run "{spec.title}": model={spec.model_class} does not take {arguments} ({error}); '
-            "change the model_args columns"
-        ) from None
+    arguments, what = arguments_of(spec, schema), f'run "{spec.title}": model={spec.model_class}'
+    check_arguments(cls, arguments, what, "change the model_args columns")
     model: pl.LightningModule = cls(**arguments)
     watch_reads.look()  # at weights that compiled code has mapped
     return model
+
+
+def sealed_model(spec: RunSpec, schema: Mapping[str, Any], weights: Path) -> pl.LightningModule:
+    """Return a run's model with sealed weights, as it is evaluated; see `make_model`."""
+    model = make_model(spec, schema)
+    load_weights(model, load_file(weights))
+    return model.eval()
 
 
 def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,98 +1,199 @@
-"""A model, checked by one real training step on two rows, on the CPU.
+"""Trying a model before hours of building: the run's own training for a step on two rows, on the CPU.
 
-Everything is made by what a training uses: the data module over a dataset of the source's first
-rows, the model, its optimiser and schedule. The step is followed by a validation, the training's
-state is saved and loaded into another model, which does a step, and the sealed weights are evaluated.
+The model is constructed, trained for a step, validated, and its training checkpoint is loaded into another one that
+trains for a step too and is sealed, all by what trains the run; then the sealed weights are evaluated.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from lightning_utilities.core.apply_func import apply_to_collection
 from msgspec.structs import replace
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback
 from safetensors.torch import save_file
 
-from shardline.checkpoints.averaging import check_averaging
-from shardline.checkpoints.sharded import gather_weights
+from shardline.checkpoints.folder import CheckpointPolicy, list_saved
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, RunSettings
-from shardline.core.errors import ConfigError, DataError
-from shardline.core.lightning_compat import dump_state, new_trainer
+from shardline.core.errors import ConfigError, DataError, ShardlineError
+from shardline.core.files import read_json
 from shardline.core.suggest import did_you_mean
 from shardline.core.world import World
 from shardline.data.classes import weights_of_classes
-from shardline.data.collate import Batch
-from shardline.data.datamodule import ShardDataModule
 from shardline.training.check_errors import sort_error
-from shardline.training.check_spec import ModelResult
-from shardline.training.divergence import check_policy
+from shardline.training.checked_rows import (
+    Known,
+    NotReadableError,
+    build_rows,
+    limit_memory,
+    read_once,
+)
 from shardline.training.evaluate import evaluate
-from shardline.training.fit import check_validates
-from shardline.training.metrics import JsonLinesLogger
+from shardline.training.fit import seal_model, train
 from shardline.training.model import make_model
-from shardline.training.optim import attach_optimizer
-from shardline.training.quiet import quieten_lightning
+from shardline.training.rank_task import Check, ModelResult, RankTask, write_result
+from shardline.training.stop_agreement import StepsDone
 from shardline.training.strategies import SteadyDDPStrategy
-from shardline.training.trainer import WorldEnvironment
 
-_WORLD = World(
-    rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="localhost", master_port=0, launcher="none"
-)  # fmt: skip
 _STEP = "does a training step on two rows"
-_STEPS = 1000  # of an epoch, as schedules see it; one step is done
+_STEPS = 1000  # of a training at least, as schedules see it; two are done
 _ROWS = 2
 
 
+def check_models(tasks: Sequence[RankTask], world: World) -> None:
+    """Check each model, and write what was found of it as soon as it is checked."""
+    known: Known = {}
+    for number, task in enumerate(tasks):
+        assert isinstance(task.action, Check)
+        if number == 0:  # of what libraries have mapped by now, little is used
+            limit_memory(task.action.memory_bytes)
+        write_result(task.action.output, check_model(task, task.action, world, known))
+
+
 def check_model(
-    spec: RunSpec, places: Sequence[DatasetPlace], folder: Path, *,
-    set_by_row: Sequence[str] = (), has_test_step: bool = False, is_elsewhere: bool = False,
-) -> ModelResult:  # fmt: skip
-    """Check a run's model.
+    task: RankTask, action: Check, world: World, known: Known | None = None
+) -> ModelResult:
+    """Check a model on the first rows of its datasets.
+
+    Args:
+        known: rows that were read for other models; more are added.
+    """
+    found, known = ModelResult(), {} if known is None else known
+    try:
+        pack = task.run.settings.data.pack
+        read = [read_once(one, pack, known) for one in action.sources]
+        found.inferred = {
+            one.name: rows.inferred for one, rows in zip(action.sources, read, strict=True)
+        }
+        with TemporaryDirectory(dir=task.work) as folder:
+            places = [
+                build_rows(one, rows, pack, Path(folder) / str(number))
+                for number, (one, rows) in enumerate(zip(action.sources, read, strict=True))
+            ]
+            _Trial(task, action, world, places, Path(folder)).check(found)
+        found.num_rows = read[0].num_rows if len(read) == 1 else None
+    except NotReadableError as error:
+        name = task.run.model or task.run.model_class
+        found.not_checked.append(f"model={name} was not checked: {error}")
+    except (ShardlineError, MemoryError) as error:
+        doing, is_elsewhere = "is given its first rows", action.is_elsewhere
+        sort_error(error, task.run, doing, found, is_elsewhere=is_elsewhere)
+    return found
+
+
+class _Trial:
+    """Trains the model of one check.
 
     Args:
         places: datasets of a few rows with the schemas of the run's, see `data.first_rows`.
         folder: for what is written meanwhile.
-        set_by_row: settings that the run's own row sets.
-        has_test_step: whether its evaluation is by `test_step`.
-        is_elsewhere: whether jobs have packages of their own.
-
-    Returns:
-        What is wrong, and what could not be checked on this machine.
     """
-    found = ModelResult()
-    trial = _Trial(spec, places, folder, set_by_row)
-    doing, model = "is constructed", None
-    try:
-        data = trial.data()
-        weights_of_classes(spec.settings.data.class_weights, data.manifest)
-        model = trial.model(data)
-        found.weights_bytes = _bytes_of(model)
-        doing = _STEP
-        watch = trial.fit(model, data)
-        found.problems += _monitors(spec.settings, watch)
-        doing = "is saved and loaded back"
-        found.state_bytes = trial.resume(watch)
-        trial.leave()
-        doing = "is evaluated"
-        trial.evaluate(watch.weights, has_test_step=has_test_step)
-    except Exception as error:
-        # too few outputs for the labels: an IndexError of the loss tells nobody
-        wrong = trial.wrong_outputs(model) if doing == _STEP and not has_test_step else None
-        sort_error(wrong or error, spec, doing, found, is_elsewhere=is_elsewhere)
-    finally:
-        trial.leave()
-    return found
+
+    def __init__(
+        self, task: RankTask, action: Check, world: World, places: Sequence[DatasetPlace], folder: Path
+    ) -> None:  # fmt: skip
+        settings = task.run.settings
+        self._asked, self._action, self._world = task.run, action, world
+        self._is_grouped = settings.strategy == "ddp" and settings.nodes * settings.devices > 1
+        self._folder = folder
+        runtime = replace(
+            task.runtime, checkpoint=CheckpointPolicy(asynchronous=False), log_every_steps=1,
+            ledger=False, verify="off", watch_reads="off", hang_timeout_s=0.0,
+        )  # fmt: skip
+        self._task = replace(
+            task,
+            run=replace(task.run, settings=_on_two_rows(settings)),
+            datasets=tuple(places),
+            work=folder / "training",
+            runtime=runtime,
+            geometry=None,
+        )
+
+    def check(self, found: ModelResult) -> None:
+        """Add what is wrong, and what cannot be checked on this machine."""
+        watch, doing = _Watch(self._asked, found), _STEP
+        try:
+            weights = self._asked.settings.data.class_weights
+            weights_of_classes(weights, read_json(self._task.datasets[0].manifest, remedy=""))
+            with suppress(StepsDone):
+                self._train(watch)
+            watch.check_trained()
+            if found.problems:
+                return
+            doing = "is saved and loaded back"
+            found.state_bytes = list_saved(self._task.work / "checkpoints")[0].bytes
+            watch.num_epochs += 1
+            trained = self._train(watch)
+            sealed = self._folder / "model.safetensors"
+            seal_model(trained, self._task.run, sealed)
+            self._leave()
+            doing = "is evaluated"
+            self._evaluate(sealed, has_test_step=self._action.has_test_step)
+        except Exception as error:
+            self._leave()
+            wrong = self._wrong_outputs(watch.model) if doing == _STEP else None
+            if doing == _STEP and make_model.__name__ in _functions(error):
+                doing = "is constructed"
+            is_elsewhere = self._action.is_elsewhere
+            sort_error(wrong or error, self._asked, doing, found, is_elsewhere=is_elsewhere)
+        finally:
+            self._leave()
+        # which is of the check, and removed behind it
+        place = re.compile(rf" {re.escape(str(self._folder))}\S*")
+        found.problems = [place.sub("", sentence) for sentence in found.problems]
+
+    def _train(self, watch: "_Watch") -> Any:
+        return train(
+            self._task,
+            self._world,
+            [watch],
+            set_by_row=self._action.set_by_row,
+            is_grouped=self._is_grouped,
+        )
+
+    def _leave(self) -> None:
+        """End the process group of the training, which an evaluation does without."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _evaluate(self, weights: Path, *, has_test_step: bool) -> None:
+        evaluate(
+            self._task.run,
+            model_file=weights,
+            datasets=self._task.datasets,
+            verify="off",
+            has_test_step=has_test_step,
+        )
+
+    def _wrong_outputs(self, model: pl.LightningModule | None) -> DataError | None:
+        """Return the error of an evaluation that refuses the outputs of a model, trained or not.
+
+        Too few outputs for the labels are an IndexError of the loss, which tells nobody.
+        """
+        if self._action.has_test_step or model is None:
+            return None
+        file = self._folder / "untrained.safetensors"
+        try:
+            weights = {name: one.clone().contiguous() for name, one in model.state_dict().items()}
+            save_file(weights, file)
+            self._evaluate(file, has_test_step=False)
+        except DataError as error:
+            return error
+        except Exception:
+            return None
+        return None
 
 
 def _on_two_rows(settings: RunSettings) -> RunSettings:
-    """Return the settings with which two rows are a global batch of one rank on the CPU."""
+    """Return the settings with which two rows are a global batch of one rank on the CPU, and an epoch."""
     data, trainer = settings.data, settings.trainer
     weights = "balanced" if isinstance(data.class_weights, dict) else data.class_weights
     small: Data = replace(
@@ -104,161 +205,42 @@ def _on_two_rows(settings: RunSettings) -> RunSettings:
         nodes=1,
         devices=1,
         accelerator="cpu",
-        strategy="ddp",
-        elastic=False,
-        precision="64-true" if settings.precision == "64-true" else "32-true",
         data=small,
-        trainer=replace(trainer, accumulate=1, validate_every_epochs=1),
+        trainer=replace(
+            trainer,
+            accumulate=1,
+            validate_every_epochs=1,
+            max_epochs=max(_STEPS, trainer.max_epochs),
+        ),
+        # two rows may well have a larger loss than a batch
+        divergence=replace(settings.divergence, max_loss=None),
     )
 
 
-class _Trial:
-    """Makes and trains the models of one check."""
-
-    def __init__(
-        self, spec: RunSpec, places: Sequence[DatasetPlace], folder: Path, set_by_row: Sequence[str]
-    ) -> None:
-        settings = spec.settings
-        self._spec = replace(spec, settings=_on_two_rows(settings))
-        self._places, self._folder = places, folder
-        self._set_by_row = set_by_row
-        self._is_sharded = settings.strategy == "fsdp"
-        self._is_ddp = settings.strategy == "ddp" and settings.nodes * settings.devices > 1
-        quieten_lightning()
-
-    def data(self) -> "_TwoRows":
-        pl.seed_everything(self._spec.settings.seed, workers=True, verbose=False)
-        return _TwoRows(self._spec.settings, self._places, _WORLD, verify="off")
-
-    def model(self, data: ShardDataModule) -> pl.LightningModule:
-        spec = self._spec
-        model = make_model(spec, data.manifest["schema"])
-        if spec.settings.precision == "64-true":
-            model.double()
-        steps = _STEPS * spec.settings.trainer.max_epochs
-        attach_optimizer(model, spec, total_steps=steps, set_by_row=self._set_by_row)
-        check_validates(spec.settings, model)
-        check_policy(spec.settings, model, spec.title)
-        return model
-
-    def fit(self, model: pl.LightningModule, data: ShardDataModule) -> "_Watch":
-        watch = self._watch()
-        self._trainer(watch).fit(model, datamodule=data)
-        watch.check_trained()
-        return watch
-
-    def resume(self, watch: "_Watch") -> int:
-        """Load the state into another model that does a step; returns the size of the state."""
-        file, data = self._folder / "state.ckpt", self.data()
-        torch.save(watch.state, file)
-        again = self._watch()
-        self._trainer(again).fit(
-            self.model(data), datamodule=data, ckpt_path=file, weights_only=True
-        )
-        return file.stat().st_size
-
-    def leave(self) -> None:
-        """End the process group of the training, which an evaluation does without."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-    def evaluate(self, weights: Mapping[str, torch.Tensor], *, has_test_step: bool) -> None:
-        file, spec = self._folder / "model.safetensors", self._spec
-        save_file({key: one.clone().contiguous() for key, one in weights.items()}, file)
-        evaluate(
-            spec,
-            model_file=file,
-            datasets=self._places,
-            verify="off",
-            has_test_step=has_test_step,
-        )
-
-    def wrong_outputs(self, model: pl.LightningModule | None) -> DataError | None:
-        """Return the error of an evaluation that refuses the outputs of a model, trained or not."""
-        try:
-            self.evaluate(model.state_dict() if model else {}, has_test_step=False)
-        except DataError as error:
-            return error
-        except Exception:
-            return None
-        return None
-
-    def _watch(self) -> "_Watch":
-        return _Watch(self._spec, is_sharded=self._is_sharded)
-
-    def _trainer(self, watch: "_Watch") -> pl.Trainer:
-        settings = self._spec.settings
-        return new_trainer(
-            accelerator="cpu", devices=1, precision=settings.precision,
-            max_epochs=settings.trainer.max_epochs, val_check_interval=1,
-            gradient_clip_val=settings.trainer.gradient_clip or None,
-            deterministic=settings.deterministic, num_sanity_val_steps=0,
-            # a ModelCheckpoint that saves nothing, or Lightning adds one that does
-            callbacks=[watch, ModelCheckpoint(dirpath=self._folder, save_top_k=0)],
-            logger=JsonLinesLogger(self._folder / "metrics.jsonl"), log_every_n_steps=1,
-            default_root_dir=self._folder, **self._strategy(),
-            use_distributed_sampler=False, enable_progress_bar=False, enable_model_summary=False,
-        )  # fmt: skip
-
-    def _strategy(self) -> dict[str, Any]:
-        """Return the strategy of the run as Trainer takes it: DDP of one rank refuses what several would."""
-        if not self._is_ddp:
-            return {"plugins": [LightningEnvironment()]}
-        if not dist.is_initialized():
-            store = dist.HashStore()  # type: ignore[attr-defined]  # not in its stub
-            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        unused = self._spec.settings.ddp.find_unused_parameters
-        return {
-            "strategy": SteadyDDPStrategy(
-                cluster_environment=WorldEnvironment(_WORLD), process_group_backend="gloo",
-                find_unused_parameters=unused,
-            )
-        }  # fmt: skip
-
-
-class _TwoRows(ShardDataModule):
-    """Data of a run whose only training batch comes again and again, so that schedules see a long epoch."""
-
-    def train_dataloader(self) -> Any:
-        """Return the batches."""
-        return _Repeated(super().train_dataloader())
-
-
-class _Repeated:
-    def __init__(self, batches: Any) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return _STEPS
-
-    def __iter__(self) -> Iterator[Batch]:
-        first = next(iter(self._batches))
-        for _ in range(_STEPS):
-            yield first
-
-
 class _Watch(Callback):
-    """Ends a training after its first step and validation, and keeps what is to be known of them.
+    """Ends a training after its first epochs, and looks at what a training does not.
 
     Attributes:
-        logged: metrics that are known when the validation ends, as what chooses weights sees them.
-        monitors: what schedules watch, by what messages call it.
-        state: the training's state then.
-        weights: the model's.
+        num_epochs: after the first of them the training is cut off, after another one it ends.
+        model: once it is to be trained.
     """
 
-    def __init__(self, spec: RunSpec, *, is_sharded: bool) -> None:
-        self._is_sharded = is_sharded
-        self._model = spec.model or spec.model_class
-        self.logged: set[str] = set()
-        self.monitors: dict[str, str] = {}
-        self.state: dict[str, Any] = {}
-        self.weights: dict[str, torch.Tensor] = {}
+    def __init__(self, run: RunSpec, found: ModelResult) -> None:
+        self._run, self._found = run, found
+        self._name = run.model or run.model_class
         self._has_loss = False
+        self.num_epochs = 1
+        self.model: pl.LightningModule | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Refuse callbacks of the model's that a training would refuse."""
-        check_averaging(trainer.callbacks, pl_module, is_sharded=self._is_sharded)  # type: ignore[attr-defined]
+        """Note the model, and its size."""
+        if self.model is None:
+            self.model, self._found.weights_bytes = pl_module, _bytes_of(pl_module)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Cut the training off once the first epoch is saved."""
+        if trainer.current_epoch >= self.num_epochs:
+            raise StepsDone
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
@@ -267,52 +249,56 @@ class _Watch(Callback):
         self._has_loss = True
         if loss.numel() != 1:
             raise ConfigError(
-                f"model={self._model}: training_step returned a loss of shape {list(loss.shape)}, expected a scalar; "
+                f"model={self._name}: training_step returned a loss of shape {list(loss.shape)}, expected a scalar; "
                 "reduce it, for instance by .mean()"
             )
         if not math.isfinite(value := float(loss.detach())):
             raise ConfigError(
-                f"model={self._model}: training_step returned the loss {value} for the first {_ROWS} rows, expected a "
+                f"model={self._name}: training_step returned the loss {value} for the first {_ROWS} rows, expected a "
                 "finite number; look for a logarithm or a division by zero in the model, and for rows that are all "
                 "masked"
             )
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Refuse a step that leaves out parameters, where several ranks need the gradients of all."""
+        """Refuse a step that trains nothing, or leaves out parameters where several ranks need all gradients."""
+        self.check_trained()
         if isinstance(trainer.strategy, SteadyDDPStrategy):
             trainer.strategy.check_gradients()
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keep what the validation has logged, and the state."""
-        if not self.state:
-            self.logged = set(trainer.callback_metrics)
-            schedules = trainer.lr_scheduler_configs
-            plateaus = [one for one in schedules if one.reduce_on_plateau and one.strict]
-            if plateaus:
-                self.monitors = {"lr_scheduler.monitor": str(plateaus[0].monitor)}
-            # its tables are callbacks' own, which go on to change them
-            self.state = apply_to_collection(dump_state(trainer), torch.Tensor, lambda one: one)
-            self.weights = gather_weights(pl_module)
-        trainer.should_stop = True
-
     def check_trained(self) -> None:
         """Refuse a training step that trains nothing."""
-        if not self._has_loss:
+        if not (self._has_loss or self._found.problems):
             raise ConfigError(
-                f"model={self._model}: training_step returned no loss for the first {_ROWS} rows, expected a scalar; "
+                f"model={self._name}: training_step returned no loss for the first {_ROWS} rows, expected a scalar; "
                 "return it, or call manual_backward where automatic_optimization is False"
             )
 
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Name all that is watched and not logged, of which a training names the first; end the second training."""
+        schedules = trainer.lr_scheduler_configs
+        plateaus = [one for one in schedules if one.reduce_on_plateau and one.strict]
+        watched = {"lr_scheduler.monitor": str(plateaus[0].monitor)} if plateaus else {}
+        self._found.problems += _unlogged(
+            self._run.settings, watched, sorted(trainer.callback_metrics)
+        )
+        if self._found.problems:
+            raise StepsDone
+        trainer.should_stop = trainer.should_stop or self.num_epochs > 1
 
-def _monitors(settings: RunSettings, watch: _Watch) -> Iterator[str]:
-    """Yield what is watched and never logged."""
+
+def _unlogged(settings: RunSettings, watched: dict[str, str], names: list[str]) -> Iterator[str]:
+    """Yield what is watched and never logged.
+
+    Args:
+        watched: by schedules, by what messages call it.
+        names: metrics that are known when a validation ends, as what chooses weights sees them.
+    """
     wanted = {"checkpoint.monitor": settings.checkpoint.monitor}
     if settings.early_stopping.patience:
         wanted["early_stopping.monitor"] = settings.early_stopping.monitor
-    wanted |= watch.monitors
-    names = sorted(watch.logged)
+    wanted |= watched
     for metric in dict.fromkeys(wanted.values()):
-        if metric in watch.logged:
+        if metric in names:
             continue
         keys = " and ".join(key for key, named in wanted.items() if named == metric)
         remedy = "call self.log in validation_step"
@@ -327,6 +313,10 @@ def _monitors(settings: RunSettings, watch: _Watch) -> Iterator[str]:
             f"{keys}={metric} is not logged by the model's validation, which logs {', '.join(names) or 'nothing'}; "
             f"{remedy}"
         )
+
+
+def _functions(error: Exception) -> set[str]:
+    return {frame.name for frame in traceback.extract_tb(error.__traceback__)}
 
 
 def _bytes_of(model: torch.nn.Module) -> int:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torchmetrics import Metric
 
-from shardline.config.named_metrics import import_path, metric_name, metrics_of
+from shardline.config.checks import import_path, metric_name, metrics_of
+from shardline.core.error_texts import import_class
 from shardline.core.errors import ConfigError
-from shardline.core.imports import import_class
 from shardline.training.headline import Mode, mode_of
 
 

@@ -15,9 +15,7 @@ import torch
 from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.numpy import save
-from safetensors.torch import load_file
 
-from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_bytes
@@ -30,7 +28,7 @@ from shardline.data.run_batches import RunBatches
 from shardline.data.statistics import pooled
 from shardline.data.statistics_file import read_statistics
 from shardline.training.evaluation_ranks import EvaluationRanks
-from shardline.training.model import make_model
+from shardline.training.model import sealed_model
 from shardline.training.models.base import Classifier
 from shardline.training.models.outputs import CLASSES, NotFiniteError, predicted_rows
 from shardline_io.order.blocks import ChosenBlocks, count_blocks
@@ -86,9 +84,7 @@ def predict(
     settings, known = spec.settings, TrainedOn(trained_on)
     run_batches = RunBatches([rows], settings, verify=verify)
     device = EvaluationRanks.of(world, settings.accelerator, len(parts)).device
-    model = make_model(spec, known.manifest["schema"])
-    load_weights(model, load_file(model_file))
-    model.eval().to(device)
+    model = sealed_model(spec, known.manifest["schema"], model_file).to(device)
     normalize = Normalizer(known, settings.data.normalize, torch.float32)
     last = count_blocks(run_batches.manifest["splits"][split], settings.evaluation.batch)
     blocks = [range(part * BLOCKS, min((part + 1) * BLOCKS, last)) for part in own]

@@ -4,7 +4,7 @@ This finds what the validation depended on and no sealed model has: values in ca
 buffers that are not persistent.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,12 @@ from shardline.checkpoints.first_batch import FirstBatch, Record, Values, differ
 from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
+from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError
-from shardline.core.imports import short_traceback
 from shardline.core.lightning_compat import ignore_signals, set_place
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
 from shardline.training.model import make_model
-from shardline.training.trainer import make_trainer
 
 # of the largest value: another processor or order of sums, never another model
 _TOLERANCES = {"64-true": 1e-9, "32-true": 1e-3}
@@ -34,7 +33,7 @@ _OF_SHORT_NUMBERS = 5e-2
 
 def repeat_batch(
     spec: RunSpec, settings: RunSettings, world: World, data: ShardDataModule, best: Path,
-    record: Record | None, *, is_recorded_here: bool, is_error: bool, timeout_s: float,
+    record: Record | None, *, is_recorded_here: bool, is_error: bool, new_trainer: Callable[..., pl.Trainer],
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate the first batch of rank 0 again, and compare; each rank calls this.
 
@@ -45,6 +44,7 @@ def repeat_batch(
         record: of the validation that they are of, see `FirstBatch`; None if there is none.
         is_recorded_here: by this process, so that all bits are compared where the training is deterministic.
         is_error: whether a difference ends the run.
+        new_trainer: gives the Trainer of some callbacks, a logger and the steps between its records.
 
     Returns:
         For the provenance: `is_repeated` with the `step` and its `differences`, or the `reason` against it.
@@ -59,7 +59,7 @@ def repeat_batch(
         reason, record = shared
     if reason or not record:
         return {"is_repeated": False, "reason": reason}
-    values, reason = _evaluate(spec, settings, world, data, best, record, timeout_s)
+    values, reason = _evaluate(spec, settings, data, best, record, new_trainer)
     if world.rank:
         return {}
     if reason:
@@ -95,8 +95,8 @@ def _reason(settings: RunSettings, world: World, record: Record | None) -> str:
 
 
 def _evaluate(
-    spec: RunSpec, settings: RunSettings, world: World, data: ShardDataModule, best: Path,
-    record: Record, timeout_s: float,
+    spec: RunSpec, settings: RunSettings, data: ShardDataModule, best: Path, record: Record,
+    new_trainer: Callable[..., pl.Trainer],
 ) -> tuple[Values, str]:  # fmt: skip
     """Return what came of the batch, or the reason why nothing did."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
@@ -105,7 +105,7 @@ def _evaluate(
         model.double()
     model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, nothing around them
     again = _Again(best, record)
-    trainer = make_trainer(settings, world, [again], DummyLogger(), 1, timeout_s)
+    trainer = new_trainer([again], DummyLogger(), 1)
     ignore_signals(trainer)
     set_place(trainer, epoch=record["epoch"], step=record["step"])
     try:

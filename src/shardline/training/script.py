@@ -22,7 +22,7 @@ from shardline.core.errors import ConfigError, DataError, ShardlineError, Stoppe
 from shardline.core.files import atomic_writer, make_folder, read_json, write_bytes, write_json
 from shardline.core.process import die_with_parent, kill_group
 from shardline.core.world import World
-from shardline.environments.on_rank import MODULES
+from shardline.environments.installed import MODULES
 from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
 from shardline.supervision.watchdog import DUMP_SIGNAL

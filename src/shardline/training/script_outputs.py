@@ -8,6 +8,7 @@ from typing import Any
 from shardline.config.settings.run import Evaluation
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
+from shardline.records.runs import Training
 from shardline.training.headline import choose_headline
 
 # By task: the metric that runs are ranked by, and which end of it is better. The
@@ -67,14 +68,14 @@ def _check_headline(path: Path, headline: object, metrics: Mapping[str, Any]) ->
 
 
 def evaluation_of(
-    provenance: Mapping[str, Any], manifest: Mapping[str, Any], wanted: Evaluation, run: str
+    training: Training, manifest: Mapping[str, Any], wanted: Evaluation, run: str
 ) -> dict[str, Any]:
     """Return a script's run's evaluation, from what the script left.
 
     Without figures the headline's value is None: the run is shown, not ranked.
 
     Args:
-        provenance: the run's, in whose `training.evaluation` the figures are sealed.
+        training: of the run's provenance, in whose `evaluation` the figures are sealed.
         manifest: the dataset's.
         wanted: the run's settings; their headline stands before the script's own.
         run: its name, for errors.
@@ -82,7 +83,7 @@ def evaluation_of(
     Raises:
         ConfigError: no headline is named and the task has none, or the one that is wanted is missing.
     """
-    figures = provenance["training"]["evaluation"] or {}
+    figures = training.evaluation or {}
     task, split = manifest["schema"]["task"], str(wanted.split)
     metrics, num_samples = figures.get("metrics", {}), figures.get("num_samples")
     metric, mode = _HEADLINES.get(task, ("loss", "min"))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ShardlineError
-from shardline.core.imports import short_traceback
 from shardline.records.attempts import Attempt
 
 Answer = Callable[[Any], None]  # raises what the script is to raise

@@ -113,6 +113,11 @@ def _listed(names: list[str]) -> str:
 class SteadyDDPStrategy(DDPStrategy):
     """Lightning's DDP, but a resumed training ends bit-identical to an uninterrupted one."""
 
+    def setup_environment(self) -> None:
+        """Join the ranks, once."""
+        _join_alone(self.world_size, self._process_group_backend or "gloo")
+        super().setup_environment()
+
     def _setup_model(self, model: Module) -> DistributedDataParallel:
         device_ids = self.determine_ddp_device_ids()
         # on a stream of its own, see https://pytorch.org/docs/stable/notes/cuda.html#id5
@@ -153,10 +158,8 @@ class SteadyFSDPStrategy(ModelParallelStrategy):
         self.cluster_environment = environment
 
     def setup_environment(self) -> None:
-        """Join the ranks, once; a world of one needs no address."""
-        if self.world_size == 1 and not dist.is_initialized():
-            store = dist.HashStore()  # type: ignore[attr-defined]  # not in its stub
-            dist.init_process_group(self._process_group_backend, store=store, rank=0, world_size=1)
+        """Join the ranks, once."""
+        _join_alone(self.world_size, self._process_group_backend)
         if self._device_mesh is None:
             self._setup_distributed()
             self._device_mesh = init_device_mesh(
@@ -215,3 +218,10 @@ class SteadyFSDPStrategy(ModelParallelStrategy):
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Load this rank's parts of the optimisers' states."""
         Strategy.load_optimizer_state_dict(self, checkpoint)
+
+
+def _join_alone(world_size: int, backend: str | None) -> None:
+    """Form the process group of a world of one, which needs no address."""
+    if world_size == 1 and not dist.is_initialized():
+        store = dist.HashStore()  # type: ignore[attr-defined]  # not in its stub
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)

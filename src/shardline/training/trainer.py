@@ -1,5 +1,7 @@
 """Lightning's Trainer for one rank, with nothing left for it to guess."""
 
+import logging
+import warnings
 from datetime import timedelta
 
 import pytorch_lightning as pl
@@ -13,7 +15,6 @@ from shardline.config.settings.run import RunSettings
 from shardline.core.lightning_compat import new_trainer, spare_moves
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
-from shardline.training.quiet import quieten_lightning
 from shardline.training.strategies import SteadyDDPStrategy, SteadyFSDPStrategy
 
 
@@ -107,13 +108,18 @@ class DoubleMetrics(Callback):
 
 def make_trainer(
     settings: RunSettings, world: World, callbacks: list[Callback], logger: Logger,
-    log_every_steps: int, collective_timeout_s: float,
+    log_every_steps: int, *, timeout_s: float, is_grouped: bool = False,
 ) -> pl.Trainer:  # fmt: skip
-    """Return the Trainer of this rank, with nothing left for Lightning to guess."""
+    """Return the Trainer of this rank, with nothing left for Lightning to guess.
+
+    Args:
+        timeout_s: of the ranks' collective operations.
+        is_grouped: give one rank the strategy of several, in a process group of its own.
+    """
     quieten_lightning()
     spare_moves()
     accelerator = resolve_accelerator(settings.accelerator, devices=settings.devices)
-    strategy = make_strategy(settings, world, accelerator, collective_timeout_s)
+    strategy = make_strategy(settings, world, accelerator, timeout_s, is_grouped=is_grouped)
     return new_trainer(
         accelerator=accelerator,
         devices=settings.devices,
@@ -144,14 +150,14 @@ def make_trainer(
 
 
 def make_strategy(
-    settings: RunSettings, world: World, accelerator: str, timeout_s: float
-) -> Strategy | str:
-    """Return the Lightning strategy; a world of one without sharding needs none."""
+    settings: RunSettings, world: World, accelerator: str, timeout_s: float, *, is_grouped: bool = False
+) -> Strategy | str:  # fmt: skip
+    """Return the Lightning strategy; a world of one without sharding needs none, unless it is to be grouped."""
     environment, backend = WorldEnvironment(world), "gloo" if accelerator == "cpu" else "nccl"
     timeout = timedelta(seconds=timeout_s)
     if settings.strategy == "fsdp":
         return SteadyFSDPStrategy(environment, backend, timeout)
-    if world.world_size == 1:
+    if world.world_size == 1 and not is_grouped:
         return "auto"
     return SteadyDDPStrategy(
         cluster_environment=environment,
@@ -159,3 +165,18 @@ def make_strategy(
         timeout=timeout,
         find_unused_parameters=settings.ddp.find_unused_parameters,
     )
+
+
+def quieten_lightning() -> None:
+    """Silence hints that do not apply: loading is ours, and the trainer is fully set."""
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (
+        ".*does not have many workers.*",
+        ".*isinstance.treespec.*",
+        ".*exists and is not empty.*",
+        ".*smaller than the logging interval.*",
+        # a batch has scalars, `{name}.mean_count`, behind its columns; the first column's size is right
+        ".*`batch_size` from an ambiguous collection.*",
+    ):
+        warnings.filterwarnings("ignore", message)

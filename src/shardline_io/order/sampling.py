@@ -191,15 +191,18 @@ class TrainOrder:
         for stream, low, high in self._slices():
             key = (self.dataset_id[-12:], self.seed, epoch, index, stream)
             mine = line.cut(*spans[stream])
-            filled = np.full(steps * self._share, -1, dtype=np.int64)
-            filled[: num_rows(mine)] = permutation(num_rows(mine), *key) + num_rows(pieces)
+            filled = permutation(num_rows(mine), *key)
+            filled += num_rows(pieces)
+            if missing := steps * self._share - len(filled):
+                filled = np.concatenate([filled, np.full(missing, -1)])
             slices.append(filled.reshape(steps, self._share)[:, low:high])
             pieces += mine
-        rows = np.concatenate(slices, axis=1).reshape(-1)
+        # a table of small rows has millions in a window: no copy where a rank takes all of them
+        rows = (slices[0] if len(slices) == 1 else np.concatenate(slices, axis=1)).reshape(-1)
         part = self.global_batch // self.world_size // self.accumulate
         return Window(
             pieces=tuple(pieces),
-            rows=np.maximum(rows, 0),
+            rows=np.maximum(rows, 0) if self.is_padded else rows,
             bounds=np.arange(0, len(rows) + 1, part),
             weights=self._weights(rows, epoch, first + steps) if self.is_padded else None,
         )

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tests.azureml.emulator.scheduler import Scheduler
 
 LOOK_S = 0.03
-ACCIDENTS = {kind: text for kind, text in JOB_KINDS.items() if kind != "missing-node"}
 
 
 class Attempt:
@@ -33,9 +32,8 @@ class Attempt:
         self._scheduler = scheduler
         self._ways = scheduler.ways
         self._nodes: list[Node] = []
-        missing = scheduler.faults.take(job.name, {"missing-node": ""})
+        missing = scheduler.faults.take(job.name, JOB_KINDS)
         self._missing = missing.options.get("node", 1) if missing else None
-        self._accident = scheduler.faults.take(job.name, ACCIDENTS)
         self._failed_first: Process | None = None
         self._failed_at: float | None = None
         self._kill_at: float | None = None
@@ -99,7 +97,7 @@ class Attempt:
             if None not in codes and (self._missing is None or failed or job.cancelling.is_set()):
                 return False
             elapsed = time.monotonic() - started
-            if job.preempting.is_set() or self._happens(elapsed) == "preempt":
+            if job.preempting.is_set():
                 return True
             limit_s = job.spec.timeout_s
             if limit_s is not None and elapsed > limit_s * self._ways.limit_scale:
@@ -109,18 +107,6 @@ class Attempt:
             self._end_the_rest(elapsed)
             time.sleep(LOOK_S)  # processes, events and clocks: nothing to wait on them all
         return False
-
-    def _happens(self, elapsed: float) -> str:
-        """Return the kind of accident whose time has come; a node's end is brought about here."""
-        accident = self._accident
-        if accident is None or elapsed < accident.options.get("seconds", 0.0):
-            return ""
-        self._accident = None
-        if accident.kind == "dead-node":
-            for node in self._nodes:
-                if node.number == accident.options.get("node", 1):
-                    node.switch_off()
-        return accident.kind
 
     def _end_the_rest(self, elapsed: float) -> None:
         """Tell processes to end, and end them, once the job is cancelled or one has failed."""

@@ -8,17 +8,13 @@ from typing import Any
 REQUEST_KINDS = {
     "429": "too many requests; option retry_after, in seconds",
     "500": "an internal error",
-    "503": "unavailable; option retry_after, in seconds",
     "slow": "the answer comes late; option seconds",
     "drop": "the request is carried out, then the connection ends without an answer",
-    "drop-before": "the connection ends and nothing is carried out",
     "hang": "no answer ever comes; nothing is carried out, and the client is what ends it",
     "expired-token": "401, as if the bearer token were too old",
 }
 JOB_KINDS = {
     "missing-node": "a node never starts; option node, its number",
-    "dead-node": "a node loses its power while it runs; options node, seconds",
-    "preempt": "the nodes of a low-priority compute are taken away; option seconds",
 }
 
 

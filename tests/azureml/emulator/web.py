@@ -105,17 +105,16 @@ def make_application(workspace: Workspace, faults: Faults, log: list[Request]) -
         if g.fault is None:
             return _check_token()
         kind, options = g.fault.kind, g.fault.options
-        if kind in ("drop-before", "hang"):
+        if kind == "hang":
             note(0)
-            if kind == "hang":
-                _wait_for_hang_up()
+            _wait_for_hang_up()
             _hang_up()
             return Response()  # that nobody hears
         if kind == "slow":
             time.sleep(options.get("seconds", 5.0))
         if kind == "expired-token":
             return _expired()
-        if kind in ("429", "500", "503"):
+        if kind in ("429", "500"):
             answer = _problem(int(kind), FAULT_WORDS[kind][0], FAULT_WORDS[kind][1])
             if kind != "500":
                 answer.headers["Retry-After"] = str(options.get("retry_after", 1))
@@ -151,7 +150,6 @@ def make_application(workspace: Workspace, faults: Faults, log: list[Request]) -
 FAULT_WORDS = {
     "429": ("TooManyRequests", "Too many requests. Please retry later."),
     "500": ("InternalServerError", "An internal server error occurred. Please try again."),
-    "503": ("ServiceUnavailable", "The service is temporarily unavailable."),
 }
 
 

@@ -212,14 +212,6 @@ class SlurmCluster:
         """Start slurmctld with the state that an earlier one saved."""
         self._daemons.start(self.login, "slurmctld", "-D")
 
-    def restart_controller(self) -> None:
-        """Restart slurmctld and wait until it answers."""
-        self.stop_controller()
-        self.start_controller()
-        self.wait_until(lambda: bool(self.node_states()), "an answer of slurmctld")
-
-    # Parts
-
     def _write(self, name: str, text: str, *, mode: int = 0o644) -> None:
         (self.folder / name).write_text(text)
         (self.folder / name).chmod(mode)

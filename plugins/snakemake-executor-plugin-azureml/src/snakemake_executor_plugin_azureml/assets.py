@@ -89,17 +89,14 @@ def register_folder(
             f"data asset {name}:{version} could not be registered ({redact(text_of(error))}); check "
             "that you have the role AzureML Data Scientist in the workspace"
         ) from None
-    _check_same(f"{name}:{version}", str(asset.path), folder)
-    return {"id": str(asset.id), "name": name, "version": version, "path": str(asset.path)}
-
-
-def _check_same(asset: str, there: str, folder: str) -> None:
+    there = str(asset.path)
     # the service writes the workspace before what we write
     if _within_workspace(there) != _within_workspace(folder):
         raise AzureMLError(
-            f"data asset {asset} exists and names {there}, not {folder}; archive it (az ml data "
+            f"data asset {name}:{version} exists and names {there}, not {folder}; archive it (az ml data "
             "archive) and choose another name or version, or use its datastore again"
         )
+    return {"id": str(asset.id), "name": name, "version": version, "path": there}
 
 
 def _within_workspace(uri: str) -> str:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError
+from snakemake_executor_plugin_azureml.options import SDKS
 from snakemake_executor_plugin_azureml.request import CODE_TAG, JobRequest
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
-SDKS = {"v1": "azureml-core", "v2": "azure-ai-ml"}
 CREDENTIAL_VARIABLE = "SNAKEMAKE_AZUREML_CREDENTIAL"
+# From how many jobs on one list of all costs fewer requests than one request for each.
+_LISTED_FROM = 3
 
 
 class State(Enum):
@@ -70,6 +72,22 @@ class Job:
     def runs(self) -> str:
         """Digest of what the job runs, wherever it was found."""
         return self.tags.get(CODE_TAG) or self.code
+
+
+def status_of(
+    names: Collection[str],
+    listed: Callable[[Collection[str]], dict[str, Job]],
+    look_up: Callable[[str], Job | None],
+    pause: Callable[[], None],
+) -> dict[str, Job]:
+    """Return the jobs: the newest of the workflow from a list, the rest one by one."""
+    found = listed(names) if len(names) >= _LISTED_FROM else {}
+    for name in names:
+        if name not in found:
+            pause()
+            if (job := look_up(name)) is not None:
+                found[name] = job
+    return found
 
 
 class Client(Protocol):

@@ -29,7 +29,7 @@ from snakemake_executor_plugin_azureml.jobs import (
     resources_of,
     target_of,
 )
-from snakemake_executor_plugin_azureml.messages import failure_message
+from snakemake_executor_plugin_azureml.logs import failure_message
 from snakemake_executor_plugin_azureml.options import check_settings, read_mounts
 from snakemake_executor_plugin_azureml.request import (
     JobRequest,
@@ -37,8 +37,8 @@ from snakemake_executor_plugin_azureml.request import (
     environment_of,
     make_request,
 )
-from snakemake_executor_plugin_azureml.retries import Interrupted
-from snakemake_executor_plugin_azureml.service import make_service
+from snakemake_executor_plugin_azureml.retries import Interrupted, Throttle
+from snakemake_executor_plugin_azureml.service import Service
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 from snakemake_executor_plugin_azureml.snapshot import take_snapshot
 
@@ -63,13 +63,13 @@ class Executor(RemoteExecutor):
             self.envvars(), self.declared, self.settings.pass_envvars, self._warn
         )
         self.snapshot = take_snapshot(Path.cwd(), Path(".snakemake/azureml").absolute())
-        self.service = make_service(
-            lambda pause: make_client(
+        pause = Throttle(self.settings.max_requests_per_second)  # also after a new token
+        self.service = Service(
+            lambda: make_client(
                 self.settings, code=self.snapshot.folder, workflow=self.workflow_tag, pause=pause
             ),
             since=datetime.fromtimestamp(psutil.Process().create_time(), UTC),
             minutes=self.settings.retry_minutes,
-            requests_per_second=self.settings.max_requests_per_second,
             warn=self._warn,
         )
         os.environ.update(variables_of(self.settings, read_mounts(self.settings)))

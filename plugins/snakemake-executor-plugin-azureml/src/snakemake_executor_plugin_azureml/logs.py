@@ -1,7 +1,11 @@
-"""The end of a job's logs: which of them shows the error."""
+"""What is shown of a job that did not complete: the service's reason, and the end of the logs that show the error."""
 
 import re
 from collections.abc import Mapping
+
+from snakemake_executor_plugin_azureml.client import Job, State
+from snakemake_executor_plugin_azureml.errors import text_of
+from snakemake_executor_plugin_azureml.service import Service
 
 # The logs of the job's own processes; there are others, of the service's machinery.
 _OWN = re.compile(r"(^|/)(user_logs/|std_log|70_driver_log)")
@@ -17,6 +21,43 @@ _RETRY = re.compile(r"(^|/)retry_(\d+)/")
 _TAIL_BYTES = 64 * 1024
 _TIMEOUT_S = 30.0
 MAX_LOGS = 64
+_LINES = 30
+_PREEMPTED = re.compile(r"preempt|evict|reclaim|low.?priority", re.I)
+
+
+def failure_message(service: Service, job: Job) -> str:
+    """Return the service's reason, the last lines of the relevant logs, and the page in studio."""
+    try:
+        reason = service.reason(job.name)
+    except Exception as error:  # the job's end is reported, whatever else cannot be read
+        reason = f"(its reason cannot be read: {text_of(error)})"
+    try:
+        tails = service.logs(job.name)
+    except Exception as error:
+        tails = {}
+        reason += f" (its logs cannot be read: {text_of(error)})"
+    lines = [_what_happened(job, reason)]
+    if job.url:
+        lines.append(f"Azure ML studio: {job.url}")
+    for log in relevant_logs(tails, reason):
+        if tails[log].strip():
+            lines.append(f"The end of {log}:")
+            lines += [f"    {line}" for line in tails[log].rstrip().splitlines()[-_LINES:]]
+    return "\n".join(lines)
+
+
+def _what_happened(job: Job, reason: str) -> str:
+    if _PREEMPTED.search(reason):
+        return (
+            f"Azure ML job {job.name} was preempted (low priority) and was not started again; a "
+            f"preemption is not a failure of the rule, and `retries` submits the job again. {reason}"
+        )
+    if job.state is State.CANCELED:
+        return (
+            f"Azure ML job {job.name} was cancelled, by a user or at its time limit (the "
+            f"resource runtime). {reason}"
+        ).rstrip()
+    return f"Azure ML job {job.name} failed. {reason or 'The service gives no reason.'}"
 
 
 def own_logs(names: Mapping[str, str]) -> dict[str, str]:
@@ -72,11 +113,6 @@ def _failing_log(tails: Mapping[str, str], reason: str) -> str | None:
     named = [name for name in tails if name in reason]
     looks_failed = [name for name, text in tails.items() if _FAILURE.search(text)]
     return next(iter(named or looks_failed or tails), None)
-
-
-def last_lines(text: str, count: int) -> str:
-    """Return the last lines, without empty ones at the end."""
-    return "\n".join(text.rstrip().splitlines()[-count:])
 
 
 def _rank(name: str) -> int | None:

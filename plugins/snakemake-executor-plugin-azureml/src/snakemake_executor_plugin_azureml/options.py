@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError
@@ -10,7 +10,7 @@ from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 SERVERLESS = "serverless"
 _DISTRIBUTIONS = ("mpi", "pytorch")
-_SDKS = ("v1", "v2")
+SDKS = {"v1": "azureml-core", "v2": "azure-ai-ml"}
 _PRIORITIES = ("low", "medium", "high")
 _URI = re.compile(r"azureml://datastores/(?P<datastore>[^/]+)/paths/(?P<path>.+)")
 _CLIENT_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -55,7 +55,12 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a job's resources ask for; empty text and 0 mean that it is left to Azure ML."""
+    """What a job's resources ask for; empty text and 0 mean that it is left to Azure ML.
+
+    Attributes:
+        distribution: mpi, pytorch, or empty for one plain process.
+        processes_per_node: processes that Azure ML starts on each node.
+    """
 
     compute: str
     instance_type: str
@@ -64,7 +69,7 @@ class Resources:
     distribution: str
     mounts: tuple[Mount, ...]
     identity: Identity | None
-    variables: Mapping[str, str]
+    variables: Mapping[str, str] = field(repr=False)
     tags: Mapping[str, str]
     shm_size: str
     docker_args: str
@@ -78,7 +83,7 @@ def check_settings(settings: ExecutorSettings) -> None:
     Raises:
         AzureMLError: names the setting, its value and what to do.
     """
-    if settings.sdk not in _SDKS:
+    if settings.sdk not in SDKS:
         raise AzureMLError(f"azureml-sdk={settings.sdk!r} is expected to be v2 or v1; choose one")
     if bool(settings.image) == bool(settings.environment):
         found = "both are" if settings.image else "neither is"
@@ -163,6 +168,7 @@ def read_resources(
 ) -> Resources:
     """Return what a job's resources ask for, with the settings as defaults."""
     identity = read_identity(settings.identity)
+    client_id = identity.client_id if identity else ""
     nodes = _count(resources, "nodes", 1, rule)
     processes = _count(resources, "azureml_processes_per_node", 1, rule)
     is_parallel = nodes * processes > 1
@@ -201,9 +207,7 @@ def read_resources(
         mounts=mounts,
         identity=identity,
         # The client libraries on the node ask for this one when several identities are assigned.
-        variables={"AZURE_CLIENT_ID": identity.client_id}
-        if identity and identity.client_id
-        else {},
+        variables={"AZURE_CLIENT_ID": client_id} if client_id else {},
         tags=read_tags(settings.tags),
         shm_size=_shm_size(resources, rule),
         docker_args=str(resources.get("docker_args") or ""),
@@ -225,10 +229,7 @@ def _count(resources: Mapping[str, Any], name: str, default: int, rule: str) -> 
     except (TypeError, ValueError):
         count = 0
     if count < 1:
-        raise AzureMLError(
-            f"rule {rule} has the resource {name}={value!r} where a whole number above 0 is "
-            "expected; correct it"
-        )
+        raise _wrong(rule, name, value, "a whole number above 0 is expected")
     return count
 
 
@@ -237,20 +238,15 @@ def _distribution(resources: Mapping[str, Any], rule: str, is_parallel: bool) ->
     if value is None:
         return "pytorch" if is_parallel else ""
     if value not in _DISTRIBUTIONS:
-        raise AzureMLError(
-            f"rule {rule} has the resource azureml_distribution={value!r} where mpi or pytorch is "
-            "expected; correct it"
-        )
+        raise _wrong(rule, "azureml_distribution", value, "mpi or pytorch is expected")
     return str(value)
 
 
 def _shm_size(resources: Mapping[str, Any], rule: str) -> str:
     value = str(resources.get("shm_size") or "")
     if value and not re.fullmatch(r"[1-9][0-9]*[bkmg]", value):
-        raise AzureMLError(
-            f"rule {rule} has the resource shm_size={value!r} where a number with the unit b, k, m "
-            "or g is expected, such as 16g; correct it"
-        )
+        expected = "a number with the unit b, k, m or g is expected, such as 16g"
+        raise _wrong(rule, "shm_size", value, expected)
     return value
 
 
@@ -259,8 +255,11 @@ def _priority(sdk: str, resources: Mapping[str, Any], rule: str) -> str:
     is_known = value.isdigit() if sdk == "v1" else value in _PRIORITIES
     if value and not is_known:
         expected = "a whole number" if sdk == "v1" else "low, medium or high"
-        raise AzureMLError(
-            f"rule {rule} has the resource azureml_priority={value!r} where azureml-sdk={sdk} "
-            f"expects {expected}; correct it"
-        )
+        raise _wrong(rule, "azureml_priority", value, f"azureml-sdk={sdk} expects {expected}")
     return value
+
+
+def _wrong(rule: str, name: str, value: Any, expected: str) -> AzureMLError:
+    return AzureMLError(
+        f"rule {rule} has the resource {name}={value!r} where {expected}; correct it"
+    )

@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError
-from snakemake_executor_plugin_azureml.options import Identity, Mount, read_resources
+from snakemake_executor_plugin_azureml.options import Mount, Resources, read_resources
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 CODE_TAG = "snakemake_code"
@@ -41,16 +41,13 @@ class EnvironmentRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRequest:
+class JobRequest(Resources):
     """One job, in terms that both SDKs can express.
 
     Attributes:
         name: its name in the workspace, `{stem}-{number}`.
         stem: identifies what the job makes; the same for every try to make it.
         code: digest of what it runs: the snapshot, the command and its settings.
-        distribution: mpi, pytorch, or empty for one plain process.
-        processes_per_node: processes that Azure ML starts on each node.
-        time_limit_s: 0 means none.
     """
 
     name: str
@@ -59,19 +56,6 @@ class JobRequest:
     experiment: str
     command: str
     environment: EnvironmentRequest
-    compute: str
-    instance_type: str
-    nodes: int
-    processes_per_node: int
-    distribution: str
-    variables: Mapping[str, str] = field(repr=False)
-    tags: Mapping[str, str]
-    mounts: tuple[Mount, ...]
-    identity: Identity | None
-    shm_size: str
-    docker_args: str
-    priority: str
-    time_limit_s: int
 
     def numbered(self, number: int) -> "JobRequest":
         """Return the request under the name of its given try, from 1."""
@@ -139,25 +123,13 @@ def make_request(
     """
     wanted = read_resources(settings, resources, rule=target.rule)
     request = JobRequest(
+        **{**vars(wanted), "variables": {**variables, **wanted.variables}},
         name=f"{target.stem}-1",
         stem=target.stem,
         code="",
         experiment=settings.experiment,
         command=node_command(settings, command, wanted.mounts),
         environment=environment,
-        compute=wanted.compute,
-        instance_type=wanted.instance_type,
-        nodes=wanted.nodes,
-        processes_per_node=wanted.processes_per_node,
-        distribution=wanted.distribution,
-        variables={**variables, **wanted.variables},
-        tags={},
-        mounts=wanted.mounts,
-        identity=wanted.identity,
-        shm_size=wanted.shm_size,
-        docker_args=wanted.docker_args,
-        priority=wanted.priority,
-        time_limit_s=wanted.time_limit_s,
     )
     code = code_digest(request, command, snapshot)
     tags = {

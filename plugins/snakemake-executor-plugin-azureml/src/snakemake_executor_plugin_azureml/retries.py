@@ -12,6 +12,7 @@ from snakemake_executor_plugin_azureml.errors import AzureMLError, SdkError, who
 
 T = TypeVar("T")
 
+_EXPIRED = 401  # the service does not accept the token any more
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # By name, so that neither SDK is imported to ask: errors of azure-core, requests, urllib3 and
 # msrest that mean that no answer came.
@@ -79,9 +80,9 @@ def retry_after_s(error: BaseException, now: datetime | None = None) -> float | 
         if isinstance(cause, SdkError):
             return cause.retry_after_s
         headers = getattr(getattr(cause, "response", None), "headers", None) or {}
-        for name, unit_s in (("retry-after-ms", 1e-3), ("x-ms-retry-after-ms", 1e-3)):
+        for name in ("retry-after-ms", "x-ms-retry-after-ms"):
             if (value := _header(headers, name)) and value.isdigit():
-                return int(value) * unit_s
+                return int(value) * 1e-3
         value = _header(headers, "Retry-After")
         if value and value.strip().isdigit():
             return float(value)
@@ -94,14 +95,9 @@ def retry_after_s(error: BaseException, now: datetime | None = None) -> float | 
     return None
 
 
-def is_expired(error: BaseException) -> bool:
-    """Return whether the service did not accept the token any more."""
-    return status_code(error) == 401
-
-
 def needs_new_client(error: BaseException) -> bool:
     """Return whether the same request may succeed by a new client: with a new token or process."""
-    return is_expired(error) or isinstance(error, ClientGoneError)
+    return status_code(error) == _EXPIRED or isinstance(error, ClientGoneError)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -160,7 +156,7 @@ def retry(
 
     def before_sleep(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        if error is not None and not is_expired(error):
+        if error is not None and status_code(error) != _EXPIRED:
             notice(error, state.upcoming_sleep)
 
     def sleep(seconds: float) -> None:

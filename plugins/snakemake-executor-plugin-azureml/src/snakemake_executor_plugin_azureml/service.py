@@ -9,7 +9,7 @@ from typing import TypeVar
 from snakemake_executor_plugin_azureml.client import Client, Job, State
 from snakemake_executor_plugin_azureml.errors import AzureMLError, text_of
 from snakemake_executor_plugin_azureml.request import CODE_TAG, JobRequest
-from snakemake_executor_plugin_azureml.retries import Interrupted, Throttle, retry
+from snakemake_executor_plugin_azureml.retries import Interrupted, retry
 
 T = TypeVar("T")
 
@@ -186,16 +186,3 @@ def _occupied(job: Job, request: JobRequest) -> str:
         f"{request.code}; its tags: {dict(job.tags)}); wait until it has ended, or cancel it, and "
         f"start again {job.url}"
     ).rstrip()
-
-
-def make_service(
-    make: Callable[[Callable[[], None]], Client],
-    *,
-    since: datetime,
-    minutes: float,
-    requests_per_second: float,
-    warn: Callable[[str], None],
-) -> Service:
-    """Return a service whose requests for a status are limited, also after a new token."""
-    pause = Throttle(requests_per_second)
-    return Service(lambda: make(pause), since=since, minutes=minutes, warn=warn)

@@ -47,8 +47,6 @@ class Snapshot:
 
     folder: Path
     digest: str
-    num_files: int
-    num_bytes: int
 
 
 def take_snapshot(source: Path, target: Path) -> Snapshot:
@@ -76,7 +74,7 @@ def take_snapshot(source: Path, target: Path) -> Snapshot:
         partial.mkdir(parents=True, exist_ok=True)
         (partial / ".amlignore").write_text("# what is left out is not here\n")
         partial.rename(folder)
-    return Snapshot(folder, digest, len(files), sum(sizes.values()))
+    return Snapshot(folder, digest)
 
 
 def code_files(source: Path) -> Iterator[str]:
@@ -102,6 +100,7 @@ def code_files(source: Path) -> Iterator[str]:
 
 def _left_out(source: Path) -> Callable[[str], bool]:
     # A dependency of both SDKs; not imported at discovery.
+    from pathspec import PathSpec
     from pathspec.patterns.gitwildmatch import GitWildMatchPattern
 
     lines = list(LEFT_OUT)
@@ -109,16 +108,7 @@ def _left_out(source: Path) -> Callable[[str], bool]:
         if (source / name).is_file():
             lines += (source / name).read_text(encoding="utf-8").splitlines()
             break
-    patterns = [GitWildMatchPattern(line) for line in lines]
-
-    def is_left_out(path: str) -> bool:
-        found = False
-        for pattern in patterns:
-            if pattern.include is not None and pattern.match_file(path) is not None:
-                found = pattern.include
-        return found
-
-    return is_left_out
+    return PathSpec(map(GitWildMatchPattern, lines)).match_file
 
 
 def _check_size(sizes: dict[str, int]) -> None:

@@ -6,15 +6,13 @@ therefore not Snakemake's.
 """
 
 from collections.abc import Callable, Collection
-from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from snakemake_executor_plugin_azureml.child_process import ChildProcess
-from snakemake_executor_plugin_azureml.client import Job
-from snakemake_executor_plugin_azureml.request import JobRequest
+from snakemake_executor_plugin_azureml.client import Job, status_of
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
-
-_LISTED_FROM = 3
 
 
 def make(
@@ -34,43 +32,15 @@ class ClientV1:
         self._sdk = sdk
         self._pause = pause
 
-    def submit(self, request: JobRequest) -> Job:
-        """Create the job, and its tags with a second request."""
-        job: Job = self._sdk.call("submit", request)
-        return job
-
-    def find(self, name: str) -> Job | None:
-        """Return the job of this name, None if there is none."""
-        job: Job | None = self._sdk.call("find", name)
-        return job
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a method of `v1_sdk.Sdk`; all but `status` are called there as they are here."""
+        return partial(self._sdk.call, name)
 
     def status(self, names: Collection[str]) -> dict[str, Job]:
-        """Return the jobs: the newest of the workflow from a list, the rest one by one."""
-        found: dict[str, Job] = {}
-        if len(names) >= _LISTED_FROM:
-            self._pause()
-            found |= self._sdk.call("listed", frozenset(names))
-        for name in names:
-            if name not in found:
-                self._pause()
-                if (job := self._sdk.call("look_up", name)) is not None:
-                    found[name] = job
+        """Return the jobs that exist."""
+        return status_of(names, self._listed, self.look_up, self._pause)
+
+    def _listed(self, names: Collection[str]) -> dict[str, Job]:
+        self._pause()
+        found: dict[str, Job] = self._sdk.call("listed", frozenset(names))
         return found
-
-    def reason(self, name: str) -> str:
-        """Return the error of the run."""
-        return str(self._sdk.call("reason", name))
-
-    def ended(self, name: str) -> datetime | None:
-        """Return when the run ended."""
-        time: datetime | None = self._sdk.call("ended", name)
-        return time
-
-    def logs(self, name: str) -> dict[str, str]:
-        """Return the last part of each log."""
-        tails: dict[str, str] = self._sdk.call("logs", name)
-        return tails
-
-    def cancel(self, name: str) -> None:
-        """Ask for the job's end."""
-        self._sdk.call("cancel", name)

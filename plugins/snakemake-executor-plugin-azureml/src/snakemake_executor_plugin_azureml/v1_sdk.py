@@ -6,7 +6,9 @@ import tempfile
 import threading
 from collections.abc import Collection
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +90,7 @@ class Sdk:
         self._experiment = experiment
         self._code = code
         self._workflow = workflow
-        self._environments: dict[EnvironmentRequest, Environment] = {}
+        self._environment = cache(self._registered)
         # Its file of uploaded snapshots is one per workspace, and not safe to write in parallel.
         self._submitting = threading.Lock()
 
@@ -101,32 +103,19 @@ class Sdk:
                 run_id=request.name,
                 credential_passthrough=bool(request.identity and request.identity.kind == "user"),
             )
-        return Job(
-            name=run.id,
-            status=str(run.status),
-            tags=dict(request.tags),
-            url=run.get_portal_url(),
-            code=request.code,
-        )
+        return replace(_job(run), tags=dict(request.tags), code=request.code)
 
     def find(self, name: str) -> Job | None:
         """Return the job of this name, None if there is none."""
         run = self._run(name)
         if run is None:
             return None
-        job = _job(run)
-        if job.runs:
+        if (job := _job(run)).runs:
             return job
         # The request for its tags was lost, so the digest is taken from what the job was given.
         definition = run.get_details().get("runDefinition") or {}
         variables = definition.get("environmentVariables") or {}
-        return Job(
-            name=job.name,
-            status=job.status,
-            tags=job.tags,
-            url=job.url,
-            code=variables.get(CODE_VARIABLE, ""),
-        )
+        return replace(job, code=variables.get(CODE_VARIABLE, ""))
 
     def listed(self, names: Collection[str]) -> dict[str, Job]:
         """Return those of the jobs that are among the newest of the workflow."""
@@ -174,11 +163,6 @@ class Sdk:
             if status_code(error) == 404:
                 return None
             raise
-
-    def _environment(self, wanted: EnvironmentRequest) -> Environment:
-        if wanted not in self._environments:
-            self._environments[wanted] = self._registered(wanted)
-        return self._environments[wanted]
 
     def _registered(self, wanted: EnvironmentRequest) -> Environment:
         # The service numbers versions here, so one of ours is known by its name alone.
@@ -228,13 +212,11 @@ def build_environment(wanted: EnvironmentRequest) -> Environment:
 
 def build_run(request: JobRequest, code: Path, environment: Environment) -> ScriptRunConfig:
     """Return the job as azureml-core has it."""
-    distributions = {
-        "mpi": lambda: MpiConfiguration(request.processes_per_node, request.nodes),
-        # Here the count is that of all nodes together.
-        "pytorch": lambda: PyTorchConfiguration(
-            process_count=request.processes_per_node * request.nodes, node_count=request.nodes
-        ),
-    }
+    each, nodes, distribution = request.processes_per_node, request.nodes, None
+    if request.distribution == "mpi":
+        distribution = MpiConfiguration(each, nodes)
+    elif request.distribution:  # whose count is that of all nodes together
+        distribution = PyTorchConfiguration(process_count=each * nodes, node_count=nodes)
     docker = DockerConfiguration(
         use_docker=True,
         arguments=request.docker_args.split(),
@@ -245,9 +227,7 @@ def build_run(request: JobRequest, code: Path, environment: Environment) -> Scri
         command=request.command,
         compute_target=request.compute,
         environment=environment,
-        distributed_job_config=distributions[request.distribution]()
-        if request.distribution
-        else None,
+        distributed_job_config=distribution,
         docker_runtime_config=docker,
     )
     run = config.run_config

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,12 @@ from azure.ai.ml.entities import (
 )
 from azure.core.exceptions import ResourceNotFoundError
 
-from snakemake_executor_plugin_azureml.client import Job, make_credential
+from snakemake_executor_plugin_azureml.client import Job, make_credential, status_of
 from snakemake_executor_plugin_azureml.logs import own_logs, read_tails
 from snakemake_executor_plugin_azureml.options import SERVERLESS, Identity
 from snakemake_executor_plugin_azureml.request import CODE_VARIABLE, EnvironmentRequest, JobRequest
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
-# From how many jobs on one list of all costs fewer requests than one request for each.
-_LISTED_FROM = 3
 _MAX_PAGES = 5
 
 
@@ -57,7 +56,7 @@ class ClientV2:
         self._workflow = workflow
         self._pause = pause
         self._preparing = threading.Lock()
-        self._environments: dict[EnvironmentRequest, str] = {}
+        self._environment = cache(self._registered)
 
     def submit(self, request: JobRequest) -> Job:
         """Create the job; the first one brings code and environment, the others name them."""
@@ -84,25 +83,21 @@ class ClientV2:
             return None
 
     def status(self, names: Collection[str]) -> dict[str, Job]:
-        """Return the jobs: the newest of the workflow from a list, the rest one by one."""
+        """Return the jobs that exist."""
+        return status_of(names, self._listed, self.find, self._pause)
+
+    def _listed(self, names: Collection[str]) -> dict[str, Job]:
         found: dict[str, Job] = {}
-        if len(names) >= _LISTED_FROM:
-            pages = self._ml.jobs.list(tag=self._workflow).by_page()
-            for _ in range(_MAX_PAGES):
-                self._pause()
-                page = next(pages, None)
-                if page is None:
-                    break
-                jobs = [_job(entry) for entry in page if entry is not None]
-                found.update((job.name, job) for job in jobs if job.name in names)
-                if len(found) == len(names):
-                    break
-        for name in names:
-            if name not in found:
-                self._pause()
-                job = self.find(name)
-                if job is not None:
-                    found[name] = job
+        pages = self._ml.jobs.list(tag=self._workflow).by_page()
+        for _ in range(_MAX_PAGES):
+            self._pause()
+            page = next(pages, None)
+            if page is None:
+                break
+            jobs = [_job(entry) for entry in page if entry is not None]
+            found.update((job.name, job) for job in jobs if job.name in names)
+            if len(found) == len(names):
+                break
         return found
 
     def reason(self, name: str) -> str:
@@ -128,11 +123,6 @@ class ClientV2:
     def _details(self, name: str) -> Any:
         # The SDK shows a failed job's error and log files in no other way than by printing them.
         return self._ml.jobs._runs_operations.get_run_details(name)
-
-    def _environment(self, wanted: EnvironmentRequest) -> str:
-        if wanted not in self._environments:
-            self._environments[wanted] = self._registered(wanted)
-        return self._environments[wanted]
 
     def _registered(self, wanted: EnvironmentRequest) -> str:
         if wanted.image:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class LogHandler(LogHandlerBase):
     """Shows a workflow; a dry run, `--verbose` and `--debug-dag` are shown as Snakemake shows them."""
 
+    writes_to_stream = has_filter = has_formatter = True  # in the place of Snakemake's own handler
+    writes_to_file = needs_rulegraph = False
+
     def __post_init__(self) -> None:
         self._display: Display | None = None
         self._snakemakes: logging.Handler | None = None
@@ -77,31 +80,6 @@ class LogHandler(LogHandlerBase):
         with suppress(Exception):
             if display:
                 display.close()
-
-    @property
-    def writes_to_stream(self) -> bool:
-        """Whether it writes to a stream: Snakemake's own handler is left out."""
-        return True
-
-    @property
-    def writes_to_file(self) -> bool:
-        """Whether it writes to a file."""
-        return False
-
-    @property
-    def has_filter(self) -> bool:
-        """Whether it chooses records itself."""
-        return True
-
-    @property
-    def has_formatter(self) -> bool:
-        """Whether it formats records itself."""
-        return True
-
-    @property
-    def needs_rulegraph(self) -> bool:
-        """Whether it needs the graph of rules."""
-        return False
 
 
 def with_words(record: logging.LogRecord) -> logging.LogRecord:

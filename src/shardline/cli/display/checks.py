@@ -6,8 +6,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from shardline.cli.display.tables import show_rows
-from shardline.cli.display.terminal import console, say
-from shardline.cli.display.words import ENDLESS
+from shardline.cli.display.terminal import ENDLESS, console, say
 from shardline.config.causes import Cause
 from shardline.results.accept.candidates import Candidate
 from shardline.results.diff import Change, Comparison

@@ -7,8 +7,7 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from shardline.cli.display.terminal import console
-from shardline.cli.display.words import wrapped
+from shardline.cli.display.terminal import console, wrapped
 
 _GAP = "   "  # between columns
 _INDENT = 2

@@ -4,6 +4,6 @@ A field's annotation lists what values it takes, its default what is taken where
 the text below it explains it. Validation, messages, defaults, `config/README.md` and the JSON
 schema are made from these classes (`shardline.config.key_schema`).
 
-A setting that is newer than the first identities has `legacy_value` in its `Meta(extra=...)`: see
-`shardline.config.legacy_values`.
+A setting that is newer than the first release has `legacy_value` in its `Meta(extra=...)`: see
+`shardline.config.resolved`.
 """

@@ -18,9 +18,6 @@ from shardline.config.settings.base import (
 Direction = Literal["min", "max"]
 
 
-NEW = Meta(extra={"legacy_value": None})  # off, as before there was the key
-
-
 class Pack(Settings, frozen=True, kw_only=True, rename={"with_": "with"}):
     """Samples of one length, made of rows of many lengths."""
 
@@ -28,12 +25,10 @@ class Pack(Settings, frozen=True, kw_only=True, rename={"with_": "with"}):
     """Varying column whose values are put together."""
     length: Count
     """Values of a sample."""
-    method: Annotated[Literal["concat", "best_fit"], Meta(extra={"legacy_value": "concat"})] = (
-        "concat"
-    )
+    method: Literal["concat", "best_fit"] = "concat"
     """`concat` cuts the rows, one behind the other, into blocks; `best_fit` puts whole rows
     together so that little is filled up."""
-    with_: Annotated[list[Text], Meta(extra={"legacy_value": [], "unique": True})] = []
+    with_: Annotated[list[Text], Meta(extra={"unique": True})] = []
     """Varying columns that go along, such as a loss mask beside tokens: a row has as many values of
     each as of `column`."""
 
@@ -43,9 +38,9 @@ class Pad(Settings, frozen=True, kw_only=True):
 
     type: Literal["pad"]
     """What makes it a table, and not a text."""
-    lengths: Annotated[dict[str, Count], Meta(extra={"legacy_value": {}})] = {}
+    lengths: dict[str, Count] = {}
     """By column, what samples are filled up to; any other to the longest of the global batch."""
-    multiple: Annotated[Count, Meta(extra={"legacy_value": 1})] = 1
+    multiple: Count = 1
     """What any other length is rounded up to a multiple of."""
 
 
@@ -72,26 +67,26 @@ class Data(Settings, frozen=True, kw_only=True):
     """An epoch's last, partial global batch: `drop` leaves its rows out of this epoch, other rows
     in each epoch, `pad` fills it up and gives each batch a third part, weights (0 for what fills
     up)."""
-    transform: Annotated[str | dict[str, Any] | list[str | dict[str, Any]] | None, NEW] = None
+    transform: str | dict[str, Any] | list[str | dict[str, Any]] | None = None
     """What is done to each training sample: a shipped transform, a class by import path
     (`mypkg.data:Augment`), a table `{type: mypkg.data:Augment, size: 224}` whose other keys are the
     constructor's arguments, or a list of these, done in turn."""
-    eval_transform: Annotated[str | dict[str, Any] | list[str | dict[str, Any]] | None, NEW] = None
+    eval_transform: str | dict[str, Any] | list[str | dict[str, Any]] | None = None
     """What is done to each sample of a held-out split; has no chance."""
-    collate: Annotated[str | Pad | None, NEW] = None
+    collate: str | Pad | None = None
     """How samples make a batch: `pad` (as where it is empty) fills up varying columns, `{type: pad,
     lengths: {boxes: 64}, multiple: 8}` to these lengths; `nested` makes nested tensors of them; or
     a function by import path (`mypkg.data:collate`)."""
-    pack: Annotated[Pack | None, NEW] = None
+    pack: Pack | None = None
     """`{column: tokens, length: 1024, method: concat, with: [mask]}` makes samples of one length of
     rows of many."""
-    class_weights: Annotated[str | dict[str, Positive] | None, NEW] = None
+    class_weights: str | dict[str, Positive] | None = None
     """`balanced` draws each class equally often, `{class: weight}` by its weight and no other; in
     the train split alone."""
-    epoch_samples: Annotated[Count | None, NEW] = None
+    epoch_samples: Count | None = None
     """Training samples of an epoch of a mix, or under `data.class_weights`; left out, as many as
     the train splits have rows."""
-    workers: Annotated[str | Natural, Meta(extra={"legacy_value": "auto"})] = "auto"
+    workers: str | Natural = "auto"
     """What transforms samples beside the training: `auto` (measured at the start), 0 (nothing), a
     number of threads, `threads:n` or `processes:n`. Counts in no identity."""
 
@@ -136,7 +131,7 @@ class Trainer(Settings, frozen=True, kw_only=True):
 class Ddp(Settings, frozen=True, kw_only=True):
     """How `strategy: ddp` sums gradients over several ranks."""
 
-    find_unused_parameters: Annotated[bool, Meta(extra={"legacy_value": False})] = False
+    find_unused_parameters: bool = False
     """Allow steps that give some parameters no gradient, as a GAN's do. Costs a walk over the graph
     of each step. Left out, such a step is an error that names the parameters. Has no effect under
     `strategy: fsdp`."""
@@ -200,10 +195,10 @@ class Evaluation(Settings, frozen=True, kw_only=True):
     """Held-out split."""
     batch: Count = 1024
     """Samples per forward pass."""
-    headline: Annotated[Headline | None, NEW] = None
+    headline: Headline | None = None
     """`{metric: perplexity, mode: min}` ranks the run by this metric; left out, by accuracy, mse or,
     of what the model logs, `checkpoint.monitor`, else the first metric."""
-    metrics: Annotated[list[str | dict[str, Any]] | None, NEW] = None
+    metrics: list[str | dict[str, Any]] | None = None
     """Further metrics of `forward`'s outputs and the labels, for a model without a `test_step`:
     classes of torchmetrics (`CohenKappa`), import paths, or tables `{type:
     torchmetrics.classification:MulticlassF1Score, num_classes: 10}` whose other keys are the
@@ -258,14 +253,14 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     early_stopping: EarlyStopping = EarlyStopping()
     checkpoint: Checkpoint = Checkpoint()
     divergence: Divergence = Divergence()
-    code_files: Annotated[str, Meta(extra={"legacy_value": ""})] = ""
+    code_files: str = ""
     """Files and patterns that the model's code reads and does not name by a literal path beside
     itself, separated by spaces (`conf/*.yaml data/vocab.txt`); their bytes count in the
     identity."""
-    uncounted_args: Annotated[str, Meta(extra={"legacy_value": ""})] = ""
+    uncounted_args: str = ""
     """Keys of `model_args`, separated by spaces (`cache_dir data_root`), whose values may be paths and do
     not count by what lies there. Counts in no identity."""
-    environment: Annotated[str | Environment, Meta(extra={"legacy_value": ""})] = ""
+    environment: str | Environment = ""
     """Environment of a training script: a key of `environments`, or a table such as `{venv:
     requirements.lock}`; empty: Shardline's own. Its packages count in the identity, and no path."""
     evaluation: Evaluation = Evaluation()

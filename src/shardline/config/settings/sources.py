@@ -1,13 +1,119 @@
-"""Settings of a dataset's source: a class for each type."""
+"""What the settings of all sources have: where files lie, types of columns."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from shardline.config.settings.base import Count, Natural, Positive, Text
-from shardline.config.settings.libraries import Hf, LitData, Mds, WebDataset
-from shardline.config.settings.source_base import Files, OnBad, Renamed, Source, TypedColumns
+from shardline.config.settings.base import Count, Natural, Positive, Settings, Text
+
+OnBad = Literal["fail", "skip"]
+ColumnType = Annotated[
+    str,
+    Meta(
+        pattern=r"^(bytes|text|[a-z]+[0-9]*(\[(\*|[1-9][0-9]*)(, *[1-9][0-9]*)*\])?)\??$",
+        extra={
+            "words": "a type such as int64, float32[3], int32[*], float32[*,4], bytes or text",
+            "remedy": "see docs/columns.md",
+        },
+    ),
+]
+TypedColumns = Annotated[dict[Text, ColumnType], Meta(min_length=1)]
+Renamed = dict[Text, Text]
+
+
+class RemoteFile(Settings, frozen=True, kw_only=True):
+    """A file behind a URL, as `shardline digest URL` prints it."""
+
+    url: Text
+    sha256: str
+    bytes: Natural
+    path: Text | UnsetType = UNSET
+
+
+Files = Annotated[
+    list[str | RemoteFile],
+    Meta(
+        description="What is read. Text is a file or glob pattern (for `hf`, `image_folder`, `litdata`, `mds` and "
+        "`webdataset` also a folder); "
+        "a table `{url, sha256, bytes}` is a remote file, as `shardline digest URL` prints it."
+    ),
+]
+
+
+class Source(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A source whose type is not known, which is found out later."""
+
+    named: ClassVar[str] = ""
+
+    type: str
+    """`csv`, `delta`, `digits`, `hf`, `idx`, `image_folder`, `jsonl`, `litdata`, `mds`, `parquet`,
+    `synthetic`, `text`, `webdataset`, or a source class by import path (`mypkg.sources:Rings`)."""
+
+    @classmethod
+    def fits(cls, table: Mapping[str, Any]) -> bool:
+        """Return whether a source has this class's type."""
+        return table.get("type") == cls.named or not cls.named
+
+
+class Samples(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the formats of other libraries have."""
+
+    files: Files
+    columns: TypedColumns | UnsetType = UNSET
+    """Type of each column that is kept, by name; left out, all that the files hold."""
+    rename: Renamed | UnsetType = UNSET
+    """What columns are called in the files, where not by their name in `columns`."""
+    num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
+    """Number of classes of an integer column `labels`; else list `classes`, or neither."""
+    classes: list[str | int] = []
+    """Names of the classes of an integer column `labels`."""
+    on_bad: OnBad = "fail"
+    """Whether a row that cannot be used ends the build by name, or is left out and counted."""
+
+
+class LitData(Samples, frozen=True, kw_only=True):
+    """Folders that LitData optimised."""
+
+    named: ClassVar[str] = "litdata"
+
+
+class Mds(Samples, frozen=True, kw_only=True):
+    """Folders of MosaicML Streaming."""
+
+    named: ClassVar[str] = "mds"
+
+
+class WebDataset(Samples, frozen=True, kw_only=True):
+    """Tar files of samples."""
+
+    named: ClassVar[str] = "webdataset"
+
+
+class Hf(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Folders that Hugging Face's `datasets` saved."""
+
+    named: ClassVar[str] = "hf"
+
+    files: Files
+    columns: TypedColumns | UnsetType = UNSET
+    """Type of each column that is kept, by name; left out, all that the files hold."""
+    rename: Renamed | UnsetType = UNSET
+    """What columns are called in the files, where not by their name in `columns`."""
+    label: Text | UnsetType = UNSET
+    """Column of the label, which becomes the column `labels`."""
+    id_column: Text | UnsetType = UNSET
+    """Column of the row's id, whole numbers or text; left out, a row is known by its file's name
+    and its place in it."""
+    task: Literal["classification", "regression"] = "classification"
+    """What the label is."""
+    num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
+    """Number of classes where labels are 0, 1, ...; without it and `classes`, those that the files
+    name."""
+    classes: list[str | int] = []
+    """The labels' values in label order."""
+    on_bad: OnBad = "fail"
+    """Whether a row that cannot be used ends the build by name, or is left out and counted."""
 
 
 class Columns(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,7 +161,7 @@ class Csv(Columns, frozen=True, kw_only=True):
     files: Files
     delimiter: str = ","
     """What separates the fields."""
-    decimal: Annotated[Literal[".", ","], Meta(extra={"legacy_value": "."})] = "."
+    decimal: Literal[".", ","] = "."
     """Mark of decimals in numbers, a point or a comma."""
 
 
@@ -100,9 +206,7 @@ class ImageFolder(Source, frozen=True, kw_only=True, forbid_unknown_fields=True)
     fit: Literal["crop", "stretch"] = "crop"
     """`crop` scales an image until it covers the size and cuts off what stands over; `stretch`
     changes its proportions."""
-    decode: Annotated[Literal["at_build", "at_read"], Meta(extra={"legacy_value": "at_build"})] = (
-        "at_build"
-    )
+    decode: Literal["at_build", "at_read"] = "at_build"
     """`at_build` stores the pixels; `at_read` stores the files' own bytes as a column `image`, which
     training decodes: `size`, `mode` and `fit` say nothing then."""
     decode_threads: Natural = 0

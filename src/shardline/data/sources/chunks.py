@@ -7,7 +7,7 @@ offsets into the file (uint32), and the samples.
 import json
 import mmap
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardline.core.errors import DataError
+from shardline.data.columns import Column
 from shardline.data.sources.base import shard_slices
-from shardline.data.sources.samples import Sample, Samples, UnusableError
+from shardline.data.sources.from_files import UnusableError
+from shardline.data.sources.samples import Sample, Samples
 
 INDEX = "index.json"
 _MOST = 2**32  # offsets are of 32 bits
@@ -101,8 +103,20 @@ class Chunks(Samples):
         """
 
     @abstractmethod
-    def values(self, chunk: Chunk, content: bytes) -> dict[str, Any]:
-        """Return a sample's values by name, not decoded.
+    def column_type(self, form: str, content: bytes) -> str:
+        """Return the column type of what is stored in a form, by its first value where only that tells.
+
+        Raises:
+            UnusableError: no column holds it.
+        """
+
+    @abstractmethod
+    def decode(self, form: str, content: bytes) -> Any:
+        """Return a value by the form that it is stored in; see `decoded`."""
+
+    @abstractmethod
+    def values(self, chunk: Chunk, content: bytes) -> dict[str, tuple[str, bytes]]:
+        """Return a sample's values by name, each the form that it is stored in and its bytes.
 
         Raises:
             UnusableError: they do not fill the sample.
@@ -160,17 +174,30 @@ class Chunks(Samples):
             vars(chunk).pop("_held", None)  # the file is not read any more
 
     @cached_property
-    def first(self) -> tuple[Chunk, dict[str, Any]]:
-        """The first sample, from which types are found that no index has."""
+    def found(self) -> dict[str, str | UnusableError]:
+        """Types by the index; those of arrays of any shape by the first sample."""
         chunk = next(chunk for chunk in self.chunks if chunk.samples)
         try:
-            return chunk, self.values(chunk, next(chunk.contents(0, 1)))
+            first = self.values(chunk, next(chunk.contents(0, 1)))
         except UnusableError as error:
             raise damaged(chunk.path, f"row 1: {error}") from None
+        types: dict[str, str | UnusableError] = {}
+        for name, value in first.items():
+            try:
+                types[name] = self.column_type(*value)
+            except UnusableError as error:
+                types[name] = error
+        return types
+
+    def decoded(self, in_file: str, content: Any, column: Column) -> Any:
+        """Return a value by the form that it is stored in."""
+        return self.decode(*content)
 
 
-def split(content: bytes, sizes: list[int], start: int) -> list[bytes]:
-    """Return the parts of a sample that follow one another.
+def split(
+    content: bytes, forms: Mapping[str, str], sizes: Sequence[int], start: int
+) -> dict[str, tuple[str, bytes]]:
+    """Return the parts of a sample that follow one another, by name.
 
     Raises:
         UnusableError: they do not end where the sample does.
@@ -181,7 +208,24 @@ def split(content: bytes, sizes: list[int], start: int) -> list[bytes]:
         place += size
     if place != len(content):
         raise UnusableError(f"has {len(content):,} bytes, expected {place:,} by the sizes in it")
-    return parts
+    return dict(zip(forms, zip(forms.values(), parts, strict=True), strict=True))
+
+
+def numbers(
+    content: bytes, dtype: np.dtype[Any] | str, shape: tuple[int, ...] | None
+) -> np.ndarray:
+    """Return little-endian numbers of a shape, or of any number of them (None).
+
+    Raises:
+        UnusableError: there are more or fewer bytes.
+    """
+    kind = np.dtype(dtype).newbyteorder("<")
+    try:
+        array: np.ndarray = np.frombuffer(content, kind)
+        return array if shape is None else array.reshape(shape)
+    except ValueError:
+        expected = kind.name + ("" if shape is None else f" of shape {list(shape)}")
+        raise UnusableError(f"has {len(content)} bytes, expected {expected}") from None
 
 
 def damaged(path: Path, found: str) -> DataError:

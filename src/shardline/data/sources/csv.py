@@ -48,11 +48,6 @@ class Csv(Tabular):
         super().__init__(**arguments)
         self.delimiter, self.decimal = delimiter, decimal
 
-    @property
-    def table_name(self) -> str:
-        """The first file, which every other must agree with."""
-        return str(self.files[0])
-
     @cached_property
     def columns(self) -> pa.Schema:
         """The first file's columns, their types guessed from its first MiB."""

@@ -1,16 +1,32 @@
 """What the sources that read files share: stable row ids, splits by file, what is left out."""
 
 import hashlib
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.sources.base import Source
 from shardline.data.splits import SPLITS, assign_splits
+
+Item = TypeVar("Item")
+
+
+class UnusableError(Exception):
+    """A value that a row cannot be made of; carries what was found and what was expected.
+
+    Args:
+        found: both.
+        remedy: what to do, where more is known than to fix it.
+    """
+
+    def __init__(self, found: str, remedy: str = "") -> None:
+        super().__init__(found)
+        self.remedy = remedy
 
 
 class FileSource(Source):
@@ -72,6 +88,22 @@ class FileSource(Source):
                 f"{found}; {remedy or 'fix it'}, or leave such out with source.on_bad: skip"
             )
         self.skipped.setdefault(shard, []).append(found)
+
+
+def batches(
+    items: Iterable[Item], size_of: Callable[[Item], int], most: int, most_items: float = math.inf
+) -> Iterator[list[Item]]:
+    """Yield items, each time as many as reach a size together, or a number."""
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= most or len(batch) >= most_items:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def text_id(text: str) -> int:

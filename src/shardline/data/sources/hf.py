@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from shardline.core.errors import DataError
@@ -45,9 +44,8 @@ class Hf(Tabular):
         self._noted_classes: tuple[str, ...] = ()
         if self.has_labels and self.task == "classification" and not self.classes:
             self._noted_classes = self._class_names()
-            self.classes = tuple(
-                map(str, range(len(self._noted_classes)))
-            )  # as the files hold them
+            # as the files hold them
+            self.classes = tuple(map(str, range(len(self._noted_classes))))
         self._is_inferred = not columns
         if not columns:
             self.named = self._inferred()
@@ -80,7 +78,7 @@ class Hf(Tabular):
     @property
     def table_name(self) -> str:
         """The first Arrow file, which every other must agree with."""
-        return str(self.files[self._tables[0]])
+        return self.shown(self._tables[0])
 
     @cached_property
     def _features(self) -> dict[str, Any]:
@@ -145,21 +143,16 @@ class Hf(Tabular):
         for name in self.used:
             if name not in kinds.names:
                 raise DataError(
-                    f"{self.files[file]}: no column {name}, unlike {self.table_name}; make two datasets of them"
+                    f"{self.shown(file)}: no column {name}, unlike {self.table_name}; make two datasets of them"
                 )
-        self.check_types(kinds, str(self.files[file]))
+        self.check_types(kinds, self.shown(file))
 
     def _block(self, file: int, first: int, rows: pa.Table) -> Block:
         try:
             rows.validate(full=True)  # offsets come from the disk
         except pa.ArrowInvalid as error:
             raise _damaged(self.files[file], error) from None
-        return Block(
-            file=file,
-            rows=rows,
-            positions=np.arange(first, first + rows.num_rows),
-            where=lambda i: f"{self.files[file]}, row {first + i + 1}",
-        )
+        return Block.after(file, first, rows, self.shown(file))
 
     @cached_property
     def _num_rows(self) -> list[int]:
@@ -170,10 +163,12 @@ class Hf(Tabular):
         try:
             content = pa.memory_map(str(self.files[file]))
             try:
-                return pa.ipc.open_stream(content).read_all()
+                table = pa.ipc.open_stream(content).read_all()
             except pa.ArrowInvalid:
-                return pa.ipc.open_file(content).read_all()
-        except (pa.ArrowException, OSError) as error:
+                table = pa.ipc.open_file(content).read_all()
+            set(table.column_names)  # which are UTF-8 only where they are read
+            return table
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _damaged(self.files[file], error) from None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.data.sources.base import Schema, Table, shard_slices
 from shardline.data.sources.from_files import FileSource, ids_in_file
+from shardline.data.sources.packed import is_gzip
 
 # The third byte is the type; numbers are big-endian (http://yann.lecun.com/exdb/mnist).
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -149,7 +150,7 @@ def read_idx(path: Path) -> np.ndarray:
     """
     dtype, shape = _header(path)
     offset, size = 4 + 4 * len(shape), math.prod(shape) * np.dtype(dtype).itemsize
-    if not _is_gzip(path):
+    if not is_gzip(path):
         found = path.stat().st_size - offset
         if found == size:
             return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
@@ -182,13 +183,8 @@ def _header(path: Path) -> tuple[str, tuple[int, ...]]:
     return _DTYPES[head[2]], tuple(map(int, np.frombuffer(sizes, ">u4")))
 
 
-def _is_gzip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
-
-
 def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path)) if _is_gzip(path) else path.open("rb")
+    return cast(IO[bytes], gzip.open(path)) if is_gzip(path) else path.open("rb")
 
 
 def _read(file: IO[bytes], path: Path, size: int) -> bytes:

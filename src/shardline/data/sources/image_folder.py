@@ -4,7 +4,7 @@ import io
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -17,7 +17,6 @@ from shardline.config.found_files import BARREN
 from shardline.core.errors import DataError
 from shardline.core.found_files import content_of
 from shardline.data.sources.base import Schema, Table, shard_range
-from shardline.data.sources.class_folders import check_folders
 from shardline.data.sources.from_files import FileSource, text_id
 
 _BLOCK_BYTES = 64 * 2**20  # features of one table
@@ -26,6 +25,10 @@ _NO_IMAGE = (
 )  # fmt: skip
 _KEPT = ("JPEG", "PNG")  # formats whose bytes are kept, for whoever decodes them
 _DEEP = ("I", "F")  # 16 or 32 bits a channel, which a conversion to 8 bits would clip
+_SPLITS = {
+    "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test", "testing",
+}  # fmt: skip
+_SHOWN = 5
 
 Found = TypeVar("Found")
 
@@ -81,7 +84,7 @@ class ImageFolder(FileSource):
                 "per class; list those in source.files"
             )
         if not self.labels_optional:
-            check_folders(folders, has_splits="files" in self.splits)
+            _check_folders(folders, has_splits="files" in self.splits)
             if barren := self.not_read.get(BARREN):
                 more = f" (nor have {barren['count'] - 1} more)" if barren["count"] > 1 else ""
                 raise DataError(
@@ -152,16 +155,11 @@ class ImageFolder(FileSource):
         found = [self.splits_of_file(row[2], ids[i : i + 1]) for i, row in enumerate(kept)]
         splits = [split for split in found if split is not None]
         labels = np.array([row[1] for row in kept], dtype=np.int64)
-        return Table(
-            ids=ids,
-            splits=np.concatenate(splits) if splits else None,
-            **self._images_and_labels([row[3] for row in kept], labels),
-        )
-
-    def _images_and_labels(self, images: list[Any], labels: np.ndarray) -> dict[str, Any]:
-        if self.decode == "at_read":
-            return {"columns": {"image": images, "labels": labels}}
-        return {"features": np.stack(images), "labels": labels}
+        content = [row[3] for row in kept]
+        given: dict[str, Any] = {"columns": {"image": content, "labels": labels}}
+        if self.decode == "at_build":
+            given = {"features": np.stack(content), "labels": labels}
+        return Table(ids=ids, splits=np.concatenate(splits) if splits else None, **given)
 
     @property
     def has_labels(self) -> bool:
@@ -234,3 +232,37 @@ def _try_image(
                 head = opened.read(64)
             reason = (content_of(head) or reason) if head else "empty file"
         return f"does not decode ({reason}), expected a JPEG or PNG image"
+
+
+def _check_folders(folders: Set[Path], *, has_splits: bool) -> None:
+    """Refuse folders of which some other than the last above an image may name its class.
+
+    Args:
+        folders: those that images lie in.
+        has_splits: whether folders above them are of splits.
+
+    Raises:
+        DataError: one lies in another, or two of one name in several others; names both.
+    """
+    by_name: dict[str, Path] = {}
+    outermost = [folder for folder in folders if not folders & {*folder.parents}]
+    for folder in sorted(folders):
+        if folder not in outermost:
+            outer = next(above for above in folder.parents if above in folders)
+            raise DataError(
+                f"{folder}: images lie in this folder and in {outer.name} above it, so that either may be their class; "
+                f"list the classes in source.classes, such as [{_listed(outermost)}] or [{_listed(folders)}]"
+            )
+        twin = by_name.setdefault(folder.name, folder)
+        of_splits = has_splits or {twin.parent.name.lower(), folder.parent.name.lower()} <= _SPLITS
+        if twin is not folder and not of_splits:
+            raise DataError(
+                f"{folder}: a folder {folder.name} lies in {twin.parent.name} as well, so that either folder above an "
+                "image may be its class; list the classes in source.classes, such as "
+                f"[{_listed(one.parent for one in folders)}] or [{_listed(folders)}]"
+            )
+
+
+def _listed(folders: Iterable[Path]) -> str:
+    names = sorted({folder.name for folder in folders})
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from shardline.data.columns import Column
+from shardline.data.sources.from_files import UnusableError, text_id
 from shardline.data.splits import SPLIT_NAMES
 
 _INT64 = np.iinfo(np.int64)
@@ -19,37 +20,24 @@ _FOR_NAN = 'write null, and a type with "?" in source.columns where that is a co
 _EXACT = 2**53  # whole numbers below are exact where they stand among fractions
 
 
-class BadValueError(Exception):
-    """A value that cannot be used; carries what was found and what was expected.
-
-    Args:
-        found: both.
-        remedy: what to do, where more is known than to fix it.
-    """
-
-    def __init__(self, found: str, remedy: str = "") -> None:
-        super().__init__(found)
-        self.remedy = remedy
-
-
 def read_object(line: bytes) -> dict[str, Any]:
     """Return the JSON object of a line.
 
     Raises:
-        BadValueError: it is another value, or no JSON.
+        UnusableError: it is another value, or no JSON.
     """
     expected = "expected one JSON object in each line"
     try:
         found = msgspec.json.decode(line)
     except UnicodeDecodeError as error:
-        raise BadValueError(f"it is not UTF-8 ({error.reason}), {expected}") from None
+        raise UnusableError(f"it is not UTF-8 ({error.reason}), {expected}") from None
     except (msgspec.MsgspecError, RecursionError) as error:
         if where := _not_finite(line):
-            raise BadValueError(f"it is not JSON ({where}), {expected}", _FOR_NAN) from None
+            raise UnusableError(f"it is not JSON ({where}), {expected}", _FOR_NAN) from None
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise BadValueError(f"it is not JSON ({reason}), {expected}") from None
+        raise UnusableError(f"it is not JSON ({reason}), {expected}") from None
     if not isinstance(found, dict):
-        raise BadValueError(f"it {shown(found)}, {expected}")
+        raise UnusableError(f"it {shown(found)}, {expected}")
     return found
 
 
@@ -94,7 +82,7 @@ def shown(value: object) -> str:
 def reader_of(column: Column) -> Callable[[Any], Any]:
     """Return what turns a value into one of a column: an array or number, bytes or text, None for none.
 
-    Bytes are read from base64, as RFC 4648 has it. The reader raises `BadValueError`.
+    Bytes are read from base64, as RFC 4648 has it. The reader raises `UnusableError`.
     """
     read, expected = _reader_of(column)
 
@@ -103,7 +91,7 @@ def reader_of(column: Column) -> Callable[[Any], Any]:
             return None
         found = None if value is None else read(value)
         if found is None:
-            raise BadValueError(f"{shown(value)}, expected {expected}")
+            raise UnusableError(f"{shown(value)}, expected {expected}")
         return found
 
     return value_of
@@ -204,38 +192,38 @@ def class_of(value: Any, places: Mapping[str, int]) -> int:
     """Return a label's place among the classes; whole numbers and truth values stand for their text.
 
     Raises:
-        BadValueError: it is none of them.
+        UnusableError: it is none of them.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if value is None or text not in places:
         known = ", ".join([*places][:5]) + (", ..." if len(places) > 5 else "")
-        raise BadValueError(f"{shown(value)}, expected one of source.classes ({known})")
+        raise UnusableError(f"{shown(value)}, expected one of source.classes ({known})")
     return places[text]
 
 
-def id_of(value: Any, of_text: Callable[[str], int]) -> int:
-    """Return a row's id: a whole number, or what a text gives.
+def id_of(value: Any) -> int:
+    """Return a row's id: a whole number, or that of a text.
 
     Raises:
-        BadValueError: it is neither, or empty.
+        UnusableError: it is neither, or empty.
     """
     if isinstance(value, int) and not isinstance(value, bool) and _INT64.min <= value <= _INT64.max:
         return value
     if isinstance(value, str) and value:
-        return of_text(value)
-    raise BadValueError(f"{shown(value)}, expected a whole number (int64) or text")
+        return text_id(value)
+    raise UnusableError(f"{shown(value)}, expected a whole number (int64) or text")
 
 
 def split_of(value: Any) -> int:
     """Return the split that a value names, as an index into SPLITS.
 
     Raises:
-        BadValueError: it names none.
+        UnusableError: it names none.
     """
     name = value.strip().lower() if isinstance(value, str) else ""
     if name not in SPLIT_NAMES:
         expected = "expected train, validation (val, valid, dev) or test"
-        raise BadValueError(f"{shown(value)}, {expected}")
+        raise UnusableError(f"{shown(value)}, {expected}")
     return SPLIT_NAMES[name]

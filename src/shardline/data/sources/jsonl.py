@@ -11,9 +11,8 @@ from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import Column, parse_columns
 from shardline.data.sources.base import Schema, Table
-from shardline.data.sources.from_files import ids_in_file, text_id
+from shardline.data.sources.from_files import UnusableError, ids_in_file
 from shardline.data.sources.json_values import (
-    BadValueError,
     class_of,
     id_of,
     read_object,
@@ -21,7 +20,7 @@ from shardline.data.sources.json_values import (
     split_of,
     value_at,
 )
-from shardline.data.sources.lines import Lines, TextFiles, refuse_wide
+from shardline.data.sources.lines import Lines, refuse_wide
 from shardline.data.sources.tokenizer import TokenSource
 
 _ID, _SPLIT = "id_column", "splits.column"  # what messages call values that are no columns
@@ -74,21 +73,14 @@ class Jsonl(TokenSource):
     def _lacks_label(self) -> bool:
         if not (self.labels_optional and self._label):
             return False
-        first, (index, start, stop) = None, next(iter(self._texts.slices(0, 1)))
-        for lines in self._texts.lines(index, start, stop):
-            first = next((line for line in lines.rows() if line.strip()), None)
-            break
+        lines = next(self.texts.lines(*next(self.texts.slices(0, 1))), None)
+        first = next((line for line in (lines.rows() if lines else ()) if line.strip()), None)
+        if first is None:
+            return False
         try:
-            return (
-                first is not None
-                and value_at(read_object(first.removeprefix(BOM_UTF8)), self._label) is None
-            )
-        except BadValueError:
+            return value_at(read_object(first.removeprefix(BOM_UTF8)), self._label) is None
+        except UnusableError:
             return False  # which is reported when the row is read
-
-    @cached_property
-    def _texts(self) -> TextFiles:
-        return TextFiles(self.files)
 
     @cached_property
     def _readers(self) -> dict[str, tuple[str, Callable[[Any], Any]]]:
@@ -103,7 +95,7 @@ class Jsonl(TokenSource):
             lacks = self._lacks_label
             readers["labels"] = self._label, lambda value: 0 if lacks else class_of(value, places)
         if self._id_column:
-            readers[_ID] = self._id_column, lambda value: id_of(value, text_id)
+            readers[_ID] = self._id_column, id_of
         if split := self.splits.get("column"):
             readers[_SPLIT] = split, split_of
         return readers
@@ -111,8 +103,8 @@ class Jsonl(TokenSource):
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, those of 8 MiB of text at a time."""
         self.skipped.pop(shard, None)
-        for index, first, last in self._texts.slices(shard, self.num_shards):
-            for lines in self._texts.lines(index, first, last):
+        for index, first, last in self.texts.slices(shard, self.num_shards):
+            for lines in self.texts.lines(index, first, last):
                 if table := self._table(shard, index, lines):
                     yield table
 
@@ -128,7 +120,7 @@ class Jsonl(TokenSource):
                 continue
             try:
                 found = self._values(line)
-            except BadValueError as error:
+            except UnusableError as error:
                 self.leave_out(shard, f"{lines.where(row)}: {error}", error.remedy)
                 continue
             rows.append(row)
@@ -152,18 +144,18 @@ class Jsonl(TokenSource):
         """Return the values of a row by name.
 
         Raises:
-            BadValueError: one cannot be used; names the column.
+            UnusableError: one cannot be used; names the column.
         """
         row, found = read_object(line), {}
         for name, (key, read) in self._readers.items():
             value = value_at(row, key)
             try:
                 found[name] = read(value)
-            except BadValueError as error:
+            except UnusableError as error:
                 what = name if name in (_ID, _SPLIT) else f"column {name}"
                 what += f" (key {key})" if key != name else ""
                 hint = did_you_mean(key, row, otherwise="") if key not in row else ""
-                raise BadValueError(f"{what} {error}{'; ' + hint if hint else ''}") from None
+                raise UnusableError(f"{what} {error}{'; ' + hint if hint else ''}") from None
         return found
 
 

@@ -114,41 +114,41 @@ class TextFiles:
 
     def lines(self, index: int, first: int, last: int) -> Iterator[Lines]:
         """Yield the lines that begin at a byte from `first` to before `last`, 8 MiB at a time."""
-        place = first
         self._refuse_returns(index, first)
-        if first > self._starts[index]:
+        if first > self._starts[index]:  # behind the rest of a line that began earlier
             file = self.open(index)
             file.seek(first - 1)
-            place += (
-                len(read_line(file, self.paths[index])) - 1
-            )  # the rest of a line that began earlier
-        while place < last:
-            file = self.open(index)
-            file.seek(place)  # whoever was given the lines may have read elsewhere
-            content = _whole_lines(file, self.paths[index], min(_BLOCK_BYTES, last - place))
-            if not content:
-                return
+            first += len(read_line(file, self.paths[index])) - 1
+        for place, content in self._contents(index, first, last):
             starts, ends = _lines_in(content)
             if len(starts):
                 yield Lines(self.paths[index], place, content, starts, ends)
-            place += len(content)
 
     def paragraphs(self, index: int, first: int, last: int) -> Iterator[Lines]:
         """Yield the paragraphs that begin at a byte from `first` to before `last`; empty lines end them."""
         self._refuse_returns(index, first)
-        place = self._after_paragraph(index, first)
-        while place < last:
-            file = self.open(index)
-            file.seek(place)
-            content = _whole_lines(file, self.paths[index], min(_BLOCK_BYTES, last - place))
-            if not content:
-                return
-            if not _ends_empty(content):
-                content += b"".join(_rest_of_paragraph(file, self.paths[index]))
-            found = [match.span() for match in _PARAGRAPH.finditer(content)]
-            if found:
+        first = self._after_paragraph(index, first)
+        for place, content in self._contents(index, first, last, ends_empty=True):
+            if found := [match.span() for match in _PARAGRAPH.finditer(content)]:
                 starts, ends = np.array(found).T
                 yield Lines(self.paths[index], place, content, starts, ends)
+
+    def _contents(
+        self, index: int, place: int, last: int, *, ends_empty: bool = False
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield place and bytes of whole lines, 8 MiB at a time, up to an empty one if asked."""
+        path = self.paths[index]
+        while place < last:
+            file = self.open(index)
+            file.seek(place)  # whoever was given the lines may have read elsewhere
+            content = file.read(min(_BLOCK_BYTES, last - place))
+            if not content.endswith(NEWLINE):
+                content += read_line(file, path)
+            if not content:
+                return
+            if ends_empty and not _ends_empty(content):
+                content += b"".join(_rest_of_paragraph(file, path))
+            yield place, content
             place += len(content)
 
     def _refuse_returns(self, index: int, first: int) -> None:
@@ -162,9 +162,8 @@ class TextFiles:
 
     def _after_paragraph(self, index: int, first: int) -> int:
         """Return where the line begins, from a byte on, that continues no paragraph."""
-        before = min(
-            3, first - self._starts[index]
-        )  # as much as an empty line and the end before it
+        # as much as an empty line and the end before it
+        before = min(3, first - self._starts[index])
         if not before:
             return first
         file = self.open(index)
@@ -176,11 +175,6 @@ class TextFiles:
         if not _ends_empty(content):
             place += sum(map(len, _rest_of_paragraph(file, self.paths[index])))
         return place
-
-
-def _whole_lines(file: IO[bytes], path: Path, size: int) -> bytes:
-    content = file.read(size)
-    return content if content.endswith(b"\n") else content + read_line(file, path)
 
 
 def _rest_of_paragraph(file: IO[bytes], path: Path) -> Iterator[bytes]:

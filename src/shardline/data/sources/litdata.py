@@ -7,16 +7,15 @@ array alone.
 
 import json
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.columns import Column
-from shardline.data.sources.chunks import Chunk, Chunks, split
-from shardline.data.sources.samples import UnusableError, type_of, typed
+from shardline.data.sources.chunks import Chunk, Chunks, numbers, split
+from shardline.data.sources.from_files import UnusableError
+from shardline.data.sources.samples import text_of, type_of, typed
 
 _TORCH = (
     "float32", "float32", "float64", "float64", "", "", "", "", "float16", "float16", "", "uint8", "int8",
@@ -74,19 +73,7 @@ class LitData(Chunks):
                 'them again without, or with compression_level="chunk"'
             )
 
-    @cached_property
-    def found(self) -> dict[str, str | UnusableError]:
-        """Types by the first chunk's formats; those of arrays of any shape by its first sample."""
-        chunk, values = self.first
-        types: dict[str, str | UnusableError] = {}
-        for name, written in chunk.entry["formats"].items():
-            try:
-                types[name] = _type_of(written, values[name])
-            except UnusableError as error:
-                types[name] = error
-        return types
-
-    def values(self, chunk: Chunk, content: bytes) -> dict[str, Any]:
+    def values(self, chunk: Chunk, content: bytes) -> dict[str, tuple[str, bytes]]:
         """Return a sample's values as (format, bytes) by name."""
         formats = chunk.entry["formats"]
         if chunk.entry["item_loader"] == _TOKENS:
@@ -102,12 +89,33 @@ class LitData(Chunks):
                 f"has {len(content)} bytes, expected the sizes of {num_leaves} leaves"
             )
         sizes = np.frombuffer(content, "<u4", num_leaves).tolist()
-        parts = split(content, sizes, 4 * num_leaves)
-        return dict(zip(formats, zip(formats.values(), parts, strict=True), strict=True))
+        return split(content, formats, sizes, 4 * num_leaves)
 
-    def decoded(self, in_file: str, content: Any, column: Column) -> Any:
+    def column_type(self, form: str, content: bytes) -> str:
+        """Return the column type of a format."""
+        kind, _, number = form.partition(":")
+        if kind in _SCALARS:
+            return _SCALARS[kind]
+        if kind.startswith("no_header_"):
+            return typed(_dtype(kind.removeprefix("no_header_"), number), None)
+        return type_of(self.decode(form, content))
+
+    def decode(self, form: str, content: bytes) -> Any:
         """Return a value by its format."""
-        return _decode(*content)
+        kind, _, number = form.partition(":")
+        if kind in _FILES or kind == "image":
+            return content
+        if kind in _TEXTS:
+            return text_of(content)
+        if kind in _SCALARS:
+            return numbers(content, _SCALARS[kind], ())
+        if kind in ("no_header_tensor", "no_header_numpy"):
+            return numbers(content, _dtype(kind.removeprefix("no_header_"), number), None)
+        if kind in ("tensor", "numpy"):
+            return _array(kind, content)
+        raise UnusableError(
+            f"is serialized as {form}, expected a form of numbers, text or bytes that can be read without running code"
+        )
 
 
 def _names(spec: dict[str, Any], loader: str) -> list[str]:
@@ -127,58 +135,20 @@ def _leaves(spec: dict[str, Any]) -> Iterator[str]:
         yield from (f"{key}{name}" for name in inner)
 
 
-def _type_of(written: str, content: tuple[str, bytes]) -> str:
-    kind, _, number = written.partition(":")
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    if kind.startswith("no_header_"):
-        return typed(_dtype(kind.removeprefix("no_header_"), number), None)
-    return type_of(_decode(*content))
-
-
 def _dtype(kind: str, number: str | int) -> np.dtype[Any]:
     known = _TORCH if kind == "tensor" else _NUMPY
     name = known[int(number)] if str(number).isdecimal() and int(number) < len(known) else ""
     if not name:
         raise UnusableError(f"is a {kind} of type number {number}, expected one of real numbers")
-    return np.dtype(name).newbyteorder("<")
-
-
-def _decode(written: str, content: bytes) -> Any:
-    kind, _, number = written.partition(":")
-    if kind in _FILES or kind == "image":
-        return content
-    if kind in _TEXTS:
-        try:
-            return content.decode()
-        except UnicodeDecodeError as error:
-            raise UnusableError(f"has no UTF-8 at byte {error.start}, expected text") from None
-    if kind in _SCALARS:
-        return _numbers(content, np.dtype(_SCALARS[kind]).newbyteorder("<"), ())
-    if kind in ("no_header_tensor", "no_header_numpy"):
-        return _numbers(content, _dtype(kind.removeprefix("no_header_"), number), None)
-    if kind in ("tensor", "numpy"):
-        return _array(kind, content)
-    raise UnusableError(
-        f"is serialized as {written}, expected a form of numbers, text or bytes that can be read without running code"
-    )
+    return np.dtype(name)
 
 
 def _array(kind: str, content: bytes) -> np.ndarray:
     # tensors have a big-endian header since LitData 0.2.40 or so, whose numbers are all small
     order = ">" if kind == "tensor" and not any(content[0:8:4]) else "<"
-    head = np.frombuffer(content[:8], f"{order}u4")
-    dimensions = 4 * int(head[1]) if len(head) == 2 else 0
-    if len(head) < 2 or len(content) < 8 + dimensions:
+    head = np.frombuffer(content[:8].ljust(8, b"\0"), f"{order}u4")
+    dimensions = 4 * int(head[1])
+    if len(content) < 8 + dimensions:
         raise UnusableError(f"has {len(content)} bytes, expected type and shape of a {kind}")
     shape = np.frombuffer(content, f"{order}u4", int(head[1]), 8).tolist()
-    return _numbers(content[8 + dimensions :], _dtype(kind, int(head[0])), tuple(shape))
-
-
-def _numbers(content: bytes, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> np.ndarray:
-    try:
-        array: np.ndarray = np.frombuffer(content, dtype)
-        return array if shape is None else array.reshape(shape)
-    except ValueError:
-        expected = f"{dtype.name} of shape {list(shape)}" if shape is not None else dtype.name
-        raise UnusableError(f"has {len(content)} bytes, expected {expected}") from None
+    return numbers(content[8 + dimensions :], _dtype(kind, int(head[0])), tuple(shape))

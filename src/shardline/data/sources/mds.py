@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.columns import Column
-from shardline.data.sources.chunks import Chunk, Chunks, split
-from shardline.data.sources.samples import UnusableError, shorten, type_of, typed
+from shardline.data.sources.chunks import Chunk, Chunks, numbers, split
+from shardline.data.sources.from_files import UnusableError
+from shardline.data.sources.samples import shorten, text_of, type_of, typed
 
 _SCALARS = (
     "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
@@ -58,19 +58,7 @@ class Mds(Chunks):
     def _known(self) -> set[Path]:
         return {path.resolve() for path in self.files}
 
-    @cached_property
-    def found(self) -> dict[str, str | UnusableError]:
-        """Types by the first file's encodings; those of arrays of any shape by its first sample."""
-        chunk, values = self.first
-        types: dict[str, str | UnusableError] = {}
-        for name, encoding in self._encodings(chunk).items():
-            try:
-                types[name] = _TYPES.get(encoding) or _type_of(encoding, values[name])
-            except UnusableError as error:
-                types[name] = error
-        return types
-
-    def values(self, chunk: Chunk, content: bytes) -> dict[str, Any]:
+    def values(self, chunk: Chunk, content: bytes) -> dict[str, tuple[str, bytes]]:
         """Return a sample's values as (encoding, bytes) by name."""
         given = chunk.entry["column_sizes"]
         num_varying = sum(not size for size in given)
@@ -78,24 +66,38 @@ class Mds(Chunks):
             raise UnusableError(f"has {len(content)} bytes, expected the sizes of its columns")
         heads = iter(np.frombuffer(content, "<u4", num_varying).tolist())
         sizes = [int(size) if size else next(heads) for size in given]
-        encodings = self._encodings(chunk)
-        parts = split(content, sizes, 4 * num_varying)
-        return dict(zip(encodings, zip(encodings.values(), parts, strict=True), strict=True))
-
-    def _encodings(self, chunk: Chunk) -> dict[str, str]:
         entry = chunk.entry
-        return dict(zip(entry["column_names"], entry["column_encodings"], strict=True))
+        encodings = dict(zip(entry["column_names"], entry["column_encodings"], strict=True))
+        return split(content, encodings, sizes, 4 * num_varying)
 
-    def decoded(self, in_file: str, content: Any, column: Column) -> Any:
+    def column_type(self, form: str, content: bytes) -> str:
+        """Return the column type of an encoding."""
+        if form in _TYPES or form in _SCALARS:
+            return _TYPES.get(form) or typed(form)
+        dtype, shape = _array_of(form)
+        return typed(dtype, shape) if dtype and shape else type_of(self.decode(form, content))
+
+    def decode(self, form: str, content: bytes) -> Any:
         """Return a value by its encoding."""
-        return _decode(*content)
-
-
-def _type_of(encoding: str, content: tuple[str, bytes]) -> str:
-    if encoding in _SCALARS:
-        return typed(encoding)
-    dtype, shape = _array_of(encoding)
-    return typed(dtype, shape) if dtype and shape else type_of(_decode(*content))
+        if form in ("str_int", "str_float", "str_decimal", "str", "json"):
+            text = text_of(content)
+            return text if form in ("str", "json") else _number(text, form)
+        if _TYPES.get(form) == "bytes":
+            return content
+        if form == "int" or form in _SCALARS:
+            (value,) = numbers(content, "int64" if form == "int" else form, (1,))
+            return value
+        dtype, shape = _array_of(form)
+        if not dtype:
+            dtype = _NUMBERED.get(content[0] if content else 0, "")
+            content = content[1:]
+        if not shape:
+            shape, content = _shape(content)
+        if not dtype:
+            raise UnusableError(
+                "is an array of an unknown type, expected one of " + ", ".join(_SCALARS)
+            )
+        return numbers(content, dtype, shape)
 
 
 def _array_of(encoding: str) -> tuple[str, tuple[int, ...]]:
@@ -107,31 +109,6 @@ def _array_of(encoding: str) -> tuple[str, tuple[int, ...]]:
             f"is encoded as {encoding}, expected an encoding that holds numbers, text or bytes"
         )
     return dtype, tuple(map(int, shape.split(","))) if shape else ()
-
-
-def _decode(encoding: str, content: bytes) -> Any:
-    if encoding in ("str_int", "str_float", "str_decimal", "str", "json"):
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            raise UnusableError(f"has no UTF-8 at byte {error.start}, expected text") from None
-        return text if encoding in ("str", "json") else _number(text, encoding)
-    if _TYPES.get(encoding) == "bytes":
-        return content
-    if encoding == "int" or encoding in _SCALARS:
-        (value,) = _numbers(content, "int64" if encoding == "int" else encoding, (1,))
-        return value
-    dtype, shape = _array_of(encoding)
-    if not dtype:
-        dtype = _NUMBERED.get(content[0] if content else 0, "")
-        content = content[1:]
-    if not shape:
-        shape, content = _shape(content)
-    if not dtype:
-        raise UnusableError(
-            "is an array of an unknown type, expected one of " + ", ".join(_SCALARS)
-        )
-    return _numbers(content, dtype, shape)
 
 
 def _number(text: str, encoding: str) -> int | float:
@@ -147,12 +124,3 @@ def _shape(content: bytes) -> tuple[tuple[int, ...], bytes]:
     end = 1 + (head >> 2) * size
     dimensions = np.frombuffer(content[1:end], f"<u{size}") if len(content) >= end else ()
     return tuple(map(int, dimensions)), content[end:]
-
-
-def _numbers(content: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        return np.frombuffer(content, np.dtype(dtype).newbyteorder("<")).reshape(shape)
-    except ValueError:
-        raise UnusableError(
-            f"has {len(content)} bytes, expected {dtype} of shape {list(shape)}"
-        ) from None

@@ -3,6 +3,7 @@
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 
@@ -31,35 +32,22 @@ class RowGroups(Tabular):
     @cached_property
     def columns(self) -> pa.Schema:
         """The first file's columns."""
-        return _schema_of(self.fragments[0], self.shown(0))
-
-    def shown(self, file: int) -> str:
-        """Return a file's name as messages show it."""
-        return str(self.files[file])
-
-    @property
-    def table_name(self) -> str:
-        """The first file, which every other must agree with."""
-        return self.shown(0)
+        return self.types_of(0)
 
     @cached_property
     def _num_rows(self) -> list[int]:
-        return [_count_rows(fragment, self.shown(i)) for i, fragment in enumerate(self.fragments)]
+        return [self._count(file) for file in range(len(self.fragments))]
+
+    def _count(self, file: int) -> int:
+        with _reading(self.shown(file)):
+            return int(self.fragments[file].count_rows())
 
     def blocks(self, shard: int) -> Iterator[Block]:
         """Yield the shard's rows, at most a row group and 64 MiB of features at a time."""
         for file, first, last in shard_slices(self._num_rows, shard, self.num_shards):
             self._check_types(file)
             for place, table in self._read(file, first, last):
-                yield self._block(file, place, table)
-
-    def _block(self, file: int, place: int, table: pa.Table) -> Block:
-        return Block(
-            file=file,
-            rows=table,
-            positions=np.arange(place, place + table.num_rows),
-            where=lambda i: f"{self.shown(file)}, row {place + i + 1}",
-        )
+                yield Block.after(file, place, table, self.shown(file))
 
     def _check_types(self, file: int) -> None:
         found = self.types_of(file)
@@ -79,7 +67,8 @@ class RowGroups(Tabular):
 
     def types_of(self, file: int) -> pa.Schema:
         """Return a file's columns."""
-        return _schema_of(self.fragments[file], self.shown(file))
+        with _reading(self.shown(file)):
+            return self.fragments[file].physical_schema
 
     def _read(self, file: int, first: int, last: int) -> Iterator[tuple[int, pa.Table]]:
         """Yield place and content of some rows of a file."""
@@ -120,24 +109,20 @@ class RowGroups(Tabular):
         self, file: int, groups: list[int], place: int, step: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         part = self.fragments[file].subset(row_group_ids=groups)
-        try:
+        with _reading(self.shown(file)):
             for batch in part.to_batches(
                 schema=self.types_of(file), columns=self.used, batch_size=step, batch_readahead=1
             ):
                 yield place, batch
                 place += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(self.shown(file), error) from None
 
     def first_texts(self, names: Sequence[str]) -> dict[str, pa.Array]:
         """Return the values of the first rows."""
         if not names:
             return {}
-        try:
+        with _reading(self.shown(0)):
             scanner = self.fragments[0].scanner(schema=self.types_of(0), columns=list(names))
             rows = scanner.head(_FIRST_ROWS)
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(self.shown(0), error) from None
         return {name: rows.column(name).combine_chunks() for name in names}
 
     def first_list_size(self, name: str) -> int:
@@ -159,16 +144,11 @@ class Parquet(RowGroups):
         return [shape.make_fragment(str(path), filesystem=local) for path in self.files]
 
 
-def _schema_of(fragment: ds.ParquetFileFragment, shown: str) -> pa.Schema:
+@contextmanager
+def _reading(shown: str) -> Iterator[None]:
+    """Name the file that cannot be read."""
     try:
-        return fragment.physical_schema
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(shown, error) from None
-
-
-def _count_rows(fragment: ds.ParquetFileFragment, shown: str) -> int:
-    try:
-        return int(fragment.count_rows())
+        yield
     except (pa.ArrowException, OSError) as error:
         raise _damaged(shown, error) from None
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -49,26 +49,20 @@ def _fetch(entry: Mapping[str, Any], downloads: Path) -> None:
     if path.exists():
         return
     make_folder(path.parent)
-    with _locked(path.with_name(f".{path.name}.lock")):
+    with _lock(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             with atomic_writer(path) as file:
                 _copy(entry, file)
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    lock = FileLock(path)
+def _lock(path: Path) -> AbstractContextManager[object]:
     try:
-        lock.acquire()
+        return FileLock(path).acquire()
     except OSError as error:
         raise DataError(
             f"{path} could not be locked ({error.strerror}); fix the folder's owner, or set SHARDLINE_STORE to "
             "a folder of your own"
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _copy(entry: Mapping[str, Any], file: IO[bytes]) -> None:

@@ -3,9 +3,10 @@
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,11 @@ from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import Column, parse_columns
 from shardline.data.sources.base import Ragged, Schema, Table
-from shardline.data.sources.from_files import FileSource, ids_in_file
+from shardline.data.sources.from_files import FileSource, UnusableError, batches, ids_in_file
 from shardline.records.datasets import DTYPES
 
 _TABLE_BYTES = 64 * 2**20
 _TABLE_ROWS = 2**16
-
-
-class UnusableError(Exception):
-    """A value that a row cannot be made of; the message tells what was found and what was expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +37,9 @@ class Sample:
     position: int
     where: str
     values: Mapping[str, Any]
+
+
+Row = tuple[Sample, dict[str, Any]]  # with its values by column
 
 
 class Samples(FileSource):
@@ -124,21 +124,14 @@ class Samples(FileSource):
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, at most 64 MiB at a time; one that cannot be used is left out or refused."""
         self.skipped.pop(shard, None)
-        rows: list[tuple[Sample, dict[str, Any]]] = []
-        filled = 0
+        return map(self._table, batches(self._rows(shard), _size, _TABLE_BYTES, _TABLE_ROWS))
+
+    def _rows(self, shard: int) -> Iterator[Row]:
         for sample in self.samples(shard):
             try:
-                values = {name: self._value(sample, name) for name in self.columns}
+                yield sample, {name: self._value(sample, name) for name in self.columns}
             except UnusableError as error:
                 self.leave_out(shard, f"{sample.where}: {error}")
-                continue
-            rows.append((sample, values))
-            filled += sum(map(_size, values.values()))
-            if filled >= _TABLE_BYTES or len(rows) >= _TABLE_ROWS:
-                yield self._table(rows)
-                rows, filled = [], 0
-        if rows:
-            yield self._table(rows)
 
     def _value(self, sample: Sample, name: str) -> Any:
         in_file, column = self.in_file(name), self.columns[name]
@@ -152,10 +145,11 @@ class Samples(FileSource):
         except UnusableError as error:
             raise UnusableError(f"column {in_file} {error}") from None
 
-    def _table(self, rows: Sequence[tuple[Sample, dict[str, Any]]]) -> Table:
+    def _table(self, rows: Sequence[Row]) -> Table:
         ids, splits = [], []
-        for file, positions in _runs((sample.file, sample.position) for sample, _ in rows):
-            ids.append(ids_in_file(self.names[file], np.array(positions, dtype=np.int64)))
+        for file, of_file in groupby(rows, lambda row: row[0].file):
+            positions = np.array([sample.position for sample, _ in of_file], dtype=np.int64)
+            ids.append(ids_in_file(self.names[file], positions))
             splits.append(self.splits_of_file(file, ids[-1]))
         return Table(
             ids=np.concatenate(ids),
@@ -167,21 +161,9 @@ class Samples(FileSource):
         )  # fmt: skip
 
 
-def _size(value: Any) -> int:
-    return int(value.nbytes) if isinstance(value, np.ndarray) else len(value or ())
-
-
-def _runs(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, list[int]]]:
-    """Yield the positions of rows that follow one another in one file."""
-    latest: tuple[int, list[int]] | None = None
-    for file, position in places:
-        if latest is None or latest[0] != file:
-            if latest:
-                yield latest
-            latest = file, []
-        latest[1].append(position)
-    if latest:
-        yield latest
+def _size(row: Row) -> int:
+    values = row[1].values()
+    return sum(v.nbytes if isinstance(v, np.ndarray) else len(v or ()) for v in values)
 
 
 def _joined(column: Column, values: list[Any]) -> Any:
@@ -208,14 +190,23 @@ def fit(value: Any, column: Column) -> Any:
             raise _unfit(value, column)
         return value
     if column.kind == "text":
-        try:
-            text = value.decode() if isinstance(value, bytes) else value
-        except UnicodeDecodeError as error:
-            raise UnusableError(f"has no UTF-8 at byte {error.start}, expected text") from None
+        text = text_of(value) if isinstance(value, bytes) else value
         if not isinstance(text, str):
             raise _unfit(value, column)
         return text
     return _fit_array(from_json(value) if isinstance(value, bytes | str) else value, column)
+
+
+def text_of(content: bytes) -> str:
+    """Return a text from its UTF-8.
+
+    Raises:
+        UnusableError: it is none.
+    """
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UnusableError(f"has no UTF-8 at byte {error.start}, expected text") from None
 
 
 def from_json(content: bytes | str) -> Any:

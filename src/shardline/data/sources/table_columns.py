@@ -12,7 +12,7 @@ import pyarrow as pa
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import parse_columns
-from shardline.data.sources import columns, guesses, typed
+from shardline.data.sources import columns, typed
 from shardline.data.sources.base import Schema
 from shardline.data.sources.from_files import FileSource
 
@@ -32,6 +32,17 @@ class Block:
     rows: pa.Table
     positions: np.ndarray
     where: Callable[[int], str]
+
+    @classmethod
+    def after(cls, file: int, place: int, rows: pa.Table, shown: str) -> "Block":
+        """Return rows that follow one another from a place on in a file, with its name for messages."""
+        positions = np.arange(place, place + rows.num_rows)
+        return cls(
+            file=file,
+            rows=rows,
+            positions=positions,
+            where=lambda i: f"{shown}, row {place + i + 1}",
+        )
 
     def only(self, is_kept: np.ndarray) -> "Block":
         """Return some of the rows [N] bool."""
@@ -103,10 +114,14 @@ class TableColumns(FileSource):
     def blocks(self, shard: int) -> Iterator[Block]:
         """Yield the rows of a shard with the used columns, in blocks that fit in memory."""
 
+    def shown(self, file: int) -> str:
+        """Return a file's name as messages show it."""
+        return str(self.files[file])
+
     @property
-    @abstractmethod
     def table_name(self) -> str:
-        """What messages about the whole table begin with."""
+        """What messages about the whole table begin with: its first file, which every other must agree with."""
+        return self.shown(0)
 
     def in_file(self, name: str) -> str:
         """Return what a column is called in the files."""
@@ -195,18 +210,18 @@ class TableColumns(FileSource):
         Raises:
             DataError: names the column, and the setting that tells.
         """
-        indexes = guesses.index_columns(self.columns)
+        indexes = columns.index_columns(self.columns)
         for name in found:
-            if guesses.is_index(name) or name in indexes:
+            if columns.is_index(name) or name in indexes:
                 what = f"column {name} is" if name.strip() else "a column without a name is perhaps"
                 raise DataError(
                     f"{self.table_name}: {what} the index of a data frame, so whether it is a feature is unknown; "
                     "list the features in source.features, or write the file without it (index=False)"
                 )
         for name, column in self.first_texts(texts).items():
-            if values := guesses.as_numbers(column):
+            if values := columns.as_numbers(column):
                 marked = next((one for one in values if not one.isdigit()), values[0])
-                remedy = guesses.remedy_of(values, self.decimal)
+                remedy = columns.remedy_of(values, self.decimal)
                 raise DataError(
                     f"{self.table_name}: column {name} holds text that may be numbers, such as {marked}, so whether it "
                     f"is a feature is unknown; {remedy}, or list the features in source.features"

@@ -1,10 +1,18 @@
-"""What CSV, Parquet and Delta share: from rows as they are read to tables."""
+"""Rows of a table as arrays: each value that cannot be used is refused or counted by its place."""
 
 from collections.abc import Iterator
+from typing import Any, TypeVar
 
+import numpy as np
+import pyarrow as pa
+
+from shardline.data.columns import Column
+from shardline.data.sources import columns, typed
 from shardline.data.sources.base import Table
-from shardline.data.sources.conversion import Conversion, NamedConversion
-from shardline.data.sources.table_columns import TableColumns
+from shardline.data.sources.from_files import ids_in_file
+from shardline.data.sources.table_columns import Block, TableColumns
+
+Found = TypeVar("Found")
 
 
 class Tabular(TableColumns):
@@ -13,8 +21,119 @@ class Tabular(TableColumns):
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, block by block; a row that cannot be used is left out or refused."""
         self.skipped.pop(shard, None)
-        conversion = NamedConversion if self.named else Conversion
         for block in self.blocks(shard):
-            table = conversion(self, shard, block).table()
+            table = _Conversion(self, shard, block).table()
             if len(table.ids):
                 yield table
+
+
+class _Conversion:
+    """One block on its way to a table."""
+
+    def __init__(self, source: TableColumns, shard: int, block: Block) -> None:
+        self.source, self.shard, self.block = source, shard, block
+        self.is_kept = np.ones(block.rows.num_rows, dtype=bool)
+
+    def table(self) -> Table:
+        """Return the rows that can be used.
+
+        Raises:
+            DataError: one cannot, and none is left out; names file, row, column and value.
+        """
+        source, ids, given = self.source, self._ids(), dict[str, Any]()
+        if source.named:
+            splits = self._splits()
+            values = {name: self._typed(name, column) for name, column in source.named.items()}
+            given = {"columns": values | ({"labels": self._labels()} if source.label else {})}
+        else:
+            labels, splits = self._labels(), self._splits()
+            given = {"features": self._features(), "labels": labels}
+        if not self.is_kept.all():
+            return _Conversion(source, self.shard, self.block.only(self.is_kept)).table()
+        if splits is None:
+            splits = source.splits_of_file(self.block.file, ids)
+        return Table(ids=ids, splits=splits, **given)
+
+    def _column(self, name: str) -> pa.Array:
+        column = self.block.rows.column(name)
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+    def _accept(self, name: str, found: tuple[Found, np.ndarray], expected: str) -> Found:
+        """Return a column's values; each bad one is refused or counted by file, row, column and value."""
+        values, bad = found
+        if not bad.any():
+            return values
+        for row in np.flatnonzero(bad & self.is_kept):
+            value = self._shown(name, int(row))
+            where, remedy = self.block.where(int(row)), self._remedy(name, int(row), expected)
+            self.source.leave_out(
+                self.shard, f"{where}: column {name} {value}, expected {expected}", remedy
+            )
+        self.is_kept &= ~bad
+        return values
+
+    def _shown(self, name: str, row: int) -> str:
+        value = self._column(name)[row]
+        try:
+            # a table's manifest keeps this text, which is the same as ever
+            return typed.describe(value.as_py(), with_numbers=bool(self.source.named))
+        except UnicodeDecodeError:
+            return typed.describe(value.cast(pa.large_binary()).as_py())
+
+    def _remedy(self, name: str, row: int, expected: str) -> str:
+        column = self._column(name)
+        if "number" not in expected or not columns.is_text(column.type) or not column[row].is_valid:
+            return ""
+        text = column.cast(pa.string())[row].as_py()
+        return columns.remedy_of([text], self.source.decimal)
+
+    def _numbers(self, name: str) -> pa.Array:
+        """Return a column for numbers to be read from."""
+        column = self._column(name)
+        return columns.with_point(column) if self.source.decimal == "," else column
+
+    def _features(self) -> np.ndarray:
+        source = self.source
+        if source._holds_lists:
+            name, (size,) = source.features[0], source.schema.feature_shape
+            found = columns.lists(self._column(name), size, source.dtype)
+            return self._accept(name, found, f"{size} finite numbers ({source.dtype})")
+        features = np.empty((len(self.is_kept), len(source.features)), dtype=source.dtype)
+        for i, name in enumerate(source.features):
+            found = columns.numbers(self._numbers(name), source.dtype)
+            features[:, i] = self._accept(name, found, f"a finite number ({source.dtype})")
+        return features
+
+    def _labels(self) -> np.ndarray:
+        name, classes = self.source.label, self.source.classes
+        if self.source.lacks_label:
+            return np.zeros(
+                len(self.is_kept), np.float32 if self.source.task == "regression" else np.int64
+            )
+        if self.source.task == "regression":
+            found = columns.numbers(self._numbers(name), "float32")
+            return self._accept(name, found, "a finite number (float32)")
+        known = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
+        found = columns.labels_of(self._column(name), classes)
+        return self._accept(name, found, f"one of source.classes ({known})")
+
+    def _ids(self) -> np.ndarray:
+        source, name = self.source, self.source.id_column
+        if not name:
+            return ids_in_file(source.names[self.block.file], self.block.positions)
+        are_numbers = pa.types.is_integer(source.columns.field(name).type)
+        found = columns.ids_of(self._column(name), are_numbers=are_numbers)
+        return self._accept(name, found, "a whole number" if are_numbers else "text")
+
+    def _splits(self) -> np.ndarray | None:
+        name = self.source.split_column
+        if not name:
+            return None
+        found = columns.splits_of(self._column(name))
+        return self._accept(name, found, "train, validation (val, valid, dev) or test")
+
+    def _typed(self, name: str, column: Column) -> Any:
+        in_file = self.source.in_file(name)
+        read = self._numbers if column.kind == "array" else self._column
+        found = typed.convert(read(in_file), column, empty_is_missing=self.source.empty_is_missing)
+        return self._accept(in_file, found, typed.expected(column))

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from shardline.data.sources.base import Schema, Table
-from shardline.data.sources.from_files import ids_in_file, text_id
-from shardline.data.sources.lines import Lines, TextFiles, found_byte, refuse_wide
+from shardline.data.sources.from_files import batches, ids_in_file, text_id
+from shardline.data.sources.lines import Lines, found_byte, refuse_wide
 from shardline.data.sources.packed import open_text, read_whole
 from shardline.data.sources.tokenizer import TokenSource
 
@@ -45,26 +45,22 @@ class Text(TokenSource):
         columns = {"tokens": f"{self.tokenizer.dtype}[*]"}
         return Schema(columns=columns | ({"text": "text"} if self.keep_text else {}))
 
-    @cached_property
-    def _texts(self) -> TextFiles:
-        return TextFiles(self.files)
-
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, those of 8 MiB of text at a time, or of one row that is longer."""
         self.skipped.pop(shard, None)
-        for parts in self._files_of(shard) if self.unit == "file" else self._lines_of(shard):
-            if table := self._table(shard, parts):
+        parts = self._files_of(shard) if self.unit == "file" else self._lines_of(shard)
+        most = _BLOCK_BYTES if self.unit == "file" else 0
+        for some in batches(parts, lambda part: len(part[1].content), most):
+            if table := self._table(shard, some):
                 yield table
 
-    def _lines_of(self, shard: int) -> Iterator[list[Part]]:
-        read = self._texts.lines if self.unit == "line" else self._texts.paragraphs
-        for index, first, last in self._texts.slices(shard, self.num_shards):
+    def _lines_of(self, shard: int) -> Iterator[Part]:
+        read = self.texts.lines if self.unit == "line" else self.texts.paragraphs
+        for index, first, last in self.texts.slices(shard, self.num_shards):
             for lines in read(index, first, last):
-                yield [(index, lines)]
+                yield index, lines
 
-    def _files_of(self, shard: int) -> Iterator[list[Part]]:
-        parts: list[Part] = []
-        size = 0
+    def _files_of(self, shard: int) -> Iterator[Part]:
         for index in np.flatnonzero(self._shards_of_files == shard).tolist():
             with open_text(self.files[index]) as file:
                 content = read_whole(file, self.files[index])
@@ -72,12 +68,7 @@ class Text(TokenSource):
                 self.leave_out(shard, f"{self.files[index]}: is empty, expected text")
                 continue
             whole = Lines(self.files[index], 0, content, np.array([0]), np.array([len(content)]))
-            parts.append((index, whole))
-            size += len(content)
-            if size >= _BLOCK_BYTES:
-                yield parts
-                parts, size = [], 0
-        yield parts
+            yield index, whole
 
     @cached_property
     def _shards_of_files(self) -> np.ndarray:
@@ -86,9 +77,8 @@ class Text(TokenSource):
         begins, total = np.cumsum([0, *sizes]).tolist(), max(sum(sizes), 1)
         found: list[int] = []
         for place, begin in enumerate(begins[:-1]):
-            wanted = min(
-                begin * self.num_shards // total, self.num_shards - 1
-            )  # empty files are last
+            # empty files are last
+            wanted = min(begin * self.num_shards // total, self.num_shards - 1)
             wanted = min(wanted, found[-1] + 1 if found else 0)
             found.append(max(wanted, self.num_shards - (len(sizes) - place)))
         return np.array(found)

@@ -1,42 +1,21 @@
 """Texts as tokens: their bytes, or those of a tokenizer of the `tokenizers` library."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.sources.base import Ragged, combine_digests, file_digests
-from shardline.data.sources.from_files import FileSource
+from shardline.data.sources.from_files import FileSource, batches
+from shardline.data.sources.lines import TextFiles
 
 BYTES = "bytes"
 _BATCH_CHARS = 2**20  # of texts encoded at a time: the library needs some 100 bytes for each token
 _MOST_UINT16 = 2**16
-
-
-class Tokenizer(Protocol):
-    """What makes tokens of texts.
-
-    Attributes:
-        dtype: NumPy name of the smallest type that holds all tokens and that batches have.
-        end: tokens behind each text.
-    """
-
-    dtype: str
-    end: tuple[int, ...]
-
-    def encode(self, texts: Sequence[str], where: Callable[[int], str]) -> Ragged:
-        """Return the tokens of N texts.
-
-        Args:
-            where: describes the place of text i.
-
-        Raises:
-            DataError: a text cannot be encoded; names where it stands.
-        """
 
 
 class TokenSource(FileSource):
@@ -57,13 +36,18 @@ class TokenSource(FileSource):
         self._special_tokens, self._end = special_tokens, end
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> "ByteTokenizer | FileTokenizer":
         """What makes the tokens.
 
         Raises:
             DataError: the tokenizer's file cannot be read, or has no such end token.
         """
         return make_tokenizer(self._file, self._special_tokens, self._end)
+
+    @cached_property
+    def texts(self) -> TextFiles:
+        """The files, cut by their bytes."""
+        return TextFiles(self.files)
 
     @property
     def content_digest(self) -> str:
@@ -72,31 +56,43 @@ class TokenSource(FileSource):
         return combine_digests(file_digests([*self.files, *beside]))
 
 
-def make_tokenizer(file: Path | None, special_tokens: bool, end: str | int | None) -> Tokenizer:
+def make_tokenizer(
+    file: Path | None, special_tokens: bool, end: str | int | None
+) -> "ByteTokenizer | FileTokenizer":
     """Return what makes tokens: bytes without a file; see `TokenSource`.
 
     Raises:
         DataError: the file cannot be read, or has no such end token.
     """
     if file is None:
-        return _Bytes(end)
-    return _FromFile(file, special_tokens, end)
+        return ByteTokenizer(end)
+    return FileTokenizer(file, special_tokens, end)
 
 
-class _Bytes:
-    dtype: str = "uint8"
+class ByteTokenizer:
+    """The bytes of texts, as tokens.
+
+    Attributes:
+        dtype: NumPy name of the smallest type that holds all tokens and that batches have.
+        end: tokens behind each text.
+    """
+
+    dtype = "uint8"
 
     def __init__(self, end: str | int | None) -> None:
         self._end = bytes([end]) if isinstance(end, int) else (end or "").encode()
         self.end = tuple(self._end)
 
     def encode(self, texts: Sequence[str], where: Callable[[int], str]) -> Ragged:
+        """Return the tokens of N texts."""
         pieces = [text.encode() + self._end for text in texts]
         values = np.frombuffer(b"".join(pieces), np.uint8)
         return Ragged(values=values, offsets=_offsets(pieces))
 
 
-class _FromFile:
+class FileTokenizer:
+    """A tokenizer of the `tokenizers` library; attributes as of `ByteTokenizer`."""
+
     def __init__(self, file: Path, special_tokens: bool, end: str | int | None) -> None:
         self._file, self._special_tokens = file, special_tokens
         self._tokenizer = _open(file)
@@ -110,7 +106,7 @@ class _FromFile:
             raise DataError(
                 f"source.end={end} is no token of {file}; give a token of it, or its number"
             )
-        self.end: tuple[int, ...] = () if end is None else (end,)
+        self.end = () if end is None else (end,)
 
     def _number(self, end: str, known: dict[str, int]) -> int:
         if end in known:
@@ -122,8 +118,16 @@ class _FromFile:
         )
 
     def encode(self, texts: Sequence[str], where: Callable[[int], str]) -> Ragged:
+        """Return the tokens of N texts.
+
+        Args:
+            where: describes the place of text i.
+
+        Raises:
+            DataError: a text cannot be encoded; names where it stands.
+        """
         rows: list[np.ndarray] = []
-        for batch in _batches(texts):
+        for batch in batches(texts, len, _BATCH_CHARS):
             for encoding in self._encode(batch, len(rows), where):
                 rows.append(np.array([*encoding.ids, *self.end], dtype=self.dtype))
         values = np.concatenate([np.zeros(0, self.dtype), *rows])
@@ -162,19 +166,6 @@ def _open(file: Path) -> Any:
             f"source.tokenizer={file} cannot be read ({' '.join(str(error).split())[:200]}), expected a tokenizer.json "
             "of the tokenizers library; save it with Tokenizer.save, or save_pretrained of a fast tokenizer"
         ) from None
-
-
-def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    chars = 0
-    for text in texts:
-        batch.append(text)
-        chars += len(text)
-        if chars >= _BATCH_CHARS:
-            yield batch
-            batch, chars = [], 0
-    if batch:
-        yield batch
 
 
 def _offsets(rows: Iterable[Any]) -> np.ndarray:

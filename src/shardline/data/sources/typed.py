@@ -1,6 +1,5 @@
 """Arrow columns as those of a schema: fixed arrays, varying ones, bytes and texts, without a loop over rows."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,27 +14,6 @@ from shardline.records.datasets import DTYPES
 
 # Types that Arrow does not cast to from all numbers: what is read in their place.
 _READ_AS = {"float16": "float32", "bool": "uint8"}
-
-
-@dataclass(frozen=True)
-class Converted:
-    """The values of N rows.
-
-    Attributes:
-        values: [N, *shape], or of a varying column those of all rows.
-        present: which rows have a value [N] bool.
-        bad: which rows have a value that is not of the column's type [N] bool.
-    """
-
-    values: np.ndarray | Ragged
-    present: np.ndarray
-    bad: np.ndarray
-
-    def given(self, column: Column) -> np.ndarray | Ragged | Masked:
-        """Return the values as a `Table` takes them."""
-        if column.optional:
-            return Masked(values=self.values, present=self.present)
-        return self.values
 
 
 def fits(kind: pa.DataType, column: Column) -> bool:
@@ -64,9 +42,8 @@ def column_of(kind: pa.DataType, noted: Any = None) -> Column | None:
     Args:
         noted: what Hugging Face's `datasets` notes of the type.
     """
-    if isinstance(noted, dict) and str(noted.get("_type")).startswith(
-        "Array"
-    ):  # Array2D to Array5D
+    # Array2D to Array5D
+    if isinstance(noted, dict) and str(noted.get("_type")).startswith("Array"):
         shape = list(noted["shape"])
         varies = shape[0] is None
         return Column(dtype=_dtype_of(_leaf(kind)), shape=tuple(shape[varies:]), varies=varies)
@@ -113,8 +90,10 @@ def _arrow_type(dtype: str) -> pa.DataType:
     return pa.from_numpy_dtype(np.dtype(_READ_AS.get(dtype, dtype)))
 
 
-def convert(array: pa.Array, column: Column, *, empty_is_missing: bool = False) -> Converted:
-    """Return the values of an Arrow column whose type `fits`.
+def convert(
+    array: pa.Array, column: Column, *, empty_is_missing: bool = False
+) -> tuple[np.ndarray | Ragged | Masked, np.ndarray]:
+    """Return the values of an Arrow column whose type `fits`, as a `Table` takes them, and which are bad [N] bool.
 
     Args:
         empty_is_missing: whether an empty text stands for no value, as in CSV files.
@@ -130,8 +109,9 @@ def convert(array: pa.Array, column: Column, *, empty_is_missing: bool = False) 
         values, bad = _varying(array, column)
     else:
         values, bad = _fixed(array, column.shape, column.dtype)
-    bad = bad & present if column.optional else bad | ~present
-    return Converted(values=values, present=present, bad=bad)
+    if column.optional:
+        return Masked(values=values, present=present), bad & present
+    return values, bad | ~present
 
 
 def _with_nulls(array: pa.Array, column: Column, empty_is_missing: bool) -> pa.Array:
@@ -145,9 +125,8 @@ def _with_nulls(array: pa.Array, column: Column, empty_is_missing: bool) -> pa.A
 
 def _contents(array: pa.Array, kind: str) -> tuple[Ragged, np.ndarray]:
     bad = np.zeros(len(array), dtype=bool)
-    if pa.types.is_struct(
-        array.type
-    ):  # a file as Hugging Face keeps one: its bytes, or where it lay
+    # a file as Hugging Face keeps one: its bytes, or where it lay
+    if pa.types.is_struct(array.type):
         array = pc.struct_field(array, "bytes")
         bad = np.asarray(array.is_null())
     array = pc.fill_null(array.cast(pa.large_binary()), b"")

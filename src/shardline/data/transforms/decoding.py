@@ -27,9 +27,8 @@ _NO_IMAGE = (
     OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error, Image.DecompressionBombError,
 )  # fmt: skip
 _DEEP = ("I", "F")  # 16 or 32 bits a channel, which a conversion to 8 bits would clip
-_REMAINING_ROWS = (
-    "extraneous bytes before marker 0xd9"  # as libjpeg reports what follows the last row
-)
+# as libjpeg reports what follows the last row
+_REMAINING_ROWS = "extraneous bytes before marker 0xd9"
 # how an image is turned upright: transposed, then rows and columns in reverse
 _TURNS = {
     2: (False, 1, -1), 3: (False, -1, -1), 4: (False, -1, 1), 5: (True, 1, 1),
@@ -155,9 +154,8 @@ class Encoded:
                 self._content, colorspace=colors, **(reduce if min_height else {})
             )
         except ValueError as error:
-            if "extraneous bytes" in str(
-                error
-            ):  # cameras write them; Pillow finds whether all is there
+            # cameras write them; Pillow finds whether all is there
+            if "extraneous bytes" in str(error):
                 return None
             raise
         return pixels

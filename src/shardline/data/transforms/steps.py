@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardline.config.checks import SHIPPED_TRANSFORMS
+from shardline.core.error_texts import check_arguments, import_class, short_traceback
 from shardline.core.errors import ConfigError, DataError, ShardlineError
-from shardline.core.imports import import_class, short_traceback
 from shardline_io.order.chance import Key, generator_of
 
 Sample = dict[str, Any]  # by column: an array (that cannot be written to), bytes, a text, or None
@@ -41,15 +41,11 @@ class TransformSpec:
             ConfigError: it does not import, refuses its arguments or cannot be called with what it
                 will be called with; the message names the setting.
         """
-        listed = self.written if isinstance(self.written, list | tuple) else [self.written]
-        names = [f"{self.what}.{place}" for place in range(len(listed))]
-        if not isinstance(self.written, list | tuple):
-            names = [self.what]
+        named = [(self.what, self.written)]
+        if isinstance(self.written, list | tuple):
+            named = [(f"{self.what}.{place}", one) for place, one in enumerate(self.written)]
         return Steps(
-            [
-                _Step(f"{name}={_type_of(one)}", _make(one, name), self.has_chance)
-                for name, one in zip(names, listed, strict=True)
-            ],
+            [_Step(f"{n}={_type_of(one)}", _make(one, n), self.has_chance) for n, one in named],
             has_chance=self.has_chance,
         )
 
@@ -63,12 +59,7 @@ def _make(written: Any, name: str) -> Transform:
     arguments = dict(written) if isinstance(written, Mapping) else {}
     arguments.pop("type", None)
     cls = import_class(SHIPPED_TRANSFORMS.get(path, path), name)
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise ConfigError(
-            f"{name}={path} does not take {arguments} ({error}); change the arguments beside `type`"
-        ) from None
+    check_arguments(cls, arguments, f"{name}={path}", "change the arguments beside `type`")
     try:
         transform: Transform = cls(**arguments)
     except ShardlineError as error:

@@ -85,7 +85,6 @@ def run_preflight(
 def _describe_rank(
     world: World, device: torch.device, planned: Mapping[str, int], describe: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the description of this rank."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     address = local_address(world.master_addr) if world.world_size > 1 else ""
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0

@@ -26,11 +26,10 @@ class Allocation:
         cpus: CPUs on all nodes together.
         nodelist: the nodes as Slurm writes them, `n[1-2]`.
         restarts: times that the job was requeued.
-        started: when it got its nodes, seconds since the epoch; None where it is not
-            Snakemake's own job, but one that Snakemake was started in.
-        queue_s: seconds that it waited for them, from when it could have started.
+        queue_s: seconds that it waited for them, from when it could have started; None where it is
+            not Snakemake's own job, but one that Snakemake was started in.
         is_own: whether it is a job of Snakemake's own.
-        began: when it got its nodes, whoever's job it is.
+        began: when it got its nodes, seconds since the epoch.
         ends: when its time is over, None where there is no limit.
         may_requeue: whether Slurm may queue it again.
         is_running: whether it is not being ended already.
@@ -42,7 +41,6 @@ class Allocation:
     cpus: int
     nodelist: str
     restarts: int
-    started: float | None = None
     queue_s: float | None = None
     is_own: bool = False
     began: float | None = None
@@ -122,23 +120,19 @@ def parse_job(job_id: str, text: str) -> Allocation:
         raise LaunchError(
             f"Slurm job {job_id} has no nodes, state {fields.get('JobState', '?')}; {_REMEDY}"
         )
-    started = queue_s = None
     is_own = bool(_OF_SNAKEMAKE.search(fields.get("JobName", "")))
-    if is_own:
-        started = _time(fields, "StartTime")
-        # a job that is queued again has another time of submission, and may start only after a while
-        queued = [time for name in ("SubmitTime", "EligibleTime") if (time := _time(fields, name))]
-        queue_s = max(0.0, started - max(queued)) if started and queued else None
+    began = _time(fields, "StartTime")
+    # a job that is queued again has another time of submission, and may start only after a while
+    queued = [time for name in ("SubmitTime", "EligibleTime") if (time := _time(fields, name))]
     return Allocation(
-        started=started,
-        queue_s=queue_s,
+        queue_s=max(0.0, began - max(queued)) if is_own and began and queued else None,
         job_id=job_id,
         hosts=tuple(expand_nodelist(nodelist)),
         cpus=int(fields.get("NumCPUs", "0")),
         nodelist=nodelist,
         restarts=int(fields.get("Restarts", "0")),
         is_own=is_own,
-        began=_time(fields, "StartTime"),
+        began=began,
         ends=_time(fields, "EndTime"),
         may_requeue=fields.get("Requeue") == "1",
         is_running=fields.get("JobState") == "RUNNING",

@@ -76,7 +76,8 @@ def main(own: str, *words: str) -> int:
         job, _, step = words[words.index("-j") + 1].partition(".")
         if step != "0":  # asked for ten steps of the job: one answer is enough
             return 0
-        if fields := _show_job(job):
+        shown = _ask(["scontrol", "--oneliner", "show", "job", job], 20)
+        if fields := job_fields(shown or ""):  # else the controller has forgotten it
             print(explain(fields, read_reason(job, fields.get("StartTime", ""))))
             return 0
     if real:
@@ -201,11 +202,6 @@ def _has_accounting() -> bool:
 
 
 # Why a job failed
-
-
-def _show_job(job: str) -> dict[str, str]:
-    """Return what the controller knows of a job; nothing if it has forgotten it."""
-    return job_fields(_ask(["scontrol", "--oneliner", "show", "job", job], 20) or "")
 
 
 def job_fields(text: str) -> dict[str, str]:

@@ -6,20 +6,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
 from shardline.core.digests import file_sha256
-from shardline.core.files import read_json
+from shardline.core.files import read_object
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import MASK, is_secret, mask, mask_values
 from shardline.data.shard_format import shard_path
 from shardline.data.statistics_file import STATISTICS_FILE
 from shardline.provenance.crate.metadata import METADATA
 from shardline.records.acceptances import ACCEPTED
+from shardline.records.base import Record, decode
+from shardline.records.datasets import DatasetProvenance, Manifest
+from shardline.records.runs import EvaluationResult, ResolvedRun, RunRecord, TrainingProvenance
 
 WORKFLOW = "workflow"
 CONFIG = Path("config/config.yaml")
@@ -42,6 +45,7 @@ Models and shards that are not here are described by their checksums. The comman
 in the project verifies files against these checksums.
 """
 _REMEDY = "run the pipeline again to write it"
+_Record = TypeVar("_Record", bound=Record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +86,17 @@ class Contents:
         items: by path in the crate.
         with_data: whether models and shards are in it.
         shards: their places and BLAKE3 digests, by path in the crate; none without data.
-        manifests, provenances: documents of the datasets, by id.
-        runs: of each run `spec`, `provenance` and `evaluation`, by the evaluation's id.
+        manifests, provenances: of the datasets, by id.
+        runs: by the evaluation's id.
     """
 
     project: Project
     with_data: bool
     items: dict[str, Item] = field(default_factory=dict)
     shards: dict[str, tuple[Path, str]] = field(default_factory=dict)
-    manifests: dict[str, Any] = field(default_factory=dict)
-    provenances: dict[str, Any] = field(default_factory=dict)
-    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    provenances: dict[str, DatasetProvenance] = field(default_factory=dict)
+    runs: dict[str, RunRecord] = field(default_factory=dict)
 
     @property
     def paths(self) -> ResultsLayout:
@@ -206,27 +210,35 @@ def _hidden(values: Any) -> Any:
 
 def _add_dataset(contents: Contents, dataset: str, at: Mapping[str, Path]) -> None:
     folder = contents.paths.result("dataset", dataset)
-    for name, documents in (
-        ("manifest.json", contents.manifests), ("provenance.json", contents.provenances),
-    ):  # fmt: skip
-        path = _place(contents, folder / name, at)
-        if path.exists():  # results may be older than provenances, or outlive their dataset's
-            documents[dataset] = mask_values(read_json(path, remedy=_REMEDY))
-            contents.items[str(folder / name)] = Item(source=path)
+    names = [folder / name for name in ("manifest.json", "provenance.json")]
+    manifest, provenance = (_place(contents, name, at) for name in names)
+    # results may be older than provenances, or outlive their dataset's
+    if manifest.exists():
+        contents.manifests[dataset] = _masked(manifest, Manifest)
+    if provenance.exists():
+        contents.provenances[dataset] = _masked(provenance, DatasetProvenance)
+    for name, path in zip(names, (manifest, provenance), strict=True):
+        if path.exists():
+            contents.items[str(name)] = Item(source=path)
     if contents.with_data and dataset in contents.manifests:
-        store = contents.project.layout.shards(dataset)
-        for record in contents.manifests[dataset]["shards"]:
-            place = shard_path(store, record["file"]), record["blake3"]
-            contents.shards[f"{shards_folder(dataset)}{record['file']}"] = place
-        statistics = contents.manifests[dataset].get("statistics", {})
-        if "file" in statistics:
-            place = store / STATISTICS_FILE, statistics["blake3"]
+        store, found = contents.project.layout.shards(dataset), contents.manifests[dataset]
+        for shard in found.shards:
+            place = shard_path(store, shard.file), shard.blake3
+            contents.shards[f"{shards_folder(dataset)}{shard.file}"] = place
+        if found.statistics.blake3:
+            place = store / STATISTICS_FILE, found.statistics.blake3
             contents.shards[f"{shards_folder(dataset)}{STATISTICS_FILE}"] = place
 
 
 def shards_folder(dataset: str) -> str:
     """Return the folder of a dataset's shards in a crate that holds them."""
     return f"{ResultsLayout(root=Path()).shards(dataset)}/"  # wherever the project's own store is
+
+
+def _masked(path: Path, kind: type[_Record]) -> _Record:
+    """Return the record in a file, without what looks like a secret."""
+    document = mask_values(read_object(path, remedy=_REMEDY))
+    return decode(document, kind, where=path, remedy=_REMEDY)
 
 
 def _add_run(contents: Contents, run: str, evaluation: str, at: Mapping[str, Path]) -> None:
@@ -236,18 +248,22 @@ def _add_run(contents: Contents, run: str, evaluation: str, at: Mapping[str, Pat
         path = _place(contents, folder / name, at)
         if path.exists() or name != "identity.json":
             contents.items[str(folder / name)] = Item(source=path)
-    read = {
-        kind: mask_values(read_json(_place(contents, folder / name, at), remedy=_REMEDY))
-        for kind, name in (("spec", names[0]), ("provenance", names[3]), ("evaluation", names[4]))
-    }
+    spec, provenance, evaluated = (
+        _place(contents, folder / name, at) for name in (names[0], names[3], names[4])
+    )
+    read = RunRecord(
+        spec=_masked(spec, ResolvedRun),
+        provenance=_masked(provenance, TrainingProvenance),
+        evaluation=_masked(evaluated, EvaluationResult),
+    )
     contents.runs[evaluation] = read
-    certificate = read["provenance"].get("certificate")
-    for beside in (folder / ACCEPTED, *([Path(certificate["path"])] if certificate else [])):
+    certificate = read.provenance.certificate
+    for beside in (folder / ACCEPTED, *([Path(certificate.path)] if certificate else [])):
         if (path := contents.project.workdir / beside).exists():
             contents.items[str(beside)] = Item(source=path)
     model = contents.paths.model(run)
     contents.items[str(model)] = Item(
         source=contents.project.workdir / model,
         is_here=contents.with_data,
-        known_sha256=read["provenance"].get("files", {}).get(model.name),
+        known_sha256=read.provenance.files.get(model.name),
     )

@@ -65,7 +65,7 @@ def _describe_files(graph: Graph, contents: Contents) -> None:
             folder,
             is_here=contents.with_data,
             name=f"Shards of {dataset}",
-            description=f"{len(manifest['shards'])} shards, {manifest['bytes']} bytes; its manifest has rows, bytes "
+            description=f"{len(manifest.shards)} shards, {manifest.bytes} bytes; its manifest has rows, bytes "
             f"and BLAKE3 digest of each.{where}",
             subjectOf=graph.get(str(contents.paths.manifest(dataset))),
         )

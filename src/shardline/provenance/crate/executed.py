@@ -89,7 +89,7 @@ def _files(
 
 
 def _source(graph: Graph, contents: Contents, dataset: str) -> Entity:
-    identity = contents.manifests[dataset]["identity"]
+    identity = contents.manifests[dataset].identity
     digests = identity.get("source") or {}
     kind = identity.get("settings", {}).get("source", {}).get("type", "A source")
     files = [f" {name}: SHA-256 {digest}." for name, digest in digests.items()]

@@ -6,10 +6,34 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from msgspec import field
+
 from shardline.core.canonical import digest
+from shardline.core.files import read_object
+from shardline.records.base import Record, decode
 
 METADATA = "ro-crate-metadata.json"
 SEAL = "#seal"
+
+
+class _Entity(Record, frozen=True, kw_only=True):
+    id: str = field(name="@id")
+    sha256: str = ""
+
+
+class _Crate(Record, frozen=True, kw_only=True):
+    graph: list[_Entity] = field(name="@graph")
+
+
+def read_crate(path: Path, *, remedy: str) -> dict[str, Any]:
+    """Return the metadata in a file.
+
+    Raises:
+        DataError: it cannot be read or has another form; ends with the remedy.
+    """
+    document = read_object(path, remedy=remedy)
+    decode(document, _Crate, where=path, remedy=remedy)
+    return document
 
 
 def metadata_bytes(document: Mapping[str, Any]) -> bytes:

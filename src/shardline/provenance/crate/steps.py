@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardline.config.dataset import order_of_part
+from shardline.config.plans import order_of_part
 from shardline.core.nested import flatten
 from shardline.provenance.crate.contents import CONFIG, Contents, shards_folder
+from shardline.records.runs import TrainingProvenance
 
 # In the order of the pipeline: rule, and what it is for.
 RULES = {
@@ -69,23 +70,23 @@ def _dataset_steps(contents: Contents) -> Iterator[Step]:
     for dataset, provenance in contents.provenances.items():
         if dataset not in contents.manifests:
             continue
-        identity = contents.manifests[dataset]["identity"]
+        identity = contents.manifests[dataset].identity
         folder = str(contents.paths.result("dataset", dataset))
         shards = {"shards": [shards_folder(dataset)]}
         source: dict[str, list[str]] = {f"source/{dataset}": []}
         settings = flatten(identity.get("settings", {}))
-        for part in provenance["parts"]:
+        for part in provenance.parts:
             yield Step(action=part, inputs=source, outputs=shards, settings=settings)
         written = [f"{folder}/manifest.json", f"{folder}/provenance.json"]
         outputs = {"manifest": written[:1], "provenance": written[1:]}
-        yield Step(action=provenance["action"], inputs=shards, outputs=outputs)
+        yield Step(action=provenance.action, inputs=shards, outputs=outputs)
 
 
 def _run_steps(contents: Contents) -> Iterator[Step]:
     asked, paths = {"config": [str(CONFIG)], "runs": [contents.project.table]}, contents.paths
     for run in contents.project.runs.values():
-        documents = contents.runs[run.evaluation_id]
-        spec, provenance = documents["spec"], documents["provenance"]
+        found = contents.runs[run.evaluation_id]
+        spec, provenance, evaluation = found.spec, found.provenance, found.evaluation
         folder = str(paths.run(run.id))
         read = {
             "spec": [f"{folder}/run.json"],
@@ -98,23 +99,23 @@ def _run_steps(contents: Contents) -> Iterator[Step]:
             "metrics": [f"{folder}/metrics.jsonl"],
             "provenance": [f"{folder}/provenance.json"],
         }
-        settings = {"model": spec["model_class"], **flatten(spec.get("settings", {}))}
+        settings = {"model": spec.model_class, **flatten(spec.settings)}
         evaluated = {key: value for key, value in settings.items() if key.startswith("evaluation.")}
-        if "action" in spec:
+        if spec.action:
             outputs = {"spec": read["spec"], "identity": [f"{folder}/identity.json"]}
-            yield Step(action=spec["action"], inputs=asked, outputs=outputs)
-        if "action" in provenance:
+            yield Step(action=spec.action, inputs=asked, outputs=outputs)
+        if provenance.action:
             yield Step(
-                action=provenance["action"],
+                action=provenance.action,
                 inputs=read,
                 outputs=trained,
                 settings={key: settings[key] for key in settings if key not in evaluated},
                 devices=tuple(_devices(provenance)),
                 peak_bytes=_peak(provenance),
             )
-        if "action" in documents["evaluation"]:
+        if evaluation.action:
             yield Step(
-                action=documents["evaluation"]["action"],
+                action=evaluation.action,
                 inputs={**read, **model},
                 outputs={"evaluation": [str(paths.evaluation(run.id, run.evaluation_id))]},
                 settings=evaluated,
@@ -140,13 +141,13 @@ def _report_step(contents: Contents, action: Mapping[str, Any]) -> Step:
     return Step(action=action, inputs=inputs, outputs={"report": written})
 
 
-def _devices(provenance: Mapping[str, Any]) -> Iterator[str]:
-    for rank in provenance.get("world", {}).get("ranks", []):
+def _devices(provenance: TrainingProvenance) -> Iterator[str]:
+    for rank in provenance.world.ranks or []:
         yield str(rank.get("device_name") or rank.get("device"))
 
 
-def _peak(provenance: Mapping[str, Any]) -> int | None:
-    ranks = (provenance.get("resources") or {}).get("ranks") or []
+def _peak(provenance: TrainingProvenance) -> int | None:
+    ranks = (provenance.resources or {}).get("ranks") or []
     return max(
         (rank["peak_rss_bytes"] for rank in ranks if rank.get("peak_rss_bytes")), default=None
     )

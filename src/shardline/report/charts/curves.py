@@ -9,8 +9,9 @@ from typing import Any
 
 import altair as alt
 
+from shardline.records.reports import Curve
 from shardline.report.charts.axes import TIME_UNITS, short, time_unit, y_axis
-from shardline.report.charts.series import Curve, Series, thin
+from shardline.report.charts.series import Series, thin
 
 MAX_POINTS_PER_CURVE = 300
 MAX_POINTS_PER_PANEL = 12_000  # hovering stays instant; 100 runs get 120 points each

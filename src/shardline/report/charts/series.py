@@ -1,11 +1,12 @@
 """A run's curves, and the colour that it has in every chart."""
 
-from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
+
+from shardline.records.reports import Curve, EpochEnds
 
 OTHER_RUNS = "other runs"
 OTHER_COLOR = "#9aa1ab"
@@ -23,29 +24,6 @@ PALETTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One metric of one run.
-
-    Attributes:
-        steps: Optimizer steps, rising.
-        values: Metric at each step; finite.
-        num_non_finite: Points dropped because they were null, NaN or infinite.
-        epochs: Number of the epoch that each step is of, from 0; empty where not recorded.
-        wall_s: Seconds of training at each step; empty where not recorded.
-    """
-
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-    num_non_finite: int = 0
-    epochs: tuple[int, ...] = ()
-    wall_s: tuple[float, ...] = ()
-
-    def at(self, step: int) -> float:
-        """Return the value at a step, or the last one before it; the first where there is none."""
-        return self.values[max(0, bisect_right(self.steps, step) - 1)]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Series:
     """One run's curves and how they are drawn.
 
@@ -53,11 +31,13 @@ class Series:
         run: Name shown in the tooltip.
         rank: 0 for the best run; the first ones have a colour and a legend entry of their own.
         curves: Metric name to curve.
+        ends: Where each pass over the data ended, where `curves` are thinned.
     """
 
     run: str
     rank: int
     curves: Mapping[str, Curve]
+    ends: EpochEnds | None = None
 
     @property
     def label(self) -> str:
@@ -69,30 +49,35 @@ class Series:
         """CSS colour."""
         return PALETTE[self.rank] if self.rank < len(PALETTE) else OTHER_COLOR
 
-    @cached_property
-    def _epoch_ends(self) -> tuple[list[int], list[float]]:
-        """Return steps, rising, and the passes over the data that are complete at each."""
-        last: dict[int, int] = {}
-        for curve in self.curves.values():
-            for step, epoch in zip(curve.steps, curve.epochs, strict=False):
-                last[epoch] = max(step, last.get(epoch, 0))
-        steps, passes = [0], [0.0]
-        for epoch in sorted(last):
-            # the last one may be cut short: as long as those before it, it is complete
-            whole = steps[-1] / passes[-1] * (epoch + 1 - passes[-1]) if passes[-1] else 0.0
-            is_cut = epoch == max(last) and last[epoch] - steps[-1] < whole
-            share = (last[epoch] - steps[-1]) / whole if is_cut else 1.0
-            passes.append(passes[-1] + share * (epoch + 1 - passes[-1]))
-            steps.append(last[epoch])
-        return steps, passes
-
     def epochs_at(self, curve: Curve) -> list[float]:
         """Return the passes over the data at each point of one of its curves.
 
         Training records the number of the epoch that a step is in; the last record of each
         tells where it ends, and steps between are as long as one another.
         """
-        return [float(passed) for passed in np.interp(curve.steps, *self._epoch_ends)]
+        ends = self.ends or epoch_ends(self.curves)
+        return [float(passed) for passed in np.interp(curve.steps, ends.steps, ends.passes)]
+
+
+def epoch_ends(curves: Mapping[str, Curve]) -> EpochEnds:
+    """Return the passes over the data that are complete at the last record of each epoch.
+
+    Args:
+        curves: Whole, not thinned.
+    """
+    last: dict[int, int] = {}
+    for curve in curves.values():
+        for step, epoch in zip(curve.steps, curve.epochs, strict=False):
+            last[epoch] = max(step, last.get(epoch, 0))
+    steps, passes = [0], [0.0]
+    for epoch in sorted(last):
+        # the last one may be cut short: as long as those before it, it is complete
+        whole = steps[-1] / passes[-1] * (epoch + 1 - passes[-1]) if passes[-1] else 0.0
+        is_cut = epoch == max(last) and last[epoch] - steps[-1] < whole
+        share = (last[epoch] - steps[-1]) / whole if is_cut else 1.0
+        passes.append(passes[-1] + share * (epoch + 1 - passes[-1]))
+        steps.append(last[epoch])
+    return EpochEnds(steps=tuple(steps), passes=tuple(passes))
 
 
 def thin(curve: Curve, max_points: int) -> Curve:

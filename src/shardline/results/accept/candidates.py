@@ -10,14 +10,15 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from shardline.config.causes import Cause, find_causes
-from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, identities_of, names_that_have_been, title_of
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
-from shardline.records.trained_on import weights_of_inputs
+from shardline.records.base import read_record
+from shardline.records.datasets import Manifest
+from shardline.records.identities import weights_of_inputs
 from shardline.results.sealed_run import REMAKE, accepted_of
 from shardline.results.staleness import nearest_document, training_causes
 
@@ -33,7 +34,7 @@ class Candidate:
         causes: how the present identity differs from it.
     """
 
-    asked: Run | Dataset
+    asked: RunPlan | DatasetPlan
     earlier: str
     document: Mapping[str, Any]
     causes: tuple[Cause, ...]
@@ -49,7 +50,7 @@ class Candidate:
         return title_of(self.earlier, names_that_have_been(self.asked.layout, _kind(self.asked)))
 
 
-def find_candidate(asked: Run | Dataset, earlier: str | None = None) -> Candidate:
+def find_candidate(asked: RunPlan | DatasetPlan, earlier: str | None = None) -> Candidate:
     """Return the earlier result that a run or a dataset could take over.
 
     Args:
@@ -61,7 +62,7 @@ def find_candidate(asked: Run | Dataset, earlier: str | None = None) -> Candidat
     """
     layout, kind = asked.layout, _kind(asked)
     title = f"{asked.name} ({asked.id})"
-    if asked.has_model if isinstance(asked, Run) else asked.manifest.exists():
+    if asked.has_model if isinstance(asked, RunPlan) else asked.manifest.exists():
         done = "trained" if kind == "run" else "sealed"
         raise ConfigError(f"{title} is {done} already; nothing is to be accepted")
     known = [i for name in asked.names for i in identities_of(layout, kind, name)]
@@ -80,7 +81,7 @@ def find_candidate(asked: Run | Dataset, earlier: str | None = None) -> Candidat
     if found is None:
         raise DataError(f"{folder / there[0]}: the identity cannot be read; {REMAKE}")
     path, document = found
-    if isinstance(asked, Run):
+    if isinstance(asked, RunPlan):
         causes = training_causes(document, asked, path.parent)
     else:
         causes = find_causes(document, asked.document)
@@ -94,7 +95,7 @@ def _documents(
     for identity in ids:
         with suppress(DataError):
             if kind == "dataset":
-                yield layout.manifest(identity), read_manifest(layout, identity)["identity"]
+                yield layout.manifest(identity), read_manifest(layout, identity).identity
             else:
                 path = layout.run(identity) / "identity.json"
                 yield path, dict(read_json(path, remedy=REMAKE))
@@ -122,7 +123,7 @@ def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidat
             yield found
 
 
-def _has_datasets_of(run: Run, earlier: Mapping[str, Any], taken: Mapping[str, str]) -> bool:
+def _has_datasets_of(run: RunPlan, earlier: Mapping[str, Any], taken: Mapping[str, str]) -> bool:
     """Return whether a run reads the datasets of an earlier training, or such as took them over.
 
     Args:
@@ -161,7 +162,7 @@ def _minor(version: str) -> tuple[object, ...]:
     return found.epoch, *found.release[:2], *([] if len(found.release) > 2 else [found.pre])
 
 
-def _if_any(asked: Run | Dataset) -> Candidate | None:
+def _if_any(asked: RunPlan | DatasetPlan) -> Candidate | None:
     try:
         return find_candidate(asked)
     except ConfigError:  # sealed already, or nothing is there to be accepted
@@ -175,15 +176,15 @@ def _kinds(candidate: Candidate) -> set[str]:
     return {cause.kind for cause in candidate.causes}
 
 
-def _taken_before(dataset: Dataset) -> str | None:
+def _taken_before(dataset: DatasetPlan) -> str | None:
     accepted = accepted_of(dataset.manifest.parent)
     return accepted.from_.id if accepted else None
 
 
-def _kind(asked: Run | Dataset) -> Kind:
-    return "run" if isinstance(asked, Run) else "dataset"
+def _kind(asked: RunPlan | DatasetPlan) -> Kind:
+    return "run" if isinstance(asked, RunPlan) else "dataset"
 
 
-def read_manifest(layout: ResultsLayout, dataset_id: str) -> dict[str, Any]:
+def read_manifest(layout: ResultsLayout, dataset_id: str) -> Manifest:
     """Return the manifest of a sealed dataset."""
-    return dict(read_json(layout.manifest(dataset_id), remedy=REMAKE))
+    return read_record(layout.manifest(dataset_id), Manifest, remedy=REMAKE)

@@ -5,11 +5,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardline.config.run import Run
+from shardline.config.plans import RunPlan
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, LaunchError, ShardlineError
-from shardline.core.files import read_json, read_json_lines
+from shardline.core.files import read_json_lines
 from shardline.core.package import remake
+from shardline.records.base import read_record
+from shardline.records.runs import TrainingProvenance
 from shardline.results.accept.candidates import Candidate
 
 _SHOWN = 3
@@ -40,7 +42,7 @@ def compare_first_steps(
         ShardlineError: a value differs.
     """
     run = candidate.asked
-    assert isinstance(run, Run)
+    assert isinstance(run, RunPlan)
     earlier = run.layout.run(candidate.earlier)
     recorded = _recorded(candidate, earlier, steps)
     path = run.layout.declared.first_steps(run.id, steps)
@@ -93,14 +95,15 @@ def differences(
 
 def _recorded(candidate: Candidate, earlier: Path, steps: int) -> dict[_Key, float | None]:
     run = candidate.asked
-    assert isinstance(run, Run)
+    assert isinstance(run, RunPlan)
     if is_script(run.model_class):
         raise ConfigError(
             f"{candidate.title} is a training script, whose steps Shardline does not know; accept it without "
             "--after-steps"
         )
-    provenance = read_json(earlier / "provenance.json", remedy="train the run again")
-    changed = [done["first"] for done in provenance.get("training", {}).get("interventions", [])]
+    path = earlier / "provenance.json"
+    trained = read_record(path, TrainingProvenance, remedy="train the run again").training
+    changed = [done["first"] for done in trained.interventions or []]
     if changed and min(changed) <= steps:
         raise ConfigError(
             f"--after-steps {steps}: {earlier} diverged, and was trained in another way from step {min(changed)} "

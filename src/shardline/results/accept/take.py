@@ -6,22 +6,22 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from shardline.config.dataset import Dataset
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
+from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
-from shardline.core.errors import ConfigError
-from shardline.core.files import json_bytes, make_folder, read_json, write_bytes, write_json
-from shardline.core.seals import seal
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import json_bytes, make_folder, write_bytes, write_json
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
 from shardline.records.acceptances import ACCEPTED, Accepted, Difference, FirstSteps, Origin
-from shardline.records.base import encode
+from shardline.records.base import encode, read_record, sealed
 from shardline.records.datasets import DatasetProvenance
+from shardline.records.runs import EvaluationResult, ResolvedRun
 from shardline.results.accept.candidates import Candidate, read_manifest
-from shardline.results.accept.checks import check_model, check_schema, refuse_damage
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
+from shardline.results.findings import Verdict
 from shardline.results.sealed_run import REMAKE, accepted_of
 from shardline.results.staleness import read_definitions
 from shardline.results.verify import verify_dataset
@@ -51,7 +51,7 @@ def accept_run(
         ShardlineError: Snakemake or a training of this run is at work.
     """
     run, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
-    assert isinstance(run, Run)
+    assert isinstance(run, RunPlan)
     earlier = project.layout.run(candidate.earlier)
     refuse_damage(verify_run(project.layout, candidate.earlier))
     check_schema(run, earlier)
@@ -60,7 +60,7 @@ def accept_run(
     spec = describe_run(project, run, action)
     with held(project.layout.work(run.id), candidate.title), replacing(run.folder) as scratch:
         write_bytes(scratch / "identity.json", json_bytes(run.document))
-        write_json(scratch / "run.json", spec)
+        write_json(scratch / "run.json", sealed(spec))
         for name in _TRAINED:
             link(earlier / name, scratch / name)
         if with_evaluation:
@@ -69,7 +69,7 @@ def accept_run(
         record = _record(candidate, reason, scratch, earlier, action)
         if first_steps:
             record = structs.replace(record, first_steps=FirstSteps(**first_steps))
-        write_json(scratch / ACCEPTED, seal(encode(record)))
+        write_json(scratch / ACCEPTED, sealed(record))
     forget_incomplete(project.workdir, [run.folder / name for name in _DECLARED])
     return run.folder
 
@@ -84,20 +84,20 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
         DataError: a shard or the manifest is damaged, or nothing can be written.
     """
     dataset, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
-    assert isinstance(dataset, Dataset)
+    assert isinstance(dataset, DatasetPlan)
     refuse_damage(verify_dataset(project, candidate.earlier))
     layout = project.layout
     earlier = layout.result("dataset", candidate.earlier)
     manifest = read_manifest(layout, candidate.earlier)
     make_folder(layout.shards(dataset.id))
-    for record in manifest["shards"]:  # before the manifest, which lists them
-        file = record["file"]
+    files = [shard.file for shard in manifest.shards]  # before the manifest, which lists them
+    if manifest.statistics.file:
+        files.append(manifest.statistics.file)
+    for file in files:
         link(layout.shards(candidate.earlier) / file, layout.shards(dataset.id) / file)
-    if file := manifest.get("statistics", {}).get("file"):
-        link(layout.shards(candidate.earlier) / file, layout.shards(dataset.id) / file)
-    sealed = {**manifest, "dataset": dataset.id, "identity": dataset.document}
+    manifest = structs.replace(manifest, dataset=dataset.id, identity=dataset.document)
     with replacing(dataset.manifest.parent) as scratch:
-        write_json(scratch / "manifest.json", sealed)
+        write_json(scratch / "manifest.json", encode(manifest))
         provenance = DatasetProvenance(
             dataset=dataset.id,
             identity=digest(dataset.document),
@@ -107,12 +107,12 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
             parts=[],
             files={"manifest.json": file_sha256(scratch / "manifest.json")},
         )
-        write_json(scratch / "provenance.json", seal(encode(provenance)))
+        write_json(scratch / "provenance.json", sealed(provenance))
         record = _record(candidate, reason, scratch, earlier, action)
         origin = structs.replace(
             record.from_, manifest_sha256=file_sha256(earlier / "manifest.json")
         )
-        write_json(scratch / ACCEPTED, seal(encode(structs.replace(record, from_=origin))))
+        write_json(scratch / ACCEPTED, sealed(structs.replace(record, from_=origin)))
     forget_incomplete(project.workdir, [dataset.manifest, dataset.provenance])
     return dataset.manifest.parent
 
@@ -120,8 +120,7 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
 def _inferred(earlier: Path) -> dict[str, Any]:
     """Return what was inferred from the files that the shards were made of."""
     path = earlier / "provenance.json"
-    found = read_json(path, remedy=REMAKE).get("inferred", {}) if path.exists() else {}
-    return dict(found)
+    return read_record(path, DatasetProvenance, remedy=REMAKE).inferred if path.exists() else {}
 
 
 def _record(
@@ -162,18 +161,18 @@ def _differing(
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def fitting_evaluation(run: Run, earlier: Path) -> Path | None:
+def fitting_evaluation(run: RunPlan, earlier: Path) -> Path | None:
     """Return the newest evaluation of an earlier result that has the run's settings; None if there is none."""
     asked = run.evaluation_document["settings"]
     files = (earlier / "evaluations").glob("*.json")
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
-        if read_json(path, remedy=REMAKE)["identity"]["settings"] == asked:
+        if read_record(path, EvaluationResult, remedy=REMAKE).identity["settings"] == asked:
             return path
     return None
 
 
 def _take_evaluation(
-    candidate: Candidate, run: Run, earlier: Path, scratch: Path, action: Action
+    candidate: Candidate, run: RunPlan, earlier: Path, scratch: Path, action: Action
 ) -> None:
     """Take over the earlier evaluation of the same settings.
 
@@ -185,18 +184,80 @@ def _take_evaluation(
         raise ConfigError(
             f"{earlier} has no evaluation of the present settings; have the model evaluated again: --evaluations again"
         )
-    evaluation = dict(read_json(path, remedy=REMAKE))
-    taken = {
-        **evaluation,
-        "run": run.id,
-        "identity": run.evaluation_document,
-        "accepted": {"from": {"run": candidate.earlier, "evaluation": path.stem}},
-        "action": {**evaluation["action"]} if "action" in evaluation else action.record(),
-    }
-    write_json(scratch / "evaluations" / run.evaluation.name, seal(taken))
+    evaluation = read_record(path, EvaluationResult, remedy=REMAKE)
+    taken = structs.replace(
+        evaluation,
+        run=run.id,
+        identity=run.evaluation_document,
+        accepted={"from": {"run": candidate.earlier, "evaluation": path.stem}},
+        action=evaluation.action or action.record(),
+    )
+    write_json(scratch / "evaluations" / run.evaluation.name, sealed(taken))
 
 
 def _keep_evaluations(folder: Path, scratch: Path) -> None:
     for path in (folder / "evaluations").glob("*.json"):
         if not (scratch / "evaluations" / path.name).exists():
             link(path, scratch / "evaluations" / path.name)
+
+
+def refuse_damage(verdict: Verdict) -> None:
+    """Refuse what a verification found fault with.
+
+    Raises:
+        DataError: names each damaged file.
+    """
+    if verdict.problems:
+        raise DataError("\n".join(verdict.problems))
+
+
+def check_schema(run: RunPlan, earlier: Path) -> None:
+    """Refuse a run whose rows have another form than those that the earlier one was trained on."""
+    before = read_record(earlier / "run.json", ResolvedRun, remedy=REMAKE).mix
+    if before.keys() == {part.dataset.id for part in run.parts}:
+        return
+    trained_on = next(iter(before))  # the datasets of a mix have one schema
+    if not run.dataset.manifest.exists():
+        raise ConfigError(
+            f"{run.name} ({run.id}): its dataset {run.dataset.name} ({run.dataset.id}) is not sealed, so its schema is "
+            f"not known; accept dataset:{run.dataset.names[0]} first, or make {run.dataset.manifest}"
+        )
+    if not run.layout.exists("dataset", trained_on):
+        raise ConfigError(
+            f"{run.name} ({run.id}): the dataset {trained_on} of {earlier} is not there any more, so its schema is not "
+            "known; train the run again"
+        )
+    old, new = (encode(read_manifest(run.layout, i).schema) for i in (trained_on, run.dataset.id))
+    if old != new:
+        differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        raise ConfigError(
+            f"{run.name} ({run.id}): the schema of {run.dataset.name} has another {', '.join(differing)} than that of "
+            f"{earlier}, so its model cannot be taken over; train the run again"
+        )
+
+
+def check_model(run: RunPlan, earlier: Path) -> None:
+    """Refuse a model whose tensors are not those that the present model has."""
+    if is_script(run.model_class):  # which alone knows its model
+        return
+    from safetensors import safe_open
+
+    from shardline.training.model import make_model
+
+    model = make_model(run.spec, encode(read_manifest(run.layout, run.dataset.id).schema))
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    with safe_open(earlier / "model.safetensors", framework="pt") as sealed:
+        names = sealed.keys()
+        shapes = {name: tuple(sealed.get_slice(name).get_shape()) for name in names}
+    if shapes != expected:
+        names = sorted(
+            name for name in {**shapes, **expected} if shapes.get(name) != expected.get(name)
+        )
+        differences = ", ".join(
+            f"{name} {shapes.get(name, 'missing')} -> {expected.get(name, 'missing')}"
+            for name in names[:3]
+        )
+        raise ConfigError(
+            f"{run.name} ({run.id}): the model has other tensors than that of {earlier} ({differences}), so it "
+            "cannot be taken over; train the run again"
+        )

@@ -2,12 +2,11 @@
 
 import logging
 
-from shardline.config.dataset import Dataset
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import ShardlineError
 from shardline.core.package import check_unlocked
-from shardline.records.trained_on import weights_of_inputs
+from shardline.records.identities import weights_of_inputs
 from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
 from shardline.results.accept.take import accept_dataset, accept_run, fitting_evaluation
 
@@ -38,20 +37,20 @@ def accept_unasked(project: Project) -> None:
 def _fits(found: Candidate, level: str) -> bool:
     if not is_near(found.document, found.asked.document, level):
         return False
-    if isinstance(found.asked, Dataset):
+    if isinstance(found.asked, DatasetPlan):
         return True
     layout, present = found.asked.layout, [part.dataset for part in found.asked.parts]
     before = weights_of_inputs(found.document["inputs"]).keys() - {one.id for one in present}
-    documents = [read_manifest(layout, earlier)["identity"] for earlier in before]
+    documents = [read_manifest(layout, earlier).identity for earlier in before]
     return all(any(is_near(old, one.document, level) for one in present) for old in documents)
 
 
 def _accept(project: Project, found: Candidate, reason: str) -> None:
-    if isinstance(found.asked, Dataset):
+    if isinstance(found.asked, DatasetPlan):
         accept_dataset(project, found, reason=reason)
         return
     # nothing but the environment differs, so the model is the same
-    assert isinstance(found.asked, Run)
+    assert isinstance(found.asked, RunPlan)
     earlier = found.asked.folder.with_name(found.earlier)
     has_evaluation = fitting_evaluation(found.asked, earlier) is not None
     accept_run(project, found, reason=reason, with_evaluation=has_evaluation, checks_model=False)

@@ -1,19 +1,20 @@
-"""The whole check of runs: models, samples and this machine."""
+"""The whole check of runs: models, samples, environments of scripts and this machine."""
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 
-from shardline.config.argument_paths import uncounted_paths
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
-from shardline.core.errors import ConfigError
+from shardline.config.script_files import uncounted_paths
+from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.redaction import mask
 from shardline.core.visible import from_here
+from shardline.environments.python import interpreter_of, problem_of
 from shardline.results.check.found import Finding, errors_of, merged
 from shardline.results.check.machine import check_machine
 from shardline.results.check.models import check_models
-from shardline.results.check.script_environments import check_script_environments
 
 _BEFORE_S = (
     120.0  # for models that are not known to be well; what takes longer counts as not checked
@@ -21,7 +22,7 @@ _BEFORE_S = (
 
 
 def check_runs(
-    project: Project, runs: Mapping[str, Run], env: Mapping[str, str], *, limit_s: float | None = None,
+    project: Project, runs: Mapping[str, RunPlan], env: Mapping[str, str], *, limit_s: float | None = None,
     is_elsewhere: bool = False,
 ) -> list[Finding]:  # fmt: skip
     """Return what is wrong with runs, errors first.
@@ -72,3 +73,25 @@ def check_before_building(
         if one.kind == "read":  # which the dataset's own log has
             continue
         logger.warning("%s: %s", one.kind, mask(from_here(one.text)))
+
+
+def check_script_environments(project: Project, runs: Mapping[str, RunPlan]) -> Iterator[Finding]:
+    """Yield what the environments of scripts lack; one that is not built yet is checked when it is.
+
+    Args:
+        runs: by key of the project.
+    """
+    for run in runs.values():
+        environment = run.environment
+        if environment is None:
+            continue
+        found = None
+        with suppress(DataError):  # its rule builds it
+            found = interpreter_of(environment, run.environment_file)
+        if found is None:
+            continue
+        try:
+            if problem := problem_of(project, run, found):
+                yield Finding(kind="error", sentence=problem, runs=run.names)
+        except ShardlineError as error:
+            yield Finding(kind="error", sentence=str(error), runs=run.names)

@@ -8,16 +8,15 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from shardline.config.dataset import Dataset
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.config.sample_code import transforms_of
-from shardline.config.source_checks import BYTES
+from shardline.config.sources import BYTES
 from shardline.core.errors import ShardlineError
 from shardline.core.files import check_writable
 from shardline.results.check.found import Finding
 from shardline.tracking.processes import check_packages
-from shardline.training.check_spec import ModelResult
+from shardline.training.rank_task import ModelResult
 
 _STORE_S = 20.0  # a mount that does not answer hangs for ever
 _ENCODED = ("decode", "random_resized_crop", "resize", "center_crop")
@@ -28,7 +27,7 @@ _UNPACKED = 4  # times the size of a compressed text
 
 
 def check_machine(
-    project: Project, runs: Mapping[str, Run], sizes: Mapping[str, ModelResult], env: Mapping[str, str], *,
+    project: Project, runs: Mapping[str, RunPlan], sizes: Mapping[str, ModelResult], env: Mapping[str, str], *,
     is_elsewhere: bool = False,
 ) -> Iterator[Finding]:  # fmt: skip
     """Yield what is missing for runs that are not done yet.
@@ -72,7 +71,7 @@ def _problems_of_folder(folder: Path, what: str) -> list[str]:
 
 
 def _packages(
-    project: Project, runs: Mapping[str, Run], env: Mapping[str, str]
+    project: Project, runs: Mapping[str, RunPlan], env: Mapping[str, str]
 ) -> Iterator[Finding]:
     for tracker in project.runtime.tracking:
         try:
@@ -90,7 +89,7 @@ def _packages(
                 )
 
 
-def _needed(run: Run) -> Iterator[tuple[str, str, str]]:
+def _needed(run: RunPlan) -> Iterator[tuple[str, str, str]]:
     """Yield a setting, the module that it needs, and the extra that has it."""
     data = run.settings.data
     for key, written in (
@@ -116,7 +115,7 @@ def _schemes(source: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _disk(
-    project: Project, runs: Mapping[str, Run], sizes: Mapping[str, ModelResult]
+    project: Project, runs: Mapping[str, RunPlan], sizes: Mapping[str, ModelResult]
 ) -> Iterator[Finding]:
     """Yield a warning where the store is probably too small."""
     datasets = {
@@ -141,7 +140,7 @@ def _disk(
         )
 
 
-def _bytes_of_shards(dataset: Dataset) -> int:
+def _bytes_of_shards(dataset: DatasetPlan) -> int:
     """Estimate the size of shards that are not written yet, by what they are made from."""
     source, size = dataset.source, 0
     if source.get("type") == "synthetic":

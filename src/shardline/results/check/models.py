@@ -2,35 +2,39 @@
 
 import os
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+from msgspec import structs
 
 from shardline import __version__
 from shardline.config.inferred import block
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
-from shardline.config.run import Run
-from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
-from shardline.core.canonical import digest, short_digest
-from shardline.core.environment import rank_variables
+from shardline.core.canonical import short_digest
+from shardline.core.environment import rank_variables, without_place
 from shardline.core.errors import DataError
-from shardline.core.files import make_folder, write_bytes
+from shardline.core.files import make_folder
 from shardline.core.machine import free_memory_bytes, num_cpus
 from shardline.core.process import kill_group
 from shardline.core.variables import cleaned
 from shardline.environments.python import python_of_ranks
 from shardline.results.check.found import Finding
-from shardline.training.check_spec import (
+from shardline.training.rank_task import (
+    Check,
     CheckedDataset,
-    CheckedModel,
-    CheckRequest,
     ModelResult,
-    encode,
+    RankRuntime,
+    RankTask,
     read_result,
+    write_result,
+    write_task,
 )
 
 _MEMORY_SHARE = 0.6  # of what is free; the machine may be a login node of many
@@ -52,7 +56,7 @@ class Checked:
 
 
 def check_models(
-    project: Project, runs: Mapping[str, Run], *, limit_s: float | None = None, is_elsewhere: bool = False,
+    project: Project, runs: Mapping[str, RunPlan], *, limit_s: float | None = None, is_elsewhere: bool = False,
 ) -> Checked:  # fmt: skip
     """Check the models of runs; those that were found well before, with the same code, cost nothing.
 
@@ -62,16 +66,14 @@ def check_models(
         is_elsewhere: whether jobs have packages of their own, as those in a container.
     """
     checked = Checked()
-    asked: dict[str, CheckedModel] = {}
+    asked: dict[str, RunPlan] = {}
     keys: dict[str, str] = {}
     for key, run in runs.items():
-        if is_script(run.model_class):
-            continue
-        model = _model_of(run)
-        asked.setdefault(model.identity, model)
-        keys[key] = model.identity
-    known = {one: _known(project, one) for one in asked}
-    wanted = [model for identity, model in asked.items() if known[identity] is None]
+        if not is_script(run.model_class):
+            keys[key] = _identity_of(run)
+            asked.setdefault(keys[key], run)
+    known = {one: read_result(project.layout.check(one)) for one in asked}
+    wanted = {identity: run for identity, run in asked.items() if known[identity] is None}
     results = {one: result for one, result in known.items() if result is not None}
     is_elsewhere |= project.runtime.launcher == "azureml"
     results |= _run(project, wanted, limit_s, is_elsewhere=is_elsewhere) if wanted else {}
@@ -91,7 +93,7 @@ def check_models(
     return checked
 
 
-def _too_few_rows(run: Run, num_rows: int | None) -> str | None:
+def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
     """Return what is wrong where a dataset, all splits together, does not fill a global batch."""
     settings, data = run.settings, run.settings.data
     # rows that are drawn by class, or over an epoch of a given length, are repeated
@@ -105,8 +107,8 @@ def _too_few_rows(run: Run, num_rows: int | None) -> str | None:
     )
 
 
-def _model_of(run: Run) -> CheckedModel:
-    """Return what is checked of a run; runs that differ in learning rate or length alone have one identity."""
+def _identity_of(run: RunPlan) -> str:
+    """Return the identity of a check, which runs that differ in learning rate or length alone share."""
     settings = as_plain(run.settings)
     counted = {
         "model_args": settings["model_args"],
@@ -115,7 +117,10 @@ def _model_of(run: Run) -> CheckedModel:
         "schedule": settings["schedule"]["name"],
         "monitor": settings["checkpoint"]["monitor"],
         "early_stopping": settings["early_stopping"]["patience"] > 0 and settings["early_stopping"]["monitor"],
-        "precision": settings["precision"] == "64-true",
+        "precision": settings["precision"],
+        "strategy": settings["strategy"],
+        "is_alone": settings["nodes"] * settings["devices"] == 1,
+        "ddp": settings["ddp"],
         "deterministic": settings["deterministic"],
         "gradient_clip": settings["trainer"]["gradient_clip"] > 0,
         "divergence": settings["divergence"]["policy"],
@@ -136,84 +141,88 @@ def _model_of(run: Run) -> CheckedModel:
             if key in run.evaluation_document
         },
     }
-    return CheckedModel(
-        identity=short_digest(document),
-        spec=RunSpec(
-            run=run.id,
-            name=run.names[0],
-            identity=digest(run.document),
-            model=run.row.model,
-            model_class=run.model_class,
-            settings=run.settings,
+    return short_digest(document)
+
+
+def _task(project: Project, run: RunPlan, work: Path, options: dict[str, Any]) -> RankTask:
+    """Return what the program is given of a run."""
+    return RankTask(
+        run=structs.replace(run.spec, name=run.names[0]),
+        action=Check(
+            sources=tuple(
+                CheckedDataset(
+                    id=part.dataset.id,
+                    name=part.dataset.names[0],
+                    manifest=part.dataset.manifest,
+                    shards=part.dataset.layout.shards(part.dataset.id),
+                    source_class=part.dataset.source_class,
+                    source=part.dataset.source,
+                    num_shards=part.dataset.num_shards,
+                    files=list(part.dataset.files),
+                    weight=str(part.weight),
+                )
+                for part in run.parts
+            ),
+            output=work / "result.json",
+            has_test_step="measured_by" in run.evaluation_document,
+            set_by_row=tuple(run.set_by_row),
+            **options,
         ),
-        datasets=[
-            CheckedDataset(
-                id=part.dataset.id,
-                name=part.dataset.names[0],
-                manifest=part.dataset.manifest,
-                shards=part.dataset.layout.shards(part.dataset.id),
-                source_class=part.dataset.source_class,
-                source=part.dataset.source,
-                num_shards=part.dataset.num_shards,
-                files=list(part.dataset.files),
-                weight=str(part.weight),
-            )
-            for part in run.parts
-        ],
-        has_test_step="measured_by" in run.evaluation_document,
-        set_by_row=run.set_by_row,
+        work=work,
+        rank_logs=work / "ranks",
+        runtime=RankRuntime.of(project.runtime),
     )
 
 
-def _known(project: Project, identity: str) -> ModelResult | None:
-    try:
-        found = read_result(project.layout.check(identity).read_bytes())
-    except OSError:
-        return None
-    return found if found and found.identity == identity else None
-
-
 def _run(
-    project: Project, models: Collection[CheckedModel], limit_s: float | None, *, is_elsewhere: bool
+    project: Project, runs: Mapping[str, RunPlan], limit_s: float | None, *, is_elsewhere: bool
 ) -> dict[str, ModelResult]:
-    """Check models in a process of their own; returns the result of each by identity."""
+    """Check models in a process of their own; returns the result of each by identity.
+
+    Args:
+        runs: the first of each model, by identity.
+    """
     try:
         python = python_of_ranks(project, gpus=False)
     except DataError:
         why = f"runtime.environment={project.runtime.environment} is not made yet; it is checked once that is there"
-        return _not_checked(models, why)
+        return {identity: _not_checked(run, why) for identity, run in runs.items()}
     folder = project.layout.checks
     make_folder(folder)
-    with TemporaryDirectory(dir=folder, prefix=".") as work:
-        request = CheckRequest(
-            models=list(models),
-            output=Path(work) / "results.jsonl",
-            folder=Path(work),
-            memory_bytes=int(_MEMORY_SHARE * free_memory_bytes()),
-            is_elsewhere=is_elsewhere,
-        )
-        write_bytes(Path(work) / "request.json", encode(request))
-        why = _start(project, python, Path(work) / "request.json", limit_s)
-        lines = request.output.read_bytes().splitlines() if request.output.exists() else []
-    found = {one.identity: one for one in map(read_result, lines) if one}
-    for one in found.values():
+    memory_bytes = int(_MEMORY_SHARE * free_memory_bytes())
+    options = {"memory_bytes": memory_bytes, "is_elsewhere": is_elsewhere}
+    with TemporaryDirectory(dir=folder, prefix=".") as place:
+        works = {identity: Path(place) / identity for identity in runs}
+        for identity, run in runs.items():
+            make_folder(works[identity])
+            task = _task(project, run, works[identity], options)
+            write_task(works[identity] / "rank.json", task)
+        paths = [work / "rank.json" for work in works.values()]
+        why = _start(project, python, paths, limit_s)
+        read = {identity: read_result(work / "result.json") for identity, work in works.items()}
+    found = {identity: result for identity, result in read.items() if result}
+    for identity, result in found.items():
         # what another machine or a free network may change is looked at again
-        if not (one.problems or one.not_checked):
+        if not (result.problems or result.not_checked):
             with suppress(DataError):
-                write_bytes(project.layout.check(one.identity), encode(one))
-    missing = [one for one in models if one.identity not in found]
-    return found | _not_checked(missing, why)
+                write_result(project.layout.check(identity), result)
+    return {
+        identity: found.get(identity) or _not_checked(run, why) for identity, run in runs.items()
+    }
 
 
-def _start(project: Project, python: tuple[str, ...], request: Path, limit_s: float | None) -> str:
+def _start(
+    project: Project, python: tuple[str, ...], tasks: Sequence[Path], limit_s: float | None
+) -> str:
     """Run the program to its end; returns why models may have no result."""
     log = project.layout.log("check", "models")
     make_folder(log.parent)
+    env, _ = without_place(os.environ)
     variables = rank_variables(num_cpus(), project.runtime.variables, "")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*python, "-m", "shardline.training.check_worker", str(request)],
-            env={**cleaned(os.environ), **variables, "CUDA_VISIBLE_DEVICES": ""},
+            [*python, "-m", "shardline.training.rank", *map(str, tasks)],
+            env={**cleaned(env), **variables, "CUDA_VISIBLE_DEVICES": ""},
             cwd=project.workdir,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -230,11 +239,5 @@ def _start(project: Project, python: tuple[str, ...], request: Path, limit_s: fl
     return f"the check's process ended with code {code}; its log is {project.layout.name_of(log)}"
 
 
-def _not_checked(models: Collection[CheckedModel], why: str) -> dict[str, ModelResult]:
-    return {
-        one.identity: ModelResult(
-            identity=one.identity,
-            not_checked=[f"model={one.spec.model} was not checked: {why}"],
-        )
-        for one in models
-    }
+def _not_checked(run: RunPlan, why: str) -> ModelResult:
+    return ModelResult(not_checked=[f"model={run.row.model} was not checked: {why}"])

@@ -13,8 +13,10 @@ from shardline.core.nested import flatten
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
+from shardline.records.base import encode
+from shardline.records.runs import TrainingProvenance
+from shardline.results.export import DESCRIPTION
 from shardline.results.export.program import program
-from shardline.results.export.start import DESCRIPTION
 from shardline.results.sealed_run import SealedRun
 
 _LIBRARIES = {
@@ -51,9 +53,9 @@ def make_card(
             _front_matter(recorded, config), sort_keys=False, allow_unicode=True
         ),
         run=recorded,
-        spec=mask_values(recorded.spec),
-        settings=mask_values(flatten(recorded.spec["settings"])),
-        provenance=mask_values(recorded.provenance),
+        spec=mask_values(encode(recorded.spec)),
+        settings=mask_values(flatten(recorded.spec.settings)),
+        provenance=mask_values(encode(recorded.provenance or TrainingProvenance())),
         evaluation=recorded.evaluation,
         evaluation_id=recorded.evaluation_file.stem if recorded.evaluation_file else "",
         manifest=manifest,
@@ -63,7 +65,7 @@ def make_card(
         program=program(config) if config["format"] == "onnx" else [],
         has_features=config["inputs"][0]["name"] == "features",
         description=DESCRIPTION.get(config["format"], "config.json"),
-        head=recorded.spec["model"].removeprefix("hf:"),
+        head=recorded.spec.model.removeprefix("hf:"),
         changes=changes,
         num_parameters=num_parameters,
     )
@@ -73,22 +75,23 @@ def make_card(
 def _front_matter(recorded: SealedRun, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the Hub reads; the licence is left to the author."""
     evaluation, ids = recorded.evaluation, list(recorded.run_spec.datasets)
+    assert evaluation is not None
     tag = _pipeline_tag(config)
     known = names_that_have_been(recorded.layout, "dataset")
     names = ", ".join(known.get(one, [one])[-1] for one in ids)
     result = {
         "task": {"type": tag or config["task"]},
-        "dataset": {"name": names, "type": ", ".join(ids), "split": evaluation["split"]},
+        "dataset": {"name": names, "type": ", ".join(ids), "split": evaluation.split},
         "metrics": [
             {"type": name, "name": name, "value": value}
-            for name, value in evaluation["metrics"].items()
+            for name, value in evaluation.metrics.items()
         ],
     }
     return {
         "library_name": _LIBRARIES[config["format"]],
         "tags": [one for one in ("shardline", config["format"], config["task"]) if one != "none"],
         **({"pipeline_tag": tag} if tag else {}),
-        "metrics": list(evaluation["metrics"]),
+        "metrics": list(evaluation.metrics),
         "model-index": [{"name": recorded.title, "results": [result]}],
     }
 

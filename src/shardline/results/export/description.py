@@ -7,9 +7,8 @@ from typing import Any
 from shardline.config.settings.run import Pad
 from shardline.core.redaction import mask_values
 from shardline.data.sources.tokenizer import make_tokenizer
-from shardline.results.export import preprocessing
+from shardline.results.export import FORMATS, preprocessing
 from shardline.results.export.original import Original
-from shardline.results.export.start import FORMATS
 from shardline.training.model import arguments_of
 from shardline.training.models.language import LanguageModel
 from shardline.training.models.unet import UNet

@@ -25,9 +25,9 @@ AS_SEALED = ("safetensors", "huggingface")  # the weights alone: the same bits, 
 
 
 Outputs = list[torch.Tensor]
-Run = Callable[[Sequence[torch.Tensor]], Outputs]
+Runner = Callable[[Sequence[torch.Tensor]], Outputs]
 _Write = Callable[[Original, Path], bool]
-_Read = Callable[[Original, Path], Run]
+_Read = Callable[[Original, Path], Runner]
 
 # --- formats ------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ def _to_onnx(original: Original, names: Sequence[str], is_free: bool) -> torch.o
     return program
 
 
-def _read_onnx(original: Original, path: Path) -> Run:
+def _read_onnx(original: Original, path: Path) -> Runner:
     import onnxruntime  # type: ignore[import-untyped]
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -94,7 +94,7 @@ def _write_torchscript(original: Original, path: Path) -> bool:
     return True
 
 
-def _read_torchscript(original: Original, path: Path) -> Run:
+def _read_torchscript(original: Original, path: Path) -> Runner:
     model = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
     return lambda tensors: _listed(model(*tensors))
 
@@ -107,7 +107,7 @@ def _write_safetensors(original: Original, path: Path) -> bool:
     return True
 
 
-def _read_safetensors(original: Original, path: Path) -> Run:
+def _read_safetensors(original: Original, path: Path) -> Runner:
     model = make_model(original.spec, original.schema)
     load_weights(model, load_file(path))
     beside, constants = path.with_name(NORMALIZATION), None
@@ -133,7 +133,7 @@ def _write_huggingface(original: Original, path: Path) -> bool:
     return True
 
 
-def _read_huggingface(original: Original, path: Path) -> Run:
+def _read_huggingface(original: Original, path: Path) -> Runner:
     model = make_model(original.spec, original.schema)
     hub = _hub(model)
     assert hub is not None

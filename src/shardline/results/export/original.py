@@ -1,6 +1,6 @@
 """A sealed model, and what it makes of held-out rows: what an export is compared with."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,18 +8,16 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from msgspec import structs
-from safetensors.torch import load_file
 
-from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
 from shardline.data.run_batches import RunBatches
+from shardline.data.transforms.image import Normalize
 from shardline.results.export.calls import Call, Tensors, find_call, named_outputs
-from shardline.results.export.deployed import Deployed, Features, Pixels
 from shardline.results.export.steps import Steps, steps_of
-from shardline.training.model import make_model
+from shardline.training.model import sealed_model
 
 _ROWS, _BYTES = 512, 1 << 26  # of rows that are compared, with their outputs
 _TABLE_ROWS, _ROWS_OF_COLUMNS = 128, 4  # of a batch: rows of columns may be long
@@ -57,7 +55,7 @@ class Original:
     outputs: list[Tensors]
     varying: frozenset[str]
 
-    def deployed(self, model: torch.nn.Module | None = None) -> Deployed:
+    def deployed(self, model: torch.nn.Module | None = None) -> "Deployed":
         """Return the model, or another one in its place, with its normalisation inside."""
         return deployed(model or self.model, self.call, self.steps, self.constants)
 
@@ -115,7 +113,7 @@ class Original:
 
 def deployed(
     model: torch.nn.Module, call: Call, steps: Steps, constants: Constants | None
-) -> Deployed:
+) -> "Deployed":
     """Return a model with its normalisation inside, in evaluation mode."""
     first: dict[str, torch.nn.Module] = {
         name: Pixels(of) for name, of in steps.normalize.items() if name in call.names
@@ -149,9 +147,7 @@ def load_original(
     run_batches = RunBatches(datasets, spec.settings, verify="always")
     schema = run_batches.manifest["schema"]
     steps = steps_of(spec.settings.data, schema, with_inside=with_inside)
-    model = make_model(spec, schema)
-    load_weights(model, load_file(weights))
-    model.eval()
+    model = sealed_model(spec, schema, weights)
     normalize = Normalizer(run_batches, spec.settings.data.normalize, torch.float32)
     call: Call | None = None
     batches: list[Tensors] = []
@@ -219,3 +215,68 @@ def _varying(
             or len({batch[name].shape[1] for batch in batches}) > 1
         )
     )
+
+
+class Deployed(pl.LightningModule):
+    """A model that takes its tensors before they are normalised.
+
+    A LightningModule, since Lightning knows how to have its own kind traced.
+
+    Args:
+        model: the sealed model.
+        call: what its `forward` takes.
+        steps: by name of a tensor, what is done to it first.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, call: Call, steps: Mapping[str, torch.nn.Module]
+    ) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+        self.steps = torch.nn.ModuleList(steps.get(n, torch.nn.Identity()) for n in call.names)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Return the model's outputs: a tensor, or a tuple of several in the order of `named_outputs`."""
+        ready = [step(tensor) for step, tensor in zip(self.steps, tensors, strict=True)]
+        found = tuple(named_outputs(self.model, self.call(self.model, ready)).values())
+        return found[0] if len(found) == 1 else found
+
+
+class Features(torch.nn.Module):
+    """Normalises a table's features by constants of its train rows.
+
+    Args:
+        constants: shift and scale [*feature_shape] float32; None where nothing is normalised.
+    """
+
+    shift: torch.Tensor | None
+    scale: torch.Tensor | None
+
+    def __init__(self, constants: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+        super().__init__()
+        shift, scale = constants or (None, None)
+        self.register_buffer("shift", shift)
+        self.register_buffer("scale", scale)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return features [B, *feature_shape] of the stored type as the model takes them, float32."""
+        features = features.to(torch.float32)
+        if self.shift is not None and self.scale is not None:
+            features = (features - self.shift) * self.scale
+        return features
+
+
+class Pixels(torch.nn.Module):
+    """Does to a batch of images what the transform `normalize` does to one."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def __init__(self, normalize: Normalize) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.from_numpy(normalize.scale.copy()))
+        self.register_buffer("shift", torch.from_numpy(normalize.shift.copy()))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return [B, channels, height, width] float32 of pixels [B, height, width, channels]."""
+        return pixels.permute(0, 3, 1, 2).to(torch.float32) * self.scale - self.shift

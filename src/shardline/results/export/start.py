@@ -19,17 +19,14 @@ from shardline.core.files import (
     write_bytes,
     write_json,
 )
+from shardline.results.export import DESCRIPTION, FORMATS
+from shardline.results.export.card import make_card
 from shardline.results.export.preprocessing import tokenizer_digest
 from shardline.results.sealed_run import SealedRun, check_repeatable
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
 
-FORMATS = {
-    "onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors",
-    "huggingface": "model.safetensors",
-}  # fmt: skip
-DESCRIPTION = {"huggingface": "shardline.json"}  # whose config.json is that of transformers
 _ONNX = ("onnx", "onnxruntime", "onnxscript")
 _TOLERANCE = 1e-4  # another runtime sums in another order
 
@@ -88,8 +85,6 @@ def export_run(
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
     changes = check_repeatable(project, recorded, "exported", force=force)
-    from shardline.results.export.card import make_card
-
     manifest = read_json(recorded.manifest, remedy="run the pipeline again")
     tokenizer = find_tokenizer(project, manifest)
     with _whole(folder) as scratch:

@@ -8,7 +8,7 @@ from typing import Any
 from shardline.config.checks import SHIPPED_TRANSFORMS
 from shardline.config.sample_code import COLLATE, transforms_of
 from shardline.config.settings.run import Data
-from shardline.core.imports import import_class
+from shardline.core.error_texts import import_class
 from shardline.data.columns import columns_of
 from shardline.data.transforms.image import Normalize
 

@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import names_that_have_been
 from shardline.core.errors import ConfigError
-from shardline.core.forms import read_formed
+from shardline.records.base import Record, read_record
 from shardline.records.datasets import Manifest
+from shardline.records.runs import TrainingProvenance
 
-_REMEDY = "bring it back, or run the pipeline again to write it"
+REMEDY = "bring it back, or run the pipeline again to write it"
+_Record = TypeVar("_Record", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -42,24 +44,24 @@ class Records:
                 return str(shown / real.relative_to(folder))
         return str(real)
 
-    def read(self, name: str | Path, form: type) -> dict[str, Any]:
-        """Return a JSON object.
+    def read(self, name: str | Path, kind: type[_Record]) -> _Record:
+        """Return the record in a file.
 
         Raises:
             DataError: it cannot be read, or has another form.
         """
-        return read_formed(self.at(name), form, remedy=_REMEDY)
+        return read_record(self.at(name), kind, remedy=REMEDY)
 
-    def read_if_there(self, name: Path, form: type) -> dict[str, Any]:
-        """Return a JSON object; an empty one if there is no such file.
+    def read_if_there(self, name: Path, kind: type[_Record]) -> _Record | None:
+        """Return the record in a file; None if there is no such file.
 
         Raises:
             DataError: it cannot be read, or has another form.
         """
-        return self.read(name, form) if self.at(name).exists() else {}
+        return self.read(name, kind) if self.at(name).exists() else None
 
-    def manifest(self, dataset: str) -> dict[str, Any]:
-        """Return the manifest of a dataset; an empty one before it is sealed."""
+    def manifest(self, dataset: str) -> Manifest | None:
+        """Return the manifest of a dataset; None before it is sealed."""
         return self.read_if_there(self.names.manifest(dataset), Manifest)
 
     def rows(self, run: str) -> str:
@@ -68,10 +70,10 @@ class Records:
         return f"row {', '.join(names)}" if names else "a row"
 
 
-def record_of(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
+def record_of(provenance: TrainingProvenance) -> Mapping[str, Any]:
     """Return what a training recorded of itself; of older ones, what they have of it."""
-    own = {key: provenance[key] for key in ("started", "ended", "host") if key in provenance}
-    return provenance.get("action") or own
+    own = {key: getattr(provenance, key) for key in ("started", "ended", "host")}
+    return provenance.action or {key: value for key, value in own.items() if value is not None}
 
 
 def expect_name(name: Path, known: set[str]) -> None:

@@ -5,17 +5,18 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config.dataset import order_of_part, shards_of_part
 from shardline.config.layout import Kind, ResultsLayout
+from shardline.config.plans import order_of_part, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.records.datasets import DatasetProvenance, Manifest, Part
-from shardline.records.trained_on import weights_of
-from shardline.results import forms
+from shardline.records.identities import read_identity
+from shardline.records.reports import Report, ReportedRun
+from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
 from shardline.results.lineage.graph import Action, File, Lineage
-from shardline.results.lineage.records import Records, expect_name, record_of
+from shardline.results.lineage.records import REMEDY, Records, expect_name, record_of
 from shardline.results.sealed_run import accepted_of
 
 _Rule = Callable[[Path, str], tuple[str, str]]
@@ -124,18 +125,18 @@ class _Tracer:
     # --- runs -----------------------------------------------------------------------------------
 
     def _resolved(self, _: Path, run: str) -> tuple[str, str]:
-        spec = self.records.read(self._names.run(run) / "run.json", forms.RunSpec)
+        spec = self.records.read(self._names.run(run) / "run.json", ResolvedRun)
         asked = f"{self.records.rows(run)} of the run table, the config's defaults"
         action = self._act(
-            f"resolve_run/{run}", lambda: [self._source(asked)], record=spec.get("action")
+            f"resolve_run/{run}", lambda: [self._source(asked)], record=spec.action or None
         )
         return action, ""
 
     def _trained(self, name: Path, run: str) -> tuple[str, str]:
         expect_name(name, _SEALED)
-        provenance = self.records.read(name.with_name("provenance.json"), forms.Provenance)
+        provenance = self.records.read(name.with_name("provenance.json"), TrainingProvenance)
         action = self._accepted("run", name) or self._train(run, record_of(provenance))
-        return action, _digest_of(name, provenance)
+        return action, _digest_of(name, provenance.files)
 
     def _accepted(self, kind: Kind, name: Path) -> str:
         """Add the acceptance of an earlier result, and that result as far as it is still there; "" of none."""
@@ -153,35 +154,35 @@ class _Tracer:
 
     def _checkpoint(self, _: Path, run: str) -> tuple[str, str]:
         path = self._names.run(run) / "provenance.json"  # not there before the training's end
-        provenance = self.records.read_if_there(path, forms.Provenance)
-        return self._train(run, record_of(provenance)), ""
+        provenance = self.records.read_if_there(path, TrainingProvenance)
+        return self._train(run, record_of(provenance) if provenance else {}), ""
 
     def _train(self, run: str, record: Mapping[str, Any]) -> str:
         folder = self._names.run(run)
         return self._act(
             f"train/{run}",
             lambda: self._inputs_of(folder),
-            identity=self.records.read(folder / "identity.json", forms.TrainingIdentity),
+            identity=read_identity(self.records.at(folder / "identity.json"), remedy=REMEDY),
             record=record,
         )
 
     def _evaluated(self, name: Path, run: str) -> tuple[str, str]:
-        folder, evaluation = self._names.run(run), self.records.read(name, forms.Evaluation)
-        by_script = is_script(self.records.read(folder / "run.json", forms.RunSpec)["model_class"])
+        folder, evaluation = self._names.run(run), self.records.read(name, EvaluationResult)
+        by_script = is_script(self.records.read(folder / "run.json", ResolvedRun).model_class)
         # a script's own figures are in the provenance
         own = "provenance.json" if by_script else "model.safetensors"
         action = self._act(
             f"evaluate/{run}/{name.stem}",
             lambda: [self.add(str(folder / own)), *self._inputs_of(folder)],
-            identity=evaluation.get("identity"),
-            record=evaluation.get("action"),
+            identity=evaluation.identity,
+            record=evaluation.action or None,
         )
         return action, ""
 
     def _inputs_of(self, folder: Path) -> list[str]:
         """Add what a training reads, and its evaluation as well."""
         spec = folder / "run.json"
-        datasets = weights_of(self.records.read(spec, forms.RunSpec))
+        datasets = self.records.read(spec, ResolvedRun).mix
         return [self.add(str(spec)), *(self.add(str(self._names.manifest(d))) for d in datasets)]
 
     # --- datasets -------------------------------------------------------------------------------
@@ -194,17 +195,17 @@ class _Tracer:
         action = self._accepted("dataset", name) or self._act(
             f"seal_dataset/{dataset}",
             lambda: self._parts(dataset, manifest, provenance),
-            identity=manifest["identity"],
-            record=provenance.get("action"),
+            identity=manifest.identity,
+            record=provenance.action if provenance else None,
         )
-        return action, _digest_of(name, provenance)
+        return action, _digest_of(name, provenance.files if provenance else {})
 
     def _parts(
-        self, dataset: str, manifest: Mapping[str, Any], provenance: Mapping[str, Any]
+        self, dataset: str, manifest: Manifest, provenance: DatasetProvenance | None
     ) -> list[str]:
         """Add the lists of shards, as the store has them or the provenance names their actions."""
         folder = self.records.layout.parts(dataset)
-        parts = {Path(item["id"]).name: item for item in provenance.get("parts", [])}
+        parts = {Path(item["id"]).name: item for item in (provenance.parts if provenance else [])}
         parts |= {file.stem: parts.get(file.stem, {}) for file in folder.glob("*.json")}
         found = []
         for part in sorted(parts, key=order_of_part):
@@ -215,7 +216,7 @@ class _Tracer:
         return found or self._sources(dataset, manifest)
 
     def _listed(self, name: Path, dataset: str) -> tuple[str, str]:
-        record = self.records.read(name, Part).get("action")
+        record = self.records.read(name, Part).action
         return self._build(dataset, name.stem, self.records.manifest(dataset), record), ""
 
     def _shard(self, name: Path, dataset: str) -> tuple[str, str]:
@@ -225,10 +226,10 @@ class _Tracer:
             if number not in shards_of_part(part.stem):
                 continue
             document = self.records.read(part, Part)
-            digests = {record["file"]: record["blake3"] for record in document["shards"]}
+            digests = {shard.file: shard.blake3 for shard in document.shards}
             if name.name in digests:
                 manifest = self.records.manifest(dataset)
-                action = self._build(dataset, part.stem, manifest, document.get("action"))
+                action = self._build(dataset, part.stem, manifest, document.action)
                 return action, f"blake3:{digests[name.name]}"
         raise DataError(
             f"{name} stands in no list of {lists}, so no job is known to have "
@@ -236,18 +237,18 @@ class _Tracer:
         )
 
     def _build(
-        self, dataset: str, part: str, manifest: Mapping[str, Any], record: Mapping[str, Any] | None
+        self, dataset: str, part: str, manifest: Manifest | None, record: Mapping[str, Any] | None
     ) -> str:
         return self._act(
             f"build_shards/{dataset}/{part}",
             lambda: self._sources(dataset, manifest),
-            identity=manifest.get("identity"),
+            identity=manifest.identity if manifest else None,
             record=record,
         )
 
-    def _sources(self, dataset: str, manifest: Mapping[str, Any]) -> list[str]:
+    def _sources(self, dataset: str, manifest: Manifest | None) -> list[str]:
         """Add the dataset's source, with the files that it read and their digests of then."""
-        identity = manifest.get("identity", {})
+        identity = manifest.identity if manifest else {}
         kind = identity.get("settings", {}).get("source", {}).get("type")
         name = (
             f"source {kind} of {dataset}"
@@ -263,21 +264,21 @@ class _Tracer:
 
     def _reported(self, _: Path, report: str) -> tuple[str, str]:
         path = self._names.report(report).with_name("report.json")
-        data = self.records.read(path, forms.Report)
+        data = self.records.read(path, Report)
         action = self._act(
             f"render_report/{report}",
-            lambda: [file for run in data["runs"] for file in self._reported_run(run)],
-            record=data.get("action"),
+            lambda: [file for run in data.runs for file in self._reported_run(run)],
+            record=data.action or None,
         )
         return action, ""
 
-    def _reported_run(self, run: Mapping[str, Any]) -> list[str]:
-        folder = self._names.run(str(run["id"]))
-        evaluation = str(run["headline"]["action"]).rpartition("/")[2]
+    def _reported_run(self, run: ReportedRun) -> list[str]:
+        folder = self._names.run(run.training_id or run.id)
+        evaluation = run.headline.action.rpartition("/")[2]
         names = ("run.json", "metrics.jsonl", "provenance.json", f"evaluations/{evaluation}.json")
         return [self.add(str(folder / name)) for name in names]
 
 
-def _digest_of(name: Path, provenance: Mapping[str, Any]) -> str:
-    sha256 = provenance.get("files", {}).get(name.name)
+def _digest_of(name: Path, files: Mapping[str, str]) -> str:
+    sha256 = files.get(name.name)
     return f"sha256:{sha256}" if sha256 else ""

@@ -12,7 +12,6 @@ from msgspec import structs
 from shardline.config.layout import ResultsLayout
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.environments.installed import find_differences, requirements_of
-from shardline.records.trained_on import weights_of
 from shardline.results.sealed_run import SealedRun
 
 
@@ -35,7 +34,9 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
     layout = ResultsLayout(root=Path(request["project"]), named_store=Path(request["store"]))
     evaluation = Path(request["evaluation"])
     recorded = SealedRun(id=request["run"], layout=layout, evaluation_file=evaluation)
-    spec, environment = recorded.run_spec, recorded.evaluation["identity"]["environment"]
+    assert recorded.evaluation is not None
+    spec, identity = recorded.run_spec, recorded.evaluation.identity
+    environment = identity["environment"]
     locked = spec.environment.get("requirements", [])
     differences = find_differences(
         environment["python"], requirements_of(environment["packages"], locked)
@@ -57,11 +58,11 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
             structs.replace(
                 place, tokenizer=Path(found) if (found := tokenizers.get(key)) else None
             )
-            for key, place in zip(weights_of(recorded.spec), recorded.datasets, strict=True)
+            for key, place in zip(spec.datasets, recorded.datasets, strict=True)
         ],
         verify="always",  # `first` would trust, and leave, marks in the store
-        has_test_step="measured_by" in recorded.evaluation["identity"],
-        has_samples="samples" in recorded.evaluation["identity"]["versions"],
+        has_test_step="measured_by" in identity,
+        has_samples="samples" in identity["versions"],
     )
     return {"environment": differences, "evaluation": found}
 

@@ -12,6 +12,7 @@ from shardline.core.environment import rank_variables
 from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
 from shardline.core.variables import cleaned
 from shardline.environments.python import python_of_ranks
+from shardline.records.base import encode
 from shardline.results.replay.compare import DIFFERENT, Number, compare
 from shardline.results.sealed_run import SealedRun, check_repeatable
 
@@ -59,6 +60,7 @@ def replay(project: Project, recorded: SealedRun, *, tolerance: float, force: bo
     changes = check_repeatable(project, recorded, "replayed", force=force)
     answer = _evaluate_again(project, recorded, force=force)
     assert recorded.evaluation_file is not None
+    assert recorded.evaluation is not None
     evaluation = recorded.evaluation_file.stem
     return Replay(
         run=recorded.id,
@@ -68,7 +70,7 @@ def replay(project: Project, recorded: SealedRun, *, tolerance: float, force: bo
         tolerance=tolerance,
         code=changes,
         environment=answer["environment"],
-        numbers=compare(recorded.evaluation, answer["evaluation"], tolerance),
+        numbers=compare(encode(recorded.evaluation), answer["evaluation"], tolerance),
     )
 
 

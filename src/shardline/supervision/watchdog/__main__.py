@@ -20,8 +20,14 @@ from pathlib import Path
 from shardline.core.errors import DataError
 from shardline.core.process import die_with_parent, signal_main_thread
 from shardline.supervision.failures import read_failures, report_failure
+from shardline.supervision.resource_usage import Sampler
 from shardline.supervision.watchdog import Task
-from shardline.supervision.watchdog.exit_report import report_exit
+from shardline.supervision.watchdog.diagnosis import (
+    Diagnosis,
+    diagnose_hang,
+    hung_message,
+    report_exit,
+)
 from shardline.supervision.watchdog.heartbeats import (
     ENDING,
     FOLDER,
@@ -37,8 +43,6 @@ from shardline.supervision.watchdog.heartbeats import (
     write_heartbeat,
 )
 from shardline.supervision.watchdog.proc import out_of_memory_kills, parent_of, state_of
-from shardline.supervision.watchdog.sampler import Sampler
-from shardline.supervision.watchdog.suspects import Diagnosis, diagnose_hang, hung_message
 from shardline_io.heartbeat_memory import HeartbeatMemory
 
 _POLL_S = 0.5

@@ -13,10 +13,9 @@ from filelock import FileLock
 
 from shardline.core.errors import ShardlineError
 from shardline.core.files import make_folder
-from shardline.tracking.errors import shorten
 from shardline.tracking.records import Batch
 from shardline.tracking.run_links import RunLinks
-from shardline.tracking.tracker import Tracker
+from shardline.tracking.tracker import Tracker, shorten
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from shardline.tracking.errors import shorten
 from shardline.tracking.records import Batch
 from shardline.tracking.run_links import RunLinks
-from shardline.tracking.tracker import Tracker
+from shardline.tracking.tracker import Tracker, shorten
 
 if TYPE_CHECKING:
     from wandb import Run

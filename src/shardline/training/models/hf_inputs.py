@@ -7,34 +7,11 @@ from typing import Any
 import torch
 
 from shardline.core.errors import ConfigError
-from shardline.training.models.inputs import SampleColumns, checked_tokens, column_of
+from shardline.training.models.inputs import SampleColumns, checked_tokens
 
 # what sets the sizes of a model of transformers, for messages
 VOCAB_KEY = "vocab_size of the model's config"
 POSITIONS_KEY = "max_position_embeddings of the model's config"
-
-
-def check_tokens(columns: SampleColumns, name: str) -> None:
-    """Refuse a column that holds no tokens, where the settings tell its type.
-
-    Raises:
-        ConfigError: there is no such column, or no row of whole numbers in it.
-    """
-    column = column_of(columns, name, "model_args.column")
-    if column is None:
-        return
-    is_number = column.dtype.removeprefix("u").startswith("int")
-    is_table = columns is not None and columns.keys() == {"features", "labels"}
-    if (
-        column.kind != "array"
-        or column.varies + len(column.shape) != 1
-        or not is_number
-        or is_table
-    ):
-        raise ConfigError(
-            f"model_args.column={name} is {column}{', as features of a table' if is_table else ''}, expected integers "
-            "such as int32[*]; name a column of tokens in model_args.column"
-        )
 
 
 def check_no_packs(columns: SampleColumns, name: str) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
@@ -12,17 +11,17 @@ from shardline.core.errors import ConfigError
 from shardline.training.models.hf_inputs import (
     Limits,
     check_no_packs,
-    check_tokens,
     read_tokens,
     row_mask,
     takes_last_token,
 )
 from shardline.training.models.huggingface import make_hub_model
-from shardline.training.models.inputs import SampleColumns, column_of
+from shardline.training.models.inputs import SampleColumns, column_of, token_column
 from shardline.training.models.outputs import CLASSES, FLAGS, NUMBERS, predicted_rows
+from shardline.training.models.steps import MeasuredModel
 
 
-class SequenceClassification(LightningModule):
+class SequenceClassification(MeasuredModel):
     """Logs train_loss, val_loss, val_accuracy, test_accuracy and test_loss; of numbers, the mean absolute error `_mae`.
 
     A batch has the tokens [B, L] under `column` and `labels`: classes [B], numbers [B] or [B, K] of a
@@ -51,14 +50,14 @@ class SequenceClassification(LightningModule):
         super().__init__()
         self._problem, num_labels = _problem_of(num_classes, sample_columns)
         given = {} if self._problem == CLASSES else {"problem_type": self._problem}
-        check_tokens(sample_columns, column)
+        token_column(sample_columns, column)
         check_no_packs(sample_columns, column)
-        self._tokens = column
+        self._column = column
         self.hub = make_hub_model(
             "AutoModelForSequenceClassification", config, pretrained, num_labels=num_labels, **given
         )
         self._limits = Limits.of(self.hub)
-        self._measure = "mae" if self._problem == NUMBERS else "accuracy"
+        self.logged_as = "mae" if self._problem == NUMBERS else "accuracy"
         self._takes_last = takes_last_token(self.hub)
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
         self.test_loss, self.test_accuracy = MeanMetric(), MeanMetric()
@@ -69,60 +68,42 @@ class SequenceClassification(LightningModule):
         Args:
             batch: by column; the tokens [B, L], and the rows' lengths [B] where they differ.
         """
-        tokens = read_tokens(batch, self._tokens, self._limits)
-        mask = row_mask(batch, self._tokens)
+        tokens = read_tokens(batch, self._column, self._limits)
+        mask = row_mask(batch, self._column)
         if not self._takes_last:
             logits: torch.Tensor = self.hub(input_ids=tokens, attention_mask=mask).logits
             return logits
         body = self.hub.base_model(input_ids=tokens, attention_mask=mask, use_cache=False)
         scores: torch.Tensor = self.hub.score(body[0])
-        ends = batch.get(f"{self._tokens}.lengths")
+        ends = batch.get(f"{self._column}.lengths")
         if ends is None:
             return scores[:, -1]
         # gathered: places by arange(B) would fix the number of rows of a traced program
         last = (ends.to(scores.device) - 1).clamp(min=0)[:, None, None]
         return scores.gather(1, last.expand(-1, 1, scores.shape[2]))[:, 0]
 
-    def losses(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each row's loss [B], and whether its class was found [B], of numbers their distance."""
+    def measured(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return each row's loss [B], whether its class was found [B], of numbers their distance, and ones [B]."""
         logits, labels = self(batch).float(), batch["labels"]
         if self._problem == CLASSES:
             labels = labels.long()
             losses = functional.cross_entropy(logits, labels, reduction="none")
-            return losses, (logits.argmax(dim=1) == labels).float()
+            right = (logits.argmax(dim=1) == labels).float()
+            return losses, right, torch.ones_like(losses)
         labels = labels.float().reshape(logits.shape)
         if self._problem == NUMBERS:
-            return ((logits - labels) ** 2).mean(1), (logits - labels).abs().mean(1)
-        losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-        return losses.mean(1), ((logits > 0) == (labels > 0)).float().mean(1)
+            losses, right = (logits - labels) ** 2, (logits - labels).abs()
+        else:
+            right = ((logits > 0) == (labels > 0)).float()
+            losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        return losses.mean(1), right.mean(1), torch.ones_like(losses[:, 0])
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
         """Return the mean loss of one rank's part of a global batch."""
-        losses, _ = self.losses(batch)
+        losses, _, _ = self.measured(batch)
         loss = (losses * batch["weights"]).mean() if "weights" in batch else losses.mean()
         self.log("train_loss", loss, batch_size=len(losses))
         return loss
-
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Log loss and accuracy, each row of all ranks counting once."""
-        losses, right = self.losses(batch)
-        self.val_loss.update(losses)
-        self.val_accuracy.update(right)
-        self.log_dict(
-            {"val_loss": self.val_loss, f"val_{self._measure}": self.val_accuracy},
-            batch_size=len(losses),
-        )
-
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
-        """Log accuracy and loss of held-out rows, likewise, and return each row's loss [B]."""
-        losses, right = self.losses(batch)
-        self.test_loss.update(losses)
-        self.test_accuracy.update(right)
-        self.log_dict(
-            {f"test_{self._measure}": self.test_accuracy, "test_loss": self.test_loss},
-            batch_size=len(losses),
-        )
-        return {"sample_losses": losses}
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
         """Return what a prediction holds of each row, see `predicted_rows`."""

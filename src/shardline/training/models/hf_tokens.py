@@ -4,27 +4,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError, DataError
-from shardline.training.losses import batch_mean
 from shardline.training.models.hf_inputs import (
     Limits,
     check_no_packs,
-    check_tokens,
     read_tokens,
     row_mask,
 )
 from shardline.training.models.huggingface import make_hub_model
-from shardline.training.models.inputs import SampleColumns, column_of
+from shardline.training.models.inputs import SampleColumns, column_of, token_column
 from shardline.training.models.outputs import predicted_tokens
+from shardline.training.models.steps import MeasuredModel
 
 IGNORED = -100  # label of a token that does not count, as transformers has it
 
 
-class TokenLabels(LightningModule):
+class TokenLabels(MeasuredModel):
     """Logs train_loss, val_loss, val_accuracy, test_accuracy and test_loss, each label that counts once.
 
     A batch has tokens [B, L] under `column` and labels [B, L] under `labels`, -100 for a token that does
@@ -51,10 +49,10 @@ class TokenLabels(LightningModule):
         pretrained: str | None, column: str, labels: str, **sizes: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        check_tokens(sample_columns, column)
+        token_column(sample_columns, column)
         check_no_packs(sample_columns, column)
         _check_labels(sample_columns, column, labels)
-        self._tokens, self._labels = column, labels
+        self._column, self._labels = column, labels
         self.hub = make_hub_model(head, config, pretrained, **sizes)
         self._limits = Limits.of(self.hub)
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
@@ -66,12 +64,12 @@ class TokenLabels(LightningModule):
         Args:
             batch: by column; the tokens [B, L], and the rows' lengths [B] where they differ.
         """
-        tokens = read_tokens(batch, self._tokens, self._limits)
-        mask = row_mask(batch, self._tokens)
+        tokens = read_tokens(batch, self._column, self._limits)
+        mask = row_mask(batch, self._column)
         logits: torch.Tensor = self.hub(input_ids=tokens, attention_mask=mask).logits
         return logits
 
-    def losses(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def measured(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return each token's loss [B, L], whether its label was found, and what it counts, 0 for none.
 
         Raises:
@@ -88,12 +86,12 @@ class TokenLabels(LightningModule):
         return losses.view(counts.shape), right, counts
 
     def _counts(self, batch: dict[str, Any], labels: torch.Tensor, classes: int) -> torch.Tensor:
-        if labels.shape != batch[self._tokens].shape:
+        if labels.shape != batch[self._column].shape:
             raise DataError(
-                f"column {self._labels} has the shape {list(labels.shape)}, expected {list(batch[self._tokens].shape)} "
-                f"as {self._tokens}; give each token a label, {IGNORED} where it does not count"
+                f"column {self._labels} has the shape {list(labels.shape)}, expected {list(batch[self._column].shape)} "
+                f"as {self._column}; give each token a label, {IGNORED} where it does not count"
             )
-        mask = row_mask(batch, self._tokens)
+        mask = row_mask(batch, self._column)
         counts = labels != IGNORED
         if mask is not None:
             counts = counts & (mask > 0)
@@ -107,40 +105,10 @@ class TokenLabels(LightningModule):
             )
         return counts.float()
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
-        """Return a loss whose gradient weighs the global batch's labels alike, see `token_mean`.
-
-        `train_loss` is the mean over the labels of this rank's batch that count.
-        """
-        losses, _, counts = self.losses(batch)
-        mean = (losses.detach() * counts).sum() / counts.sum().clamp(min=1)
-        self.log("train_loss", mean, batch_size=len(losses))
-        return batch_mean(losses, counts, batch, self._tokens)
-
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Log loss and accuracy, each label of all ranks counting once."""
-        losses, right, counts = self.losses(batch)
-        self.val_loss.update(losses, counts)
-        self.val_accuracy.update(right, counts)
-        self.log_dict(
-            {"val_loss": self.val_loss, "val_accuracy": self.val_accuracy}, batch_size=len(losses)
-        )
-
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
-        """Log accuracy and loss of held-out rows, likewise, and return the mean loss of each row [B]."""
-        losses, right, counts = self.losses(batch)
-        self.test_loss.update(losses, counts)
-        self.test_accuracy.update(right, counts)
-        self.log_dict(
-            {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss},
-            batch_size=len(losses),
-        )
-        return {"sample_losses": (losses * counts).sum(1) / counts.sum(1).clamp(min=1)}
-
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
         """Return the class of each token of a row and its probability, see `predicted_tokens`."""
-        lengths = batch.get(f"{self._tokens}.lengths")
-        return predicted_tokens(self(batch), row_mask(batch, self._tokens), lengths)
+        lengths = batch.get(f"{self._column}.lengths")
+        return predicted_tokens(self(batch), row_mask(batch, self._column), lengths)
 
 
 def _check_labels(columns: SampleColumns, tokens: str, name: str) -> None:

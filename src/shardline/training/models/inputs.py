@@ -33,6 +33,34 @@ def column_of(columns: SampleColumns, name: str, key: str) -> Column | None:
     return None if written is None else Column.parse(name, written)
 
 
+def token_column(
+    columns: SampleColumns, name: str, example: str = "int32[*]", remedy: str = ""
+) -> Column | None:
+    """Return a column of tokens; None where only the samples themselves tell its type.
+
+    Args:
+        example: of its type, for the message.
+        remedy: what to do with one of text or bytes.
+
+    Raises:
+        ConfigError: there is no such column, or no row of whole numbers in it.
+    """
+    column = column_of(columns, name, "model_args.column")
+    if column is None or columns is None:
+        return None
+    is_number = column.dtype.removeprefix("u").startswith("int")
+    is_table, is_array = columns.keys() == {"features", "labels"}, column.kind == "array"
+    if column.varies + len(column.shape) != 1 or not is_number or not is_array or is_table:
+        remedy = (
+            "name a column of tokens in model_args.column" if is_array or not remedy else remedy
+        )
+        raise ConfigError(
+            f"model_args.column={name} is {column}{', as features of a table' if is_table else ''}, expected integers "
+            f"such as {example}; {remedy}"
+        )
+    return column
+
+
 def checked_tokens(
     batch: dict[str, Any], name: str, *, vocab: int, most: int, vocab_key: str, most_key: str
 ) -> torch.Tensor:

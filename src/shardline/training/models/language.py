@@ -3,14 +3,12 @@
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
-from shardline.training.losses import batch_mean
-from shardline.training.models.inputs import SampleColumns, checked_tokens, column_of
-from shardline.training.models.metrics import Perplexity
+from shardline.training.models.inputs import SampleColumns, checked_tokens, column_of, token_column
+from shardline.training.models.steps import MeasuredModel
 
 _BYTES = 256  # tokens of a column of bytes
 _CONTINUED = 64  # tokens of the text that continues a sample's first half, at most
@@ -19,7 +17,15 @@ _PROMPT = (
 )
 
 
-class LanguageModel(LightningModule):
+class Perplexity(MeanMetric):
+    """exp of the mean loss: the losses are there already, and torchmetrics' own takes logits."""
+
+    def compute(self) -> torch.Tensor:
+        """Return the perplexity of all tokens that were given."""
+        return super().compute().exp()
+
+
+class LanguageModel(MeasuredModel):
     """Logs train_loss, val_loss, val_perplexity, test_loss and test_perplexity; a subclass defines `forward`.
 
     `forward` takes tokens [B, L] and, of `best_fit` packs, their positions [B, L], and gives the
@@ -34,11 +40,13 @@ class LanguageModel(LightningModule):
         context_key: what sets `context`, likewise.
     """
 
+    measure = logged_as = "perplexity"
     vocab_key, context_key = "model_args.vocab", "model_args.context"
 
     def __init__(self, column: str, loss_mask: str | None, vocab: int, context: int) -> None:
         super().__init__()
-        self.column, self.loss_mask = column, loss_mask
+        self.column = self._column = column
+        self.loss_mask = loss_mask
         self.vocab, self.context = vocab, context
         self.val_loss, self.test_loss = MeanMetric(), MeanMetric()
         self.val_perplexity, self.test_perplexity = Perplexity(), Perplexity()
@@ -61,9 +69,8 @@ class LanguageModel(LightningModule):
         if self.loss_mask is not None:
             counts = counts * (batch[self.loss_mask][:, 1:] != 0)
         if "weights" in batch:
-            counts = counts * (
-                batch["weights"][:, None] > 0
-            )  # rows that only fill up count nothing
+            # rows that only fill up count nothing
+            counts = counts * (batch["weights"][:, None] > 0)
         seen = tokens[:, :-1]
         logits = self(seen) if positions is None else self(seen, positions)
         # flat: the loss of [B, vocab, L] is not deterministic on a GPU
@@ -72,25 +79,10 @@ class LanguageModel(LightningModule):
         )
         return losses.view(counts.shape), counts
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
-        """Return a loss whose gradient weighs the global batch's tokens alike, see `token_mean`.
-
-        `train_loss` is the mean over the tokens of this rank's batch that count.
-        """
+    def measured(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return `losses`, which the perplexity is of as well."""
         losses, counts = self.losses(batch)
-        mean = (losses.detach() * counts).sum() / counts.sum().clamp(min=1)
-        self.log("train_loss", mean, batch_size=len(losses))
-        return batch_mean(losses, counts, batch, self.column)
-
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Log loss and perplexity, each token of all ranks counting once."""
-        losses, counts = self.losses(batch)
-        self.val_loss.update(losses, counts)
-        self.val_perplexity.update(losses, counts)
-        self.log_dict(
-            {"val_loss": self.val_loss, "val_perplexity": self.val_perplexity},
-            batch_size=len(losses),
-        )
+        return losses, losses, counts
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
         """Refuse: scores of each next token are no prediction of a row; a subclass may have one.
@@ -102,17 +94,6 @@ class LanguageModel(LightningModule):
             "a language model scores what follows each token, which is no prediction of a row; read the texts that the "
             "report continues, export the model, or subclass it with a predict_step of your own"
         )
-
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
-        """Log loss and perplexity of held-out data, likewise, and return the mean loss of each sample [B]."""
-        losses, counts = self.losses(batch)
-        self.test_loss.update(losses, counts)
-        self.test_perplexity.update(losses, counts)
-        self.log_dict(
-            {"test_perplexity": self.test_perplexity, "test_loss": self.test_loss},
-            batch_size=len(losses),
-        )
-        return {"sample_losses": (losses * counts).sum(1) / counts.sum(1).clamp(min=1)}
 
     def describe_sample(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the first text of a sample: how it begins, how it continues, and how the model continues it.
@@ -175,20 +156,10 @@ class LanguageModel(LightningModule):
 
 def token_sizes(columns: SampleColumns, name: str) -> tuple[int | None, int | None]:
     """Return the number of tokens and the values of a sample, where the settings tell them."""
-    column = column_of(columns, name, "model_args.column")
+    remedy = f"make samples of it by data.pack: {{column: {name}, length: 256}}"
+    column = token_column(columns, name, "uint16[*]", remedy)
     if column is None:
         return None, None
-    dimensions = column.varies + len(column.shape)
-    is_number = column.dtype.removeprefix("u").startswith("int")
-    is_table = columns is not None and columns.keys() == {"features", "labels"}
-    if dimensions != 1 or not is_number or column.kind != "array" or is_table:
-        remedy = "name a column of tokens in model_args.column"
-        if column.kind != "array":
-            remedy = f"make samples of it by data.pack: {{column: {name}, length: 256}}"
-        raise ConfigError(
-            f"model_args.column={name} is {column}{', as features of a table' if is_table else ''}, expected integers "
-            f"such as uint16[*]; {remedy}"
-        )
     vocab = _BYTES if column.dtype == "uint8" else None
     return vocab, None if column.varies else column.shape[0]
 

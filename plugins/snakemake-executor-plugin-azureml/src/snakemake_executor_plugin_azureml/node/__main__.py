@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from snakemake_executor_plugin_azureml.node.environment import parse_mounts
+from snakemake_executor_plugin_azureml.node.environment import Settings, parse_mounts
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.follower import follow
 from snakemake_executor_plugin_azureml.node.launch import launch
@@ -23,50 +23,30 @@ from snakemake_executor_plugin_azureml.node.process import (
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action that the command line names; return the exit code."""
-    own, command = _split(arguments)
-    args = _parser().parse_args(own)
+    words = [*arguments, "--"]  # launch has its command after the first of these
+    at = words.index("--")
+    args, command = _parser().parse_args(words[:at]), words[at + 1 : -1]
     try:
-        if args.action == "run":
-            return _run(args)
-        if not command:
-            raise NodeError("launch got no command; write: launch [options] -- COMMAND ...")
-        return launch(command, files=args.file, names=args.env)
+        return _run(args) if args.action == "run" else launch(command, args.file, args.env)
     except NodeError as error:
         log(str(error))
         return 1
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    words = list(arguments)
-    if "--" not in words:
-        return words, []
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
-
-
 def _run(args: argparse.Namespace) -> int:
-    place, mounts, stop = find_place(os.environ), parse_mounts(args.mount), Stop()
+    place, stop = find_place(os.environ), Stop()
+    settings = Settings(
+        mounts=parse_mounts(args.mount),
+        wait_s=args.wait_s,
+        grace_s=args.grace_s,
+        silence_s=args.silence_s,
+    )
     log(f"rank {place.rank} of {place.size}, node {place.node} (from {place.origin})")
     adopt_orphans()
     try:
         if place.rank == 0:
-            return lead(
-                place,
-                args.job,
-                mounts=mounts,
-                wait_s=args.wait_s,
-                grace_s=args.grace_s,
-                silence_s=args.silence_s,
-                stop=stop,
-            )
-        return follow(
-            place,
-            args.follower_command,
-            mounts=mounts,
-            wait_s=args.wait_s,
-            silence_s=args.silence_s,
-            stop=stop,
-        )
+            return lead(place, args.job, settings, stop)
+        return follow(place, args.follower_command, settings, stop)
     finally:
         end_descendants()
 

@@ -7,6 +7,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,23 @@ FOLDER = "SNAKEMAKE_AZUREML_FOLDER"  # working folder of rank 0's node program
 CONTROL = "SNAKEMAKE_AZUREML_CONTROL"  # the leader's socket for launches; not set for one process
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the command line of the node program sets.
+
+    Attributes:
+        mounts: variables for mounted folders.
+        wait_s: seconds that all processes have to join.
+        grace_s: seconds between asking the job to end and ending it.
+        silence_s: seconds after which a node that does not answer counts as gone.
+    """
+
+    mounts: Mapping[str, str]
+    wait_s: float
+    grace_s: float
+    silence_s: float
 
 
 def parse_mounts(texts: Sequence[str]) -> dict[str, str]:
@@ -51,23 +69,10 @@ def single_process_world() -> list[dict[str, Any]]:
 def job_environment(
     world: Sequence[Mapping[str, Any]], rank: int, mounts: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of what a process starts: its own, and the job's processes.
-
-    Args:
-        world: the processes of the job, by rank.
-        rank: this one.
-        mounts: variables for mounted folders.
-    """
-    env = {
-        name: value for name, value in os.environ.items() if name not in (LAUNCH, CONTROL, FOLDER)
-    }
-    return {
-        **env,
-        **mounts,
-        WORLD: json.dumps(world),
-        RANK: str(rank),
-        LEADER: str(world[0]["address"]),
-    }
+    """Return the environment of what a process starts: its own, and the job's processes by rank."""
+    env = {name: os.environ[name] for name in os.environ.keys() - {LAUNCH, CONTROL, FOLDER}}
+    own = {WORLD: json.dumps(world), RANK: str(rank), LEADER: str(world[0]["address"])}
+    return {**env, **mounts, **own}
 
 
 def launch_prefix() -> str:

@@ -1,5 +1,6 @@
 """Small files that a launch's other processes read: same path below each one's working folder."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,7 +8,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from snakemake_executor_plugin_azureml.node.errors import NodeError
-from snakemake_executor_plugin_azureml.node.wire import digest
 
 _LIMIT_BYTES = 64 * 2**20
 
@@ -52,7 +52,9 @@ def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[st
             raise NodeError(
                 f"--file {path} cannot be read ({error.strerror}); create the file first"
             ) from None
-        entries.append({"path": relative, "size": len(content), "sha256": digest(content)})
+        entries.append(
+            {"path": relative, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        )
         contents.append(content)
     return entries, b"".join(contents)
 
@@ -67,7 +69,7 @@ def write_files(entries: Sequence[dict[str, Any]], payload: bytes, working_folde
     for entry in entries:
         content = payload[start : start + entry["size"]]
         start += entry["size"]
-        if digest(content) != entry["sha256"]:
+        if hashlib.sha256(content).hexdigest() != entry["sha256"]:
             raise NodeError(f"{entry['path']} was changed on the way; run the job again")
         try:
             _write(below(entry["path"], working_folder, is_file=True), content)

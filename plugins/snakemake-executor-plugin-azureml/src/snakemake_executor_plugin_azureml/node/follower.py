@@ -2,14 +2,18 @@
 
 import os
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from snakemake_executor_plugin_azureml.node.environment import job_environment, with_own_mounts
+from snakemake_executor_plugin_azureml.node.environment import (
+    Settings,
+    job_environment,
+    with_own_mounts,
+)
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.files import below, write_files
 from snakemake_executor_plugin_azureml.node.place import Place
@@ -18,6 +22,7 @@ from snakemake_executor_plugin_azureml.node.process import (
     Child,
     Stop,
     describe_code,
+    in_shell,
     log,
 )
 from snakemake_executor_plugin_azureml.node.secret import (
@@ -90,9 +95,7 @@ class Follower:
             if kind == "begin":
                 self._world, self._leaders_mounts = document["world"], document["mounts"]
                 if command:
-                    self._side_child = self._start(
-                        [shutil.which("bash") or "/bin/sh", "-c", command]
-                    )
+                    self._side_child = self._start(in_shell(command))
             elif kind == "prepare":
                 self._prepare(document, payload)
             elif document["number"] == self._prepared.get("number"):
@@ -115,12 +118,10 @@ class Follower:
             self._child.end()
         elif kind == "start":
             asked, self._number = self._prepared, self._prepared["number"]
-            variables = {name: self._with_own_mounts(value) for name, value in asked["env"].items()}
-            command = [self._with_own_mounts(word) for word in asked["command"]]
-            self._child = self._start(command, variables, below(asked["folder"], Path.cwd()))
-
-    def _with_own_mounts(self, text: str) -> str:
-        return with_own_mounts(text, self._leaders_mounts, self._mounts)
+            own = partial(with_own_mounts, leader=self._leaders_mounts, own=self._mounts)
+            variables = {name: own(value) for name, value in asked["env"].items()}
+            folder = below(asked["folder"], Path.cwd())
+            self._child = self._start([*map(own, asked["command"])], variables, folder)
 
     def _start(
         self, command: list[str], variables: Mapping[str, str] | None = None, folder: Path | None = None
@@ -146,22 +147,11 @@ class Follower:
             child.wait()
 
 
-def follow(
-    place: Place,
-    command: str | None,
-    *,
-    mounts: Mapping[str, str],
-    wait_s: float,
-    silence_s: float,
-    stop: Stop,
-) -> int:
+def follow(place: Place, command: str | None, settings: Settings, stop: Stop) -> int:
     """Join the leader, serve, and return the job's exit code.
 
     Args:
         command: shell command that runs on this node as long as the job; None for none.
-        mounts: variables for mounted folders.
-        wait_s: seconds in which the leader must be found.
-        silence_s: seconds after which a leader that does not answer counts as gone.
 
     Raises:
         NodeError: the leader is not found, rejects this process, or is lost.
@@ -171,19 +161,20 @@ def follow(
             f"{place.origin}, but no MASTER_ADDR, AZ_BATCH_MASTER_NODE, MASTER_IP or AZ_BATCH_NODE_LIST names "
             "the node of rank 0; use azureml_distribution: pytorch, which always sets MASTER_ADDR"
         )
-    found = _find_leader(place, folder_of(place, mounts), wait_s, silence_s, stop)
+    found = _find_leader(place, settings, stop)
     if found is None:
         return stop.code
     connection, welcome = found
     log(f"rank {place.rank} (node {place.node}) joined the leader at {connection.peer_address}")
-    return Follower(place, connection, mounts, welcome["grace_s"]).serve(command, stop)
+    return Follower(place, connection, settings.mounts, welcome["grace_s"]).serve(command, stop)
 
 
 def _find_leader(
-    place: Place, folder: Path, wait_s: float, silence_s: float, stop: Stop
+    place: Place, settings: Settings, stop: Stop
 ) -> tuple[Connection, dict[str, Any]] | None:
     """Try every address and port until the leader answers; None if this process is to stop."""
-    deadline, problems = time.monotonic() + wait_s, dict[str, str]()
+    folder, problems = folder_of(place, settings.mounts), dict[str, str]()
+    deadline = time.monotonic() + settings.wait_s
     while not stop.number:
         for port in place.ports:
             for address in place.addresses:
@@ -192,11 +183,12 @@ def _find_leader(
                     found = "; ".join(f"{where}: {what}" for where, what in problems.items())
                     raise NodeError(
                         f"rank {place.rank} (node {place.node}, host {socket.gethostname()}) did not reach the "
-                        f"leader, rank 0, within {wait_s:g} s ({found}); check in its log that rank 0 started, "
-                        "open all ports between the nodes, or allow more time (azureml-node-wait-s)"
+                        f"leader, rank 0, within {settings.wait_s:g} s ({found}); check in its log that rank 0 "
+                        "started, open all ports between the nodes, or allow more time (azureml-node-wait-s)"
                     )
                 try:
-                    return _join(place, folder, (address, port), min(left_s, _ANSWER_S), silence_s)
+                    timeout_s = min(left_s, _ANSWER_S)
+                    return _join(place, folder, (address, port), timeout_s, settings.silence_s)
                 except (OSError, LostError, ValueError) as error:
                     problem = getattr(error, "strerror", None) or str(error) or "no answer"
                     problems[f"{address}:{port}"] = problem

@@ -11,14 +11,21 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
+from snakemake_executor_plugin_azureml.node.environment import Settings
 from snakemake_executor_plugin_azureml.node.errors import NodeError
-from snakemake_executor_plugin_azureml.node.launches import Launches
-from snakemake_executor_plugin_azureml.node.listeners import listen, listen_locally, short_folder
-from snakemake_executor_plugin_azureml.node.member import Member
+from snakemake_executor_plugin_azureml.node.launches import Launches, Member
 from snakemake_executor_plugin_azureml.node.place import Place, is_loopback
 from snakemake_executor_plugin_azureml.node.process import POLL_S, log
 from snakemake_executor_plugin_azureml.node.secret import NONCE_BYTES, Secret
-from snakemake_executor_plugin_azureml.node.wire import SMALL, Connection, LostError, Seal
+from snakemake_executor_plugin_azureml.node.wire import (
+    SMALL,
+    Connection,
+    LostError,
+    Seal,
+    listen,
+    listen_locally,
+    short_folder,
+)
 
 _FIRST_MESSAGE_S = 10.0
 _LEAVE_S = 10.0
@@ -31,22 +38,17 @@ _SHARE_OF_WAIT = 0.9
 class Hub:
     """Holds the connections; all work is done in `step`, on one thread."""
 
-    def __init__(
-        self, place: Place, secret: Secret, *, wait_s: float, grace_s: float, silence_s: float
-    ) -> None:
-        """Listen for followers and launches.
+    def __init__(self, place: Place, secret: Secret, settings: Settings) -> None:
+        """Listen for followers, which must have read the secret, and for launches.
 
         Args:
-            secret: what followers must have read.
-            wait_s: seconds that the followers have to join.
-            grace_s: seconds between asking the commands of a launch to end and ending them.
-            silence_s: seconds after which a node that does not answer counts as gone.
+            settings: their `grace_s` is that of the commands of a launch.
 
         Raises:
             NodeError: all ports that follow from the job are taken.
         """
-        self._place, self._secret, self._wait_s = place, secret, wait_s
-        self.grace_s, self._silence_s = grace_s, silence_s
+        self._place, self._secret, self._wait_s = place, secret, settings.wait_s
+        self.grace_s, self._silence_s = settings.grace_s, settings.silence_s
         host = socket.gethostname()
         me = Member(place.rank, place.node, place.local_rank, host, os.getpid())
         self.members = {place.rank: me}

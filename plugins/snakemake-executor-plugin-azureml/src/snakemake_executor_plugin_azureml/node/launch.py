@@ -12,12 +12,11 @@ from snakemake_executor_plugin_azureml.node.files import read_files, relative_to
 from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, log
 from snakemake_executor_plugin_azureml.node.wire import LARGEST_TEXT, Connection, LostError
 
-_SILENCE_S = (
-    3600.0  # the leader may be sending files to others; a Unix socket reports its end at once
-)
+# The leader may be sending files to others; a Unix socket reports its end at once.
+_SILENCE_S = 3600.0
 
 
-def launch(command: Sequence[str], *, files: Sequence[str], names: Sequence[str]) -> int:
+def launch(command: Sequence[str], files: Sequence[str], names: Sequence[str]) -> int:
     """Run a command on every process of the job.
 
     Args:
@@ -26,8 +25,10 @@ def launch(command: Sequence[str], *, files: Sequence[str], names: Sequence[str]
         names: variables of this process's environment that the others get.
 
     Raises:
-        NodeError: a file or variable is missing, or a process rejects the launch or is gone.
+        NodeError: no command, a file or variable is missing, or a process rejects the launch or is gone.
     """
+    if not command:
+        raise NodeError("launch got no command; write: launch [options] -- COMMAND ...")
     here = Path.cwd()
     home = Path(os.environ.get(FOLDER, here))
     entries, payload = read_files(files, here)
@@ -53,7 +54,7 @@ def launch(command: Sequence[str], *, files: Sequence[str], names: Sequence[str]
     connection = _connect(control or "")
     try:
         connection.send(request, payload)
-        return _Launched(command, connection, stop).run()
+        return _run(command, connection, stop)
     except (LostError, ValueError) as error:
         raise NodeError(
             f"the connection to the node program was lost: {error}; see the log of rank 0"
@@ -81,47 +82,31 @@ def _connect(control: str) -> Connection:
     return Connection(sock, silence_s=_SILENCE_S)
 
 
-class _Launched:
-    """The command's place on rank 0, which ends with all others."""
-
-    def __init__(self, command: Sequence[str], connection: Connection, stop: Stop) -> None:
-        self._command, self._connection, self._stop = command, connection, stop
-        self._child: Child | None = None
-        self._has_reported = False  # that rank 0's command has ended
-        self._is_stopped = False
-
-    def run(self) -> int:
-        try:
-            while True:
-                if (code := self._receive()) is not None:
-                    return code
-                self._report()
-        finally:
-            if self._child is not None:
-                self._child.end()
-                self._child.wait()
-
-    def _receive(self) -> int | None:
-        if not self._connection.is_ready(POLL_S):
-            return None
-        for document, _ in self._connection.receive():
-            if document["type"] == "refused":
-                raise NodeError(f"no process was started: {document['reason']}")
-            if document["type"] == "start":
-                self._child = Child(self._command, env=os.environ, grace_s=document["grace_s"])
-            elif document["type"] == "stop" and self._child is not None:
-                self._child.end()
-            elif document["type"] == "done":
-                if document["reason"]:
-                    log(f"{document['reason']}; all other processes were ended")
-                return int(document["code"])
-        return None
-
-    def _report(self) -> None:
-        code = self._child.poll() if self._child is not None else None
-        if code is not None and not self._has_reported:
-            self._has_reported = True
-            self._connection.send({"type": "ended", "code": code})
-        if self._stop.number and not self._is_stopped:
-            self._is_stopped = True
-            self._connection.send({"type": "stop", "code": self._stop.code})
+def _run(command: Sequence[str], connection: Connection, stop: Stop) -> int:
+    """Run the command's process on rank 0, which ends with all others."""
+    child: Child | None = None
+    is_reported = is_stopped = False
+    try:
+        while True:
+            for document, _ in connection.receive() if connection.is_ready(POLL_S) else ():
+                kind = document["type"]
+                if kind == "refused":
+                    raise NodeError(f"no process was started: {document['reason']}")
+                if kind == "done":
+                    if document["reason"]:
+                        log(f"{document['reason']}; all other processes were ended")
+                    return int(document["code"])
+                if kind == "start":
+                    child = Child(command, env=os.environ, grace_s=document["grace_s"])
+                elif kind == "stop" and child is not None:
+                    child.end()
+            if child is not None and (code := child.poll()) is not None and not is_reported:
+                is_reported = True
+                connection.send({"type": "ended", "code": code})
+            if stop.number and not is_stopped:
+                is_stopped = True
+                connection.send({"type": "stop", "code": stop.code})
+    finally:
+        if child is not None:
+            child.end()
+            child.wait()

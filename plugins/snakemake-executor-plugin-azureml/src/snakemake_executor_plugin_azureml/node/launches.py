@@ -3,26 +3,38 @@
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from snakemake_executor_plugin_azureml.node.member import Member
 from snakemake_executor_plugin_azureml.node.process import describe_code
 from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
+
+if TYPE_CHECKING:
+    from snakemake_executor_plugin_azureml.node.hub import Hub
 
 _LEADER = 0  # its command is the child of the launch itself, with the rule's own environment
 
 
-class _Hub(Protocol):
-    """What launches need of the hub, where they are documented."""
+@dataclass
+class Member:
+    """One of the job's processes.
 
-    members: dict[int, Member]
-    grace_s: float
+    Attributes:
+        lost: how its connection was lost; empty while it is connected.
+        connection: None for the leader itself.
+    """
 
-    @property
-    def followers(self) -> list[Member]: ...
-    def send_to(self, member: Member, document: dict[str, Any], payload: bytes = ...) -> None: ...
-    def listen_to(self, connection: Connection, on_readable: Any) -> None: ...
-    def close_connection(self, connection: Connection) -> None: ...
+    rank: int
+    node: int
+    local_rank: int
+    host: str
+    pid: int
+    connection: Connection | None = None
+    address: str = ""
+    lost: str = ""
+
+    def __str__(self) -> str:
+        at = f", {self.address}" if self.address not in ("", self.host) else ""
+        return f"rank {self.rank} (node {self.node}, host {self.host}{at})"
 
 
 @dataclass(eq=False)
@@ -55,7 +67,7 @@ class Launch:
 class Launches:
     """The launches of a job, one after the other."""
 
-    def __init__(self, hub: _Hub) -> None:
+    def __init__(self, hub: "Hub") -> None:
         self._hub = hub
         self._queue: deque[Launch] = deque()
         self._current: Launch | None = None
@@ -88,7 +100,7 @@ class Launches:
         if document["type"] == "refused":
             self._refuse(launch, f"{member}: {document['reason']}")
         elif document["type"] == "ended":
-            self._end(launch, member.rank, str(member), int(document["code"]))
+            self._end(launch, member, int(document["code"]))
         elif document["type"] == "prepared":
             launch.waiting.discard(member.rank)
             if not launch.waiting:
@@ -114,10 +126,10 @@ class Launches:
             if member.rank in launch.waiting:
                 self._hub.send_to(member, {"type": what, "number": launch.number})
 
-    def _end(self, launch: Launch, rank: int, who: str, code: int) -> None:
+    def _end(self, launch: Launch, member: Member, code: int) -> None:
         if code:
-            self._fail(launch, f"{who} {describe_code(code)}", code)
-        self._mark_ended(launch, rank)
+            self._fail(launch, f"{member} {describe_code(code)}", code)
+        self._mark_ended(launch, member.rank)
 
     def _fail(self, launch: Launch, reason: str, code: int) -> None:
         """Record the first failure, and have the others end."""
@@ -153,7 +165,7 @@ class Launches:
             return
         for document, _ in messages:
             if document["type"] == "ended":
-                self._end(launch, _LEADER, str(self._hub.members[_LEADER]), int(document["code"]))
+                self._end(launch, self._hub.members[_LEADER], int(document["code"]))
             elif document["type"] == "stop":
                 self._fail(launch, "the launch received a signal to stop", int(document["code"]))
 

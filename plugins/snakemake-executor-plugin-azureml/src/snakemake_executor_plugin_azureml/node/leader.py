@@ -1,14 +1,15 @@
 """Rank 0: it waits for the others, runs Snakemake's own job once, and sends the job's end to all."""
 
-import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from snakemake_executor_plugin_azureml.node.environment import (
     CONTROL,
     FOLDER,
     LAUNCH,
+    Settings,
     job_environment,
     launch_prefix,
     single_process_world,
@@ -16,50 +17,33 @@ from snakemake_executor_plugin_azureml.node.environment import (
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.hub import Hub
 from snakemake_executor_plugin_azureml.node.place import Place
-from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, log
+from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, in_shell, log
 from snakemake_executor_plugin_azureml.node.secret import folder_of, make_secret, remove_secrets
 
 # A command of a launch ends before the job that waits for it is ended by force.
 _SHARE_OF_GRACE = 0.4
 
 
-def lead(
-    place: Place,
-    job: str,
-    *,
-    mounts: Mapping[str, str],
-    wait_s: float,
-    grace_s: float,
-    silence_s: float,
-    stop: Stop,
-) -> int:
-    """Run the job and return its exit code.
-
-    Args:
-        job: shell command of Snakemake's own job.
-        mounts: variables for mounted folders.
-        wait_s: seconds that the other processes have to join.
-        grace_s: seconds between asking the job to end and ending it.
-        silence_s: seconds after which a node that does not answer counts as gone.
+def lead(place: Place, job: str, settings: Settings, stop: Stop) -> int:
+    """Run the job, Snakemake's own shell command, and return its exit code.
 
     Raises:
         NodeError: a process did not join, or is not of this job.
     """
+    mounts, grace_s = settings.mounts, settings.grace_s
     if place.size == 1:  # no sockets: a launch starts its command itself
         return _run(job, job_environment(single_process_world(), 0, mounts), None, grace_s, stop)
     folder = folder_of(place, mounts)
     secret = make_secret(folder)
     try:
-        hub = Hub(
-            place, secret, wait_s=wait_s, grace_s=grace_s * _SHARE_OF_GRACE, silence_s=silence_s
-        )
+        hub = Hub(place, secret, replace(settings, grace_s=grace_s * _SHARE_OF_GRACE))
     except NodeError:
         remove_secrets(folder)
         raise
     code, reason = 1, "rank 0 ended with an error"
     try:
         try:
-            _gather(hub, place, wait_s, stop)
+            _gather(hub, settings.wait_s, stop)
         finally:
             hub.close_network_listener()
             remove_secrets(folder)
@@ -81,7 +65,7 @@ def lead(
     return code
 
 
-def _gather(hub: Hub, place: Place, wait_s: float, stop: Stop) -> None:
+def _gather(hub: Hub, wait_s: float, stop: Stop) -> None:
     started, is_reminded = time.monotonic(), False
     while hub.is_incomplete() and not stop.number:
         hub.step(POLL_S)
@@ -98,9 +82,8 @@ def _gather(hub: Hub, place: Place, wait_s: float, stop: Stop) -> None:
 
 
 def _run(job: str, env: Mapping[str, str], hub: Hub | None, grace_s: float, stop: Stop) -> int:
-    shell = shutil.which("bash") or "/bin/sh"
     env = {**env, LAUNCH: launch_prefix(), FOLDER: str(Path.cwd())}
-    child = Child([shell, "-c", job], env=env, grace_s=grace_s)
+    child = Child(in_shell(job), env=env, grace_s=grace_s)
     failure: tuple[str, int] | None = None
     while (code := child.poll()) is None:
         if hub is None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,11 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 def log(text: str) -> None:
     """Print a line on standard error."""
     print(f"azureml node: {text}", file=sys.stderr, flush=True)
+
+
+def in_shell(command: str) -> list[str]:
+    """Return the words that run a shell command."""
+    return [shutil.which("bash") or "/bin/sh", "-c", command]
 
 
 class Child:

@@ -5,6 +5,7 @@ shows to everybody in the workspace. The hub's greeting names the file, so that 
 looks for it before it is there: mounts remember for minutes that a file does not exist.
 """
 
+import hashlib
 import hmac
 import os
 import secrets
@@ -17,7 +18,7 @@ from pathlib import Path
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.place import Place
 from snakemake_executor_plugin_azureml.node.process import log
-from snakemake_executor_plugin_azureml.node.wire import LostError, digest
+from snakemake_executor_plugin_azureml.node.wire import LostError
 
 NONCE_BYTES = 32
 _KEY_BYTES = 32
@@ -58,7 +59,7 @@ def folder_of(place: Place, mounts: Mapping[str, str]) -> Path:
             "read their secret; set azureml-mounts to a folder of a datastore"
         )
     root = Path(next(iter(mounts.values()), ".")).absolute()
-    return root / ".snakemake-azureml" / digest(place.job.encode())[:32]
+    return root / ".snakemake-azureml" / hashlib.sha256(place.job.encode()).hexdigest()[:32]
 
 
 def make_secret(folder: Path) -> Secret:

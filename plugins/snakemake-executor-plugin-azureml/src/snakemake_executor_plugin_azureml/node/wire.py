@@ -1,4 +1,4 @@
-"""Messages over a socket: a JSON document each, bytes beside it, and over a network an HMAC.
+"""The leader's sockets, and messages over a socket: a JSON document each, bytes beside it, and over a network an HMAC.
 
 The HMAC (RFC 2104, SHA-256) covers the message and its number on the connection; each direction of each
 connection has a key of its own (`secret.py`). So a message that was changed, sent again, sent back or sent
@@ -6,15 +6,23 @@ by somebody without the job's secret closes the connection. Nothing is encrypted
 MPI, NCCL and torch do not encrypt between nodes either.
 """
 
-import hashlib
 import hmac
+import ipaddress
 import json
+import os
 import select
 import socket
 import struct
+import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.place import Place
+from snakemake_executor_plugin_azureml.node.process import log
 
 _HEAD = struct.Struct("!II")
 _COUNT = struct.Struct("!Q")
@@ -23,6 +31,7 @@ SMALL = 2**16  # bytes of a message before its sender is known, and of any from 
 LARGEST_TEXT = 2**24  # of a launch's command and variables
 LARGEST = 2**26 + LARGEST_TEXT + SMALL  # with its files
 _CHUNK = 2**20
+_LONGEST_UNIX_PATH = 100
 
 Message = tuple[dict[str, Any], bytes]
 
@@ -216,6 +225,53 @@ def _enable_keepalive(sock: socket.socket, silence_s: float) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def digest(content: bytes) -> str:
-    """Return the SHA-256 of some bytes."""
-    return hashlib.sha256(content).hexdigest()
+def short_folder() -> Path:
+    """Make a folder for a socket, whose path may not be long."""
+    folder = tempfile.gettempdir()
+    if len(folder) > _LONGEST_UNIX_PATH - 40:
+        folder = "/tmp"
+    return Path(tempfile.mkdtemp(prefix="snakemake-azureml-", dir=folder))
+
+
+def listen_locally(path: str) -> socket.socket:
+    """Listen for the launches of this node."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen()
+    return listener
+
+
+def listen(place: Place) -> socket.socket:
+    """Listen for followers, on no other address than the one at which they look for the leader.
+
+    Raises:
+        NodeError: all ports that follow from the job are taken.
+    """
+    address = _own_address(place.addresses)
+    for port in place.ports:
+        try:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            return socket.create_server((address, port), family=family, backlog=1024)
+        except OSError as error:
+            log(
+                f"port {port} cannot be used on {socket.gethostname()}: "
+                f"{os.strerror(error.errno or 0)}; trying the next port"
+            )
+    raise NodeError(
+        f"ports {', '.join(map(str, place.ports))} are all taken on {socket.gethostname()}; "
+        "end the programs that use them (`ss -ltnp`)"
+    )
+
+
+def _own_address(addresses: tuple[str, ...]) -> str:
+    """Return the first address that is this node's own.
+
+    Names may mean something else on another node; with names alone it is all interfaces (empty).
+    """
+    for address in addresses:
+        with suppress(ValueError, OSError):
+            version = ipaddress.ip_address(address).version
+            with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6) as probe:
+                probe.bind((address, 0))  # succeeds for this node's own addresses alone
+                return address
+    return ""

@@ -1,0 +1,139 @@
+"""What Snakemake's process gives to a job: the part of the project that is the job's, as one line of JSON.
+
+Datasets stand in it once, by their ids, however many runs are trained on them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from fractions import Fraction
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+from msgspec import convert, to_builtins
+
+from shardline.config.layout import ResultsLayout
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, WeightedDataset
+from shardline.config.project import Project
+from shardline.config.resolved import as_type
+from shardline.config.settings.base import Settings
+
+_T = TypeVar("_T")
+# what stands in the text by reference, or once for all
+_APART = {
+    Project: ("datasets", "predicted", "runs", "predictions"),
+    DatasetPlan: ("layout", "read_as"),
+    RunPlan: ("layout", "parts"),
+    PredictionPlan: ("layout", "rows"),
+}
+
+
+class GivenPlan:
+    """A part of a project on its way to a job: where the job's script unpickles it, it is the project.
+
+    Snakemake prints parameters in its own report, where nothing of a plan belongs: a setting may hold
+    what looks like a secret.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+
+    def __repr__(self) -> str:
+        return "its part of the project"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return read_plan, (write_plan(self._project),)
+
+
+def write_plan(project: Project) -> str:
+    """Return a project, or a part of one, as text that holds neither code, lock nor source files."""
+    every = {**project.built}
+    every |= {part.dataset.id: part.dataset for run in project.runs.values() for part in run.parts}
+    every |= {one.read_as.id: one.read_as for one in [*every.values()] if one.read_as}
+    plan = {
+        **_fields(project),
+        "every_dataset": {
+            key: {**_fields(one), "read_as": one.read_as.id if one.read_as else None}
+            for key, one in every.items()
+        },
+        "datasets": [*project.datasets],
+        "predicted": [*project.predicted],
+        "runs": {
+            key: {**_fields(run), "parts": [[one.dataset.id, one.weight] for one in run.parts]}
+            for key, run in project.runs.items()
+        },
+        "predictions": {
+            key: {**_fields(one), "rows": one.rows.id} for key, one in project.predictions.items()
+        },
+    }
+    return json.dumps(to_builtins(plan, enc_hook=str))
+
+
+def read_plan(text: str) -> Project:
+    """Return the project, or the part of one, that `write_plan` has written."""
+    plan = json.loads(text)
+    layout = convert(plan["layout"], ResultsLayout, dec_hook=_made)
+    every: dict[str, DatasetPlan] = {}
+
+    def dataset(key: str) -> DatasetPlan:
+        if key not in every:
+            plain = plan["every_dataset"][key]
+            model = plain["read_as"]
+            every[key] = _read(
+                DatasetPlan, plain, layout=layout, read_as=dataset(model) if model else None
+            )
+        return every[key]
+
+    return _read(
+        Project,
+        plan,
+        datasets={key: dataset(key) for key in plan["datasets"]},
+        predicted={key: dataset(key) for key in plan["predicted"]},
+        runs={
+            key: _read(
+                RunPlan,
+                plain,
+                layout=layout,
+                parts=tuple(
+                    WeightedDataset(dataset(one), Fraction(weight))
+                    for one, weight in plain["parts"]
+                ),
+            )
+            for key, plain in plan["runs"].items()
+        },
+        predictions={
+            key: _read(PredictionPlan, plain, layout=layout, rows=dataset(plain["rows"]))
+            for key, plain in plan["predictions"].items()
+        },
+    )
+
+
+def _fields(one: Any) -> dict[str, Any]:
+    apart = _APART[type(one)]
+    return {
+        field.name: getattr(one, field.name) for field in fields(one) if field.name not in apart
+    }
+
+
+def _read(kind: type[_T], plain: Mapping[str, Any], **given: Any) -> _T:
+    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
+    found = {
+        name: _value(plain[name], hint) for name, hint in hints.items() if name not in _APART[kind]
+    }
+    return kind(**found, **given)
+
+
+def _value(plain: Any, hint: Any) -> Any:
+    if isinstance(hint, type) and issubclass(hint, Settings):
+        return as_type(plain, hint)
+    return convert(plain, hint, dec_hook=_made)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _made(kind: type, value: Any) -> Any:
+    return kind(value)

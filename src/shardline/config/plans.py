@@ -1,0 +1,290 @@
+"""What the config asks for, resolved: datasets, runs, what their models predict, and scaling studies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shardline.config.layout import ResultsLayout
+from shardline.config.run_spec import RunSpec
+from shardline.config.runs import Row
+from shardline.config.script_environment import ScriptEnvironment
+from shardline.config.settings.config import DatasetSettings
+from shardline.config.settings.run import RunSettings
+from shardline.core.canonical import digest, short_digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPlan:
+    """A dataset to be built.
+
+    Attributes:
+        names: its names in the config; entries that give the same rows are one dataset.
+        id: its identity's digest; names its folders.
+        layout: where its files lie.
+        settings: its entry in the config, with the number of shards.
+        source_class: import path of the source.
+        source: the entry's `source`, with what the class gets of its files: their names and splits.
+        files: external files that the source reads, absolute.
+        document: the identity document.
+        definitions: what tells a change of the user's code, see `Documents.definitions`.
+        read_as: the dataset by whose source these are read, where they are files to be predicted.
+    """
+
+    names: tuple[str, ...]
+    id: str
+    layout: ResultsLayout
+    settings: DatasetSettings
+    source_class: str
+    source: dict[str, Any]
+    files: tuple[Path, ...]
+    document: dict[str, Any]
+    definitions: dict[str, Any] = field(default_factory=dict)
+    read_as: "DatasetPlan | None" = None
+
+    @property
+    def name(self) -> str:
+        """Its names as people read them."""
+        return ", ".join(self.names)
+
+    @property
+    def manifest(self) -> Path:
+        """The sealed manifest."""
+        return self.layout.manifest(self.id)
+
+    @property
+    def provenance(self) -> Path:
+        """How shards and manifest were made."""
+        return self.manifest.with_name("provenance.json")
+
+    @property
+    def asset(self) -> Path:
+        """What it is as a data asset of Azure ML, where it is registered as one."""
+        return self.manifest.with_name("data_asset.json")
+
+    @property
+    def num_shards(self) -> int:
+        """Files that it is cut into, which `shards: auto` stands for no longer."""
+        return int(self.settings.shards)
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """The tokenizer's file, which the source reads beside `files`; most have none."""
+        found = Path(self.source.get("tokenizer", ""))
+        return found if found.is_absolute() else None
+
+    @property
+    def parts(self) -> dict[str, range]:
+        """The shards that each job writes, by part name."""
+        shards, step = self.num_shards, self.settings.shards_per_job
+        ranges = [range(first, min(first + step, shards)) for first in range(0, shards, step)]
+        return {f"{part.start:05d}-{part.stop - 1:05d}": part for part in ranges}
+
+
+def order_of_part(name: str) -> tuple[int, int, str]:
+    """Return what parts are sorted by: their shards' numbers, whose names' order is no text's."""
+    shards = shards_of_part(name)
+    return shards.start, shards.stop, name
+
+
+def shards_of_part(name: str) -> range:
+    """Return the shards of a part by its name; none if it is no part's."""
+    first, _, last = name.partition("-")
+    return range(int(first), int(last) + 1) if first.isdecimal() and last.isdecimal() else range(0)
+
+
+@dataclass(frozen=True)
+class WeightedDataset:
+    """A dataset of a run.
+
+    Attributes:
+        weight: its share of the samples; those of a run sum to 1.
+    """
+
+    dataset: DatasetPlan
+    weight: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """A training and its evaluation; rows of the table that ask for the same are one run.
+
+    Rows that ask for one training and two evaluations are two runs with one `id`.
+
+    Attributes:
+        id: digest of the training's identity; names its folders.
+        layout: where its files lie.
+        rows: what the table asks for.
+        parts: its datasets, in the order of their ids; one, or those of a mix.
+        model_class: import path of the model, or the script in its one spelling.
+        code_paths: import paths of the model and of what samples go through, by part of the identity
+            document, see `sample_code.paths_of`.
+        settings: every setting, resolved.
+        environment: what its script runs in, where it has an environment of its own.
+        document: identity document of the training.
+        evaluation_document: identity document of the evaluation.
+        definitions: what tells a change of the user's code, see `Documents.definitions`.
+    """
+
+    id: str
+    layout: ResultsLayout
+    rows: tuple[Row, ...]
+    parts: tuple[WeightedDataset, ...]
+    model_class: str
+    code_paths: dict[str, str]
+    settings: RunSettings
+    document: dict[str, Any]
+    evaluation_document: dict[str, Any]
+    environment: ScriptEnvironment | None = None
+    definitions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dataset(self) -> DatasetPlan:
+        """The dataset, or the first of a mix."""
+        return self.parts[0].dataset
+
+    @property
+    def dataset_name(self) -> str:
+        """What people read of its datasets: the names, in a mix with their weights."""
+        if len(self.parts) == 1:
+            return self.dataset.name
+        largest = sorted(self.parts, key=lambda part: (-part.weight, part.dataset.name))
+        return " + ".join(f"{float(part.weight):.4g} {part.dataset.name}" for part in largest)
+
+    @property
+    def row(self) -> Row:
+        """The first of its rows."""
+        return self.rows[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its names in the table."""
+        return tuple(row.name for row in self.rows)
+
+    @property
+    def name(self) -> str:
+        """Its names as people read them."""
+        return ", ".join(self.names)
+
+    @property
+    def in_table(self) -> bool:
+        """Whether a row of the table asks for it, and not a scaling study alone."""
+        return any(row.in_table for row in self.rows)
+
+    @property
+    def set_by_row(self) -> list[str]:
+        """The settings that one of its rows sets, by dotted key."""
+        return sorted({key for row in self.rows for key in row.settings})
+
+    @property
+    def varied(self) -> dict[str, Any]:
+        """The settings that vary within a grid of the table, by dotted key."""
+        return {key: value for row in reversed(self.rows) for key, value in row.varied.items()}
+
+    @property
+    def spec(self) -> RunSpec:
+        """What its ranks are given of it, but for what is to be installed."""
+        return RunSpec(
+            run=self.id,
+            name=self.name,
+            identity=digest(self.document),
+            datasets={part.dataset.id: str(part.weight) for part in self.parts},
+            model=self.row.model,
+            model_class=self.model_class,
+            settings=self.settings,
+        )
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of sealed results."""
+        return self.layout.run(self.id)
+
+    @cached_property
+    def model(self) -> Path:
+        """The sealed model."""
+        return self.layout.model(self.id)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a sealed model is here, or is known to be in the storage."""
+        return self.model.exists() or pointer(self.model).exists()
+
+    @property
+    def environment_file(self) -> Path | None:
+        """The file that describes the environment built for its script; None where none is built."""
+        if self.environment and self.environment.has_rule:
+            return self.layout.environment(self.environment.address)
+        return None
+
+    @cached_property
+    def evaluation_id(self) -> str:
+        """The evaluation's identity digest."""
+        return short_digest(self.evaluation_document)
+
+    @cached_property
+    def evaluation(self) -> Path:
+        """The sealed evaluation."""
+        return self.layout.evaluation(self.id, self.evaluation_id)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether training and evaluation are done."""
+        return self.has_model and self.evaluation.exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionPlan:
+    """Rows that a run's model predicts.
+
+    Attributes:
+        names: its names in the config; none of one that a command asks for.
+        layout: where its files lie.
+        spec: the run.
+        code_paths: import paths of the model and of what samples go through.
+        trained_on: weight of each dataset of the run by id, see `DatasetPlace`.
+        rows: the dataset whose rows are predicted, or files.
+        split: which of its rows.
+        document: the identity document.
+    """
+
+    names: tuple[str, ...] = ()
+    layout: ResultsLayout
+    spec: RunSpec
+    code_paths: Mapping[str, str]
+    trained_on: Mapping[str, str]
+    rows: DatasetPlan
+    split: str
+    document: dict[str, Any]
+
+    @cached_property
+    def id(self) -> str:
+        """Digest of its identity."""
+        return short_digest(self.document)
+
+    @property
+    def file(self) -> Path:
+        """The predictions, as Parquet."""
+        return self.layout.prediction(self.spec.run, self.id)
+
+    @property
+    def record(self) -> Path:
+        """What they were made from."""
+        return self.file.with_suffix(".json")
+
+    @property
+    def parts(self) -> Path:
+        """The folder of its parts in the store, from the project's folder."""
+        return self.layout.declared.prediction_parts(self.spec.run, self.id)
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        names = ", ".join(self.names) or self.rows.name
+        return f"{names} by {self.spec.title} ({self.id})"
+
+
+def pointer(file: Path) -> Path:
+    """Return the file that names where in the storage a file is that was too large to be fetched."""
+    return file.with_name(f"{file.name}.url")

@@ -1,0 +1,191 @@
+"""Errors of user code, Lightning, torch and gloo, as final messages show them: with remedies that exist here.
+
+Their own advice often names an argument of Lightning's Trainer, which no config has: Shardline makes
+the Trainer. A known error gets a sentence of ours; of any other error of Lightning's, arguments that
+are settings here get the setting's name, and sentences that name other arguments are left out. The
+log of the rank has the original with its traceback.
+"""
+
+import importlib
+import inspect
+import re
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.visible import from_here
+
+_MAX_FRAMES = 4
+
+# A pattern of the original, and what is printed in its place.
+_KNOWN: tuple[tuple[str, str], ...] = (
+    (
+        r"Automatic gradient clipping is not supported for manual optimization",
+        "trainer.gradient_clip clips in automatic optimization alone, and the model has automatic_optimization=False; "
+        "set trainer.gradient_clip to 0, and call self.clip_gradients in training_step",
+    ),
+    (
+        r"Automatic gradient accumulation is not supported for manual optimization",
+        "trainer.accumulate splits batches in automatic optimization alone, and the model has "
+        "automatic_optimization=False; set trainer.accumulate to 1, and sum up gradients in training_step",
+    ),
+    (
+        r"No `training_step\(\)` method defined",
+        "the model has no training_step, expected a method that returns the loss of a batch; write one",
+    ),
+    (
+        r"Unknown configuration for model optimizers",
+        "configure_optimizers returned no optimizer, expected an optimizer, a list of optimizers, or a table "
+        '{"optimizer": ..., "lr_scheduler": ...}; return one of these',
+    ),
+    (
+        r"element 0 of tensors does not require grad",
+        "the loss depends on no parameter that is trained, expected one at least; look for .detach(), .item(), "
+        "torch.no_grad() and requires_grad=False between the parameters and the loss",
+    ),
+    (
+        r"Expected to have finished reduction in the prior iteration",
+        "a training step gave some parameters no gradient, and strategy=ddp on several ranks expects one for each; set "
+        "ddp.find_unused_parameters to true, or call requires_grad_(False) on parameters that are not trained",
+    ),
+    (
+        r"Expected to mark a variable ready only once",
+        "a training step gave a parameter two gradients, and strategy=ddp on several ranks expects one; use "
+        "checkpoint(..., use_reentrant=False) where activations are recomputed, and one backward pass for each forward",
+    ),
+    (
+        r"CUDA out of memory",
+        "a GPU has too little memory for a training step; use a smaller global_batch or a larger trainer.accumulate, "
+        "precision=bf16-mixed, or strategy=fsdp on several GPUs",
+    ),
+    (
+        r"(?s)Cannot use `?\w+`? callback with (a )?`?Trainer.*logger",
+        "a callback of the model needs a logger that this process does not have; training has one, so add the callback "
+        "in configure_callbacks alone",
+    ),
+    (
+        r"gloo.*(Connection (reset|closed) by peer|Read error|Broken pipe)|Connection closed by peer \[",
+        "another rank closed its connection; it has ended before this one, and its log names the cause",
+    ),
+    (
+        r"GradientAccumulationScheduler",
+        "GradientAccumulationScheduler changes the number of batches of a step, expected trainer.accumulate of them in "
+        "each; leave the callback out, and set trainer.accumulate",
+    ),
+)  # fmt: skip
+_PATTERNS = [(re.compile(pattern), sentence) for pattern, sentence in _KNOWN]
+
+# Arguments of Lightning's Trainer that are settings here, by another name or their own.
+SETTINGS = {
+    "accumulate_grad_batches": "trainer.accumulate",
+    "check_val_every_n_epoch": "trainer.validate_every_epochs",
+    "gradient_clip_val": "trainer.gradient_clip",
+    "log_every_n_steps": "runtime.log_every_steps",
+    "max_epochs": "trainer.max_epochs",
+    "num_nodes": "nodes",
+    **{name: name for name in ("accelerator", "deterministic", "devices", "precision", "strategy")},
+}
+# Those that are not.
+LACKING = (
+    "barebones", "benchmark", "callbacks", "default_root_dir", "detect_anomaly", "enable_autolog_hparams",
+    "enable_checkpointing", "enable_model_summary", "enable_progress_bar", "fast_dev_run", "gradient_clip_algorithm",
+    "inference_mode", "limit_predict_batches", "limit_test_batches", "limit_train_batches", "limit_val_batches",
+    "logger", "max_steps", "max_time", "min_epochs", "min_steps", "model_registry", "num_sanity_val_steps",
+    "overfit_batches", "plugins", "profiler", "reload_dataloaders_every_n_epochs", "sync_batchnorm",
+    "use_distributed_sampler", "val_check_interval",
+)  # fmt: skip
+# A name with an underscore is an argument wherever it stands; `logger` is one before `=` alone.
+_ARGUMENT = re.compile(
+    r"\b(?:{}|(?:{})\s*=|ddp_\w+|find_unused_parameters)|limit_|Fabric\(|accelerator\(\)|DDPStrategy".format(
+        "|".join(name for name in LACKING if "_" in name),
+        "|".join(name for name in LACKING if "_" not in name),
+    ),
+    re.IGNORECASE,
+)
+_CALL = re.compile(r"\bTrainer\((?:\.\.\.,\s*)?([^()]*(?:\([^()]*\)[^()]*)*)\)")
+_RENAMED = re.compile(rf"(?<![\w.])({'|'.join(name for name in SETTINGS if '_' in name)})\b")
+_SENTENCE_START = re.compile(r"(?<=[.!?])(?=\s+[A-Z`])")
+_OF_LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning"}
+
+
+def import_class(path: str, what: str) -> Any:
+    """Import `module:Class`.
+
+    Raises:
+        ConfigError: the import fails; carries the user's own frames of the
+            traceback, without those of Python's import system and ours.
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise ConfigError(f"{what}={path} does not import: {short_traceback(error)}") from error
+
+
+def check_arguments(
+    cls: Callable[..., Any], arguments: Mapping[str, Any], what: str, remedy: str, *,
+    kind: type[ShardlineError] = ConfigError, written: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Refuse arguments that a class, which the user names, does not take.
+
+    Args:
+        what: the class, and the key that names it, as a message begins.
+        remedy: what a message ends with.
+        kind: of the error.
+        written: the arguments that the user wrote, where there are others; None: all.
+
+    Raises:
+        ConfigError: or what `kind` is.
+    """
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        given = arguments if written is None else written
+        raise kind(f"{what} does not take {given} ({error}); {remedy}") from None
+
+
+def short_traceback(error: BaseException) -> str:
+    """Return the error's line, in our words where it is known, and the user's own frames, deepest last.
+
+    Frames of installed packages, of Python's import system and of this library
+    are left out.
+    """
+    package = Path(__file__).parents[1]
+    ours = {package, package.with_name("shardline_io")}
+    frames = [
+        f"{from_here(frame.filename)}, line {frame.lineno}, in {frame.name}: {frame.line}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        # in the project's folder only what lies below counts: the folder itself may have any name
+        if not {"importlib", "site-packages"} & set(Path(from_here(frame.filename)).parts)
+        and ours.isdisjoint(Path(frame.filename).parents)
+        and not frame.filename.startswith("<")
+    ]
+    if isinstance(error, SyntaxError):
+        frames.append(
+            f"{from_here(error.filename or '')}, line {error.lineno}: {(error.text or '').strip()}"
+        )
+    return "\n  ".join([describe(error), *frames[-_MAX_FRAMES:]])
+
+
+def describe(error: BaseException) -> str:
+    """Return the kind and text of an error as a final message prints it: in our words where it is known."""
+    text = str(error)
+    for pattern, sentence in _PATTERNS:
+        if pattern.search(text):
+            return sentence
+    frames = traceback.extract_tb(error.__traceback__)
+    is_lightning = frames and _OF_LIGHTNING & set(Path(frames[-1].filename).parts)
+    return f"{type(error).__name__}: {without_arguments(text) if is_lightning else text}"
+
+
+def without_arguments(text: str) -> str:
+    """Return a message of Lightning's that names settings, and no argument that a config lacks."""
+    sentences = _SENTENCE_START.split(text.strip())
+    kept = [one for one in sentences if not _ARGUMENT.search(one)]
+    plain = _CALL.sub(r"\1", "".join(kept).strip() or "Lightning refuses this training")
+    renamed = _RENAMED.sub(lambda found: SETTINGS[found[1]], plain)
+    if len(kept) == len(sentences):
+        return renamed
+    return f"{renamed} (the log has Lightning's own advice, for a Trainer, which Shardline makes)"

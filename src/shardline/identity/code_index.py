@@ -1,0 +1,288 @@
+"""The modules of a project, each found as Python finds it and parsed once.
+
+Nothing is imported, so this is cheap enough for the Snakefile and safe for code whose import is slow
+or has side effects. Imports of names that only running the code would tell cannot be seen;
+docs/identity.md lists the remedies.
+"""
+
+import ast
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from shardline.core.errors import ConfigError
+from shardline.identity.literals import Literals
+from shardline.identity.module_imports import Module, parse_module
+from shardline.identity.module_search import (
+    LIBRARY,
+    OURS,
+    Found,
+    find_in,
+    holds_own_code,
+    portions_of,
+)
+from shardline.identity.outline import Outline, compiled_outline, outline_of
+
+_LONGEST_NAME = 200  # of a module; a text that is longer is none
+
+Folders = tuple[Path, ...]
+Parsed = TypeVar("Parsed")
+Closure = tuple[frozenset[str], frozenset[str]]
+
+
+@dataclass
+class CodeIndex:
+    """Finds modules below the import roots, each parsed once.
+
+    Attributes:
+        roots: folders that are searched for a module, in import order.
+        main: the script that Python would run as `__main__`, if that is what is digested.
+        workdir: the folder that the code runs in; by default the first root.
+    """
+
+    roots: Sequence[Path]
+    main: Path | None = None
+    workdir: Path | None = None
+    _found: dict[tuple[Folders, str], Found | None] = field(default_factory=dict)
+    _modules: dict[tuple[Path, str], Module] = field(default_factory=dict)
+    _closures: dict[frozenset[str], Closure] = field(default_factory=dict)
+    _outlines: dict[tuple[Path, str, bool], Outline] = field(default_factory=dict)
+
+    def find(self, name: str) -> Path | None:
+        """Return the file of a dotted module name, or None if it is not project code."""
+        found = self.locate(tuple(self.roots), name)
+        return found.file if found else None
+
+    def module(self, name: str) -> Module:
+        """Return a project module, parsed.
+
+        Raises:
+            ConfigError: the file cannot be read or is not valid Python; the
+                message names file and line.
+        """
+        return self._module(self._own(name), name)
+
+    def names(self, name: str) -> set[str]:
+        """Return the names that a project module binds; `*` where it may have more.
+
+        Raises:
+            ConfigError: as `module`.
+        """
+        outline = self.outline(self._own(name), name, is_main=False)
+        is_open = outline.binary or "__getattr__" in outline.symbols or self.module(name).stars
+        return ({*outline.symbols} | ({"*"} if is_open else set())) - {"__doc__"}
+
+    def _own(self, name: str) -> Path:
+        path = self.find(name)
+        assert path is not None, f"{name} is not project code"
+        return path
+
+    def closure(self, *entries: str) -> Closure:
+        """Find every project module that the entry modules import, directly or not.
+
+        Folders that these modules add to `sys.path` are searched as well, and later import roots
+        by themselves, since an earlier one may be taken out. Which of two modules of one name
+        Python takes then depends on when it asks, so both count.
+
+        Args:
+            entries: dotted module names; those that are not project code count
+                as third-party imports.
+
+        Returns:
+            Dotted names of the modules, and the top-level names of the third-party
+            packages that these modules import.
+        """
+        key = frozenset(entries)
+        if key not in self._closures:
+            searched: list[Folders] = [tuple(self.roots)]
+            alone: Folders = ()
+            while True:
+                self._closures[key], added, later = self._closure(key, searched, alone)
+                new = [(folder,) for folder in added if (folder,) not in searched]
+                if not new and later == alone:
+                    break
+                searched, alone = [*searched, *new], later
+        return self._closures[key]
+
+    def outline(self, path: Path, name: str, *, is_main: bool) -> Outline:
+        """Return a module as its definitions and statements.
+
+        Args:
+            path: its file.
+            name: its dotted name.
+            is_main: whether it may run as `__main__`.
+        """
+        key = (path, name, is_main)
+        if key not in self._outlines:
+            self._outlines[key] = _parsed(path, lambda text: self._outline(text, *key))
+        return self._outlines[key]
+
+    def _outline(self, content: bytes, path: Path, name: str, is_main: bool) -> Outline:
+        if path.suffix != ".py":
+            return compiled_outline(content, name)
+        return outline_of(
+            content,
+            name,
+            is_package=path.name == "__init__.py",
+            is_main=is_main,
+            is_own=lambda top: self.find(top) is not None,
+        )
+
+    def folders_added_by(self, path: Path, name: str) -> Folders:
+        """Return the folders that a module adds to `sys.path`."""
+        if not self.edits_sys_path(path, name):
+            return ()
+        return tuple(self._added_roots(self._module(path, name), path))
+
+    def edits_sys_path(self, path: Path, name: str) -> bool:
+        """Return whether a module, which was outlined, changes `sys.path` in any way."""
+        source = self._outlines.get((path, name, False)) or self._outlines[path, name, True]
+        if not any("path" in line or "addsitedir" in line for line in source.source):
+            return False
+        return self._module(path, name).edits_sys_path
+
+    def _closure(
+        self, entries: frozenset[str], searched: list[Folders], alone: Folders
+    ) -> tuple[Closure, Folders, Folders]:
+        """Return the closure with these folders searched, and what has to be searched as well.
+
+        Returns:
+            The closure, the folders that it adds, and the roots to search by themselves.
+        """
+        edits_sys_path = False
+        added: dict[Path, None] = {}
+        own: set[str] = set()
+        seen: set[str] = set()
+        pending = list(entries)
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            pending.extend(with_parents(name))
+            # `from package import name` is looked up as package.name, which may be no module
+            for file in self.files_of(name, searched, alone).values():
+                module = self._module(file, name)
+                own.add(name)
+                edits_sys_path |= module.edits_sys_path
+                pending.extend(module.imports)
+                pending.extend(self._exported(module, searched, alone))
+                added.update(dict.fromkeys(self._added_roots(module, file)))
+        third_party = _tops(seen) - _tops(own) - sys.stdlib_module_names
+        closure = frozenset(own), frozenset(filter(str.isidentifier, third_party))
+        later = tuple(self.roots[1:]) if alone or edits_sys_path else ()
+        return closure, tuple(added), later
+
+    def _exported(self, module: Module, searched: list[Folders], alone: Folders) -> Iterator[str]:
+        """Yield the submodules that `from package import *` may import: what `__all__` lists."""
+        for package in sorted(module.stars):
+            for file in self.files_of(package, searched, alone).values():
+                exports = sorted(self._module(file, package).exports)
+                yield from (f"{package}.{name}" for name in exports)
+
+    def locate(self, folders: Folders, name: str) -> Found | None:
+        """Return what a dotted name is, where these folders are searched for its first part."""
+        if name == "__main__" and self.main:
+            return Found(self.main, ())
+        if (folders, name) not in self._found:
+            parent, _, leaf = name.rpartition(".")
+            if not leaf or os.sep in leaf or len(leaf) > _LONGEST_NAME:
+                found = None
+            elif parent:
+                within = self._folders_of(folders, parent)
+                found = find_in(within, leaf, top=False)
+            else:
+                # wherever Shardline is installed, it is ours and counts by file
+                found = find_in((LIBRARY,) if name in OURS else folders, name, top=True)
+            self._found[folders, name] = found
+        return self._found[folders, name]
+
+    def files_of(
+        self, name: str, searched: Sequence[Folders], alone: Folders = ()
+    ) -> dict[int, Path]:
+        """Return the files of a dotted name by the number of the list of folders that has it.
+
+        Args:
+            name: of the module.
+            searched: lists of folders; each has its own file, also if another has the same.
+            alone: folders that are searched one by one behind these, for other files.
+        """
+        found: dict[int, Path] = {}
+        for number, folders in enumerate([*searched, *((folder,) for folder in alone)]):
+            file = place.file if (place := self.locate(folders, name)) else None
+            if file and (number < len(searched) or file not in found.values()):
+                found[number] = file
+        return found
+
+    def _folders_of(self, folders: Folders, package: str) -> Folders:
+        """Return a package's `__path__`."""
+        found = self.locate(folders, package)
+        if not found or not found.file or not found.folders:
+            return found.folders if found else ()
+        module = self._module(found.file, package)
+        if module.own_path is None:
+            return found.folders
+        named = [self._evaluated([one], module, found.file) for one in module.own_path]
+        if not all(named):  # by `pkgutil.extend_path`, or in a way that cannot be seen
+            parent, _, leaf = package.rpartition(".")
+            around = self._folders_of(folders, parent) if parent else folders
+            named.append(portions_of(around, leaf))
+        return tuple(dict.fromkeys((*found.folders, *itertools.chain(*named))))
+
+    def _added_roots(self, module: Module, file: Path) -> Iterator[Path]:
+        roots = {Path(root).resolve() for root in self.roots} if module.sys_path else set()
+        for folder in self._evaluated(module.sys_path, module, file):
+            path = folder.resolve()
+            if holds_own_code(path) and path not in roots:
+                yield path
+
+    def _evaluated(self, expressions: Sequence[ast.expr], module: Module, file: Path) -> Folders:
+        """Return the folders that some expressions name in a module."""
+        workdir = self.workdir or next(iter(self.roots), None)
+        if not expressions or not workdir:
+            return ()
+        known = {"__file__": str(file), ".": str(workdir)}
+        literals = Literals(bindings=module.bindings, known=known)
+        # texts of other kinds are among them; what is no folder adds no module
+        texts = dict.fromkeys(
+            t for one in expressions for t in literals.texts(one) if "\0" not in t
+        )
+        return tuple(workdir / text for text in texts)
+
+    def _module(self, path: Path, name: str) -> Module:
+        if (path, name) not in self._modules:
+            self._modules[path, name] = _parsed(path, lambda text: _module_of(text, path, name))
+        return self._modules[path, name]
+
+
+def with_parents(name: str) -> list[str]:
+    """Return the packages that a dotted name lies in, the outermost first, and the name."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _tops(names: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
+
+
+def _module_of(content: bytes, path: Path, name: str) -> Module:
+    if path.suffix != ".py":
+        return Module()
+    return parse_module(content, name, is_package=path.name == "__init__.py")
+
+
+def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        found, line = f"cannot be read ({error.strerror})", ""
+    except (SyntaxError, ValueError, RecursionError) as error:
+        found = f"not valid Python ({getattr(error, 'msg', error)})"
+        line = f", line {getattr(error, 'lineno', None) or 1}"
+    raise ConfigError(
+        f"{path}{line}: {found}; fix it before the pipeline can tell what it would change"
+    )

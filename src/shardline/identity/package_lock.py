@@ -1,0 +1,289 @@
+"""Locks: what each line pins, and the packages behind what a stage's code imports.
+
+A stage's environment is the Python version and the locked packages that its code imports, with all
+that those need. So a newer linter or chart library retrains nothing, and a newer torch retrains
+everything. pip's own rules join and strip lines, `packaging` reads the requirements in them.
+"""
+
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from shardline.core.errors import ConfigError
+
+_COMMENT = re.compile(r"(^|\s+)#.*$")  # as pip has it: the fragment of a URL is none
+_OPTIONS = re.compile(r"\s+(?=--)")
+_HASH = re.compile(r"--hash[= ](?P<name>sha(256|384|512)):(?P<digest>[0-9a-f]+)")
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_WRITE = "write the lock with pip-compile or `uv pip compile`"
+# Where packages come from does not determine which they are.
+_WHERE = {
+    "-f", "-i", "--extra-index-url", "--find-links", "--index-url", "--no-binary", "--no-index",
+    "--only-binary", "--pre", "--prefer-binary", "--require-hashes", "--trusted-host", "--use-feature",
+}  # fmt: skip
+_REFUSED = {
+    **dict.fromkeys(
+        ("-e", "--editable"),
+        "an editable package, whose content no lock pins; leave it out (`uv export --no-emit-project`), and name "
+        "your own code in the config, which counts by its meaning",
+    ),
+    **dict.fromkeys(
+        ("-r", "-c", "--requirement", "--constraint"),
+        "another file, expected every package in this one; " + _WRITE,
+    ),
+}
+_TABLES = re.compile(r"^\[\[packages?\]\]", re.MULTILINE)
+_VIA = re.compile(r"^\s+#\s*(via\b)?|#\s*via\b")
+_NAME = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
+# Import names that differ from the package's by more than spelling. Others are
+# found among the installed packages, which takes 0.14 s.
+_DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "lightning_fabric": "pytorch-lightning",
+    "sklearn": "scikit-learn",
+    "vl_convert": "vl-convert-python",
+    "yaml": "pyyaml",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """The pinned packages and who needs them.
+
+    Attributes:
+        versions: version, or `@ URL`, by normalised package name; `1 or 2` where markers choose.
+        needs: the packages that a package needs directly.
+        pins: a package's lines, as `name==version; marker` or `name @ URL ; marker`.
+    """
+
+    versions: dict[str, str]
+    needs: dict[str, frozenset[str]]
+    pins: dict[str, tuple[str, ...]]
+
+    def environment(self, imports: Iterable[str]) -> dict[str, object]:
+        """Return the environment of code that imports these top-level names."""
+        packages: dict[str, str] = {}
+        pending = [package for name in imports for package in self._packages(name)]
+        while pending:
+            name = pending.pop()
+            if name not in packages:
+                packages[name] = self.versions.get(name) or _unlocked_version(name)
+                pending.extend(self.needs.get(name, ()))
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return {"python": python, "packages": dict(sorted(packages.items()))}
+
+    def requirements(self, packages: Iterable[str]) -> list[str]:
+        """Return the lines of the lock that pin these packages; of those that are not in it, none."""
+        return [pin for name in packages for pin in self.pins.get(name, ())]
+
+    def _packages(self, import_name: str) -> set[str]:
+        name = normalize(_DISTRIBUTIONS.get(import_name, import_name))
+        if name in self.versions:
+            return {name}
+        # several packages may share one name, as all of azure.* do
+        return {normalize(package) for package in _distributions().get(import_name, [import_name])}
+
+
+def load_lock(
+    path: Path, shown: str | None = None, *, setting: str = "lock", is_whole: bool = False
+) -> Lock:
+    """Read a lock that pip-compile (or `uv pip compile`) wrote, with its `# via` notes.
+
+    Args:
+        path: of the lock.
+        shown: the path as the user wrote it, for messages.
+        setting: what names the lock, likewise.
+        is_whole: every package counts, so that notes may be missing.
+
+    Raises:
+        ConfigError: the file cannot be read, pins nothing, has no such notes, or has a line that
+            pins no package.
+    """
+    shown = f"{setting}={path if shown is None else shown}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        found = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError(
+            f"{shown}: cannot be read ({found}); check the path, or write it with pip-compile"
+        ) from None
+    if _TABLES.search(text):  # pylock.toml of uv and pip leaves out who needs a package
+        raise ConfigError(
+            f"{shown}: a TOML lock, expected a requirements file with `# via` notes; write one with "
+            "`uv export --format requirements.txt`, `uv pip compile` or pip-compile"
+        )
+    versions: dict[str, str] = {}
+    needs: dict[str, set[str]] = {}
+    pins: dict[str, list[str]] = {}
+    for line in _lines_of(text, shown):
+        name, version = normalize(line.requirement.name), pinned(line.requirement)
+        pins.setdefault(name, []).append(line.text)
+        versions[name] = f"{versions[name]} or {version}" if name in versions else version
+        for other in filter(None, map(_NAME.match, line.needed_by)):
+            needs.setdefault(normalize(other["name"]), set()).add(name)
+    if not versions:
+        raise ConfigError(f"{shown}: no line like `package==1.2.3`; write it with pip-compile")
+    if not is_whole and not re.search(r"#\s*via\b", text):
+        raise ConfigError(
+            f"{shown}: no `# via` notes, so what a package needs is not known; "
+            "write it with pip-compile or `uv pip compile`"
+        )
+    return Lock(
+        versions=versions,
+        needs={key: frozenset(names) for key, names in needs.items()},
+        pins={key: tuple(lines) for key, lines in pins.items()},
+    )
+
+
+def normalize(name: str) -> str:
+    """Return a package name in the one spelling that PEP 503 gives it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One package that a lock pins.
+
+    Attributes:
+        requirement: with its hashes in the URL, where it has one, and that without user, password and query.
+        text: the requirement as the lock has it, with such a URL.
+        needed_by: what the notes (`# via`) below it say.
+    """
+
+    requirement: Requirement
+    text: str
+    needed_by: list[str]
+
+
+def _lines_of(text: str, where: str) -> Iterator[Line]:
+    """Read the lines of a lock, in order.
+
+    Args:
+        where: begins the messages.
+
+    Raises:
+        ConfigError: a line pins nothing; names its number and what to do.
+    """
+    current: Line | None = None
+    begun, parts = 0, []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        begun = begun or number
+        content = _COMMENT.sub("", line).strip()
+        parts.append(content.removesuffix("\\").strip())
+        if not content.endswith("\\"):
+            entry = " ".join(filter(None, parts))
+            if entry and (found := _parse(entry, f"{where}, line {begun}: ")):
+                if current:
+                    yield current
+                current = found
+            begun, parts = 0, []
+        if current and (note := _VIA.search(line)):
+            current.needed_by.extend(line[note.end() :].split(","))
+    if current:
+        yield current
+
+
+def _parse(entry: str, where: str) -> Line | None:
+    """Return what an entry pins; None if it names where packages come from."""
+    option = re.split(r"[\s=]", entry, maxsplit=1)[0]
+    if option in _WHERE:
+        return None
+    shown = without_user(entry)
+    if option in _REFUSED:
+        raise ConfigError(f"{where}{shown} asks for {_REFUSED[option]}")
+    text, *options = _OPTIONS.split(entry)
+    try:
+        requirement = Requirement(text)
+        hashes = [_hash(option) for option in options]
+        given = requirement.url or ""
+        if given:
+            requirement.url = _pinned_url(given, hashes)
+            text = text.replace(given, requirement.url)
+        else:
+            _check_version(requirement)
+    except InvalidRequirement:
+        problem = f"is no requirement, expected `name==version` or `name @ URL`; {_WRITE}"
+        raise ConfigError(f"{where}{shown} {problem}") from None
+    except ValueError as error:
+        raise ConfigError(f"{where}{shown} {error}") from None
+    return Line(requirement=requirement, text=text, needed_by=[])
+
+
+def without_user(text: str) -> str:
+    """Return a text without the users, passwords and queries of its URLs, which may be secret."""
+    return re.sub(r"(?<=://)[^/\s]*@(?=[^/\s]*)|\?[^\s#]*", "", text)
+
+
+def _hash(option: str) -> str:
+    match = _HASH.fullmatch(option.strip())
+    if not match:
+        raise ValueError(f"has the option {option}, expected --hash=sha256:... alone; {_WRITE}")
+    return f"{match['name']}={match['digest']}"
+
+
+def _check_version(requirement: Requirement) -> None:
+    operators = [one.operator for one in requirement.specifier]
+    if operators not in (["=="], ["==="]) or "*" in str(requirement.specifier):
+        raise ValueError(f"pins no version, expected one as `name==1.2.3`; {_WRITE}")
+
+
+def _pinned_url(url: str, hashes: list[str]) -> str:
+    """Return a URL that pins its content, in one spelling.
+
+    Raises:
+        ValueError: the URL pins no content.
+    """
+    parts = urlsplit(url)
+    known = [f"{key}={value}" for key, value in parse_qsl(parts.fragment) if key != "egg"]
+    fragment = sorted({*known, *hashes})
+    is_hashed = any(item.startswith("sha") for item in fragment)
+    if parts.scheme.startswith("git+"):
+        if not _COMMIT.fullmatch(parts.path.rpartition("@")[2]):
+            raise ValueError(
+                "names no commit, expected its 40 hex digits behind an @, as branches and tags move; write them there"
+            )
+    elif parts.scheme in ("http", "https", "file"):
+        is_named = parts.scheme != "file" and parts.path.endswith(".whl") and not parts.query
+        if not (is_named or is_hashed):
+            raise ValueError(
+                "has no digest, expected one as this URL may have another content tomorrow; add #sha256=... to it"
+            )
+    else:
+        raise ValueError(
+            "is of an unknown kind, expected git+https://...@COMMIT, or the URL of a wheel or source archive; use one"
+        )
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", "&".join(fragment)))
+
+
+def pinned(requirement: Requirement) -> str:
+    """Return what a line pins a package to, as identities hold it: a version, or `@ URL`.
+
+    Of a file on this machine, its name and digest.
+    """
+    if requirement.url is None:
+        return str(requirement.specifier).removeprefix("==")
+    if requirement.url.startswith("file:"):
+        return f"@ {requirement.url.rpartition('/')[2]}"
+    return f"@ {requirement.url}"
+
+
+@cache
+def _distributions() -> dict[str, list[str]]:
+    return dict(importlib.metadata.packages_distributions())
+
+
+@cache
+def _unlocked_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name) + " (not in the lock)"
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,245 @@
+"""What the rules ask about a job, by its wildcards: inputs, parameters, threads, resources.
+
+Snakemake compares the values of params functions with those of an earlier job, unless they take `output` as well:
+those of names and of plans do, so that neither makes anything stale.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from shardline.config.job_plan import GivenPlan
+from shardline.config.names import titles_of
+from shardline.config.plans import DatasetPlan, RunPlan
+from shardline.config.project import Project
+from shardline.config.scripts import is_script
+from shardline.environments.specs import existing_pin_file
+from shardline.launch.request import (
+    REQUESTED,
+    evaluation_requested,
+    prediction_requested,
+    requested,
+    threads_of,
+)
+from shardline.pipeline.hooks import workflow_errors
+from shardline.pipeline.snakemake_speedups import keep_signatures, with_signature
+from shardline.pipeline.storage import Storage, logs_of
+
+Asked = Mapping[str, Mapping[str, int | str]]  # resources by run
+
+
+class Jobs:
+    """The jobs of a project.
+
+    Args:
+        storage: where declared files are, if not on this disk.
+        is_main: whether this is the user's own process, and not that of a job.
+        cores: of this machine's Snakemake; None where jobs go elsewhere.
+    """
+
+    def __init__(
+        self, project: Project, storage: Storage | None, *, is_main: bool, cores: int | None
+    ) -> None:
+        self.project, self.storage = project, storage
+        self.declared = project.layout.name_of
+        paths = project.layout.declared
+        # where the store is differs between machines, so a storage has the lists of parts elsewhere
+        self.parts = str(paths.folder_of("dataset") if storage else paths.all_shards)
+        self.exists = storage.exists if storage else Path.exists
+        self._is_main, self._cores = is_main, cores
+        self._titles, self._measured = titles_of(project), project.measured
+        runs, runtime = project.runs.items(), project.runtime
+        # an evaluation or a prediction asks for what its run asked, where the run's own ranks do it
+        self._asked = {key: requested(run.settings, runtime) for key, run in runs}
+        self._evaluated = {key: evaluation_requested(run, runtime) for key, run in runs}
+        self._predicted = {
+            one.spec.run: prediction_requested(one, runtime) for one in project.predictions.values()
+        }
+        self.training = _resources(self._asked)
+        self.evaluating = _resources(self._evaluated)
+        self.predicting = _resources(self._predicted)
+        keep_signatures(self)
+
+    # --- inputs ---------------------------------------------------------------------------------
+
+    def of_all(self, files: Iterable[Path]) -> list[str]:
+        """Return files as Snakemake declares them."""
+        return [*map(self.declared, files)]
+
+    def files_of_runs(self, name: str) -> list[str]:
+        """Return a file of every run."""
+        return self.of_all(run.folder / name for run in self.project.runs.values())
+
+    def _unless_sealed(self, output: Path, inputs: Any) -> Any:
+        """Return what a job asks for: nothing, where its sealed output is there.
+
+        `ancient()` alone would make it again, and delete that output, when an input of it has to be
+        made again. A job that runs all the same, since it was forced, needs its inputs out of the storage.
+        """
+        is_forced = self.storage and not self._is_main
+        return inputs if is_forced or not self.exists(output) else []
+
+    def share(self, cache: Any) -> None:
+        """Tell Snakemake at once which files a storage has; it asks for each otherwise."""
+        if self.storage and self._is_main:
+            parts = chain.from_iterable(map(self._lists_of_parts, self.project.built.values()))
+            self.storage.share(cache, [*map(Path, parts), *logs_of(self.project)])
+
+    def parts_of_dataset(self, wildcards: Any) -> Any:
+        """Return the lists of shards that a manifest is made from."""
+        dataset = self.project.built[wildcards.dataset]
+        return self._unless_sealed(dataset.manifest, self._lists_of_parts(dataset))
+
+    def _lists_of_parts(self, dataset: DatasetPlan) -> list[str]:
+        return [f"{self.parts}/{dataset.id}/parts/{part}.json" for part in dataset.parts]
+
+    def script_environments_of_dataset(self, wildcards: Any) -> Any:
+        """Return the environments of scripts that will be trained on a dataset."""
+        dataset = self.project.built[wildcards.dataset]
+        files = dict.fromkeys(
+            self.declared(run.environment_file)
+            for run in self.project.runs.values()
+            if run.environment_file
+            and not self.exists(run.model)
+            and any(part.dataset.id == dataset.id for part in run.parts)
+        )
+        return self._unless_sealed(dataset.manifest, [*files])
+
+    def manifest_read_as(self, wildcards: Any) -> Any:
+        """Return the manifest of the dataset by whose source files are read that a prediction is about."""
+        dataset = self.project.built[wildcards.dataset]
+        model = dataset.read_as
+        return self._unless_sealed(dataset.manifest, self.declared(model.manifest)) if model else []
+
+    def manifest_of_asset(self, wildcards: Any) -> Any:
+        """Return the manifest of a dataset that is registered."""
+        dataset = self.project.datasets[wildcards.dataset]
+        return self._unless_sealed(dataset.asset, self.declared(dataset.manifest))
+
+    def report(self, wildcards: Any) -> str:
+        """Return the report over all runs."""
+        return self.declared(self.project.report)
+
+    def manifests_of_report(self, wildcards: Any) -> list[str]:
+        """Return the manifests that the report tells the lineage from."""
+        return self.of_all(self.project.manifests_of_report(self.exists))
+
+    def provenances_of_report(self, wildcards: Any) -> list[str]:
+        """Return the provenances of these datasets."""
+        return self.of_all(self.project.provenances_of_report(self.exists))
+
+    def of_run(self, find: Callable[[RunPlan], Iterable[Path | None]]) -> Any:
+        """Return what gives some files that a training or an evaluation reads."""
+
+        def ask(wildcards: Any) -> Any:
+            run = self._run(wildcards)
+            output = run.evaluation if wildcards.get("evaluation") else run.model
+            names = self.of_all(filter(None, find(run)))
+            return self._unless_sealed(output, names[0] if len(names) == 1 else names)
+
+        return with_signature(ask)
+
+    def of_prediction(self, find: Callable[[Any], Iterable[Path]]) -> Any:
+        """Return what gives some files that a prediction reads."""
+
+        def ask(wildcards: Any) -> Any:
+            one = self.project.predictions[wildcards.prediction]
+            names = self.of_all(find(one))
+            return self._unless_sealed(one.file, names[0] if len(names) == 1 else names)
+
+        return with_signature(ask)
+
+    def _run(self, wildcards: Any) -> RunPlan:
+        return self.project.runs[self._key(wildcards)]
+
+    def _key(self, wildcards: Any) -> str:
+        """Return the key of a run: one training may have several evaluations, each of which is a run of its own."""
+        key = f"{wildcards.run}/{wildcards.get('evaluation')}"
+        return key if key in self.project.runs else str(wildcards.run)
+
+    def pins_of_env(self, wildcards: Any) -> str:
+        """Return the pin file of a stage's conda environment."""
+        with workflow_errors():
+            return str(existing_pin_file(self.project, wildcards.env))
+
+    def lock_of_environment(self, wildcards: Any) -> Any:
+        """Return the lock of a script's environment; an image has none."""
+        file = self.project.built_environments[wildcards.environment].file
+        return str(file) if file else []
+
+    # --- parameters -----------------------------------------------------------------------------
+
+    def title(self, wildcards: Any, output: Any) -> str:
+        """Return what messages call a job, by its first wildcard: a run or a dataset."""
+        return self._titles.get(str(wildcards[0]), str(wildcards[0]))
+
+    def title_of_environment(self, wildcards: Any, output: Any) -> str:
+        """Return the names of the runs that have an environment."""
+        return ", ".join(run.name for run in self._runs_in(wildcards.environment).values())
+
+    def title_of_prediction(self, wildcards: Any, output: Any) -> str:
+        """Return what messages call a prediction."""
+        return self.project.predictions[wildcards.prediction].title
+
+    def plan(self, wildcards: Any, output: Any) -> GivenPlan:
+        """Return what a job is given of the project, see `job_plan.GivenPlan`."""
+        part: dict[str, Collection[str]] = {}
+        for kind in ("prediction", "dataset"):
+            if identity := wildcards.get(kind):
+                part[f"{kind}s"] = [identity]
+        if wildcards.get("run"):
+            part["runs"] = [self._key(wildcards)]
+        elif address := wildcards.get("environment"):
+            part["runs"] = self._runs_in(address)
+        return GivenPlan(self.project.part(**part))
+
+    def _runs_in(self, address: str) -> dict[str, RunPlan]:
+        return {
+            key: run
+            for key, run in self.project.runs.items()
+            if run.environment and run.environment.address == address
+        }
+
+    def labels(self, file: str) -> Callable[[Any], dict[str, str]]:
+        """Return what gives a run's labels in Snakemake's own report."""
+        return lambda wildcards: {"run": self._titles[wildcards.run], "file": file}
+
+    # --- threads and resources ------------------------------------------------------------------
+
+    def threads(self, wildcards: Any) -> int:
+        """Return the threads of the job that trains a run."""
+        return threads_of(
+            self.project.runs[wildcards.run].settings,
+            self.project.runtime,
+            cores=self._cores,
+            is_alone=wildcards.run in self._measured,
+        )
+
+    def threads_of_evaluation(self, wildcards: Any) -> int:
+        """Return the threads of the job that evaluates a run."""
+        return self._run(wildcards).settings.devices if self._evaluated[wildcards.run] else 1
+
+    def threads_of_prediction(self, wildcards: Any) -> int:
+        """Return the threads of the job that predicts."""
+        return self._run(wildcards).settings.devices if self._predicted[wildcards.run] else 1
+
+
+def _resources(asked: Asked) -> dict[str, Any]:
+    """Return what a scheduler gives to a run's job, by resource; None leaves one unset.
+
+    A function is called for each job, so what is the same for all runs is no function.
+    """
+    return {name: _resource(name, asked) for name in REQUESTED}
+
+
+def _resource(name: str, asked: Asked) -> Any:
+    values = {one.get(name) for one in asked.values()}
+    if len(values) <= 1:
+        return values.pop() if values else None
+    return with_signature(lambda wildcards: asked[wildcards.run].get(name))
+
+
+def has_scripts(project: Project) -> bool:
+    """Return whether a run is a training script's."""
+    return any(is_script(run.model_class) for run in project.runs.values())

@@ -1,0 +1,308 @@
+"""One run as the report shows it, from its sealed files."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from shardline.config.defaults import default_settings
+from shardline.config.model_warnings import read_warnings
+from shardline.core.canonical import digest
+from shardline.core.errors import DataError
+from shardline.core.files import read_object
+from shardline.core.intervals import but_seed
+from shardline.core.nested import flatten
+from shardline.core.redaction import mask_values
+from shardline.records.acceptances import Accepted
+from shardline.records.attempts import Attempt
+from shardline.records.base import encode
+from shardline.records.reports import (
+    Curve,
+    ReportedDataset,
+    ReportedHeadline,
+    ReportedRun,
+    ReportedTraining,
+    interval_of_accuracy,
+)
+from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
+from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
+from shardline.report.charts.series import epoch_ends, thin
+from shardline.report.confusion import view_confusion
+from shardline.report.environment import describe_environment
+from shardline.report.sealed import REMEDY, RunFiles, TableEntry, read, read_curves, sha256_of
+
+_RECORDED = ("id", "started", "ended", "host", "agent", "image", "num_cpus", "memory_bytes")
+
+
+def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, Any]]:
+    """Return a run, and the packages that its training had.
+
+    Raises:
+        DataError: a file is missing, malformed or of another run; names file and remedy.
+    """
+    spec = read(files.run, ResolvedRun)
+    identity = mask_values(read_object(files.identity, remedy=REMEDY))
+    evaluation, provenance = (
+        read(files.evaluation, EvaluationResult),
+        read(files.provenance, TrainingProvenance),
+    )
+    for path, of in ((files.evaluation, evaluation.run), (files.provenance, provenance.run)):
+        is_own = path == files.evaluation or not files.accepted
+        if is_own and of not in ("", spec.run):
+            raise DataError(
+                f"{path} is of run {of!r}, but {files.run} is of run {spec.run!r}; expected files of one run: run "
+                "`snakemake` again"
+            )
+    accepted = read(files.accepted, Accepted) if files.accepted else None
+    curves, asked = read_curves(files.metrics), files.asked
+    settings = flatten(spec.settings, by_name=True)
+    made = _actions(spec, provenance, evaluation, files.evaluation.stem, accepted)
+    trained, evaluated = made["train"]["id"], made["evaluate"]["id"]
+    headline = _headline(evaluation, evaluated)
+    training = _training(provenance, spec, curves, trained)
+    sealed_step = _sealed_step(curves, settings.get("checkpoint.monitor"), provenance)
+    warnings = read_warnings(files.metrics, encode(provenance), encode(evaluation))
+    run = ReportedRun(
+        id=asked.key,
+        training_id=spec.run,
+        name=", ".join(asked.names),
+        names=list(asked.names),
+        notes=dict(asked.notes),
+        tags=list(asked.tags),
+        identity=spec.identity,
+        dataset=", ".join(spec.mix),
+        trained_on=_datasets(spec, provenance, asked),
+        dataset_names=list(asked.dataset_names),
+        model=spec.model or None,
+        accepted=_accepted(accepted) if accepted else None,
+        settings=settings,
+        changed=changed_settings(settings),
+        varied=sorted(asked.varied),
+        varied_values=dict(asked.varied),
+        in_table=asked.in_table,
+        all_but_seed=digest(but_seed(identity, evaluation.identity)),
+        versions=identity.get("versions", {}),
+        definitions=identity.get("code", {}),
+        warnings=[
+            {**asdict(one), "action": evaluated if one.kind == "constant" else trained}
+            for one in warnings
+        ],
+        headline=headline,
+        metrics={**evaluation.metrics, "action": evaluated},
+        held_out_task=evaluation.task,
+        known_value=evaluation.reference or None,
+        calibration=_measured({"ece": (evaluation.calibration or {}).get("ece")}, evaluated),
+        reliability=evaluation.calibration or None,
+        residuals=evaluation.residuals or None,
+        confusion=_confusion(evaluation, files.evaluation),
+        samples=evaluation.samples or None,
+        best_validation=_measured(_best_validation(headline, curves, sealed_step), trained),
+        training=training,
+        throughput=_measured(provenance.throughput, trained),
+        goodput=_measured(provenance.goodput, trained),
+        resources=_measured(provenance.resources, trained),
+        packs=_measured(encode(provenance.packs), trained) if provenance.packs else UNSET,
+        curves={name: thin(curve, MAX_POINTS_PER_CURVE) for name, curve in curves.items()},
+        epoch_ends=epoch_ends(curves),
+        code=encode(provenance.git) if provenance.git else None,
+        environment=describe_environment(spec, provenance),
+        software=provenance.software,
+        tracking=provenance.tracking,
+        manifest_sha256=provenance.manifest_sha256 or None,
+        files={**provenance.files, **_digests(files)},
+        made=made,
+    )
+    return run, provenance.environment.packages or {}
+
+
+def _actions(
+    spec: ResolvedRun, provenance: TrainingProvenance, evaluation: EvaluationResult, evaluation_id: str,
+    accepted: Accepted | None,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Return each action by rule: its id, and when and where it ran as far as that is recorded."""
+    trained = (provenance.run if accepted else "") or spec.run
+    own = {key: getattr(provenance, key) for key in ("started", "ended", "host")}
+    recorded = {
+        f"{'accept' if accepted else 'resolve_run'}/{spec.run}": spec.action,
+        f"train/{trained}": provenance.action or own,
+        f"evaluate/{spec.run}/{evaluation_id}": evaluation.action,
+    }
+    return {
+        rule: {"id": action} | summary_of(record or None)
+        for rule, (action, record) in zip(
+            ("resolve_run", "train", "evaluate"), recorded.items(), strict=True
+        )
+    }
+
+
+def summary_of(action: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the report tells of an action's record."""
+    return {key: action[key] for key in _RECORDED if action and action.get(key) is not None}
+
+
+def _headline(evaluation: EvaluationResult, action: str) -> ReportedHeadline:
+    headline = evaluation.headline
+    found = ReportedHeadline(
+        metric=headline.metric,
+        mode="min" if headline.mode == "min" else "max",
+        split=evaluation.split,
+        value=headline.value,
+        num_samples=evaluation.num_samples,
+        measured_by="script" if evaluation.measured_by == "script" else "evaluate",
+        is_logged_by_model=evaluation.measured_by == "model",
+        action=action,
+    )
+    if headline.interval:
+        low, high = headline.interval
+        method = headline.interval_method or "wilson"
+        return structs.replace(found, interval=(low, high), interval_method=method)
+    interval = None if headline.value is None else interval_of_accuracy(found, headline.value)
+    return structs.replace(found, interval=interval, interval_method="wilson" if interval else None)
+
+
+def _training(
+    provenance: TrainingProvenance, spec: ResolvedRun, curves: Mapping[str, Curve], action: str
+) -> ReportedTraining:
+    trained, world = provenance.training, provenance.world
+    last = max((curve.steps[-1] for curve in curves.values() if curve.steps), default=None)
+    names = [rank.get("device_name") for rank in world.ranks or []]
+    seed = spec.settings.get("seed") if provenance.seed is UNSET else provenance.seed
+    return ReportedTraining(
+        steps=trained.steps if isinstance(trained.steps, int) else last,
+        epochs=trained.epochs or None,
+        duration_s=provenance.duration_s,
+        attempts=provenance.attempts,
+        attempt_log=list(map(_attempt, provenance.attempt_log or [])) or None,
+        started=provenance.started,
+        ended=provenance.ended,
+        world_size=world.world_size,
+        nodes=world.nodes,
+        launcher=world.launcher,
+        devices=provenance.devices,
+        device_names=list(dict.fromkeys(filter(None, names))),
+        stopped_early=bool(trained.stopped_early),
+        interventions=trained.interventions or [],
+        seed=seed,
+        host=provenance.host,
+        certificate=provenance.certificate,
+        action=action,
+    )
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {**encode(attempt), "duration_s": attempt.duration_s}
+
+
+def _sealed_step(
+    curves: Mapping[str, Curve], monitor: object, provenance: TrainingProvenance
+) -> int | None:
+    """Return the step of the sealed weights: where the monitored metric had its sealed score; None if not known."""
+    curve, sealed = curves.get(str(monitor)), provenance.training.best_score
+    if not isinstance(sealed, int | float) or not (curve and curve.values):
+        return None
+    points = zip(curve.values, curve.steps, strict=True)
+    return min(points, key=lambda at: abs(at[0] - sealed))[1]
+
+
+def _best_validation(
+    headline: ReportedHeadline, curves: Mapping[str, Curve], step: int | None
+) -> dict[str, Any] | None:
+    """Return metric, value and step of the sealed weights' validation: of the headline metric, else of the loss.
+
+    Where their step is not known, as in a training script, the best value and its first step.
+    """
+    own = f"val_{headline.metric.removeprefix('test_').removeprefix('val_')}"
+    for metric, best_of in ((own, max if headline.mode == "max" else min), ("val_loss", min)):
+        curve = curves.get(metric)
+        if curve and curve.values:
+            if step is not None:
+                return {"metric": metric, "value": curve.at(step), "step": step}
+            value = best_of(curve.values)
+            return {
+                "metric": metric,
+                "value": value,
+                "step": curve.steps[curve.values.index(value)],
+            }
+    return None
+
+
+def _measured(values: Mapping[str, Any] | None, action: str) -> dict[str, Any] | None:
+    known = values and any(value is not None for value in values.values())
+    return {**values, "action": action} if values and known else None
+
+
+def _datasets(
+    spec: ResolvedRun, provenance: TrainingProvenance, asked: TableEntry
+) -> list[ReportedDataset]:
+    """Return the datasets of now, with the checksums of the manifests that the training read."""
+    read = {part.id: part.manifest_sha256 for part in provenance.datasets or []}
+    if not read and provenance.manifest_sha256:
+        read = dict.fromkeys(spec.mix, provenance.manifest_sha256)
+    return [
+        ReportedDataset(
+            id=key,
+            name=asked.datasets.get(key, ", ".join(asked.dataset_names)),
+            weight=f"{float(Fraction(weight)):g}",
+            manifest_sha256=read.get(key) or None,
+        )
+        for key, weight in spec.mix.items()
+    ]
+
+
+def _accepted(accepted: Accepted) -> dict[str, Any]:
+    """Return from what, by whom, when and why an earlier result was accepted, and what differs."""
+    action = accepted.action
+    return {
+        "from": accepted.from_.id,
+        "by": action["agent"],
+        "at": action["ended"],
+        "reason": accepted.full_reason,
+        "differs": [cause.text for cause in accepted.differs],
+        "action": action["id"],
+    }
+
+
+def _confusion(evaluation: EvaluationResult, path: Path) -> dict[str, Any] | None:
+    if not evaluation.confusion:
+        return None
+    try:
+        return view_confusion(evaluation.confusion)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise DataError(
+            f"{path} has a malformed confusion ({error}); expected `classes` and as many rows of "
+            f"`counts`, or `mistakes` and `hardest`: {REMEDY}"
+        ) from error
+
+
+def _digests(files: RunFiles) -> dict[str, str]:
+    beside = [files.run, files.identity, files.metrics, files.provenance]
+    beside += [files.accepted] if files.accepted else []
+    found = {path.name: sha256_of(path) for path in beside}
+    return found | {f"evaluations/{files.evaluation.name}": sha256_of(files.evaluation)}
+
+
+_ABSENT = object()
+# `auto` becomes what the machine has, which is nobody's choice
+_RESOLVED = frozenset({"accelerator"})
+
+
+def changed_settings(settings: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose value is not their default, in the order of the settings.
+
+    Args:
+        settings: By dotted key. Keys without a default, such as a model's arguments, count.
+    """
+    known = default_settings()
+    return [
+        key
+        for key, value in settings.items()
+        if known.get(key, _ABSENT) != value and key not in _RESOLVED and not _is_empty(value, key)
+    ]
+
+
+def _is_empty(value: Any, key: str) -> bool:
+    """Return whether a key without a default has nothing, as a table that is empty."""
+    return key not in default_settings() and value in (None, {}, [], "")

@@ -1,0 +1,136 @@
+"""The first rows of a run's datasets, built or not, for the check of its model."""
+
+import resource
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from shardline.config.run_spec import DatasetPlace
+from shardline.config.settings.run import Pack
+from shardline.core.error_texts import short_traceback
+from shardline.core.errors import DataError, ShardlineError
+from shardline.core.files import read_json
+from shardline.core.urls import is_url
+from shardline.data.build import make_source
+from shardline.data.first_rows import (
+    Row,
+    build_first_rows,
+    count_rows,
+    rows_needed,
+    rows_of_dataset,
+    rows_of_source,
+    schema_of,
+)
+from shardline.data.inferred import describe
+from shardline.data.sources import Schema
+from shardline.training.rank_task import CheckedDataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRows:
+    """First rows of a dataset.
+
+    Attributes:
+        num_rows: of the whole, all splits together; None where counting takes long.
+        inferred: see `data.inferred`.
+    """
+
+    rows: list[Row]
+    schema: Schema
+    num_rows: int | None
+    inferred: dict[str, Any]
+
+
+Known = dict[tuple[str, int], FirstRows]
+
+
+class NotReadableError(Exception):
+    """The rows of a dataset are not on this machine yet."""
+
+
+def read_once(dataset: CheckedDataset, pack: Pack | None, known: Known) -> FirstRows:
+    """Return the first rows of a dataset, of its shards or its source.
+
+    Args:
+        known: what has been read, by dataset and number of rows.
+
+    Raises:
+        NotReadableError: the source lies elsewhere, and was not fetched.
+        DataError: the source is wrong; the message names it.
+    """
+    key = (dataset.id, rows_needed(pack))
+    if key not in known:
+        known[key] = _read(dataset, key[1])
+    return known[key]
+
+
+def build_rows(
+    dataset: CheckedDataset, read: FirstRows, pack: Pack | None, folder: Path
+) -> DatasetPlace:
+    """Build a dataset of the first rows."""
+    place = build_first_rows(
+        read.rows,
+        read.schema,
+        folder,
+        name=f"{dataset.name}-{dataset.id}",
+        source=dataset.source_class.rpartition(":")[2],
+        pack=pack,
+    )
+    return structs.replace(place, weight=dataset.weight)
+
+
+def _read(dataset: CheckedDataset, number: int) -> FirstRows:
+    with suppress(ShardlineError):
+        manifest = read_json(dataset.manifest, remedy="")
+        if rows := rows_of_dataset(dataset.manifest, dataset.shards, number):
+            return FirstRows(
+                rows=rows,
+                schema=schema_of(manifest),
+                num_rows=sum(shard["rows"]["train"] for shard in manifest["shards"]),
+                inferred=_recorded(dataset.manifest),
+            )
+    if missing := [path for path in dataset.files if not path.exists()]:
+        raise NotReadableError(f"{missing[0].name} of dataset {dataset.name} is not fetched yet")
+    if is_url(str(dataset.source.get("table", ""))):
+        raise NotReadableError(f"dataset {dataset.name} is a remote table")
+    try:
+        source = make_source(
+            dataset.source_class, dataset.source, num_shards=dataset.num_shards, files=dataset.files
+        )
+        return FirstRows(
+            rows=rows_of_source(source, number),
+            schema=source.schema,
+            num_rows=count_rows(source),
+            inferred=describe(source),
+        )
+    except (ShardlineError, MemoryError):
+        raise
+    except Exception as error:
+        raise DataError(
+            f"dataset {dataset.name}: source {dataset.source_class} fails where its rows are read; correct the "
+            f"source, or the files that it reads: {short_traceback(error)}"
+        ) from error
+
+
+def _recorded(manifest: Path) -> dict[str, Any]:
+    """Return what was inferred when a dataset was sealed."""
+    return dict(read_json(manifest.with_name("provenance.json"), remedy="").get("inferred", {}))
+
+
+def limit_memory(free_bytes: int) -> None:
+    """Let an allocation fail before the machine has no memory left."""
+    with suppress(OSError, ValueError):
+        used = _data_bytes(Path("/proc/self/status").read_text())
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (used + free_bytes, hard))
+
+
+def _data_bytes(status: str) -> int:
+    found: Mapping[str, str] = dict(
+        line.split(":", 1) for line in status.splitlines() if ":" in line
+    )
+    return int(found["VmData"].split()[0]) << 10

@@ -1,0 +1,254 @@
+"""Train a run on one rank, from the preflight check to the sealed results."""
+
+import importlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from msgspec.structs import replace
+
+from shardline.config.resolved import as_plain
+from shardline.config.scripts import is_script
+from shardline.core.digests import file_sha256
+from shardline.core.files import write_bytes, write_json
+from shardline.core.world import World
+from shardline.environments.installed import (
+    differences_of,
+    explain_differences,
+    found_by_rank,
+    machine,
+    observed_of_script,
+)
+from shardline.environments.venv import make_on_node
+from shardline.identity import watch_reads
+from shardline.launch.export import with_hosts
+from shardline.provenance.actions import Action
+from shardline.provenance.certificates import find_certificate
+from shardline.records.base import sealed
+from shardline.records.runs import Training
+from shardline.supervision.attempts import (
+    begin_attempt,
+    read_attempts,
+    record_resumed_step,
+    sealed_again,
+    sealed_log,
+)
+from shardline.tracking.run_links import read_places
+from shardline.training.goodput import Timeline, goodput, kept_seconds, throughput
+from shardline.training.preflight import meet
+from shardline.training.rank_task import FirstSteps, RankTask, Train
+from shardline.training.resources import gather, stepped, used_by_rank
+from shardline.training.script_requests import kept_until
+from shardline_io import heartbeat_memory
+
+_SEALED = ("model.safetensors", "metrics.jsonl")
+# What a training ended with, and what gives its measurements when all else is sealed.
+_Trained = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
+
+
+def train_and_seal(task: RankTask, action: Train, world: World) -> None:
+    """Train as one rank; rank 0 seals the results."""
+    # torch is imported only once what the ranks are given is good
+    from shardline.provenance import record as provenance
+    from shardline.training import script
+
+    timeline = Timeline(time.time())
+    if world.rank == 0:  # the job has begun the attempt, unless ranks were started without one
+        action = replace(action, attempt=action.attempt or begin_attempt(task.work))
+        timeline = Timeline(read_attempts(task.work)[action.attempt - 1].started_s)
+    run, is_strict = task.run, task.runtime.strict_env == "error"
+    is_own = is_script(run.model_class)
+    if is_own and world.rank == 0:
+        script.prepare(task.work)
+    if action.script_environment:
+        action = replace(action, script_python=make_on_node(action.script_environment))
+    interpreter = found_by_rank(run.environment, action.script_python)
+    differences = differences_of(run.environment, interpreter)
+    problem = explain_differences(differences)
+    if problem and not is_strict:
+        print(f"warning: {problem}", flush=True)
+    importlib.import_module("torch")  # its seconds are not the ranks' waiting
+    timeline.switch("rendezvous")
+    heartbeat_memory.mine().tick(0, "rendezvous")
+    preflight = meet(task, world, differences=differences, problem=problem if is_strict else "")
+    timeline.switch("environment")
+    heartbeat_memory.mine().tick(0, "startup")
+    if action.first_steps:
+        _train_first_steps(task, action, action.first_steps, world)
+        return
+    clock = time.monotonic()
+    # as they are before hours have passed
+    sources = provenance.sources() if world.rank == 0 else {}
+    began = Action(id=f"train/{run.run}", git=sources.get("git", {}))
+    if is_own:
+        world_of_script = with_hosts(world, preflight["ranks"])
+        training, measured = _run_script(task, action, world_of_script, timeline)
+    else:
+        watch_reads.start_rank(task.work, task.runtime.watch_reads)
+        training, measured = _train(task, action, world, timeline)
+    if world.rank == 0:
+        document = provenance.make_provenance(
+            run,
+            sources=sources,
+            world=world,
+            preflight=preflight,
+            manifests=[file_sha256(one.manifest) for one in task.datasets],
+            started=began.started,
+            duration_s=time.monotonic() - clock,
+            measured=measured(),
+            training=Training(**training),
+            tracking=read_places(task.work, action.tracking),
+            files={name: file_sha256(action.results / name) for name in _SEALED},
+        )
+        certificate = None if is_own else find_certificate(sources)
+        document = replace(document, certificate=certificate, action=began.record())
+        write_json(action.results / "provenance.json", sealed(document))
+
+
+def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _Trained:
+    """Train a LightningModule; rank 0 seals model and metrics."""
+    from shardline.training.fit import seal_model, train
+    from shardline.training.stopwatch import Parts, Stopwatch
+
+    def note(step: int, kept: Parts) -> None:
+        if world.rank == 0:
+            kept_s = kept_seconds(kept)
+            record_resumed_step(task.work, action.attempt, step, kept_s, world=world.world_size)
+
+    stopwatch = Stopwatch(timeline, action.attempt, note)
+    trained = train(task, world, [stopwatch, *_callbacks(task)], set_by_row=action.set_by_row)
+    if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
+        note(trained.resumed_step, stopwatch.kept())
+        if world.rank == 0 and trained.steps:
+            print(f"warning: {sealed_again(trained.steps, task.run.run)}", flush=True)
+    _report_reads(task, world)
+    used = gather({**used_by_rank(world, task.work), **stepped(timeline.seconds())}, world)
+    if world.rank == 0:
+        seal_model(trained, task.run, action.results / "model.safetensors")
+        write_bytes(action.results / "metrics.jsonl", (task.work / "metrics.jsonl").read_bytes())
+    result = {
+        key: value
+        for key, value in asdict(trained).items()
+        if key not in ("best", "parameters", "packs", "sealed_check")
+    }
+    readings, packs = (stopwatch.readings, stopwatch.steps_a_reading), trained.packs
+    return result, lambda: {
+        **_measured(task, stopwatch.kept(), used, readings, packs),
+        "weights": _weights(action, trained.parameters),
+        "sealed_check": trained.sealed_check,
+    }
+
+
+def _train_first_steps(task: RankTask, action: Train, first: FirstSteps, world: World) -> None:
+    """Train some steps of a LightningModule; rank 0 writes their metrics."""
+    from shardline.training.fit import train
+    from shardline.training.stop_agreement import EndAfter, StepsDone
+
+    with suppress(StepsDone):
+        train(task, world, [EndAfter(first.num_steps)], set_by_row=action.set_by_row)
+    if world.rank == 0:
+        write_bytes(first.metrics, (task.work / "metrics.jsonl").read_bytes())
+
+
+def _callbacks(task: RankTask) -> list[Any]:
+    """Return what looks at reads in `setup`, and ends a training where a model has caught the error of a read."""
+    from pytorch_lightning.callbacks import LambdaCallback
+
+    if task.runtime.watch_reads == "off":
+        return []
+    looking = LambdaCallback(on_fit_start=lambda *_: watch_reads.look())
+    if task.runtime.watch_reads == "warn":
+        return [looking]
+    return [looking, LambdaCallback(on_train_batch_end=lambda *_: watch_reads.check())]
+
+
+def _report_reads(task: RankTask, world: World) -> None:
+    """Have rank 0 name the files that any rank has read and no identity holds."""
+    if task.runtime.watch_reads == "off":
+        return
+    found = gather(watch_reads.found(), world)
+    warning = watch_reads.finish({path: line for one in found for path, line in one.items()})
+    if warning and world.rank == 0:
+        print(f"warning: {warning}", flush=True)
+
+
+def _run_script(task: RankTask, action: Train, world: World, timeline: Timeline) -> _Trained:
+    """Run a training script; rank 0 seals what it left."""
+    from shardline.data.dataset import Dataset
+    from shardline.training import script
+
+    place = task.datasets[0]
+    dataset = Dataset(place.manifest, place.shards, verify=task.runtime.verify)
+
+    def resumed(at: Mapping[str, Any]) -> None:
+        kept_s = kept_until(read_attempts(task.work), at["step"], at["saved_s"])
+        record_resumed_step(task.work, action.attempt, at["step"], kept_s, world=world.world_size)
+
+    timeline.switch("other")
+    heartbeat_memory.mine().tick(0, "script")
+    used = script.run_script(
+        task.run.model_class,
+        world,
+        run_json=action.run_json,
+        dataset=place,
+        work=task.work,
+        window_rows=dataset.window_rows(task.run.settings.data.window_bytes),
+        ledger=task.runtime.ledger,
+        reads=_reads(task),
+        answers={"shard": dataset.verifier.check, "resumed": resumed},
+        python=action.script_python,
+        # what looks at reads is Shardline's, which an environment of its own may lack
+        python_args=()
+        if action.script_python
+        else watch_reads.command_of_script(task.runtime.watch_reads, task.work),
+    )
+    result = (
+        script.seal(task.run, work=task.work, results=action.results) if world.rank == 0 else {}
+    )
+    if result and action.script_python:
+        result["environment"] = observed_of_script(task.run.environment, action.script_python)
+    return result, lambda: {
+        **_measured(task, {action.attempt: timeline.seconds()}, used),
+        "weights": _weights(action),
+    }
+
+
+def _reads(task: RankTask) -> dict[str, Any]:
+    """Return how a script's `shardline_io` reads the data."""
+    places = [
+        {"manifest": str(one.manifest.absolute()), "shards": str(one.shards.absolute()), "weight": one.weight}
+        for one in task.datasets
+    ]  # fmt: skip
+    return {
+        "datasets": places,
+        "data": as_plain(task.run.settings.data),
+        "verify": task.runtime.verify,
+    }
+
+
+def _weights(action: Train, parameters: Collection[str] = ()) -> dict[str, float | None]:
+    """Return what is recorded of the sealed weights."""
+    from shardline.training.weights import largest_weight
+
+    return {"largest": largest_weight(action.results / "model.safetensors", parameters)}
+
+
+def _measured(
+    task: RankTask, kept: Mapping[int, Mapping[str, float]],
+    used: Sequence[Mapping[str, Any]], readings: tuple[Sequence[float], int] = ((), 1),
+    packs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what the training tells of itself, for its provenance."""
+    log = sealed_log(task.work)
+    return {
+        "attempts": len(log),
+        "attempt_log": log,
+        "goodput": goodput(log, kept, is_script=is_script(task.run.model_class)),
+        "throughput": throughput(
+            *readings, global_batch=task.run.settings.global_batch, ranks=len(used)
+        ),
+        "resources": {**machine(), "ranks": list(used)},
+        **({"packs": dict(packs)} if packs else {}),  # rows that are samples leave no key
+    }

@@ -1,0 +1,220 @@
+"""What tracking reads and refuses; what trackers are sent is in tests/workflow and tests/azureml."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline.errors import ConfigError
+from shardline.tracking import tracker_process
+from shardline.tracking.backends.csv import CsvFile
+from shardline.tracking.backends.wandb import has_key
+from shardline.tracking.processes import TrackingContext, check_packages, tracked
+from shardline.tracking.records import Batch, Records
+from shardline.tracking.run_links import RunLinks, read_places
+from shardline.tracking.tracker import shorten
+from shardline.training.metrics import JsonLinesLogger
+
+AZURE = "azureml://westeurope.api.azureml.ms/mlflow/v1.0/subscriptions/a"
+
+
+def write(path: Path, *records: dict[str, Any], tail: str = "") -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records) + tail)
+
+
+def record(step: int, **values: Any) -> dict[str, Any]:
+    return {"step": step, "epoch": 0, "wall_s": float(step), **(values or {"loss": 1 / step})}
+
+
+def read(
+    records: Records, after: int = -1, *, is_whole: bool = False, size: int = 9
+) -> list[Batch]:
+    return list(records.batches(after, is_whole=is_whole, size=size))
+
+
+def steps(batches: list[Batch]) -> list[int]:
+    return sorted({value.step for batch in batches for value in batch.values})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def test_the_newest_step_waits_for_its_validation(path):
+    records = Records(path)
+    assert read(records) == []  # nothing is logged yet
+    write(path, record(1), record(2))
+    assert steps(read(records)) == [1]
+    write(path, record(1), record(2), record(2, val_loss=0.5), record(3))
+    (batch,) = read(records, 1)
+    assert [(value.name, value.step) for value in batch.values] == [
+        ("epoch", 2), ("loss", 2), ("epoch", 2), ("val_loss", 2),
+    ]  # fmt: skip
+    assert (batch.step, batch.records) == (2, 2)
+    assert steps(read(records, 2, is_whole=True)) == [3]
+    assert read(records, 3, is_whole=True) == []
+
+
+def test_a_line_that_is_still_written_is_read_once_it_is_whole(path):
+    records = Records(path)
+    write(path, record(1), record(2), tail='{"step": 3')
+    assert steps(read(records)) == [1]
+    write(path, record(1), record(2), record(3), record(4))
+    assert steps(read(records, 1)) == [2, 3]
+
+
+def test_a_file_that_was_cut_back_is_read_from_its_beginning(path):
+    records = Records(path)
+    write(path, *map(record, range(1, 8)))
+    assert steps(read(records)) == [1, 2, 3, 4, 5, 6]
+    write(path, *map(record, range(1, 4)))
+    assert read(records, 6) == []
+    write(path, *map(record, range(1, 10)))
+    assert steps(read(records, 6)) == [7, 8]
+
+
+def test_a_file_that_was_cut_back_and_has_grown_beyond_is_read_from_its_beginning(path):
+    """A training goes back, and does the same steps again before anybody looks."""
+    write(path, *(record(step, loss=1.0, note=step) for step in range(1, 6)))
+    records = Records(path)
+    assert steps(read(records)) == [1, 2, 3, 4]
+    JsonLinesLogger(path).rewind(2)
+    again = "".join(json.dumps(record(step)) + "\n" for step in range(3, 30))
+    path.write_text(path.read_text() + again)
+    assert steps(read(records, 4, is_whole=True)) == list(range(5, 30))
+
+
+def test_batches_hold_whole_steps(path):
+    write(path, *map(record, range(1, 8)))
+    batches = read(Records(path), is_whole=True, size=4)
+    assert [(batch.step, len(batch.values)) for batch in batches] == [
+        (2, 4),
+        (4, 4),
+        (6, 4),
+        (7, 2),
+    ]
+    write(path, record(1), record(2, **{f"m{i}": i for i in range(20)}), record(3))
+    batches = read(Records(path), is_whole=True, size=4)
+    assert [(batch.step, len(batch.values)) for batch in batches] == [(1, 2), (2, 21), (3, 2)]
+
+
+def test_a_batch_counts_as_read_when_the_next_is_asked_for(path):
+    records = Records(path)
+    write(path, *map(record, range(1, 8)))
+    first = next(records.batches(-1, is_whole=True, size=4))
+    assert steps([first, *read(records, first.step, is_whole=True)]) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_is_no_finite_number_is_left_out(path):
+    write(path, record(1, a=None, b="c", d=True, e=2), tail='{"step": 2, "a": NaN}\n[]\n{"a": 1}\n')
+    (batch,) = read(Records(path), is_whole=True)
+    assert [(value.name, value.value) for value in batch.values] == [("epoch", 0.0), ("e", 2.0)]
+
+
+def test_times_are_those_of_training(path):
+    records = Records(path)
+    assert records.started() is None
+    write(path, record(1), record(90), tail='{"step": 3')
+    assert records.started() == path.stat().st_mtime - 90
+
+
+@pytest.mark.parametrize(
+    ("tracker", "uri", "missing", "said"),
+    [
+        ("mlflow", "", "alembic", "MLFLOW_TRACKING_URI is not set), which is not installed"),
+        ("mlflow", "", "alembic", "pip install 'shardline[mlflow]'"),
+        ("mlflow", "https://host", "mlflow", "pip install 'shardline[mlflow]'"),
+        ("mlflow", AZURE, "azureml.mlflow", "pip install 'shardline[azureml]'"),
+        ("tensorboard", "", "tensorboard", "pip install 'shardline[tensorboard]'"),
+        ("wandb", "", "wandb", "pip install 'shardline[wandb]'"),
+    ],
+)  # fmt: skip
+def test_a_job_that_could_never_be_tracked_is_refused(tracker, uri, missing, said, monkeypatch):
+    monkeypatch.setattr(
+        "shardline.tracking.processes.find_spec",
+        lambda module: None if module == missing else object(),
+    )
+    with pytest.raises(ConfigError, match=rf"runtime\.tracking=\[{tracker}\]") as error:
+        check_packages(tracker, {"MLFLOW_TRACKING_URI": uri})
+    assert said in str(error.value)
+
+
+def test_a_table_needs_no_package(monkeypatch):
+    monkeypatch.setattr("shardline.tracking.processes.find_spec", lambda module: None)
+    check_packages("csv", {})
+
+
+def test_a_package_whose_parent_is_missing_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "azureml", None)
+    monkeypatch.setitem(sys.modules, "azureml.mlflow", None)
+    with pytest.raises(ConfigError, match="which is not installed"):
+        check_packages("mlflow", {"MLFLOW_TRACKING_URI": AZURE})
+
+
+def test_without_a_tracker_nothing_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("subprocess.Popen", None)
+    nothing = dict.fromkeys(("run", "name", "dataset", "store", "work", "metrics", "model"), "")
+    context = TrackingContext(**nothing, dataset_name="", params={}, tags={})
+    with tracked([], context):
+        pass
+
+
+def test_errors_are_one_short_line_without_secrets(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
+    text = shorten(
+        ValueError(
+            "no answer\nfrom https://me:pass1@host/p?sv=1&sig=pass2&x=1 with Bearer pass3, "
+            "token=pass4 t0ken"
+        )
+    )
+    assert text == (
+        "ValueError: no answer from https://***@host/p?*** with Bearer ***, token=*** ***"
+    )
+    assert len(shorten(ValueError("x" * 1000))) < 310
+
+
+def test_places_are_awaited_for_a_moment_and_else_unknown(tmp_path):
+    RunLinks(tmp_path, "csv").write(where={"file": "a"}, not_sent=None)
+    assert read_places(tmp_path, []) == {}
+    assert read_places(tmp_path, ["csv"], wait_s=3600) == {"csv": {"file": "a"}}
+    assert read_places(tmp_path, ["csv", "mlflow"], wait_s=0) == {
+        "csv": {"file": "a"},
+        "mlflow": None,
+    }
+    RunLinks(tmp_path, "mlflow").write(where={"run_id": None, "uri": "b"})
+    assert read_places(tmp_path, ["mlflow"], wait_s=0) == {"mlflow": {"run_id": None, "uri": "b"}}
+
+
+def test_wandb_is_asked_only_where_there_is_a_key_for_it(tmp_path):
+    logins = tmp_path / "netrc"
+    nobody = {"NETRC": str(logins)}
+    assert not has_key(nobody)
+    assert has_key({**nobody, "WANDB_API_KEY": "k"})
+    logins.write_text("machine api.wandb.ai login user password k\n")
+    assert has_key(nobody)
+    assert not has_key({**nobody, "WANDB_BASE_URL": "https://wandb.example.org"})
+    logins.write_text("machine\n")  # which is not whole
+    assert not has_key(nobody)
+
+
+def test_a_tracker_that_does_not_take_the_end_is_told_of(tmp_path, monkeypatch):
+    class Stuck(CsvFile):
+        def close(self, how: str) -> None:
+            raise ConnectionError("away")
+
+    monkeypatch.setitem(tracker_process._TRACKERS, "csv", Stuck)
+    write(tmp_path / "metrics.jsonl", record(1))
+    said: list[str] = []
+    texts = dict.fromkeys(("run", "name", "dataset", "store", "model"), "")
+    context = {**texts, "work": str(tmp_path), "metrics": str(tmp_path / "metrics.jsonl")}
+    process = tracker_process.TrackerProcess(
+        "csv", {**context, "look_s": 0.0}, lambda text, _: said.append(text)
+    )
+    process.end("sealed")
+    process.run()
+    process.report()
+    assert said[1:] == ["not sent to CSV: how the training has ended: ConnectionError: away"]
+    assert RunLinks(tmp_path, "csv").read()["not_sent"] == "how the training has ended"
