@@ -6,7 +6,7 @@ from shardline.pipeline import snakemake_speedups
 from shardline.config.scripts import is_script
 from shardline.environments.container import container_of
 from shardline.environments.context import image_sources
-from shardline.environments.specs import STAGES, existing_pin_file, tell_post_deploy
+from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.core.errors import ShardlineError
 from shardline.launch.request import (
     REQUESTED,

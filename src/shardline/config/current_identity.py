@@ -137,7 +137,7 @@ def recheck_training(project: Project, run: RunPlan) -> None:
         where,
         project.load_environment,
     )
-    weights = {part.dataset.id: str(part.weight) for part in run.parts}
+    weights = run.spec.datasets
     now = document_of_run(project, settings, run.code_paths, weights, environment, where)
     _refuse_other(run.id, run.document, now)
 
