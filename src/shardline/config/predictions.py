@@ -19,7 +19,6 @@ from shardline.config.run_spec import RunSpec
 from shardline.config.runs import Row
 from shardline.config.scripts import is_script
 from shardline.config.settings.config import DatasetSettings, PredictionSettings, Shares
-from shardline.config.settings.runtime import Runtime
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
@@ -170,12 +169,3 @@ def add_predictions(
             )  # fmt: skip
             known = project.predictions.get(one.id, one)
             project.predictions[one.id] = replace(known, names=(*known.names, name))
-
-
-def predicts_on_ranks(spec: RunSpec, runtime: Runtime) -> bool:
-    """Return whether a run's own ranks may predict; else one process on the CPU does it."""
-    return not (
-        spec.settings.strategy == "fsdp"
-        or runtime.launcher == "azureml"
-        or runtime.environment != "job"
-    )

@@ -182,12 +182,13 @@ class Project:
         """Return the runs by each of their names."""
         return {name: run for run in self.runs.values() for name in run.names}
 
-    def evaluated(self, run_id: str, evaluation_id: str) -> RunPlan | None:
-        """Return the run of a training and an evaluation; None if the config names no such run."""
-        run = self.runs.get(run_id)
-        if run and run.evaluation_id != evaluation_id:
-            run = self.runs.get(f"{run_id}/{evaluation_id}")
-        return run
+    def key_of(self, run_id: str, evaluation_id: str | None) -> str | None:
+        """Return the key of the run of a training and, where one is named, an evaluation; None if there is none."""
+        for key in (run_id, f"{run_id}/{evaluation_id}"):
+            run = self.runs.get(key)
+            if run and evaluation_id in (None, run.evaluation_id):
+                return key
+        return None
 
     @cached_property
     def documents(self) -> Documents:

@@ -119,8 +119,7 @@ def _load_own(config: Mapping[str, Any], targets: list[dict[str, str]]) -> Proje
         return load_project(config)
     project = load_project(config, only=rows, datasets=datasets)
     is_whole = all(
-        ("run" not in one or one["run"] in project.runs)
-        and ("evaluation" not in one or project.evaluated(one["run"], one["evaluation"]))
+        ("run" not in one or project.key_of(one["run"], one.get("evaluation")))
         and ("dataset" not in one or one["dataset"] in project.datasets)
         for one in targets
     )

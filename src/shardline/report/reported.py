@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from shardline.config.defaults import default_settings
-from shardline.config.model_warnings import read_warnings
 from shardline.core.canonical import digest
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
@@ -19,6 +18,7 @@ from shardline.core.redaction import mask_values
 from shardline.records.acceptances import Accepted
 from shardline.records.attempts import Attempt
 from shardline.records.base import encode
+from shardline.records.model_warnings import read_warnings
 from shardline.records.reports import (
     Curve,
     ReportedDataset,

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Any
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.model_warnings import ModelWarning, read_warnings
 from shardline.config.names import names_that_have_been
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -15,6 +14,7 @@ from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, read_object
 from shardline.records.base import encode
+from shardline.records.model_warnings import ModelWarning, read_warnings
 from shardline.results.outcomes import failure_of
 from shardline.results.running import progress_of
 from shardline.supervision.attempts import last_recorded_step, read_attempts
