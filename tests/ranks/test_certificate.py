@@ -6,7 +6,7 @@ import random
 import pytest
 
 from shardline.core.seals import check_seal
-from shardline.drills.outcome import Outcome, Trained, certify, compare, cost, why_not_survived
+from shardline.drills.outcome import Outcome, TrainedFiles, certify, compare, cost, why_not_survived
 from shardline.drills.run import PLACES
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import identify
@@ -18,8 +18,8 @@ ROW = {"model": "shardline.drills.model:Drill", "global_batch": 8, "trainer.accu
 STEPS = 75
 
 
-def trained(ranks, name: str) -> Trained:
-    return Trained(work=ranks.root / name / "work", results=ranks.results(name))
+def trained(ranks, name: str) -> TrainedFiles:
+    return TrainedFiles(work=ranks.root / name / "work", results=ranks.results(name))
 
 
 def interrupt(ranks, faults: list[dict], name: str = "broken") -> list[dict]:

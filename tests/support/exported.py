@@ -16,7 +16,7 @@ from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, make_source, seal
 from shardline.results.export import DESCRIPTION, FORMATS
-from shardline.results.export.start import Check, checked_export
+from shardline.results.export.start import ExportCheck, checked_export
 from shardline.training.model import make_model
 from tests.support.source_cases import load_dataset
 
@@ -40,7 +40,7 @@ class Model:
     manifest: dict[str, Any]
     tokenizer: Path | None
 
-    def exported(self, to: str = "onnx") -> tuple[Path, dict[str, Any], Check]:
+    def exported(self, to: str = "onnx") -> tuple[Path, dict[str, Any], ExportCheck]:
         """Export it; return the folder, `config.json` and the check."""
         folder = self.folder / f"export-{to}"
         folder.mkdir()

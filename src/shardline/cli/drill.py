@@ -52,10 +52,10 @@ def drill(
     The test lies in `drills/`; your own runs are not touched. Exit code 3 if the training did not survive.
     """
     from shardline.drills.outcome import certify
-    from shardline.drills.run import Order, drilled
+    from shardline.drills.run import FaultTest, drilled
     from shardline.provenance.actions import Action
 
-    order = Order(
+    order = FaultTest(
         name=name,
         config=context.obj,
         profile=profile,

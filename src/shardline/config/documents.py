@@ -21,7 +21,7 @@ from shardline.identity.versions import PACKAGES, PUBLIC, exported_by, versions_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class StageProgram:
     """What runs in a stage beside Shardline itself: a model, a source or a script.
 
     Attributes:
@@ -41,7 +41,7 @@ class Program:
     imports: frozenset[str] = frozenset()
 
 
-def find_program(code: CodeIndex, workdir: Path, path: str) -> Program:
+def find_program(code: CodeIndex, workdir: Path, path: str) -> StageProgram:
     """Return what a resolved model or source is.
 
     Args:
@@ -58,19 +58,19 @@ def find_program(code: CodeIndex, workdir: Path, path: str) -> Program:
         return _users(None, index, "__main__", shown, whole="an argument of the script")
     shipped = {found: name for name, found in (SHIPPED_MODELS | SHIPPED_SOURCES).items()}
     if path in shipped:
-        return Program(named=shipped[path], history=(shipped[path],))
+        return StageProgram(named=shipped[path], history=(shipped[path],))
     if path in SHIPPED_TRANSFORMS.values():  # named among the settings
-        return Program(named=None, history=("transforms",))
+        return StageProgram(named=None, history=("transforms",))
     module = path.partition(":")[0]
     if code.find(module) is None:  # of an installed package, which counts by its version
-        return Program(named=path, imports=frozenset({module.partition(".")[0]}))
+        return StageProgram(named=path, imports=frozenset({module.partition(".")[0]}))
     return _users(None, code, path, {})
 
 
 def _users(
     named: str | None, index: CodeIndex, entry: str, shown: Mapping[str, str],
     whole: str = "",
-) -> Program:  # fmt: skip
+) -> StageProgram:  # fmt: skip
     """Return a program of the user's.
 
     Args:
@@ -85,7 +85,7 @@ def _users(
     imported, _ = index.closure(entry.partition(":")[0])
     reached = {PUBLIC[module] for module in imported if module in PUBLIC}
     reached |= exported_by(found.shipped) | _io_of_users(index, imported)
-    return Program(
+    return StageProgram(
         named=named,
         reached=tuple(sorted(filter(None, reached))),
         code=replace(
@@ -135,11 +135,11 @@ class Documents:
     workdir: Path
     code: CodeIndex
     lock: Lock
-    _programs: dict[str, Program] = field(default_factory=dict)
+    _programs: dict[str, StageProgram] = field(default_factory=dict)
     _environments: dict[frozenset[str], dict[str, object]] = field(default_factory=dict)
     _methods: dict[tuple[str, str], bool | None] = field(default_factory=dict)
 
-    def program(self, path: str) -> Program:
+    def program(self, path: str) -> StageProgram:
         """Return what a resolved model or source is, by import path or as a script."""
         if path not in self._programs:
             self._programs[path] = find_program(self.code, self.workdir, path)
@@ -167,7 +167,7 @@ class Documents:
             if one.code
         }
 
-    def programs_of(self, paths: Mapping[str, str]) -> dict[str, Program]:
+    def programs_of(self, paths: Mapping[str, str]) -> dict[str, StageProgram]:
         """Return what resolved paths are, by their part of a document."""
         return {part: self.program(path) for part, path in paths.items()}
 
@@ -272,12 +272,12 @@ class Documents:
         }
         programs = self.programs_of(read)
         if settings.get("evaluation", {}).get("headline"):  # whose interval is bootstrapped
-            programs["headline"] = Program(named=None, imports=frozenset({"scipy"}))
+            programs["headline"] = StageProgram(named=None, imports=frozenset({"scipy"}))
         steps: Document = {}
         if self.has_method(paths["model"], "test_step"):  # in whose metrics ranks are added up
             steps = {"measured_by": "test_step", "ranks": _ranks_of_steps(settings)}
             if self.has_method(paths["model"], "describe_sample"):
-                programs["samples"] = Program(named=None, history=("samples",))
+                programs["samples"] = StageProgram(named=None, history=("samples",))
         return self.made_by("evaluation", programs, settings) | steps
 
     def report(
@@ -305,7 +305,7 @@ class Documents:
         }
 
     def made_by(
-        self, stage: str, programs: Mapping[str, Program], settings: Mapping[str, Any]
+        self, stage: str, programs: Mapping[str, StageProgram], settings: Mapping[str, Any]
     ) -> Document:
         """Return versions, code and environment of a stage that runs programs."""
         own = {stage, *(name for one in programs.values() for name in one.history)}
@@ -343,7 +343,7 @@ def _ranks_of_steps(settings: Mapping[str, Any]) -> int:
     return int(settings["nodes"] * settings["devices"])
 
 
-def _named(key: str, program: Program) -> dict[str, str]:
+def _named(key: str, program: StageProgram) -> dict[str, str]:
     return {} if program.named is None else {key: program.named}
 
 

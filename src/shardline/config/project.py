@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import checks
-from shardline.config.document import Note, read_notes
+from shardline.config.document import RunNote, read_notes
 from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
 from shardline.config.script_environment import ScriptEnvironment, load_environment
-from shardline.config.settings.config import Identity
+from shardline.config.settings.config import IdentitySettings
 from shardline.config.settings.run import Environment
 from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
 from shardline.config.studies import Study
@@ -50,7 +50,7 @@ class Project:
     layout: ResultsLayout
     table: str
     runtime: Runtime
-    identity: Identity
+    identity: IdentitySettings
     azureml: AzureML
     conda: Conda
     image: Image
@@ -210,7 +210,7 @@ class Project:
         )
 
     @cached_property
-    def notes(self) -> dict[str, Note]:
+    def notes(self) -> dict[str, RunNote]:
         """The notes on runs, by the run's name."""
         return read_notes(self.workdir, self.named_runs())
 

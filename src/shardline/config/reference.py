@@ -15,13 +15,13 @@ from shardline.config.settings.base import Settings
 from shardline.config.settings.config import (
     Config,
     DatasetSettings,
-    Identity,
+    IdentitySettings,
     PredictionSettings,
     StudySettings,
 )
 from shardline.config.settings.run import FixedColumns, RunSettings
 from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
-from shardline.config.settings.sources import OwnSource, Source
+from shardline.config.settings.sources import OwnSourceSettings, SourceSettings
 
 _KEYWORDS = {
     "ge": "minimum",
@@ -85,7 +85,7 @@ def _of_schema(key_schema: KeySchema) -> dict[str, Any]:
             "propertyNames": _of_schema(key_schema.name),
             "additionalProperties": _of_schema(key_schema.value),
         }
-    tables = [_of_table(table) for table in key_schema.tables if table is not Source]
+    tables = [_of_table(table) for table in key_schema.tables if table is not SourceSettings]
     if len(tables) > 1:
         return {**schema, "anyOf": tables}
     return {**schema, **tables[0]} if tables else schema
@@ -98,8 +98,8 @@ def _of_table(table: type[Settings]) -> dict[str, Any]:
         "properties": {key: _of_key(one, texts[key]) for key, one in keys_of(table).items()},
         "additionalProperties": not table.__struct_config__.forbid_unknown_fields,
     }
-    if issubclass(table, Source):
-        is_own = table is OwnSource
+    if issubclass(table, SourceSettings):
+        is_own = table is OwnSourceSettings
         schema["properties"]["type"] |= {"pattern": ":"} if is_own else {"const": table.named}
     if required := [key for key, one in keys_of(table).items() if one.is_required]:
         schema["required"] = required
@@ -249,7 +249,7 @@ def reference() -> str:
         _IMAGE,
         _table(_rows(Image, "nothing")),
         _IDENTITY,
-        _table(_rows(Identity, "nothing", "identity.")),
+        _table(_rows(IdentitySettings, "nothing", "identity.")),
         _TOP,
         _table(
             row
@@ -278,10 +278,10 @@ _COUNTS = {
 }
 
 
-Row = tuple[str, str, str, str, str]
+ReferenceRow = tuple[str, str, str, str, str]
 
 
-def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[Row]:
+def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[ReferenceRow]:
     texts = texts_of(table)
     for key, known in keys_of(table).items():
         dotted = f"{prefix}{key}"
@@ -291,9 +291,9 @@ def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[Row]
             yield from _rows_below(known.schema, counts, f"{dotted}.")
 
 
-def _rows_below(schema: KeySchema, counts: str, prefix: str) -> Iterator[Row]:
+def _rows_below(schema: KeySchema, counts: str, prefix: str) -> Iterator[ReferenceRow]:
     """Yield the keys of a table, or of each kind of it; a key that several have alike stands once."""
-    found: dict[Row, list[str]] = {}
+    found: dict[ReferenceRow, list[str]] = {}
     for number, table in enumerate(schema.tables):
         named = getattr(table, "named", "")
         for key, kind, default, meaning, counted in _rows(table, counts, prefix):
@@ -307,7 +307,7 @@ def _rows_below(schema: KeySchema, counts: str, prefix: str) -> Iterator[Row]:
         yield key, kind, default, meaning, counted
 
 
-def _row(key: str, known: Key, text: str, counts: str) -> Row:
+def _row(key: str, known: Key, text: str, counts: str) -> ReferenceRow:
     default = "" if known.default is UNSET else _value(known.default)
     default = "required" if known.is_required else default
     return f"`{key}`", _type(known.schema), default, text, _COUNTS.get(key, counts)
@@ -332,7 +332,7 @@ def _type(schema: KeySchema) -> str:
     return f"{name} {', '.join(limits)}".strip()
 
 
-def _table(rows: Iterable[Row]) -> str:
+def _table(rows: Iterable[ReferenceRow]) -> str:
     head = ("key", "type", "default", "meaning", "counts in")
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -18,7 +18,7 @@ _STATE = ("optimizer_states", "lr_schedulers", "global_step", "epoch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainedFiles:
     """Folders of a training whose files are compared.
 
     Attributes:
@@ -118,7 +118,7 @@ def certify(outcomes: Sequence[Outcome], action: Action) -> Path | None:
     )
 
 
-def compare(broken: Trained, unbroken: Trained) -> dict[str, bool]:
+def compare(broken: TrainedFiles, unbroken: TrainedFiles) -> dict[str, bool]:
     """Compare sealed weights, the last training checkpoint's state and the sample ledger.
 
     Equal means bit for bit, and for the ledger each sample of each step in its order.

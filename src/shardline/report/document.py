@@ -13,7 +13,7 @@ from msgspec import convert
 from shardline.records.base import encode
 from shardline.records.reports import Report, ReportedRun
 from shardline.report.images import Images
-from shardline.report.leaderboard import Group, Leaderboards, Row
+from shardline.report.leaderboard import Group, LeaderboardRow, Leaderboards
 
 SCHEMA = "shardline-report/1"
 
@@ -86,7 +86,7 @@ def _describe_group(group: Group, figures: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _describe_row(row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_row(row: LeaderboardRow, figures: Mapping[str, Any]) -> dict[str, Any]:
     repeats, verdict = row.repeats, row.verdict
     return {
         "title": row.title,
@@ -105,7 +105,7 @@ def _describe_row(row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _method(row: Row) -> str | None:
+def _method(row: LeaderboardRow) -> str | None:
     if row.repeats.interval:
         return "student-t"
     return row.run.headline.interval_method if row.interval else None

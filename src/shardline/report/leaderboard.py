@@ -42,7 +42,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class LeaderboardRow:
     """A line of a leaderboard: one run, or its repeats with other seeds.
 
     Attributes:
@@ -97,7 +97,7 @@ class Group:
     anchor: str
     metric: str
     split: str
-    rows: Sequence[Row]
+    rows: Sequence[LeaderboardRow]
     entries: Sequence[Entry]
 
     @cached_property
@@ -275,7 +275,9 @@ def _repeats(entries: Sequence[Entry]) -> Repeats:
     return Repeats(values=values, bounds=bounds)
 
 
-def _rows(measured: Sequence[tuple[Repeats, Sequence[Entry]]], group: str, sign: int) -> list[Row]:
+def _rows(
+    measured: Sequence[tuple[Repeats, Sequence[Entry]]], group: str, sign: int
+) -> list[LeaderboardRow]:
     intervals = [
         repeats.interval or members[0].run.interval_of(repeats.mean)
         for repeats, members in measured
@@ -284,7 +286,7 @@ def _rows(measured: Sequence[tuple[Repeats, Sequence[Entry]]], group: str, sign:
     scale = _scale(list(filter(None, intervals)), sign)
     best, best_run = measured[0][0], measured[0][1][0].run
     return [
-        Row(
+        LeaderboardRow(
             entries=members,
             title=name_of_repeats([entry.title for entry in members]),
             anchor=f"{group}-row-{index + 1}",

@@ -9,7 +9,7 @@ from msgspec import structs
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, order_of_part, shards_of_part
 from shardline.config.settings.config import DatasetSettings
-from shardline.config.settings.sources import Digits
+from shardline.config.settings.sources import DigitsSettings
 from shardline.data.build import build_shards, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic
 from shardline.provenance.crate.steps import _order_of
@@ -25,7 +25,7 @@ def dataset_of(**settings):
     """Return a dataset of which only the settings are known."""
     fields = {field.name: None for field in dataclasses.fields(DatasetPlan)}
     return DatasetPlan(
-        **fields | {"settings": DatasetSettings(source=Digits(type="digits"), **settings)}
+        **fields | {"settings": DatasetSettings(source=DigitsSettings(type="digits"), **settings)}
     )
 
 

@@ -46,7 +46,7 @@ class Mount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class JobIdentity:
     """Whose rights a job has: `user` or `managed`, the latter perhaps by its client ID."""
 
     kind: str
@@ -68,7 +68,7 @@ class Resources:
     processes_per_node: int
     distribution: str
     mounts: tuple[Mount, ...]
-    identity: Identity | None
+    identity: JobIdentity | None
     variables: Mapping[str, str] = field(repr=False)
     tags: Mapping[str, str]
     shm_size: str
@@ -148,7 +148,7 @@ def read_tags(text: str | None) -> dict[str, str]:
     return tags
 
 
-def read_identity(text: str | None) -> Identity | None:
+def read_identity(text: str | None) -> JobIdentity | None:
     """Return the identity that `azureml-identity` names."""
     if not text:
         return None
@@ -160,7 +160,7 @@ def read_identity(text: str | None) -> Identity | None:
             "the form 00000000-0000-0000-0000-000000000000; correct it, or leave it out for the "
             "compute's own"
         )
-    return Identity(kind=kind, client_id=client_id)
+    return JobIdentity(kind=kind, client_id=client_id)
 
 
 def read_resources(

@@ -21,7 +21,7 @@ from shardline.records.datasets import DatasetProvenance
 from shardline.records.runs import EvaluationResult, ResolvedRun
 from shardline.results.accept.candidates import Candidate, read_manifest
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
-from shardline.results.findings import Verdict
+from shardline.results.findings import VerifyResult
 from shardline.results.sealed_run import REMAKE, accepted_of
 from shardline.results.staleness import read_definitions
 from shardline.results.verify import verify_dataset
@@ -201,7 +201,7 @@ def _keep_evaluations(folder: Path, scratch: Path) -> None:
             link(path, scratch / "evaluations" / path.name)
 
 
-def refuse_damage(verdict: Verdict) -> None:
+def refuse_damage(verdict: VerifyResult) -> None:
     """Refuse what a verification found fault with.
 
     Raises:

@@ -16,7 +16,7 @@ from shardline.data.datamodule import Normalizer
 from shardline.data.run_batches import RunBatches
 from shardline.data.transforms.image import Normalize
 from shardline.results.export.calls import Call, Tensors, find_call, named_outputs
-from shardline.results.export.steps import Steps, steps_of
+from shardline.results.export.steps import ExportSteps, steps_of
 from shardline.training.model import sealed_model
 
 _ROWS, _BYTES = 512, 1 << 26  # of rows that are compared, with their outputs
@@ -48,7 +48,7 @@ class Original:
     weights: Path
     model: pl.LightningModule
     call: Call
-    steps: Steps
+    steps: ExportSteps
     constants: Constants | None
     split: str
     batches: list[Tensors]
@@ -112,7 +112,7 @@ class Original:
 
 
 def deployed(
-    model: torch.nn.Module, call: Call, steps: Steps, constants: Constants | None
+    model: torch.nn.Module, call: Call, steps: ExportSteps, constants: Constants | None
 ) -> "Deployed":
     """Return a model with its normalisation inside, in evaluation mode."""
     first: dict[str, torch.nn.Module] = {
@@ -179,7 +179,7 @@ def _float(output: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(
-    run_batches: RunBatches, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: Steps
+    run_batches: RunBatches, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: ExportSteps
 ) -> Iterator[tuple[Any, Any]]:
     """Yield held-out batches as the evaluation has them, and without the steps that the export holds itself."""
     split = spec.settings.evaluation.split

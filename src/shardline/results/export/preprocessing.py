@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from shardline.core.redaction import mask_values
 from shardline.data.columns import columns_of
-from shardline.results.export.steps import Step, Steps
+from shardline.results.export.steps import ExportStep, ExportSteps
 from shardline_io.names import LENGTHS
 
 Raw = Literal["image", "text", "numbers", "arrays"]
@@ -49,7 +49,7 @@ def tokenizer_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def describe(
-    manifest: Mapping[str, Any], steps: Steps, shapes: Mapping[str, Mapping[str, Any]], *,
+    manifest: Mapping[str, Any], steps: ExportSteps, shapes: Mapping[str, Mapping[str, Any]], *,
     is_table: bool, tokens: Tokens | None, pad_to: Mapping[str, int], context: int | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what `config.json` has as `preprocessing`.
@@ -86,7 +86,7 @@ def _table_columns(schema: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _raw(
-    source: Mapping[str, Any], schema: Mapping[str, Any], steps: Steps,
+    source: Mapping[str, Any], schema: Mapping[str, Any], steps: ExportSteps,
     shapes: Mapping[str, Mapping[str, Any]], is_table: bool, tokens: Tokens | None,
 ) -> tuple[Raw, list[dict[str, Any]]]:  # fmt: skip
     """Return what the model can be given from, and the steps that lead from there to its inputs."""
@@ -119,7 +119,7 @@ def _columns_of_tokens(source: Mapping[str, Any]) -> list[str]:
     return [*source.get("tokenize", {})]
 
 
-def _described(step: Step) -> dict[str, Any]:
+def _described(step: ExportStep) -> dict[str, Any]:
     if not step.kind:
         return {"step": "own code", "class": step.type, "arguments": dict(step.arguments)}
     return {"step": step.kind, **step.arguments, "does": _DOES.get(step.kind, "")}
@@ -163,7 +163,7 @@ def _text_steps(
     return found
 
 
-def _before_arrays(steps: Steps, source: Mapping[str, Any]) -> str:
+def _before_arrays(steps: ExportSteps, source: Mapping[str, Any]) -> str:
     """Return where the arrays come from that the model takes."""
     if steps.collate:
         return f"arrays as {steps.collate} (data.collate) gives them"

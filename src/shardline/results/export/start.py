@@ -32,7 +32,7 @@ _TOLERANCE = 1e-4  # another runtime sums in another order
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class ExportCheck:
     """How far an export's outputs are from the original's.
 
     Attributes:
@@ -61,7 +61,7 @@ class Exported:
     format: str
     folder: Path
     files: list[str]
-    check: Check
+    check: ExportCheck
     code: list[str]
 
 
@@ -154,7 +154,7 @@ def find_tokenizer(project: Project, manifest: Mapping[str, Any]) -> Path | None
 def checked_export(
     spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Mapping[str, Any], *,
     to: str, tokenizer: Path | None, folder: Path, title: str = "",
-) -> tuple["LightningModule", dict[str, Any], Check]:  # fmt: skip
+) -> tuple["LightningModule", dict[str, Any], ExportCheck]:  # fmt: skip
     """Write a sealed model and what goes with it into a folder, and compare it with the original.
 
     Args:
@@ -176,7 +176,7 @@ def checked_export(
 
     original = load_original(spec, datasets, weights, with_inside=to not in AS_SEALED)
     is_free = write(original, to, folder / FORMATS[to])
-    check = Check(
+    check = ExportCheck(
         split=original.split,
         rows=original.num_rows,
         max_difference=original.difference(outputs_of(original, to, folder / FORMATS[to])),

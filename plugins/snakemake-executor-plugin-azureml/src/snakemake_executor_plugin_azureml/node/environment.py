@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class NodeSettings:
     """What the command line of the node program sets.
 
     Attributes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_executor_plugin_azureml.node.environment import (
-    Settings,
+    NodeSettings,
     job_environment,
     with_own_mounts,
 )
@@ -147,7 +147,7 @@ class Follower:
             child.wait()
 
 
-def follow(place: Place, command: str | None, settings: Settings, stop: Stop) -> int:
+def follow(place: Place, command: str | None, settings: NodeSettings, stop: Stop) -> int:
     """Join the leader, serve, and return the job's exit code.
 
     Args:
@@ -170,7 +170,7 @@ def follow(place: Place, command: str | None, settings: Settings, stop: Stop) ->
 
 
 def _find_leader(
-    place: Place, settings: Settings, stop: Stop
+    place: Place, settings: NodeSettings, stop: Stop
 ) -> tuple[Connection, dict[str, Any]] | None:
     """Try every address and port until the leader answers; None if this process is to stop."""
     folder, problems = folder_of(place, settings.mounts), dict[str, str]()
