@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from shardline.config.settings.run import Pad
 from shardline.core.redaction import mask_values
 from shardline.data.sources.tokenizer import make_tokenizer
-from shardline.results.export import FORMATS, preprocessing
+from shardline.results.export import FORMATS, Array, ExportConfig, Output, preprocessing
 from shardline.results.export.original import Original
 from shardline.training.model import arguments_of
 from shardline.training.models.language import LanguageModel
@@ -16,7 +18,7 @@ from shardline.training.models.unet import UNet
 
 def describe(
     original: Original, manifest: Mapping[str, Any], to: str, *, is_free: bool, tokenizer: Path | None
-) -> dict[str, Any]:  # fmt: skip
+) -> ExportConfig:  # fmt: skip
     """Return it.
 
     Args:
@@ -55,7 +57,7 @@ def describe(
     }
 
 
-def _inputs(original: Original, *, is_free: bool) -> list[dict[str, Any]]:
+def _inputs(original: Original, *, is_free: bool) -> list[Array]:
     lengths = original.lengths if is_free else {}
     return [
         _array(name, tensor, {0: "batch", **({1: lengths[name]} if name in lengths else {})})
@@ -63,9 +65,9 @@ def _inputs(original: Original, *, is_free: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _outputs(original: Original, *, is_free: bool) -> list[dict[str, Any]]:
+def _outputs(original: Original, *, is_free: bool) -> list[Output]:
     """Return the outputs; a dimension of the length of a varying input is taken for that length."""
-    found = []
+    found: list[Output] = []
     for name, tensor in original.outputs[0].items():
         names: dict[int, str] = {0: "batch"}
         for of, length in original.lengths.items() if is_free else ():
@@ -78,12 +80,12 @@ def _outputs(original: Original, *, is_free: bool) -> list[dict[str, Any]]:
     return found
 
 
-def _array(name: str, tensor: Any, names: Mapping[int, str]) -> dict[str, Any]:
+def _array(name: str, tensor: torch.Tensor, names: Mapping[int, str]) -> Array:
     shape = [names.get(place, size) for place, size in enumerate(tensor.shape)]
     return {"name": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": shape}
 
 
-def _meaning(original: Original, output: Any) -> str:
+def _meaning(original: Original, output: torch.Tensor) -> str:
     classes, task = original.schema["classes"], original.schema["task"]
     is_one = len(original.outputs[0]) == 1
     if is_one and task == "classification" and list(output.shape[1:]) == [len(classes)]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from shardline.core.redaction import mask_values
 from shardline.data.columns import columns_of
+from shardline.results.export import Array, DescribedStep, Preprocessing
 from shardline.results.export.steps import ExportStep, ExportSteps
 from shardline_io.names import LENGTHS
-
-Raw = Literal["image", "text", "numbers", "arrays"]
 
 TEXT_SOURCES = ("text", "jsonl")
 _DOES = {
@@ -49,9 +48,9 @@ def tokenizer_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def describe(
-    manifest: Mapping[str, Any], steps: ExportSteps, shapes: Mapping[str, Mapping[str, Any]], *,
+    manifest: Mapping[str, Any], steps: ExportSteps, shapes: Mapping[str, Array], *,
     is_table: bool, tokens: Tokens | None, pad_to: Mapping[str, int], context: int | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Preprocessing:  # fmt: skip
     """Return what `config.json` has as `preprocessing`.
 
     Args:
@@ -68,7 +67,7 @@ def describe(
         assert tokens is not None
         (name,) = (name for name in shapes if not name.endswith(LENGTHS))
         before = _text_steps(name, tokens, pad_to.get(name), context)
-    described: dict[str, Any] = mask_values(
+    described: Preprocessing = mask_values(
         {
             "raw_input": raw,
             "reads": _READS.get(raw) or _before_arrays(steps, source),
@@ -87,8 +86,8 @@ def _table_columns(schema: Mapping[str, Any]) -> dict[str, str]:
 
 def _raw(
     source: Mapping[str, Any], schema: Mapping[str, Any], steps: ExportSteps,
-    shapes: Mapping[str, Mapping[str, Any]], is_table: bool, tokens: Tokens | None,
-) -> tuple[Raw, list[dict[str, Any]]]:  # fmt: skip
+    shapes: Mapping[str, Array], is_table: bool, tokens: Tokens | None,
+) -> tuple[str, list[DescribedStep]]:  # fmt: skip
     """Return what the model can be given from, and the steps that lead from there to its inputs."""
     described = [_described(step) for step in steps.before]
     names = [name for name in shapes if not name.endswith(LENGTHS)]
@@ -119,13 +118,13 @@ def _columns_of_tokens(source: Mapping[str, Any]) -> list[str]:
     return [*source.get("tokenize", {})]
 
 
-def _described(step: ExportStep) -> dict[str, Any]:
+def _described(step: ExportStep) -> DescribedStep:
     if not step.kind:
         return {"step": "own code", "class": step.type, "arguments": dict(step.arguments)}
     return {"step": step.kind, **step.arguments, "does": _DOES.get(step.kind, "")}
 
 
-def _folder_steps(source: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _folder_steps(source: Mapping[str, Any]) -> list[DescribedStep]:
     does = {
         "crop": "scale by Pillow's bicubic filter until the image covers the size, and cut off what stands over",
         "stretch": "resize by Pillow's bicubic filter",
@@ -141,9 +140,9 @@ def _folder_steps(source: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _text_steps(
     name: str, tokens: Tokens, pad_to: int | None, context: int | None
-) -> list[dict[str, Any]]:
+) -> list[DescribedStep]:
     if tokens.sha256:
-        first: dict[str, Any] = {
+        first: DescribedStep = {
             "step": "tokenize",
             "column": name,
             "file": "tokenizer.json",

@@ -19,7 +19,7 @@ from shardline.core.files import (
     write_bytes,
     write_json,
 )
-from shardline.results.export import DESCRIPTION, FORMATS
+from shardline.results.export import DESCRIPTION, FORMATS, ExportConfig
 from shardline.results.export.card import make_card
 from shardline.results.export.preprocessing import tokenizer_digest
 from shardline.results.sealed_run import SealedRun, check_repeatable
@@ -154,7 +154,7 @@ def find_tokenizer(project: Project, manifest: Mapping[str, Any]) -> Path | None
 def checked_export(
     spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Mapping[str, Any], *,
     to: str, tokenizer: Path | None, folder: Path, title: str = "",
-) -> tuple["LightningModule", dict[str, Any], ExportCheck]:  # fmt: skip
+) -> tuple["LightningModule", ExportConfig, ExportCheck]:  # fmt: skip
     """Write a sealed model and what goes with it into a folder, and compare it with the original.
 
     Args:
@@ -190,7 +190,7 @@ def checked_export(
         )
     if tokenizer:
         shutil.copyfile(tokenizer, folder / "tokenizer.json")
-    config = {
+    config: ExportConfig = {
         **describe(original, manifest, to, is_free=is_free, tokenizer=tokenizer),
         "identity": spec.identity,
         "dataset": ", ".join(spec.datasets),
