@@ -76,9 +76,9 @@ def find_causes(
 
 def find_dataset_causes(
     old_names: Sequence[str],
-    old: Mapping[str, Any],
+    old: Mapping[str, object],
     names: Sequence[str],
-    new: Mapping[str, Any],
+    new: Mapping[str, object],
     definitions: Definitions = ({}, {}),
 ) -> list[Cause]:
     """Return how two datasets of different identities differ: in name, or in what they were made from.
@@ -99,7 +99,7 @@ def find_dataset_causes(
     return renamed + [Cause("dataset", f"dataset {name}: {cause.text}") for cause in inside]
 
 
-def _source_type(document: Mapping[str, Any]) -> object:
+def _source_type(document: Mapping[str, object]) -> object:
     return _part(_part(document, "settings"), "source").get("type")
 
 
@@ -147,12 +147,12 @@ def weight_change(name: str, before: str | None, after: str | None) -> str:
     return f"weight of dataset {name} {before} -> {after}"
 
 
-def _sample_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _sample_code(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
     for key in sorted(old.keys() | new.keys()):
         yield from _value(key, old, new)
 
 
-def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _settings(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
     # an empty table (`model_args: {}`) sets nothing, so its keys come and go alone
     flat_old = {key: value for key, value in flatten(old).items() if value != {}}
     flat_new = {key: value for key, value in flatten(new).items() if value != {}}
@@ -160,7 +160,7 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         yield from _value(key, flat_old, flat_new)
 
 
-def _value(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _value(key: str, old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
     pair = old.get(key, _UNSET), new.get(key, _UNSET)
     before, after = map(_exact, pair)
     if before == after:
@@ -180,7 +180,9 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else _exact(value)
 
 
-def _unequal(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _unequal(
+    old: Mapping[str, object], new: Mapping[str, object]
+) -> Iterator[tuple[str, Any, Any]]:
     """Yield key, old and new value where they differ; None stands for a missing one."""
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
@@ -208,7 +210,7 @@ def _by_name(source: Mapping[str, str]) -> dict[str, list[str]]:
     return files
 
 
-def _versions(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _versions(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
     for name, before, after in _unequal(old, new):
         if before is not None and after is not None:  # else the model or source is another one
             changed = "; ".join(changes_between(name, before, after))
@@ -271,7 +273,7 @@ def _outermost(names: list[str]) -> list[str]:
     return [name for name in names if name.rpartition(".")[0] not in names]
 
 
-def _environment(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _environment(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
     for key in ("kind", "python"):
         yield from _value(key, old, new)
     for name, before, after in _unequal(_part(old, "packages"), _part(new, "packages")):

@@ -243,7 +243,7 @@ def _read(path: Path, name: str) -> RunNote:
     except (OSError, UnicodeDecodeError) as error:
         found = getattr(error, "strerror", None) or "not UTF-8"
         raise ConfigError(f"{shown}: cannot be read ({found}); save it as UTF-8") from None
-    head: Mapping[str, Any] = {}
+    head: Mapping[str, object] = {}
     if text.startswith(f"{_FENCE}\n") and f"\n{_FENCE}\n" in f"{text}\n":
         front, _, text = f"{text}\n".removeprefix(f"{_FENCE}\n").partition(f"{_FENCE}\n")
         head = _front_matter(front, shown)
@@ -253,7 +253,7 @@ def _read(path: Path, name: str) -> RunNote:
     return RunNote(name=name, text=mask(text.strip()), tags=tuple(map(mask, tags)))
 
 
-def _front_matter(text: str, shown: Path) -> Mapping[str, Any]:
+def _front_matter(text: str, shown: Path) -> Mapping[str, object]:
     try:
         head = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:

@@ -56,7 +56,7 @@ def _texts(table: type[Settings]) -> dict[str, str]:
     return found
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> dict[str, object]:
     """Return the JSON schema of `config.yaml`."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "config.yaml"}
     return {**head, **_of_schema(schema_of(Config))}

@@ -279,8 +279,8 @@ class Located:
         content: digests by name, as the identity holds them.
     """
 
-    source: dict[str, Any]
-    counted: dict[str, Any]
+    source: dict[str, object]
+    counted: dict[str, object]
     files: tuple[Path, ...]
     content: dict[str, str]
 
@@ -324,7 +324,7 @@ def locate(
     )
 
 
-def _counted(source: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(source: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that the identity holds; a tokenizer's file counts by its content instead."""
     is_file = source.get("tokenizer", BYTES) != BYTES
     left_out = _NOT_IN_IDENTITY | ({"tokenizer"} if is_file else set())

@@ -270,7 +270,7 @@ def problems_of(
             yield _problem(key, value, expected, bare=True, hint=hint)
 
 
-def _problems_of_table(value: Mapping[str, Any], schema: KeySchema, key: str) -> Iterator[str]:
+def _problems_of_table(value: Mapping[str, object], schema: KeySchema, key: str) -> Iterator[str]:
     below = f"{key}." if key else ""
     if not value and schema.limits.get("min_length"):
         yield f"{key} is empty; add an entry"

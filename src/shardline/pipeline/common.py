@@ -28,7 +28,7 @@ REMAKE = "delete it and run the pipeline again to write it"
 
 
 @contextmanager
-def job(log: str, config: Mapping[str, Any] | None = None) -> Iterator[Path]:
+def job(log: str, config: Mapping[str, object] | None = None) -> Iterator[Path]:
     """Run a rule's job: one clear sentence for a user's mistake, a traceback for a bug of ours.
 
     The error with which it ends is recorded in the store until the job succeeds. A retry of the same

@@ -145,7 +145,7 @@ def _merge(
     return seal_files(parts, **given, schema=_schema(dataset.read_as, read_as))
 
 
-def describe_asset(project: Project, manifest: str) -> dict[str, Any]:
+def describe_asset(project: Project, manifest: str) -> dict[str, object]:
     """Return what a sealed dataset is as a data asset of Azure ML.
 
     Args:

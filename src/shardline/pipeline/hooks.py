@@ -32,7 +32,7 @@ from shardline.results.staleness import edited_of
 
 
 def open_project(
-    config: Mapping[str, Any], storage: Storage | None,
+    config: Mapping[str, object], storage: Storage | None,
     *, is_main: bool, is_making: bool, is_remote: bool, has_no_shared_disk: bool,
 ) -> Project:  # fmt: skip
     """Load the project, and refuse at once what could only fail later.
@@ -107,7 +107,7 @@ def _targets(arguments: list[str]) -> list[dict[str, str]]:
     return [one.wildcards_dict for one in parse_target_jobs_cli_args(targets)]
 
 
-def _load_own(config: Mapping[str, Any], targets: list[dict[str, str]]) -> Project:
+def _load_own(config: Mapping[str, object], targets: list[dict[str, str]]) -> Project:
     """Load what jobs need: the rows and datasets of their own, where the history of names tells these."""
     layout, rows, datasets = ResultsLayout(root=Path.cwd()), set[str](), set[str]()
     runs, built = names_that_have_been(layout, "run"), names_that_have_been(layout, "dataset")

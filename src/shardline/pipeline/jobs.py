@@ -223,7 +223,7 @@ class Jobs:
         return self._run(wildcards).settings.devices if self._predicted[wildcards.run] else 1
 
 
-def _resources(asked: Asked) -> dict[str, Any]:
+def _resources(asked: Asked) -> dict[str, object]:
     """Return what a scheduler gives to a run's job, by resource; None leaves one unset.
 
     A function is called for each job, so what is the same for all runs is no function.

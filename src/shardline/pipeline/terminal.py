@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -25,7 +24,7 @@ def finished(project: Project, exists: Callable[[Path], bool]) -> frozenset[str]
     )
 
 
-def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, Any]]:
+def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, object]]:
     """Return the rows of a log record's `results`, see the plugin's README.
 
     Args:

@@ -90,7 +90,9 @@ def _evaluation_causes(old: SealedRun, new: SealedRun) -> Iterator[Cause]:
         yield Cause("evaluation", cause.text)
 
 
-def _definitions(old: SealedRun, new: SealedRun) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _definitions(
+    old: SealedRun, new: SealedRun
+) -> tuple[Mapping[str, object], Mapping[str, object]]:
     return read_definitions(old.folder), read_definitions(new.folder)
 
 
@@ -126,7 +128,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _installed(provenance: TrainingProvenance) -> dict[str, Any]:
+def _installed(provenance: TrainingProvenance) -> dict[str, object]:
     environment = provenance.environment
     conda = {"conda packages": len(environment.conda)} if environment.conda else {}
     return {
@@ -138,7 +140,7 @@ def _installed(provenance: TrainingProvenance) -> dict[str, Any]:
     }
 
 
-def _hardware(provenance: TrainingProvenance) -> dict[str, Any]:
+def _hardware(provenance: TrainingProvenance) -> dict[str, object]:
     resources = provenance.resources or {}
     world = {key: value for key, value in encode(provenance.world).items() if key != "ranks"}
     return {

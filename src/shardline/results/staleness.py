@@ -134,7 +134,7 @@ def _trainings(run: RunPlan) -> Iterator[tuple[Path, Mapping[str, Any]]]:
             yield path, old
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     """Return a JSON object; nothing of a damaged file, which `shardline verify` is for."""
     try:
         document = read_json(path, remedy="")
@@ -143,7 +143,7 @@ def _read(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def read_definitions(folder: Path) -> Mapping[str, Any]:
+def read_definitions(folder: Path) -> Mapping[str, object]:
     """Return what is known of the user's code behind a run or a dataset."""
     record = _read(folder / "run.json") or _read(folder / "provenance.json")
     return _part(record, "definitions")
@@ -165,7 +165,7 @@ def training_causes(old: Mapping[str, Any], run: RunPlan, folder: Path) -> list[
 
 
 def causes_of_trainings(
-    layout: ResultsLayout, old: Mapping[str, Any], new: Mapping[str, Any], definitions: Definitions,
+    layout: ResultsLayout, old: Mapping[str, object], new: Mapping[str, object], definitions: Definitions,
     asked: Mapping[str, _KnownDataset] | None = None,
 ) -> list[Cause]:  # fmt: skip
     """Return how two trainings differ, the differences within the datasets in place of their digests.

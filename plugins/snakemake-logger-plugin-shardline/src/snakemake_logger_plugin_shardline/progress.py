@@ -62,7 +62,7 @@ def read_progress(log: str) -> ReportedProgress | None:
     return parse(document) if isinstance(document, dict) else None
 
 
-def parse(document: Mapping[str, Any]) -> ReportedProgress:
+def parse(document: Mapping[str, object]) -> ReportedProgress:
     """Return what a job's document holds."""
     metrics = document.get("metrics")
     return ReportedProgress(

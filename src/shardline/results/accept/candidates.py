@@ -90,7 +90,7 @@ def find_candidate(asked: RunPlan | DatasetPlan, earlier: str | None = None) -> 
 
 def _documents(
     layout: ResultsLayout, kind: Kind, ids: list[str]
-) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """Yield the identity documents that can be read."""
     for identity in ids:
         with suppress(DataError):

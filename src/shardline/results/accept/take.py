@@ -117,7 +117,7 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
     return dataset.manifest.parent
 
 
-def _inferred(earlier: Path) -> dict[str, Any]:
+def _inferred(earlier: Path) -> dict[str, object]:
     """Return what was inferred from the files that the shards were made of."""
     path = earlier / "provenance.json"
     return read_record(path, DatasetProvenance, remedy=REMAKE).inferred if path.exists() else {}

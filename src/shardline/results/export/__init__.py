@@ -33,7 +33,7 @@ class Preprocessing(TypedDict):
 
     raw_input: Literal["image", "text", "numbers", "arrays"]
     reads: str
-    source: dict[str, Any]
+    source: dict[str, object]
     columns: dict[str, str]
     steps: list[DescribedStep]
     inside_the_model: list[DescribedStep]
@@ -45,7 +45,7 @@ class ExportConfig(TypedDict):
     format: str
     file: str
     model_class: str
-    model_args: dict[str, Any]
+    model_args: dict[str, object]
     call: Literal["one dict", "positional"]
     inputs: list[Array]
     outputs: list[Output]
@@ -56,6 +56,6 @@ class ExportConfig(TypedDict):
     preprocessing: Preprocessing
     identity: NotRequired[str]
     dataset: NotRequired[str]
-    check: NotRequired[dict[str, Any]]
+    check: NotRequired[dict[str, object]]
     sha256: NotRequired[dict[str, str]]
     run: NotRequired[str]

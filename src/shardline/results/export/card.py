@@ -72,7 +72,7 @@ def make_card(
     return visible(card)
 
 
-def _front_matter(recorded: SealedRun, config: ExportConfig) -> dict[str, Any]:
+def _front_matter(recorded: SealedRun, config: ExportConfig) -> dict[str, object]:
     """Return what the Hub reads; the licence is left to the author."""
     evaluation, ids = recorded.evaluation, list(recorded.run_spec.datasets)
     assert evaluation is not None

@@ -201,7 +201,7 @@ def _pairs(
 
 
 def _varying(
-    spec: RunSpec, schema: dict[str, Any], call: Call, batches: Sequence[Tensors]
+    spec: RunSpec, schema: dict[str, object], call: Call, batches: Sequence[Tensors]
 ) -> frozenset[str]:
     data, columns = spec.settings.data, columns_of(schema)
     packed = {data.pack.column, *data.pack.with_} if data.pack else set()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardline.config.project import Project
 from shardline.config.run_spec import DatasetPlace, RunSpec
@@ -130,7 +130,7 @@ def _whole(folder: Path) -> Iterator[Path]:
         ) from error
 
 
-def find_tokenizer(project: Project, manifest: Mapping[str, Any]) -> Path | None:
+def find_tokenizer(project: Project, manifest: Mapping[str, object]) -> Path | None:
     """Return the tokenizer.json that a dataset was made with; None where it was made without one.
 
     Args:
@@ -152,7 +152,7 @@ def find_tokenizer(project: Project, manifest: Mapping[str, Any]) -> Path | None
 
 
 def checked_export(
-    spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Mapping[str, Any], *,
+    spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Mapping[str, object], *,
     to: str, tokenizer: Path | None, folder: Path, title: str = "",
 ) -> tuple["LightningModule", ExportConfig, ExportCheck]:  # fmt: skip
     """Write a sealed model and what goes with it into a folder, and compare it with the original.

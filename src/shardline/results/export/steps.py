@@ -58,7 +58,7 @@ class ExportSteps:
         return {step.column: Normalize(**step.arguments) for step in self.inside}
 
 
-def steps_of(data: Data, schema: Mapping[str, Any], *, with_inside: bool) -> ExportSteps:
+def steps_of(data: Data, schema: Mapping[str, object], *, with_inside: bool) -> ExportSteps:
     """Return the steps of a run's evaluation.
 
     Args:
@@ -95,6 +95,6 @@ def _is_last(step: ExportStep, inside: list[ExportStep]) -> bool:
     return step.kind == "normalize" and step.column not in {one.column for one in inside}
 
 
-def _is_file(step: ExportStep, schema: Mapping[str, Any]) -> bool:
+def _is_file(step: ExportStep, schema: Mapping[str, object]) -> bool:
     column = columns_of(schema).get(step.column)
     return column is None or column.kind == "bytes"

@@ -198,7 +198,7 @@ def _find_leader(
 
 def _join(
     place: Place, folder: Path, at: tuple[str, int], timeout_s: float, silence_s: float
-) -> tuple[Connection, dict[str, Any]]:
+) -> tuple[Connection, dict[str, object]]:
     """Join the hub that listens at an address.
 
     Args:
