@@ -18,6 +18,7 @@ from shardline.identity.module_search import OURS
 from shardline.identity.source_lookup import has_method
 from shardline.identity.user_code import UserCode, reach
 from shardline.identity.versions import PACKAGES, PUBLIC, exported_by, versions_of
+from shardline.records.identities import IdentityDocument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +118,6 @@ def script_index(code: CodeIndex, workdir: Path, path: str) -> CodeIndex:
     return CodeIndex((*beside, *code.roots), main=files[0], workdir=workdir)
 
 
-Document = dict[str, Any]
 # Keys of a dataset that say how the work is cut; all others decide what is built.
 _NOT_IN_DATASET = {"shards_per_job"}
 
@@ -181,7 +181,7 @@ class Documents:
 
     def dataset(
         self, settings: Mapping[str, Any], source_class: str, content: Mapping[str, str]
-    ) -> Document:
+    ) -> IdentityDocument:
         """Return the document of a dataset.
 
         Args:
@@ -205,8 +205,8 @@ class Documents:
 
     def training(
         self, settings: Mapping[str, Any], paths: Mapping[str, str], datasets: Mapping[str, str],
-        files: Mapping[str, str] | None = None, environment: Document | None = None,
-    ) -> Document:  # fmt: skip
+        files: Mapping[str, str] | None = None, environment: Mapping[str, object] | None = None,
+    ) -> IdentityDocument:  # fmt: skip
         """Return the document of a training.
 
         Args:
@@ -245,7 +245,7 @@ class Documents:
 
     def evaluation(
         self, settings: Mapping[str, Any], paths: Mapping[str, str], run: str
-    ) -> Document:
+    ) -> IdentityDocument:
         """Return the document of an evaluation.
 
         Args:
@@ -261,7 +261,9 @@ class Documents:
             **self.evaluated_by(settings, paths),
         }
 
-    def evaluated_by(self, settings: Mapping[str, Any], paths: Mapping[str, str]) -> Document:
+    def evaluated_by(
+        self, settings: Mapping[str, Any], paths: Mapping[str, str]
+    ) -> IdentityDocument:
         """Return the part of an evaluation's document that its programs decide."""
         if scripts.is_script(paths["model"]):  # whose own figures are passed on
             return self.made_by("script", {}, settings)
@@ -273,7 +275,7 @@ class Documents:
         programs = self.programs_of(read)
         if settings.get("evaluation", {}).get("headline"):  # whose interval is bootstrapped
             programs["headline"] = StageProgram(named=None, imports=frozenset({"scipy"}))
-        steps: Document = {}
+        steps: dict[str, object] = {}
         if self.has_method(paths["model"], "test_step"):  # in whose metrics ranks are added up
             steps = {"measured_by": "test_step", "ranks": _ranks_of_steps(settings)}
             if self.has_method(paths["model"], "describe_sample"):
@@ -285,7 +287,7 @@ class Documents:
         settings: Mapping[str, Any],
         evaluations: Mapping[str, str],
         outcomes: Sequence[Any] = (),
-    ) -> Document:
+    ) -> IdentityDocument:
         """Return the document of a report.
 
         Args:
@@ -293,7 +295,7 @@ class Documents:
             evaluations: digest of each run's evaluation.
             outcomes: what became of the runs without a result; none of a complete report.
         """
-        inputs: Document = {"evaluations": dict(evaluations)}
+        inputs: dict[str, object] = {"evaluations": dict(evaluations)}
         if outcomes:
             inputs["outcomes"] = list(outcomes)
         return {
@@ -306,7 +308,7 @@ class Documents:
 
     def made_by(
         self, stage: str, programs: Mapping[str, StageProgram], settings: Mapping[str, Any]
-    ) -> Document:
+    ) -> IdentityDocument:
         """Return versions, code and environment of a stage that runs programs."""
         own = {stage, *(name for one in programs.values() for name in one.history)}
         reached = {name for one in programs.values() for name in one.reached}

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from shardline.config import checks
 from shardline.config.document import RunNote, read_notes
@@ -21,6 +20,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.identity import CodeIndex, FileDigests, Lock, load_lock
 from shardline.identity.module_search import import_roots
+from shardline.records.identities import IdentityDocument
 
 
 @dataclass(kw_only=True)
@@ -60,7 +60,7 @@ class Project:
     datasets: dict[str, DatasetPlan] = field(default_factory=dict)
     runs: dict[str, RunPlan] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
-    outcomes: tuple[Mapping[str, Any], ...] = ()
+    outcomes: tuple[Mapping[str, object], ...] = ()
     predicted: dict[str, DatasetPlan] = field(default_factory=dict)
     predictions: dict[str, PredictionPlan] = field(default_factory=dict)
 
@@ -163,7 +163,7 @@ class Project:
             outcomes=(),
         )
 
-    def only_finished(self, outcomes: Mapping[str, Mapping[str, Any]]) -> "Project":
+    def only_finished(self, outcomes: Mapping[str, Mapping[str, object]]) -> "Project":
         """Return the project without the runs that have no result: what a report can be made of now.
 
         Args:
@@ -196,7 +196,7 @@ class Project:
         return Documents(workdir=self.workdir, code=self.code, lock=self.lock)
 
     @cached_property
-    def report_document(self) -> dict[str, Any]:
+    def report_document(self) -> IdentityDocument:
         """The identity document of the report over all runs, in whatever order."""
         return self.documents.report(
             {
@@ -215,7 +215,7 @@ class Project:
         return read_notes(self.workdir, self.named_runs())
 
     @property
-    def names(self) -> dict[str, Any]:
+    def names(self) -> dict[str, dict[str, list[str]]]:
         """What the report calls runs and datasets: their names, in no order, since the table has none."""
         return {
             "runs": {run.evaluation_id: sorted(run.names) for run in self.runs.values()},

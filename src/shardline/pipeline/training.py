@@ -5,8 +5,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -73,16 +74,16 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
     context = _tracking_context(run, layout.store, task, model)
     python = python_of(project, run, inputs)
     known = _scheduled(os.environ)
-    known["retry"] += attempt - 1
+    known = replace(known, retry=known.retry + attempt - 1)
     with only_one(work, run.id) as has_waited:
         if has_waited:  # which is no part of its own time
-            known |= {"started": None, "queue_s": None}
+            known = replace(known, started=None, queue_s=None)
         attempts, logs = read_attempts(work), layout.logs_of_parts("train", run.id)
         saved_step = last_step(work / "checkpoints")
-        check_retry(attempts, retry=known["retry"], saved_step=saved_step, logs=logs)
+        check_retry(attempts, retry=known.retry, saved_step=saved_step, logs=logs)
         try:
             with (
-                attempted(work, **known) as number,
+                attempted(work, **asdict(known)) as number,
                 tracked(runtime.tracking, context),
                 _log_kept(log, log_of_attempt(logs, number)),
             ):
@@ -247,22 +248,39 @@ def run_preflight(project: Project, log: Path, output: str, inputs: Inputs) -> N
     )
 
 
-def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the scheduler tells of this job: number, start, time in the queue, how often it was requeued."""
+@dataclass(frozen=True, kw_only=True)
+class _Scheduled:
+    """What the scheduler tells of this job.
+
+    Attributes:
+        job: its number.
+        retry: how often it was requeued.
+        started: when it began.
+        queue_s: seconds in the queue.
+    """
+
+    job: str | None
+    retry: int = 0
+    started: float | None = None
+    queue_s: float | None = None
+
+
+def _scheduled(env: Mapping[str, str]) -> _Scheduled:
     from shardline.launch.slurm.allocation import allocation_of_launch
 
     try:
         allocation = allocation_of_launch(env)
     except LaunchError as error:  # a measurement is no reason to fail
         logging.warning("time in the queue is not known: %s", error)
-        return {"job": env.get("SLURM_JOB_ID"), "retry": 0}
+        return _Scheduled(job=env.get("SLURM_JOB_ID"))
     if allocation is None:
-        return {"job": env.get("AZUREML_RUN_ID"), "retry": 0}
-    return {
-        "job": allocation.job_id, "queue_s": allocation.queue_s,
-        "started": allocation.began if allocation.is_own else None,
-        "retry": allocation.restarts if allocation.is_own else 0,
-    }  # fmt: skip
+        return _Scheduled(job=env.get("AZUREML_RUN_ID"))
+    return _Scheduled(
+        job=allocation.job_id,
+        queue_s=allocation.queue_s,
+        started=allocation.began if allocation.is_own else None,
+        retry=allocation.restarts if allocation.is_own else 0,
+    )
 
 
 def _tracking_context(run: RunPlan, store: Path, task: RankTask, model: str) -> "TrackingContext":
