@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from shardline.config import checks
 from shardline.config.document import RunNote, read_notes
@@ -60,7 +61,7 @@ class Project:
     datasets: dict[str, DatasetPlan] = field(default_factory=dict)
     runs: dict[str, RunPlan] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
-    outcomes: tuple[Mapping[str, object], ...] = ()
+    outcomes: tuple[Mapping[str, Any], ...] = ()
     predicted: dict[str, DatasetPlan] = field(default_factory=dict)
     predictions: dict[str, PredictionPlan] = field(default_factory=dict)
 

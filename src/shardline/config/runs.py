@@ -44,8 +44,8 @@ class Row:
     dataset: str | dict[str, float]
     model: str
     where: str
-    settings: dict[str, object]
-    varied: dict[str, object]
+    settings: dict[str, Any]
+    varied: dict[str, Any]
     in_table: bool = True
 
 

@@ -121,7 +121,7 @@ def drop_step_values(trainer: pl.Trainer) -> None:
         metric._forward_cache = None
 
 
-def logging_place(trainer: pl.Trainer) -> dict[str, object]:
+def logging_place(trainer: pl.Trainer) -> dict[str, Any]:
     """Return the hook that `self.log` was called in last, and whether the epoch's first batch is going on."""
     connector = trainer._logger_connector
     return {"first_loop_iter": connector._first_loop_iter, "current_fx": connector._current_fx}
@@ -134,9 +134,9 @@ def set_logging_place(trainer: pl.Trainer, place: Mapping[str, Any]) -> None:
     connector._current_fx = place["current_fx"]
 
 
-def shown_metrics(trainer: pl.Trainer, name: str) -> dict[str, object]:
+def shown_metrics(trainer: pl.Trainer, name: str) -> dict[str, Any]:
     """Return the dict behind `callback_metrics`, `logged_metrics` or `progress_bar_metrics`."""
-    shown: dict[str, object] = getattr(trainer._logger_connector, f"_{name}")
+    shown: dict[str, Any] = getattr(trainer._logger_connector, f"_{name}")
     return shown
 
 
@@ -219,7 +219,7 @@ def random_states() -> dict[str, Any]:
     return _collect_rng_states()
 
 
-def set_random_states(states: dict[str, object]) -> None:
+def set_random_states(states: dict[str, Any]) -> None:
     """Restore what `random_states` has returned."""
     _set_rng_states(states)
 
