@@ -76,12 +76,9 @@ def find_causes(
 
 
 def find_dataset_causes(
-    old_names: Sequence[str],
-    old: IdentityDocument,
-    names: Sequence[str],
-    new: IdentityDocument,
+    old_names: Sequence[str], old: IdentityDocument, names: Sequence[str], new: IdentityDocument,
     definitions: Definitions = ({}, {}),
-) -> list[Cause]:
+) -> list[Cause]:  # fmt: skip
     """Return how two datasets of different identities differ: in name, or in what they were made from.
 
     Args:

@@ -147,14 +147,9 @@ def _check_form(
 
 
 def _load_datasets(
-    project: Project,
-    rows: list[Row],
-    others: Collection[str],
-    entries: Entries,
-    mixed: Mixes,
-    config_file: str,
+    project: Project, rows: list[Row], others: Collection[str], entries: Entries, mixed: Mixes, config_file: str,
     problems: Problems,
-) -> dict[str, DatasetPlan]:
+) -> dict[str, DatasetPlan]:  # fmt: skip
     problems.found += problems_of_mixes(mixed, entries, config_file)
     for row in rows:
         problems.found += problems_of_row(row, mixed, entries, config_file)

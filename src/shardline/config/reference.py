@@ -229,33 +229,30 @@ _TOP = """
 
 def reference() -> str:
     """Return the page as Markdown."""
+    sections: tuple[tuple[str, type[Settings], str], ...] = (
+        (_SETTINGS, RunSettings, "train"),
+        (_DATASETS, DatasetSettings, "dataset"),
+        (f"{_MIXES}{_SCALING}", StudySettings, "report, and runs that it adds"),
+        (_PREDICTIONS, PredictionSettings, "predict"),
+        (_RUNTIME, Runtime, "nothing"),
+        (_AZUREML, AzureML, "nothing"),
+        (_CONDA, Conda, "nothing"),
+        (_IMAGE, Image, "nothing"),
+    )
+    top = (
+        row for row in _rows(Config, "nothing") if row[0] in ("`runs`", "`lock`", "`environments`")
+    )
     pages = [
         _HEAD.replace("{columns}", _table(_rows(FixedColumns, "train"))),
-        _SETTINGS,
-        _table(_rows(RunSettings, "train")),
-        _DATASETS,
-        _table(_rows(DatasetSettings, "dataset")),
-        _MIXES,
-        _SCALING,
-        _table(_rows(StudySettings, "report, and runs that it adds")),
-        _PREDICTIONS,
-        _table(_rows(PredictionSettings, "predict")),
-        _RUNTIME,
-        _table(_rows(Runtime, "nothing")),
-        _AZUREML,
-        _table(_rows(AzureML, "nothing")),
-        _CONDA,
-        _table(_rows(Conda, "nothing")),
-        _IMAGE,
-        _table(_rows(Image, "nothing")),
+        *(
+            page
+            for text, table, counts in sections
+            for page in (text, _table(_rows(table, counts)))
+        ),
         _IDENTITY,
         _table(_rows(IdentitySettings, "nothing", "identity.")),
         _TOP,
-        _table(
-            row
-            for row in _rows(Config, "nothing")
-            if row[0] in ("`runs`", "`lock`", "`environments`")
-        ),
+        _table(top),
     ]
     return "\n".join(page.strip("\n") + "\n" for page in pages)
 

@@ -178,11 +178,7 @@ def check_names(names: Sequence[str], where: str) -> None:
 
 
 def splits_of_files(
-    patterns: FilesOfSplits,
-    files: Sequence[Path],
-    names: Sequence[str],
-    workdir: Path,
-    where: str,
+    patterns: FilesOfSplits, files: Sequence[Path], names: Sequence[str], workdir: Path, where: str
 ) -> dict[str, Any]:
     """Return the split of each file, and the share of the train files' rows that validates.
 

@@ -116,6 +116,10 @@ def _check_task(source: ColumnsSettings, where: str) -> None:
         return
     if source.task == "classification" and len(given) != 1:
         _refuse_classes(given, True, where)
+    _check_regression(source, given, where)
+
+
+def _check_regression(source: ColumnsSettings | HfSettings, given: list[str], where: str) -> None:
     if source.task == "regression" and given:
         raise ConfigError(
             f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
@@ -128,13 +132,8 @@ def _check_classes(source: SamplesSettings | HfSettings, where: str) -> None:
         raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
     if given and isinstance(source, HfSettings):
         if source.label is UNSET:
-            raise ConfigError(
-                f"{where}.source.{given[0]} is given without a label; name the label's column, or drop it"
-            )
-        if source.task == "regression":
-            raise ConfigError(
-                f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
-            )
+            _refuse_classes(given, False, where)
+        _check_regression(source, given, where)
 
 
 def _check_columns(source: ColumnsSettings, where: str) -> None:

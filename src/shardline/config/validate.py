@@ -187,7 +187,7 @@ def coerce(value: Any, schema: KeySchema) -> Any:
 def _read_number(text: str, pattern: re.Pattern[str]) -> Any:
     if not pattern.fullmatch(text) or math.isinf(float(text)):
         return text
-    return float(text) if set(text) & set(".eE") else int(text)
+    return _plain(text)
 
 
 def validate(

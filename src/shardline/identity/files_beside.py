@@ -11,13 +11,7 @@ from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.digests import file_sha256
 from shardline.identity.literals import Bindings
 from shardline.identity.outline import Outline
-from shardline.identity.path_literals import (
-    CallSite,
-    Elsewhere,
-    PathLiterals,
-    SourceModule,
-    calls_in,
-)
+from shardline.identity.path_literals import CallSite, CodeModule, Elsewhere, PathLiterals, calls_in
 from shardline.identity.reach import Key, Reach
 from shardline.identity.scopes import Imported
 
@@ -47,7 +41,7 @@ class Beside:
     """
 
     found: Reach
-    _sources: dict[str, SourceModule] = field(default_factory=dict)
+    _sources: dict[str, CodeModule] = field(default_factory=dict)
     _opened: set[Path] = field(default_factory=set)  # packages named by `importlib.resources`
 
     def files(self) -> dict[Key, dict[str, str]]:
@@ -123,7 +117,7 @@ class Beside:
         folder = self.found.program.files[label].parent.resolve()
         return folder.parents[package.count(".") - 1] if "." in package else folder
 
-    def _source(self, label: str) -> SourceModule:
+    def _source(self, label: str) -> CodeModule:
         """Return a module as a place of paths."""
         if label not in self._sources:
             outline = self.found.outline(label)
@@ -137,7 +131,7 @@ class Beside:
                 calls=lambda name: self._calls.get(name, []),
                 packages=self._packages,
             )
-            self._sources[label] = SourceModule(nodes=nodes, literals=literals)
+            self._sources[label] = CodeModule(nodes=nodes, literals=literals)
         return self._sources[label]
 
     def _literals(self, label: str) -> PathLiterals:

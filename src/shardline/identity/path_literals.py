@@ -26,7 +26,7 @@ class CallSite(NamedTuple):
     literals: Callable[[], Literals]
 
 
-class SourceModule(NamedTuple):
+class CodeModule(NamedTuple):
     """A module as a place of paths."""
 
     nodes: Sequence[ast.AST]

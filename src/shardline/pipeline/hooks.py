@@ -86,7 +86,7 @@ def open_project(
         logging.getLogger("shardline").warning("%s", edited)
     if project.identity.environment != "exact":
         # most starts do not need it
-        from shardline.results.accept.unasked import accept_unasked
+        from shardline.results.accept.take import accept_unasked
 
         accept_unasked(project)
     return project

@@ -61,21 +61,6 @@ def places_of(run: RunPlan, inputs: Inputs) -> tuple[DatasetPlace, ...]:
     )
 
 
-def rank_task(
-    project: Project, run: RunSpec, action: Train | Evaluate | Predict | Preflight, *, work: Path, rank_logs: Path,
-    datasets: Sequence[DatasetPlace] = (),
-) -> RankTask:  # fmt: skip
-    """Return what ranks are given; see `RankTask` for the arguments."""
-    return RankTask(
-        run=run,
-        action=action,
-        datasets=tuple(datasets),
-        work=work,
-        rank_logs=rank_logs,
-        runtime=RankRuntime.of(project.runtime),
-    )
-
-
 @contextmanager
 def own_work(project: Project, name: str) -> Iterator[Path]:
     """Give ranks that keep nothing a folder in the store for as long as they work."""
@@ -112,7 +97,10 @@ def run_on_ranks(
     Raises:
         RankError: a rank failed.
     """
-    task = rank_task(project, run, action, work=work, rank_logs=rank_logs, datasets=datasets)
+    task = RankTask(
+        run=run, action=action, datasets=tuple(datasets), work=work, rank_logs=rank_logs,
+        runtime=RankRuntime.of(project.runtime),
+    )  # fmt: skip
     start_ranks(project, task, work / "rank.json", log, python_of(project, run, inputs or {}))
 
 

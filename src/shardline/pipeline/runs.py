@@ -12,16 +12,9 @@ from shardline.config.run_spec import DatasetPlace
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
+from shardline.pipeline import ranks
 from shardline.pipeline.common import REMAKE, check_environment, only
-from shardline.pipeline.ranks import (
-    Inputs,
-    files_of,
-    has_gpus,
-    own_work,
-    places_of,
-    run_on_ranks,
-    seen_by_all,
-)
+from shardline.pipeline.ranks import Inputs, files_of, places_of
 from shardline.pipeline.watched import end_watch, watch, write_watched_files
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
@@ -98,7 +91,7 @@ def _needs_ranks(project: Project, run: RunPlan, datasets: Sequence[DatasetPlace
     settings = run.settings
     if not evaluates_on_ranks(run, project.runtime):
         return False
-    if has_gpus(settings):
+    if ranks.has_gpus(settings):
         return True
     manifests = [read_record(one.manifest, Manifest, remedy=REMAKE) for one in datasets]
     rows = sum(manifest.splits[settings.evaluation.split] for manifest in manifests)
@@ -110,15 +103,15 @@ def _evaluate_on_ranks(
     project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace], log: Path
 ) -> dict[str, Any]:
     rank_logs = project.layout.declared.logs_of_parts("evaluate", f"{run.id}-{run.evaluation_id}")
-    with own_work(project, f"{run.id}-evaluation-{run.evaluation_id}") as work:
+    with ranks.own_work(project, f"{run.id}-evaluation-{run.evaluation_id}") as work:
         write_watched_files(project, run, work)
         action = Evaluate(
-            model=seen_by_all(model, run.settings, work),
+            model=ranks.seen_by_all(model, run.settings, work),
             output=work / "found.json",
             has_test_step="measured_by" in run.evaluation_document,
             has_samples="samples" in run.evaluation_document["versions"],
         )
-        run_on_ranks(
+        ranks.run_on_ranks(
             project, run.spec, action, work=work, rank_logs=rank_logs, log=log, datasets=datasets
         )
         found: dict[str, Any] = read_json(action.output, remedy=REMAKE)

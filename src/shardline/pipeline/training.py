@@ -34,14 +34,20 @@ from shardline.pipeline.ranks import (
     own_work,
     places_of,
     python_of,
-    rank_task,
     run_on_ranks,
     start_ranks,
 )
 from shardline.pipeline.watched import write_watched_files
 from shardline.supervision.attempts import attempted, only_one, read_attempts
 from shardline.supervision.retries import check_retry, crash_loop, log_of_attempt
-from shardline.training.rank_task import FirstSteps, Preflight, RankTask, Train, read_run
+from shardline.training.rank_task import (
+    FirstSteps,
+    Preflight,
+    RankRuntime,
+    RankTask,
+    Train,
+    read_run,
+)
 
 if TYPE_CHECKING:
     from shardline.tracking import TrackingContext
@@ -186,13 +192,13 @@ def _training_task(
     )
     # the file is of the first run with this identity: since then classes may have moved, and workers be others
     environment = read_run(run_json).environment
-    task = rank_task(
-        project,
-        structs.replace(run.spec, environment=environment),
-        action,
+    task = RankTask(
+        run=structs.replace(run.spec, environment=environment),
+        action=action,
+        datasets=places_of(run, inputs),
         work=work,
         rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
-        datasets=places_of(run, inputs),
+        runtime=RankRuntime.of(project.runtime),
     )
     return task, action
 
@@ -250,14 +256,7 @@ def run_preflight(project: Project, log: Path, output: str, inputs: Inputs) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class _Scheduled:
-    """What the scheduler tells of this job.
-
-    Attributes:
-        job: its number.
-        retry: how often it was requeued.
-        started: when it began.
-        queue_s: seconds in the queue.
-    """
+    """What the scheduler tells of this job: number, how often it was requeued, start, seconds in the queue."""
 
     job: str | None
     retry: int = 0

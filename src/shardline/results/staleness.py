@@ -19,15 +19,13 @@ from shardline.config.names import identities_of, names_that_have_been
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.core.environment import rank_variables
-from shardline.core.errors import DataError
-from shardline.core.files import read_json
 from shardline.core.variables import cleaned, compared, recorded_variables, row_of
 from shardline.identity.shipped_code import edited_files, sentence_of
 from shardline.records.failures import Failure
 from shardline.records.identities import IdentityDocument, weights_of_inputs
 from shardline.results.outcomes import failure_of
 from shardline.results.running import Progress, progress_of
-from shardline.results.states import State, is_trained, sealed_names, state_of
+from shardline.results.states import State, is_trained, read_if_sound, sealed_names, state_of
 
 
 class _KnownDataset(NamedTuple):
@@ -101,7 +99,7 @@ def explain(project: Project, run: RunPlan) -> Explanation:
 
 
 def _other_variables(project: Project, run: RunPlan) -> tuple[str, ...]:
-    record = part_of(_read(run.folder / "provenance.json"), "action").get("variables")
+    record = part_of(read_if_sound(run.folder / "provenance.json"), "action").get("variables")
     if not isinstance(record, Mapping):
         return ()
     runtime = project.runtime
@@ -126,7 +124,7 @@ def nearest_document(
 
 def _evaluations(run: RunPlan) -> Iterator[tuple[Path, IdentityDocument]]:
     for path in (run.folder / "evaluations").glob("*.json"):
-        if old := part_of(_read(path), "identity"):
+        if old := part_of(read_if_sound(path), "identity"):
             yield path, dict(old)
 
 
@@ -136,22 +134,13 @@ def _trainings(run: RunPlan) -> Iterator[tuple[Path, IdentityDocument]]:
     known = {identity for name in run.names for identity in identities_of(run.layout, "run", name)}
     named = {folder / identity / "identity.json" for identity in known} - {own}
     for path in {path for path in named if path.exists()} or set(folder.glob("*/identity.json")):
-        if path != own and (old := _read(path)):
+        if path != own and (old := read_if_sound(path)):
             yield path, old
-
-
-def _read(path: Path) -> dict[str, object]:
-    """Return a JSON object; nothing of a damaged file, which `shardline verify` is for."""
-    try:
-        document = read_json(path, remedy="")
-    except DataError:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def read_definitions(folder: Path) -> Mapping[str, object]:
     """Return what is known of the user's code behind a run or a dataset."""
-    record = _read(folder / "run.json") or _read(folder / "provenance.json")
+    record = read_if_sound(folder / "run.json") or read_if_sound(folder / "provenance.json")
     return part_of(record, "definitions")
 
 
@@ -231,5 +220,5 @@ def _causes_of_datasets(
 def _recorded_dataset(layout: ResultsLayout, identity: str) -> _KnownDataset:
     manifest = layout.manifest(identity)
     names = names_that_have_been(layout, "dataset").get(identity, [])
-    document = dict(part_of(_read(manifest), "identity"))
+    document = dict(part_of(read_if_sound(manifest), "identity"))
     return _KnownDataset(names, document, read_definitions(manifest.parent))

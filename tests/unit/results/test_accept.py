@@ -20,8 +20,7 @@ from shardline.errors import ConfigError, DataError
 from shardline.records.acceptances import Difference
 from shardline.results.accept.candidates import find_candidate
 from shardline.results.accept.first_steps import compare_first_steps, differences, values_of
-from shardline.results.accept.take import accept_dataset, accept_run
-from shardline.results.accept.unasked import accept_unasked
+from shardline.results.accept.take import accept_dataset, accept_run, accept_unasked
 from shardline.results.diff import compare_runs
 from shardline.results.lineage.tracer import trace
 from shardline.results.sealed_run import accepted_of, find_sealed_run

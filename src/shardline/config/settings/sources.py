@@ -56,14 +56,17 @@ class SourceSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         return table.get("type") == cls.named or not cls.named
 
 
-class SamplesSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the formats of other libraries have."""
-
+class _ColumnsInFiles(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: Files
     columns: TypedColumns | UnsetType = UNSET
     """Type of each column that is kept, by name; left out, all that the files hold."""
     rename: Renamed | UnsetType = UNSET
     """What columns are called in the files, where not by their name in `columns`."""
+
+
+class SamplesSettings(_ColumnsInFiles, frozen=True, kw_only=True):
+    """What the formats of other libraries have."""
+
     num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
     """Number of classes of an integer column `labels`; else list `classes`, or neither."""
     classes: list[str | int] = []
@@ -90,16 +93,11 @@ class WebDatasetSettings(SamplesSettings, frozen=True, kw_only=True):
     named: ClassVar[str] = "webdataset"
 
 
-class HfSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HfSettings(_ColumnsInFiles, frozen=True, kw_only=True):
     """Folders that Hugging Face's `datasets` saved."""
 
     named: ClassVar[str] = "hf"
 
-    files: Files
-    columns: TypedColumns | UnsetType = UNSET
-    """Type of each column that is kept, by name; left out, all that the files hold."""
-    rename: Renamed | UnsetType = UNSET
-    """What columns are called in the files, where not by their name in `columns`."""
     label: Text | UnsetType = UNSET
     """Column of the label, which becomes the column `labels`."""
     id_column: Text | UnsetType = UNSET

@@ -109,7 +109,7 @@ def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidat
     """
     taken: dict[str, str] = {}
     for dataset in project.datasets.values():
-        if (found := _if_any(dataset)) and _kinds(found) <= set(kinds):
+        if (found := _if_any(dataset)) and {one.kind for one in found.causes} <= set(kinds):
             taken[dataset.id] = found.earlier
             yield found
     for run in project.runs.values():
@@ -169,10 +169,6 @@ def _if_any(asked: RunPlan | DatasetPlan) -> Candidate | None:
     except DataError as error:  # one damaged result is no reason to leave the others
         logging.warning("%s is passed over: %s", asked.name, error)
         return None
-
-
-def _kinds(candidate: Candidate) -> set[str]:
-    return {cause.kind for cause in candidate.causes}
 
 
 def _taken_before(dataset: DatasetPlan) -> str | None:

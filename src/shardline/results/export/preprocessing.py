@@ -72,16 +72,14 @@ def describe(
             "raw_input": raw,
             "reads": _READS.get(raw) or _before_arrays(steps, source),
             "source": {key: value for key, value in source.items() if key != "files"},
-            "columns": dict(columns) if columns else _table_columns(manifest["schema"]),
+            "columns": dict(columns)
+            if columns
+            else {name: str(one) for name, one in columns_of(manifest["schema"]).items()},
             "steps": before,
             "inside_the_model": [_described(step) for step in steps.inside],
         }
     )
     return described
-
-
-def _table_columns(schema: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(column) for name, column in columns_of(schema).items()}
 
 
 def _raw(
