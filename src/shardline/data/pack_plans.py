@@ -32,7 +32,7 @@ from shardline.core.files import write_bytes
 from shardline.data.integrity import locked
 from shardline.data.shard_map import ShardMap
 from shardline_io.order.packing import PLAN_VERSION, plan_packs
-from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.order.pieces import Piece
 
 _NAME = re.compile(r"(?P<column>.+)-(?P<length>\d+)-v(?P<version>\d+)-(?P<split>\w+)")
 _TENSORS = {"packs": "I64", "firsts": "I64", "used": "U32", "rows": "U32", "parts": "U32"}
@@ -135,10 +135,10 @@ class PlanFile:
     def _purpose(self) -> dict[str, object]:
         """What the plan is made for."""
         manifest = self.shards.manifest
-        contents = blake3("".join(record["blake3"] for record in manifest["shards"]).encode())
+        contents = blake3("".join(record.blake3 for record in manifest.shards).encode())
         pieces = np.array([(p.shard, p.first, p.last) for p in self.split], np.int64)
         return {
-            "dataset": manifest["dataset"], "shards": contents.hexdigest(), "column": self.column,
+            "dataset": manifest.dataset, "shards": contents.hexdigest(), "column": self.column,
             "length": self.length, "split": self.name, "version": PLAN_VERSION,
             "rows": blake3(pieces.tobytes()).hexdigest(),
         }  # fmt: skip
@@ -214,11 +214,11 @@ def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:
         name = _NAME.fullmatch(path.stem)
         if name and int(name["version"]) != PLAN_VERSION:
             continue  # nobody reads it any more
-        if not name or name["split"] not in shards.manifest["splits"]:
+        if not name or name["split"] not in shards.manifest.splits:
             yield f"{path} is named like no plan of packs"
             continue
         plan = PlanFile(
-            shards=shards, name=name["split"], split=split_pieces(shards.manifest, name["split"]),
+            shards=shards, name=name["split"], split=shards.pieces(name["split"]),
             column=name["column"], length=int(name["length"]),
         )  # fmt: skip
         try:

@@ -44,7 +44,7 @@ class PackUnits(PackedUnits):
         for name in (self.column + POSITIONS, self.column + CU_SEQLENS):
             if name in self.others:
                 raise DataError(
-                    f"dataset {self.shards.manifest['dataset']}: column {name} has the name of what packs of "
+                    f"dataset {self.shards.manifest.dataset}: column {name} has the name of what packs of "
                     f"{self.column} give beside it, expected another; rename it in the source, or leave it out"
                 )
 

@@ -95,7 +95,7 @@ class ShardStream(WindowStream[_Ready]):
         super().__init__(order, num_epochs)
         self._shards, self._check, self._local_rank = shards, check, local_rank
         self._buffers = _Buffers(shards, pin=pin)
-        self._is_table = "columns" not in shards.manifest["schema"]
+        self._is_table = not shards.manifest.schema.columns
         self._is_small = num_rows(order.pieces) <= order.window_rows
         self._has_counted = bool(varying_arrays(shards.columns)) and order.num_slices > 1
         self._whole_order = order.whole()

@@ -108,7 +108,7 @@ def compute_parts(
 
 def _check_rows(prediction: PredictionPlan, rows: Manifest, trained_on: Manifest) -> None:
     name, split = prediction.rows.name, prediction.split
-    found, expected = columns_of(encode(rows.schema)), columns_of(encode(trained_on.schema))
+    found, expected = columns_of(rows.schema), columns_of(trained_on.schema)
     if "labels" not in found:
         expected.pop("labels", None)
     for column in expected.keys() | found.keys() - {"labels"}:

@@ -10,7 +10,7 @@ from shardline.config.project import Project
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
-from shardline.core.files import json_bytes, read_json, write_bytes, write_json
+from shardline.core.files import json_bytes, write_bytes, write_json
 from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.evaluating import evaluate_on_ranks, needs_ranks
 from shardline.pipeline.inputs import Inputs, files_of, places_of
@@ -18,6 +18,7 @@ from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
 from shardline.records.base import read_record, sealed
+from shardline.records.datasets import Manifest
 from shardline.records.runs import EvaluationResult, HeadlineValue, TrainingProvenance
 
 
@@ -66,7 +67,7 @@ def _take_over(
 
     return evaluation_of(
         read_record(files["provenance"], TrainingProvenance, remedy=REMAKE).training,
-        read_json(datasets[0].manifest, remedy=REMAKE),
+        read_record(datasets[0].manifest, Manifest, remedy=REMAKE),
         run.settings.evaluation,
         run.name,
     )

@@ -30,10 +30,10 @@ from shardline.pipeline.watched import write_watched_files
 from shardline.supervision.attempts import attempted, only_one, read_attempts
 from shardline.supervision.retries import check_retry, crash_loop, log_of_attempt
 from shardline.training.rank_task import (
-    FirstSteps,
     Preflight,
     RankRuntime,
     RankTask,
+    ShortTraining,
     Train,
     read_run,
     write_task,
@@ -129,7 +129,7 @@ def train_first_steps(project: Project, steps: int, log: Path, output: str, inpu
         runtime = structs.replace(
             task.runtime, checkpoint=saves, log_every_steps=1, ledger=False, watch_reads="off"
         )
-        first = FirstSteps(num_steps=steps, metrics=Path(output))
+        first = ShortTraining(num_steps=steps, metrics=Path(output))
         action = structs.replace(action, first_steps=first)
         task = structs.replace(task, runtime=runtime, action=action)
         python = python_of(project, run, inputs)

@@ -46,11 +46,11 @@ class Skipped(Record, frozen=True, kw_only=True):
     first: list[str] = field(default_factory=list)
 
 
-class Schema(Record, frozen=True, kw_only=True):
+class DatasetSchema(Record, frozen=True, kw_only=True):
     """`schema` of a manifest: of a table its features, else the columns by name."""
 
     task: str
-    classes: list[Any] | None = None
+    classes: list[Any]  # names; a class of the user's may give numbers
     columns: dict[str, str] | UnsetType = UNSET
     feature_shape: list[Count] | UnsetType = UNSET
     feature_dtype: Dtype | UnsetType = UNSET
@@ -82,24 +82,24 @@ class ShortSummary(Record, frozen=True, kw_only=True):
     max: float | None
 
 
-class Statistics(Record, frozen=True, kw_only=True):
+class DatasetStatistics(Record, frozen=True, kw_only=True):
     """`statistics` of a manifest; those of very many features lie in a file, of which it has a summary.
 
     Attributes:
+        summary: by column, of what the file holds.
         class_counts: rows of each class by split; empty where there are no classes.
         features: of a table.
         columns: by column, where the dataset is no table.
         file: beside the shards.
         blake3: digest of the file.
-        summary: by column, of what the file holds.
     """
 
+    summary: dict[str, ShortSummary] | UnsetType = UNSET
     class_counts: dict[str, list[Count]]
     features: Summary | UnsetType = UNSET
     columns: dict[str, Summary] | UnsetType = UNSET
     file: Name | UnsetType = UNSET
     blake3: str | UnsetType = UNSET
-    summary: dict[str, ShortSummary] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Refuse statistics of no column, and a file of which only a part is recorded."""
@@ -122,10 +122,10 @@ class Manifest(Record, frozen=True, kw_only=True):
     """
 
     dataset: str
-    schema: Schema
+    schema: DatasetSchema
     splits: Rows
     bytes: Count
-    statistics: Statistics
+    statistics: DatasetStatistics
     reference: dict[str, Any] | None = None
     skipped: Skipped
     shards: list[Shard]
@@ -133,7 +133,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     has_labels: bool | UnsetType = UNSET
 
 
-class Moments(Record, frozen=True, kw_only=True):
+class RecordedMoments(Record, frozen=True, kw_only=True):
     """Moments of a column's train rows, by feature; see `data.statistics.Moments`."""
 
     count: Count
@@ -149,8 +149,8 @@ class PartStatistics(Record, frozen=True, kw_only=True):
     first: Count
     stop: Count
     class_counts: dict[str, list[Count]]
-    features: Moments | UnsetType = UNSET
-    columns: dict[str, Moments] | UnsetType = UNSET
+    features: RecordedMoments | UnsetType = UNSET
+    columns: dict[str, RecordedMoments] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Refuse statistics of no column."""

@@ -82,14 +82,19 @@ class Installed(Record, frozen=True, kw_only=True):
 
 
 class PackedDataset(Record, frozen=True, kw_only=True):
-    """The blocks or packs of a dataset."""
+    """The blocks or packs of a dataset.
+
+    Attributes:
+        waste: of blocks the share of the values that none holds, of packs the share of their places that no
+            value fills.
+    """
 
     id: str
     number: int
     waste: float
 
 
-class Packs(Record, frozen=True, kw_only=True):
+class PackedSamples(Record, frozen=True, kw_only=True):
     """Samples that are blocks or packs."""
 
     method: str
@@ -158,7 +163,7 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
     goodput: dict[str, Any] | None = None
     throughput: dict[str, Any] | None = None
     resources: dict[str, Any] | None = None
-    packs: Packs | UnsetType = UNSET
+    packs: PackedSamples | UnsetType = UNSET
     weights: dict[str, Any] | UnsetType = UNSET
     sealed_check: dict[str, Any] | UnsetType = UNSET
     training: Training = Training()

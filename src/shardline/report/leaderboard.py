@@ -13,7 +13,7 @@ from shardline.records.reports import GroupKey, ReportedRun
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
 from shardline.report.significance import (
-    Repeats,
+    SeedRepeats,
     Verdict,
     compare_with_best,
     name_of_repeats,
@@ -59,7 +59,7 @@ class Row:
     title: str
     anchor: str
     place: int
-    repeats: Repeats
+    repeats: SeedRepeats
     verdict: Verdict
     whisker: tuple[float, float, float] | None
 
@@ -269,13 +269,15 @@ def _group(
     )
 
 
-def _repeats(entries: Sequence[Entry]) -> Repeats:
+def _repeats(entries: Sequence[Entry]) -> SeedRepeats:
     values = [entry.run.value for entry in entries if math.isfinite(entry.run.value)]
     bounds = (0.0, 1.0) if is_share(entries[0].run.metric) else (-math.inf, math.inf)
-    return Repeats(values=values, bounds=bounds)
+    return SeedRepeats(values=values, bounds=bounds)
 
 
-def _rows(measured: Sequence[tuple[Repeats, Sequence[Entry]]], group: str, sign: int) -> list[Row]:
+def _rows(
+    measured: Sequence[tuple[SeedRepeats, Sequence[Entry]]], group: str, sign: int
+) -> list[Row]:
     intervals = [
         repeats.interval or members[0].run.interval_of(repeats.mean)
         for repeats, members in measured

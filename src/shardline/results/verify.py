@@ -17,7 +17,7 @@ from shardline.provenance.crate.metadata import (
     files_of_crate,
     read_crate,
 )
-from shardline.records.base import encode, read_record
+from shardline.records.base import read_record
 from shardline.records.datasets import DatasetProvenance, Manifest, Shard
 from shardline.results.findings import Findings, Verdict, count, digest_of
 from shardline.results.verify_runs import verify_run
@@ -94,7 +94,7 @@ def _check_store(findings: Findings, shards: Path, manifest: Manifest, *, deep: 
     parts = check_parts(shards, shards.name, manifest, findings.remedy)
     findings.verdict.problems.extend(parts.values())
     findings.verdict.bad_parts.extend(parts)
-    problem = problem_of_statistics(encode(manifest), shards)
+    problem = problem_of_statistics(manifest, shards)
     if problem:
         findings.add(problem)
     # rows are read of undamaged shards alone

@@ -16,6 +16,7 @@ from shardline.core.errors import ConfigError
 from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
 from shardline.data.run_batches import RunBatches
+from shardline.records.datasets import DatasetSchema
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.sample_views import SampleViews
 from shardline_io.order.blocks import BlockOrder
@@ -119,8 +120,8 @@ class DescribedSamples(pl.Callback):
         self, model: Any, normalize: Normalizer, ranks: EvaluationRanks,
         convert: Callable[[Any], Any], places: tuple[int, ...],
     ) -> Iterator[dict[str, Any]]:  # fmt: skip
-        schema = self._run_batches.manifest["schema"]
-        views = SampleViews(what=self._what, classes=schema["classes"])
+        schema = self._run_batches.manifest.schema
+        views = SampleViews(what=self._what, classes=schema.classes)
         stream, _ = self._run_batches.held_out(
             self._spec.settings.evaluation.split,
             batch=1,
@@ -138,7 +139,7 @@ class DescribedSamples(pl.Callback):
 
 
 def _speller(
-    place: DatasetPlace, schema: Mapping[str, Any], pack: Pack | None
+    place: DatasetPlace, schema: DatasetSchema, pack: Pack | None
 ) -> Callable[[Sequence[int]], str]:
     """Return what gives the text of a dataset's tokens: its tokenizer, UTF-8 of bytes, else their numbers."""
     if place.tokenizer:

@@ -11,7 +11,7 @@ from shardline.data.sample_index import RowUnits
 from shardline.data.transforms.steps import TransformSpec
 from shardline.data.windowmap import WindowMap
 from shardline.training.pictures import is_image, picture
-from shardline_io.order.pieces import Line, Piece, num_rows, split_pieces
+from shardline_io.order.pieces import Line, Piece, num_rows
 
 NUM_BINS = 15
 MAX_POINTS = 300
@@ -160,7 +160,7 @@ class Samples:
 
     def __init__(self, datasets: Sequence[Dataset], split: str) -> None:
         self._datasets = datasets
-        pieces = [split_pieces(dataset.manifest, split) for dataset in datasets]
+        pieces = [dataset.shards.pieces(split) for dataset in datasets]
         self._lines = [Line(of) for of in pieces]
         self._ends = np.cumsum([num_rows(of) for of in pieces])
 
@@ -188,18 +188,19 @@ class Samples:
         return {"row": int(dataset.shards.ids(piece)[0]), **known, **_shown(dataset, piece)}
 
     def _value(self, name: str, value: np.generic) -> str | float:
-        classes = self._datasets[0].manifest["schema"]["classes"]
+        classes = self._datasets[0].manifest.schema.classes
         if classes and name in ("label", "predicted"):
             return str(classes[int(value)])
         return _short(np.array([value]))[0]
 
 
 def _shown(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
-    if not features_of(dataset.manifest["schema"]):
+    if not features_of(dataset.manifest.schema):
         return _image(dataset, piece)
     features = WindowMap(dataset.shards, piece).values("features", piece)[0]
     if is_image(features.shape):
-        return {"image": picture(features, dataset.statistics["features"])}
+        known = dataset.statistics["features"]  # from the least to the greatest value that trains
+        return {"image": picture(features, (known.min.min(), known.max.max()))}
     return {"features": [_stored(value) for value in features.ravel()[:MAX_FEATURES]]}
 
 
@@ -213,7 +214,7 @@ def _image(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
     if isinstance(image, bytes):
         decode = TransformSpec(written="decode", what="samples of the page", has_chance=False)
         image = decode.make()((0, 0, 0, 0), {"image": image})["image"]
-    return {"image": picture(image, {})} if image is not None and is_image(image.shape) else {}
+    return {"image": picture(image)} if image is not None and is_image(image.shape) else {}
 
 
 def _short(values: np.ndarray) -> list[float]:

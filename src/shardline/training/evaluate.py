@@ -64,7 +64,7 @@ def evaluate(
     """
     settings = spec.settings
     run_batches = RunBatches(datasets, settings, verify=verify)
-    schema = run_batches.manifest["schema"]
+    schema = run_batches.manifest.schema
     model = sealed_model(spec, schema, model_file)
     split = settings.evaluation.split
     place = {"rank": world.rank, "world_size": world.world_size} if world else {}
@@ -82,7 +82,7 @@ def evaluate(
     first = next(batches)
     named = NamedMetrics(settings.evaluation.metrics, spec.title)
     column = model.column if isinstance(model, Classifier) else ""
-    is_scored = schema["task"] != "none" and (isinstance(first, tuple) or column in first)
+    is_scored = schema.task != "none" and (isinstance(first, tuple) or column in first)
     if not (is_scored or named):
         return _alone(spec, model, run_batches) if ranks.rank == 0 else {}
     ranks.join()
@@ -98,8 +98,8 @@ def evaluate(
     total = scored.total(ranks, order.num_rows, f'run "{spec.title}": the evaluation')
     if ranks.rank:
         return {}
-    found = {"split": split, "task": schema["task"], "num_samples": total}
-    return {**found, **result, "reference": run_batches.manifest.get("reference")}
+    found = {"split": split, "task": schema.task, "num_samples": total}
+    return {**found, **result, "reference": run_batches.manifest.reference}
 
 
 def _alone(spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _by_forward(
 ) -> dict[str, Any]:  # fmt: skip
     """Return a task's own metrics, the named ones, and samples; nothing but on rank 0."""
     evaluation, num_rows = spec.settings.evaluation, order.num_rows
-    task = make_task(run_batches.manifest["schema"], num_rows, run=spec.title)
+    task = make_task(run_batches.manifest.schema, num_rows, run=spec.title)
     typical, hardest = Spread(num_rows, MAX_SAMPLES), Hardest()
     rows = RowValues(evaluation.headline.metric if evaluation.headline else "", num_rows)
     for block in blocks(ranks.in_order(_scored(outputs, task, named), order)):

@@ -169,10 +169,10 @@ def _result(
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "split": spec.settings.evaluation.split,
-        "task": run_batches.manifest["schema"]["task"],
+        "task": run_batches.manifest.schema.task,
         "num_samples": num_samples,
         "metrics": metrics,
         "headline": headline,
         "measured_by": "model",
-        "reference": run_batches.manifest.get("reference"),
+        "reference": run_batches.manifest.reference,
     }

@@ -168,7 +168,7 @@ def _fit(
         settings, task.datasets, world,
         verify=task.runtime.verify, pin=pin,
     )  # fmt: skip
-    model = make_model(spec, data.manifest["schema"])
+    model = make_model(spec, data.manifest.schema)
     if settings.precision == "64-true":
         model.double()  # Lightning does it after a state is restored, which would round its weights
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=set_by_row)

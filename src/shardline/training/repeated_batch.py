@@ -4,7 +4,7 @@ This finds what the validation depended on and no sealed model has: values in ca
 buffers that are not persistent.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from safetensors.torch import load_file
 
 from shardline.checkpoints.boundaries import after_hook
-from shardline.checkpoints.first_batch import FirstBatch, Record, Values, differences
+from shardline.checkpoints.first_batch import FirstBatch, FirstBatchRecord, Values, differences
 from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
@@ -33,7 +33,7 @@ _OF_SHORT_NUMBERS = 5e-2
 
 def repeat_batch(
     spec: RunSpec, settings: RunSettings, world: World, data: ShardDataModule, best: Path,
-    record: Record | None, *, is_recorded_here: bool, is_error: bool, new_trainer: Callable[..., pl.Trainer],
+    record: FirstBatchRecord | None, *, is_recorded_here: bool, is_error: bool, new_trainer: Callable[..., pl.Trainer],
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate the first batch of rank 0 again, and compare; each rank calls this.
 
@@ -81,7 +81,7 @@ def repeat_batch(
     }
 
 
-def _reason(settings: RunSettings, world: World, record: Record | None) -> str:
+def _reason(settings: RunSettings, world: World, record: FirstBatchRecord | None) -> str:
     """Return why the batch cannot be evaluated again, empty if it can."""
     if settings.strategy == "fsdp":
         return "strategy=fsdp: no rank holds a whole model"
@@ -95,12 +95,12 @@ def _reason(settings: RunSettings, world: World, record: Record | None) -> str:
 
 
 def _evaluate(
-    spec: RunSpec, settings: RunSettings, data: ShardDataModule, best: Path, record: Record,
+    spec: RunSpec, settings: RunSettings, data: ShardDataModule, best: Path, record: FirstBatchRecord,
     new_trainer: Callable[..., pl.Trainer],
 ) -> tuple[Values, str]:  # fmt: skip
     """Return what came of the batch, or the reason why nothing did."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
-    model = make_model(spec, data.manifest["schema"])
+    model = make_model(spec, data.manifest.schema)
     if settings.precision == "64-true":
         model.double()
     model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, nothing around them
@@ -145,9 +145,9 @@ class _BatchDone(Exception):
 class _Again(Callback):
     """Has a model evaluate one batch as the recorded one was."""
 
-    def __init__(self, best: Path, record: Mapping[str, Any]) -> None:
+    def __init__(self, best: Path, record: FirstBatchRecord) -> None:
         self.values: Values = {}
-        self._best, self._record = best, dict(record)
+        self._best, self._record = best, record
         self._first_batch = FirstBatch()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -216,12 +216,12 @@ def _size(image: np.ndarray) -> tuple[int, int]:
 
 def _drawn(image: np.ndarray) -> str:
     if image.dtype == np.uint8:
-        return picture(image, {}, MAX_SIDE)
+        return picture(image, max_side=MAX_SIDE)
     values = image.astype(np.float64)
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
-    return picture(values, {"min": [low], "max": [high]}, MAX_SIDE)
+    return picture(values, (low, high), MAX_SIDE)
 
 
 def _placed(

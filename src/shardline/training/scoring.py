@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from shardline.core.errors import DataError
+from shardline.records.datasets import DatasetSchema
 from shardline.training.confusion import Confusion
 from shardline.training.diagnostics import MAX_POINTS, Bins, Spread, residuals
 
@@ -25,10 +26,10 @@ _CHUNK_VALUES = 1 << 18  # of float64: 2 MB, which stay in a processor's cache
 Columns = Mapping[str, np.ndarray]
 
 
-def make_task(schema: Mapping[str, Any], num_rows: int, run: str) -> "Task":
+def make_task(schema: DatasetSchema, num_rows: int, run: str) -> "Task":
     """Return what evaluates the outputs of a run's model on a split of `num_rows` rows."""
-    if schema["task"] == "classification":
-        return Classification(schema["classes"], run)
+    if schema.task == "classification":
+        return Classification(schema.classes, run)
     return Regression(num_rows, run)
 
 

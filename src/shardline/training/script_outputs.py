@@ -8,6 +8,7 @@ from typing import Any
 from shardline.config.settings.run import Evaluation
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
+from shardline.records.datasets import Manifest
 from shardline.records.runs import Training
 from shardline.training.headline import choose_headline
 
@@ -68,7 +69,7 @@ def _check_headline(path: Path, headline: object, metrics: Mapping[str, Any]) ->
 
 
 def evaluation_of(
-    training: Training, manifest: Mapping[str, Any], wanted: Evaluation, run: str
+    training: Training, manifest: Manifest, wanted: Evaluation, run: str
 ) -> dict[str, Any]:
     """Return a script's run's evaluation, from what the script left.
 
@@ -84,7 +85,7 @@ def evaluation_of(
         ConfigError: no headline is named and the task has none, or the one that is wanted is missing.
     """
     figures = training.evaluation or {}
-    task, split = manifest["schema"]["task"], str(wanted.split)
+    task, split = manifest.schema.task, str(wanted.split)
     metrics, num_samples = figures.get("metrics", {}), figures.get("num_samples")
     metric, mode = _HEADLINES.get(task, ("loss", "min"))
     usual = {"metric": metric, "value": metrics.get(metric), "mode": mode}
@@ -97,7 +98,7 @@ def evaluation_of(
         headline = choose_headline(
             metrics, wanted=wanted.headline, what=what, usual=usual if knows else None
         )
-    if num_samples not in (None, manifest["splits"][split]):
+    if num_samples not in (None, manifest.splits[split]):
         # other samples than the split's: a ranking of its own
         split = f"own {num_samples}-sample"
     return {
@@ -107,5 +108,5 @@ def evaluation_of(
         "metrics": metrics,
         "headline": headline,
         "measured_by": "script",
-        "reference": manifest.get("reference"),
+        "reference": manifest.reference,
     }

@@ -38,7 +38,7 @@ from shardline.supervision.attempts import (
 from shardline.tracking.run_links import read_places
 from shardline.training.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.training.preflight import meet
-from shardline.training.rank_task import FirstSteps, RankTask, Train
+from shardline.training.rank_task import RankTask, ShortTraining, Train
 from shardline.training.resources import gather, stepped, used_by_rank
 from shardline.training.script_requests import kept_until
 from shardline_io import heartbeat_memory
@@ -141,7 +141,7 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
     }
 
 
-def _train_first_steps(task: RankTask, action: Train, first: FirstSteps, world: World) -> None:
+def _train_first_steps(task: RankTask, action: Train, first: ShortTraining, world: World) -> None:
     """Train some steps of a LightningModule; rank 0 writes their metrics."""
     from shardline.training.fit import train
     from shardline.training.stop_agreement import EndAfter, StepsDone

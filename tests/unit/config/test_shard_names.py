@@ -57,8 +57,8 @@ def test_more_than_100_000_shards_are_sealed_in_the_order_of_their_numbers(tmp_p
         Part(dataset="d-0", shards=records[9:], statistics=[of_all]),
     ]
     manifest = seal(parts, dataset="d-0", source=source, document={})
-    assert [r["file"] for r in manifest["shards"]] == [*map(shard_file, range(number))]
-    assert manifest["skipped"]["first"] == ["row of 7", "row of 99999", "row of 100000"]
+    assert [r.file for r in manifest.shards] == [*map(shard_file, range(number))]
+    assert manifest.skipped.first == ["row of 7", "row of 99999", "row of 100000"]
 
 
 def test_lineage_lists_the_parts_in_the_order_of_their_numbers(tmp_path, monkeypatch):

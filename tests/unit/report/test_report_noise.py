@@ -8,7 +8,7 @@ from scipy import stats
 
 from shardline.core.intervals import seed_interval
 from shardline.report import read_report
-from shardline.report.significance import Repeats, name_of_repeats
+from shardline.report.significance import SeedRepeats, name_of_repeats
 from tests.support.report_runs import render, write_run
 
 TIGHT = (0.951, 0.953, 0.952)
@@ -40,11 +40,11 @@ def test_interval_of_a_mean_is_students(values):
     expected = stats.t.interval(
         0.95, len(values) - 1, loc=sum(values) / len(values), scale=stats.sem(values)
     )
-    assert Repeats(values=values).interval == pytest.approx(expected)
+    assert SeedRepeats(values=values).interval == pytest.approx(expected)
 
 
 def test_interval_stays_within_what_the_metric_can_be():
-    interval = Repeats(values=(0.9, 1.0), bounds=(0.0, 1.0)).interval
+    interval = SeedRepeats(values=(0.9, 1.0), bounds=(0.0, 1.0)).interval
     assert interval is not None
     assert interval[1] == 1.0
 
@@ -57,7 +57,7 @@ def test_interval_of_a_difference_is_welchs(one, other):
 
 
 def test_one_value_or_no_spread_has_no_interval_over_seeds():
-    single, same = Repeats(values=(0.9,)), Repeats(values=(0.9, 0.9))
+    single, same = SeedRepeats(values=(0.9,)), SeedRepeats(values=(0.9, 0.9))
     assert single.interval is None
     assert seed_interval(TIGHT, single.values) is None
     assert seed_interval(same.values, same.values) is None

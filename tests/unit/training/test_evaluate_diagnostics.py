@@ -12,7 +12,6 @@ from shardline.data.dataset import Dataset
 from shardline.data.sources.digits import Digits
 from shardline.training import diagnostics
 from shardline.training.pictures import is_image, picture
-from shardline_io.order.pieces import split_pieces
 from tests.support.evaluated_model import CLASSES, Rows, evaluated
 
 
@@ -74,7 +73,7 @@ def test_the_hardest_are_the_mistakes_of_the_largest_loss(tmp_path):
     source = Rows(num_shards=2, shape=(5,), dtype="float32")
     result, model = evaluated(tmp_path, source)
     dataset = Dataset(tmp_path / "manifest.json", tmp_path)
-    ids = dataset.shards.ids(split_pieces(dataset.manifest, "test"))
+    ids = dataset.shards.ids(dataset.shards.pieces("test"))
     places = [by_id(source)[key] for key in ids.tolist()]
     labels = torch.from_numpy(source.labels[places])
     with torch.no_grad():
@@ -136,10 +135,10 @@ def test_which_rows_are_images(shape, expected):
 
 def test_a_large_image_is_reduced_and_a_small_one_never_enlarged():
     ramp = np.tile(np.arange(0, 200, dtype=np.uint8), (130, 1))
-    small = decoded(picture(ramp, {}))
+    small = decoded(picture(ramp))
     assert small.shape == (32, 50)
     np.testing.assert_array_equal(small[0], np.arange(200).reshape(50, 4).mean(axis=1).round())
-    assert decoded(picture(ramp[:5, :7], {})).shape == (5, 7)
+    assert decoded(picture(ramp[:5, :7])).shape == (5, 7)
 
 
 def test_the_middle_of_each_stretch_stands_for_it():

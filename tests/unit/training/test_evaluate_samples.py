@@ -19,7 +19,6 @@ from shardline.config.hub_models import TokenizerFile
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import write_json
 from shardline.data.sources.text import Text
 from shardline.models import GPT, UNet
 from shardline.sources import Schema, Source, Table
@@ -103,7 +102,7 @@ def evaluated(
     weights: dict[str, torch.Tensor] | None = None, **given: Any,
 ) -> dict[str, Any]:  # fmt: skip
     folder.mkdir(exist_ok=True)
-    write_json(folder / "manifest.json", manifest_of(source, folder, SHARES))
+    manifest_of(source, folder, SHARES)
     save_file(weights or {"weight": torch.tensor(1.0)}, folder / "model.safetensors")
     spec = RunSpec(
         run="one", model_class=f"{model.__module__}:{model.__name__}",

@@ -20,10 +20,12 @@ from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import Evaluation, Headline, RunSettings
 from shardline.core.world import World
 from shardline.errors import ConfigError, DataError
+from shardline.records.datasets import DatasetSchema
 from shardline.records.runs import Training
 from shardline.supervision.watchdog import DUMP_SIGNAL
 from shardline.training import script
 from shardline.training.script_outputs import evaluation_of, read_evaluation
+from tests.support.columns import bare_manifest
 from tests.support.processes import wait_until
 
 ALONE = World(
@@ -165,7 +167,9 @@ WIBBLE = Evaluation(headline=Headline(metric="wibble", mode="min"))
 def test_an_evaluation_is_what_the_script_told(
     task: str, told: Any, wanted: Evaluation, headline: Any, split: str
 ) -> None:
-    manifest = {"schema": {"task": task}, "splits": {"test": 40}}
+    manifest = bare_manifest(
+        schema=DatasetSchema(task=task, classes=[], columns={}), splits={"test": 40}
+    )
     made = evaluation_of(Training(evaluation=told), manifest, wanted, "x")
     assert tuple(made["headline"][key] for key in ("metric", "value", "mode")) == headline
     assert made["split"] == split
@@ -174,7 +178,7 @@ def test_an_evaluation_is_what_the_script_told(
 
 
 def test_a_headline_that_the_script_did_not_write_is_refused() -> None:
-    manifest = {"schema": {"task": "none"}, "splits": {"test": 40}}
+    manifest = bare_manifest(splits={"test": 40})
     told = Training(evaluation={"metrics": {"f1": 0.5}, "num_samples": 40})
     with pytest.raises(ConfigError, match='run "x": the script gave f1, .*headline.metric=wibble'):
         evaluation_of(told, manifest, WIBBLE, "x")

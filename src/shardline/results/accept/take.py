@@ -244,7 +244,7 @@ def check_model(run: RunPlan, earlier: Path) -> None:
 
     from shardline.training.model import make_model
 
-    model = make_model(run.spec, encode(read_manifest(run.layout, run.dataset.id).schema))
+    model = make_model(run.spec, read_manifest(run.layout, run.dataset.id).schema)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     with safe_open(earlier / "model.safetensors", framework="pt") as sealed:
         names = sealed.keys()

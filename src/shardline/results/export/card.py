@@ -14,6 +14,7 @@ from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
 from shardline.records.base import encode
+from shardline.records.datasets import Manifest
 from shardline.records.runs import TrainingProvenance
 from shardline.results.export import DESCRIPTION
 from shardline.results.export.program import program
@@ -26,7 +27,7 @@ _SHOWN_FILES = 20
 
 
 def make_card(
-    recorded: SealedRun, manifest: Mapping[str, Any], config: Mapping[str, Any],
+    recorded: SealedRun, manifest: Manifest, config: Mapping[str, Any],
     changes: Sequence[str], num_parameters: int,
 ) -> str:  # fmt: skip
     """Return the text of `README.md`.
@@ -47,7 +48,7 @@ def make_card(
     )
     environment.filters |= {"text": _text, "step": _step, "sizes": _sizes, "literal": repr}
     template = environment.get_template("model_card.md.j2")
-    source = manifest["identity"]["source"]
+    source = manifest.identity["source"]
     card = template.render(
         front_matter=yaml.safe_dump(
             _front_matter(recorded, config), sort_keys=False, allow_unicode=True

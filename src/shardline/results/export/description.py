@@ -7,6 +7,7 @@ from typing import Any
 from shardline.config.settings.run import Pad
 from shardline.core.redaction import mask_values
 from shardline.data.sources.tokenizer import make_tokenizer
+from shardline.records.datasets import Manifest
 from shardline.results.export import FORMATS, preprocessing
 from shardline.results.export.original import Original
 from shardline.training.model import arguments_of
@@ -15,7 +16,7 @@ from shardline.training.models.unet import UNet
 
 
 def describe(
-    original: Original, manifest: Mapping[str, Any], to: str, *, is_free: bool, tokenizer: Path | None
+    original: Original, manifest: Manifest, to: str, *, is_free: bool, tokenizer: Path | None
 ) -> dict[str, Any]:  # fmt: skip
     """Return it.
 
@@ -37,8 +38,8 @@ def describe(
         "inputs": inputs,
         "outputs": _outputs(original, is_free=is_free),
         "fixed_length": [] if is_free else sorted(original.varying),
-        "task": schema["task"],
-        "classes": schema["classes"],
+        "task": schema.task,
+        "classes": schema.classes,
         "normalization": {
             "mode": mode if original.constants else "none",
             "where": where if original.constants else "none",
@@ -84,7 +85,7 @@ def _array(name: str, tensor: Any, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _meaning(original: Original, output: Any) -> str:
-    classes, task = original.schema["classes"], original.schema["task"]
+    classes, task = original.schema.classes, original.schema.task
     is_one = len(original.outputs[0]) == 1
     if is_one and task == "classification" and list(output.shape[1:]) == [len(classes)]:
         return "logits of the classes below"
@@ -102,8 +103,8 @@ def _context(original: Original) -> int | None:
     return context if isinstance(context, int) and not isinstance(context, bool) else None
 
 
-def _tokens(manifest: Mapping[str, Any], tokenizer: Path | None) -> preprocessing.Tokens | None:
-    source = manifest["identity"]["settings"]["source"]
+def _tokens(manifest: Manifest, tokenizer: Path | None) -> preprocessing.Tokens | None:
+    source = manifest.identity["settings"]["source"]
     if source.get("type") not in preprocessing.TEXT_SOURCES:
         return None
     special = bool(source.get("special_tokens", False))

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from shardline.core.redaction import mask_values
 from shardline.data.columns import columns_of
+from shardline.records.datasets import DatasetSchema, Manifest
 from shardline.results.export.steps import Step, Steps
 from shardline_io.names import LENGTHS
 
@@ -41,15 +42,15 @@ class Tokens:
     end: tuple[int, ...] = ()
 
 
-def tokenizer_digest(manifest: Mapping[str, Any]) -> str:
+def tokenizer_digest(manifest: Manifest) -> str:
     """Return the SHA-256 of the tokenizer.json that a dataset was made with; empty for none."""
-    found = {key.partition("/")[2]: of for key, of in manifest["identity"]["source"].items()}
-    type_ = manifest["identity"]["settings"]["source"].get("type")
+    found = {key.partition("/")[2]: of for key, of in manifest.identity["source"].items()}
+    type_ = manifest.identity["settings"]["source"].get("type")
     return str(found.get("tokenizer", "")) if type_ in TEXT_SOURCES else ""
 
 
 def describe(
-    manifest: Mapping[str, Any], steps: Steps, shapes: Mapping[str, Mapping[str, Any]], *,
+    manifest: Manifest, steps: Steps, shapes: Mapping[str, Mapping[str, Any]], *,
     is_table: bool, tokens: Tokens | None, pad_to: Mapping[str, int], context: int | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what `config.json` has as `preprocessing`.
@@ -62,8 +63,8 @@ def describe(
         pad_to: lengths that `data.collate` fills rows up to.
         context: most values of a row that the model takes, where it has such a number.
     """
-    source, columns = manifest["identity"]["settings"]["source"], manifest["schema"].get("columns")
-    raw, before = _raw(source, manifest["schema"], steps, shapes, is_table, tokens)
+    source, columns = manifest.identity["settings"]["source"], manifest.schema.columns
+    raw, before = _raw(source, manifest.schema, steps, shapes, is_table, tokens)
     if raw == "text":
         assert tokens is not None
         (name,) = (name for name in shapes if not name.endswith(LENGTHS))
@@ -73,7 +74,7 @@ def describe(
             "raw_input": raw,
             "reads": _READS.get(raw) or _before_arrays(steps, source),
             "source": {key: value for key, value in source.items() if key != "files"},
-            "columns": dict(columns) if columns else _table_columns(manifest["schema"]),
+            "columns": dict(columns) if columns else _table_columns(manifest.schema),
             "steps": before,
             "inside_the_model": [_described(step) for step in steps.inside],
         }
@@ -81,12 +82,12 @@ def describe(
     return described
 
 
-def _table_columns(schema: Mapping[str, Any]) -> dict[str, str]:
+def _table_columns(schema: DatasetSchema) -> dict[str, str]:
     return {name: str(column) for name, column in columns_of(schema).items()}
 
 
 def _raw(
-    source: Mapping[str, Any], schema: Mapping[str, Any], steps: Steps,
+    source: Mapping[str, Any], schema: DatasetSchema, steps: Steps,
     shapes: Mapping[str, Mapping[str, Any]], is_table: bool, tokens: Tokens | None,
 ) -> tuple[Raw, list[dict[str, Any]]]:  # fmt: skip
     """Return what the model can be given from, and the steps that lead from there to its inputs."""

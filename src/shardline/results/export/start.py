@@ -2,7 +2,7 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,12 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import (
     make_folder,
-    read_json,
     renamed_when_complete,
     write_bytes,
     write_json,
 )
+from shardline.data.dataset import read_manifest
+from shardline.records.datasets import Manifest
 from shardline.results.export import DESCRIPTION, FORMATS
 from shardline.results.export.card import make_card
 from shardline.results.export.preprocessing import tokenizer_digest
@@ -85,7 +86,7 @@ def export_run(
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
     changes = check_repeatable(project, recorded, "exported", force=force)
-    manifest = read_json(recorded.manifest, remedy="run the pipeline again")
+    manifest = read_manifest(recorded.manifest)
     tokenizer = find_tokenizer(project, manifest)
     with _whole(folder) as scratch:
         model, config, check = checked_export(
@@ -130,7 +131,7 @@ def _whole(folder: Path) -> Iterator[Path]:
         ) from error
 
 
-def find_tokenizer(project: Project, manifest: Mapping[str, Any]) -> Path | None:
+def find_tokenizer(project: Project, manifest: Manifest) -> Path | None:
     """Return the tokenizer.json that a dataset was made with; None where it was made without one.
 
     Args:
@@ -146,13 +147,13 @@ def find_tokenizer(project: Project, manifest: Mapping[str, Any]) -> Path | None
         if path.is_file() and file_sha256(path) == wanted:
             return path
     raise DataError(
-        f"dataset {manifest['dataset']} was made with a tokenizer of SHA-256 {wanted}, which no dataset of the config "
+        f"dataset {manifest.dataset} was made with a tokenizer of SHA-256 {wanted}, which no dataset of the config "
         "names now; an export holds it: put the file back where it was, with its dataset in the config"
     )
 
 
 def checked_export(
-    spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Mapping[str, Any], *,
+    spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Manifest, *,
     to: str, tokenizer: Path | None, folder: Path, title: str = "",
 ) -> tuple["LightningModule", dict[str, Any], Check]:  # fmt: skip
     """Write a sealed model and what goes with it into a folder, and compare it with the original.

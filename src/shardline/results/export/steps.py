@@ -11,6 +11,7 @@ from shardline.config.settings.run import Data
 from shardline.core.error_texts import import_class
 from shardline.data.columns import columns_of
 from shardline.data.transforms.image import Normalize
+from shardline.records.datasets import DatasetSchema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Steps:
         return {step.column: Normalize(**step.arguments) for step in self.inside}
 
 
-def steps_of(data: Data, schema: Mapping[str, Any], *, with_inside: bool) -> Steps:
+def steps_of(data: Data, schema: DatasetSchema, *, with_inside: bool) -> Steps:
     """Return the steps of a run's evaluation.
 
     Args:
@@ -95,6 +96,6 @@ def _is_last(step: Step, inside: list[Step]) -> bool:
     return step.kind == "normalize" and step.column not in {one.column for one in inside}
 
 
-def _is_file(step: Step, schema: Mapping[str, Any]) -> bool:
+def _is_file(step: Step, schema: DatasetSchema) -> bool:
     column = columns_of(schema).get(step.column)
     return column is None or column.kind == "bytes"
