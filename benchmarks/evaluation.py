@@ -113,9 +113,9 @@ def measure(folder: Path, batch: int) -> None:
         "seconds": time.perf_counter() - started,
         "before": before,
         "peak": peak_bytes(),
-        "json": len(json_bytes(result)),
-        "rows": result["num_samples"],
-        "accuracy": result["metrics"]["accuracy"],
+        "json": len(json_bytes(encode(result))),
+        "rows": result.num_samples,
+        "accuracy": result.metrics["accuracy"],
     }
     print(json.dumps(figures))
 

@@ -150,7 +150,7 @@ def _ours(folder: Path, hidden: int) -> Callable[[], tuple[int, float]]:
 
     def work() -> tuple[int, float]:
         result = evaluate(spec, model_file=folder / "model", datasets=[place])
-        return result["num_samples"], result["metrics"]["accuracy"]
+        return result.num_samples, result.metrics["accuracy"]
 
     return work
 

@@ -10,6 +10,7 @@ from shardline.drills.outcome import Outcome, Trained, certify, compare, cost, w
 from shardline.drills.run import PLACES
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import identify
+from shardline.records.certificates import Interruption
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating
 
@@ -73,7 +74,8 @@ def test_a_certificate_is_sealed_and_later_trainings_of_this_code_name_it(prepar
     broken = trained(ranks, "broken")
     compared = compare(broken, trained(ranks, "whole"))
     outcome = Outcome(
-        drill="resume", profile="none", ranks=1, compared=compared, commands=2, interruptions=injected,
+        drill="resume", profile="none", ranks=1, compared=compared, commands=2,
+        interruptions=[Interruption(ranks=1, **one) for one in injected],
         reasons=why_not_survived(compared, planned=1, injected=len(injected), failure=""), **cost(broken.attempts()),
         identity=identify(broken.provenance()),
     )  # fmt: skip

@@ -99,4 +99,4 @@ def sealed_model(folder, source, num_steps=0, model_class=Flat, normalize="none"
 def evaluated(folder, source, num_steps=0, model_class=Flat, **settings):
     """Build, seal, train if asked to, and evaluate; return the result and the model."""
     given, model = sealed_model(folder, source, num_steps, model_class, **settings)
-    return evaluate(**given), model
+    return encode(evaluate(**given)), model

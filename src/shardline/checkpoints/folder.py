@@ -42,6 +42,12 @@ class StateFile(msgspec.Struct, frozen=True):
 Digests = dict[str, StateFile]
 
 
+class Pointer(msgspec.Struct, frozen=True):
+    """latest.json: the folder of the newest training checkpoint."""
+
+    newest: str
+
+
 class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
     """manifest.json of a training checkpoint.
 
@@ -170,17 +176,17 @@ def _missing_newest(folder: Path) -> list[str]:
     """Return a sentence if the pointer is unreadable, or names a folder that is not there."""
     pointer = folder / POINTER
     try:
-        newest = json.loads(pointer.read_bytes())["newest"]
+        newest = msgspec.json.decode(pointer.read_bytes(), type=Pointer).newest
     except FileNotFoundError:
         # a kill between the first checkpoint and its pointer is no damage
         many = len(_folders(folder)) > 1
         return [f"{pointer} is missing; the folders beside it are looked at"] if many else []
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return [f"{pointer} is not readable; the folders beside it are looked at"]
     # a kill before the pointer was moved leaves it at the one before
-    if folder / str(newest) in _folders(folder)[:2]:
+    if folder / newest in _folders(folder)[:2]:
         return []
-    return [f"training checkpoint {folder / str(newest)} is missing, though {POINTER} names it"]
+    return [f"training checkpoint {folder / newest} is missing, though {POINTER} names it"]
 
 
 def _read(path: Path) -> tuple[TrainingCheckpoint | None, str]:
@@ -268,10 +274,14 @@ def saving(
                 if inner.is_dir():
                     sync_folder(inner)
             _take_name(scratch, path)
-            write_json(folder / POINTER, {"newest": path.name})
+            _point(folder, path)
             _prune(folder, newest=path, keep=keep)
     finally:
         _remove(scratch)
+
+
+def _point(folder: Path, newest: Path) -> None:
+    write_json(folder / POINTER, msgspec.to_builtins(Pointer(newest.name)))
 
 
 def scratch_folder(folder: Path, step: int) -> Path:
@@ -324,7 +334,7 @@ def discard_from(folder: Path, step: int) -> None:
     for path in found[: len(found) - len(earlier)]:
         _remove(path)
     if earlier:
-        write_json(folder / POINTER, {"newest": earlier[0].name})
+        _point(folder, earlier[0])
     else:
         (folder / POINTER).unlink(missing_ok=True)
     if folder.exists():

@@ -11,8 +11,8 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.sample_index import Sample
 from shardline.data.shard_map import ShardMap
+from shardline.data.transforms.steps import Sample
 from shardline.data.windowmap import WindowMap
 from shardline_io.names import OFFSETS
 from shardline_io.order.pieces import Piece, num_rows

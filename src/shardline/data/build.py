@@ -23,6 +23,7 @@ from shardline.data.sources import SPLITS, Source
 from shardline.data.sources.base import combine_digests
 from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
 from shardline.records.datasets import DatasetStatistics, Manifest, Part, Shard, Skipped
+from shardline.records.identities import IdentityDocument
 
 Built = tuple[Shard, Statistics]
 SKIPPED_SHOWN = 20
@@ -174,7 +175,7 @@ def seal(
     *,
     dataset: str,
     source: Source,
-    document: Mapping[str, Any],
+    document: IdentityDocument,
     is_trained_on: bool = True,
 ) -> Manifest:
     """Merge the parts that the jobs wrote into a manifest.
@@ -216,11 +217,11 @@ def seal(
         reference=source.reference,
         skipped=_skipped(parts),
         shards=records,
-        identity=dict(document),
+        identity=document,
     )
 
 
-def _check_source(source: Source, document: Mapping[str, Any], dataset: str) -> None:
+def _check_source(source: Source, document: IdentityDocument, dataset: str) -> None:
     found, expected = source.content_digest, combine_digests(document.get("source", {}).values())
     if found != expected:
         raise DataError(

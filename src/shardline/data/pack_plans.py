@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from blake3 import blake3
+from msgspec import structs
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -31,6 +32,8 @@ from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.data.integrity import locked
 from shardline.data.shard_map import ShardMap
+from shardline.records.base import encode
+from shardline.records.datasets import PlanSeal
 from shardline_io.order.packing import PLAN_VERSION, plan_packs
 from shardline_io.order.pieces import Piece
 
@@ -132,16 +135,16 @@ class PlanFile:
         return None
 
     @cached_property
-    def _purpose(self) -> dict[str, object]:
+    def _purpose(self) -> PlanSeal:
         """What the plan is made for."""
         manifest = self.shards.manifest
         contents = blake3("".join(record.blake3 for record in manifest.shards).encode())
         pieces = np.array([(p.shard, p.first, p.last) for p in self.split], np.int64)
-        return {
-            "dataset": manifest.dataset, "shards": contents.hexdigest(), "column": self.column,
-            "length": self.length, "split": self.name, "version": PLAN_VERSION,
-            "rows": blake3(pieces.tobytes()).hexdigest(),
-        }  # fmt: skip
+        return PlanSeal(
+            dataset=manifest.dataset, shards=contents.hexdigest(), column=self.column,
+            length=self.length, split=self.name, version=PLAN_VERSION,
+            rows=blake3(pieces.tobytes()).hexdigest(),
+        )  # fmt: skip
 
     def _made(self) -> dict[str, np.ndarray]:
         plans = [
@@ -201,7 +204,7 @@ class PlanFile:
             digest.update(f"{name}{list(shape)}".encode())
             for first in range(0, shape[0], _CHUNK):
                 digest.update(tensor[first : min(first + _CHUNK, shape[0])].tobytes())
-        return canonical_json({**self._purpose, "blake3": digest.hexdigest()})
+        return canonical_json(encode(structs.replace(self._purpose, blake3=digest.hexdigest())))
 
 
 def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:

@@ -10,7 +10,7 @@ from shardline.core.errors import DataError
 from shardline.data.blocks import PackedUnits, begins_of, unit_ids
 from shardline.data.columns import Column
 from shardline.data.pack_plans import PackPlan, PlanFile
-from shardline.data.sample_index import Sample
+from shardline.data.transforms.steps import Sample
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.pieces import Piece
 

@@ -13,6 +13,7 @@ from shardline.data.columns import columns_of
 from shardline.data.sources import Source
 from shardline.data.sources.table_columns import TableColumns
 from shardline.records.datasets import DatasetSchema, Manifest, Part
+from shardline.records.identities import IdentityDocument
 
 # All rows of files are predicted.
 SPLITS = {"train": 0.0, "validation": 0.0, "test": 1.0}
@@ -121,7 +122,7 @@ def _shown(classes: Sequence[object]) -> str:
 
 def seal_files(
     parts: Iterable[Part], *, dataset: str, source: Source,
-    schema: DatasetSchema, document: Mapping[str, Any],
+    schema: DatasetSchema, document: IdentityDocument,
 ) -> Manifest:  # fmt: skip
     """Merge the parts of such rows into a manifest, none of whose rows has to train.
 

@@ -147,14 +147,15 @@ class RunBatches:
             DataError: there are fewer rows than ranks.
         """
         data, first = self._settings.data, self.datasets[0]
-        place: dict[str, Any] = {
-            "batch": batch,
-            "rank": rank,
-            "world_size": world_size,
-            "kind": kind,
-        }
         if len(self.datasets) == 1 and not data.pack:
-            order = first.held_out_order(split, window_bytes=data.window_bytes, **place)
+            order = first.held_out_order(
+                split,
+                batch=batch,
+                window_bytes=data.window_bytes,
+                rank=rank,
+                world_size=world_size,
+                kind=kind,
+            )
             order = _at_once(order, options)
             if self._is_by_columns(data.eval_transform):
                 return first.stream(order, **options), order
@@ -318,7 +319,7 @@ def _described(schema: DatasetSchema) -> str:
     return f"the columns {text} and {len(schema.classes)} classes"
 
 
-def _at_once(order: HeldOutOrder, options: Mapping[str, Any]) -> HeldOutOrder:
+def _at_once(order: HeldOutOrder, options: Mapping[str, object]) -> HeldOutOrder:
     """Return an order of smaller windows where no row is read twice; batches are the same."""
     rows = min(order.window_rows, _ONCE_ROWS)
     return replace(order, window_rows=rows) if options.get("num_epochs") == 1 else order

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from shardline.data.collate import Batch, finished
+from shardline.data.collate import Batch, NamedBatch, finished
 from shardline.data.columns import varying_arrays
 from shardline.data.shard_map import ShardMap
 from shardline.data.window_stream import WindowStream
@@ -187,7 +187,7 @@ class ShardStream(WindowStream[_Ready]):
     def _named(self, ready: _Ready, place: int, columns: tuple[torch.Tensor, ...]) -> Batch:
         """Return a batch by name, from its fixed columns."""
         fixed = dict(zip((*ready.wide, *ready.narrow), columns, strict=True))
-        batch: dict[str, Any] = {}
+        batch: NamedBatch = {}
         rows = slice(ready.bounds[place], ready.bounds[place + 1])
         for name, column in self._shards.columns.items():
             if column.varies:

@@ -24,6 +24,7 @@ from shardline.drills.outcome import Outcome, Trained, compare, cost, why_not_su
 from shardline.drills.tiny import Size, Tiny, make_tiny, num_ranks
 from shardline.provenance.certificates import identify
 from shardline.records.base import read_record
+from shardline.records.certificates import Interruption
 from shardline.records.runs import TrainingProvenance
 
 FOLDER = Path("drills")
@@ -238,7 +239,7 @@ def _outcome(
             compared, planned=order.num_faults, injected=len(injected), failure=failure
         ),
         commands=commands_given,
-        interruptions=[{"ranks": ranks, **fault} for fault in injected],
+        interruptions=[Interruption(ranks=ranks, **fault) for fault in injected],
         compared=compared,
         identity=identify(provenance) if provenance else None,
         **cost(broken.attempts()),

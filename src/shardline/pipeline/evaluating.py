@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from shardline.config.evaluation_code import evaluates_on_ranks
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.run_spec import DatasetPlace
-from shardline.core.files import read_json
 from shardline.core.machine import num_gpus
 from shardline.pipeline import training
 from shardline.pipeline.common import REMAKE
 from shardline.pipeline.watched import write_watched_files
 from shardline.records.base import read_record
 from shardline.records.datasets import Manifest
+from shardline.records.evaluations import Evaluated
 from shardline.training.rank_task import Evaluate
 
 
@@ -33,7 +32,7 @@ def needs_ranks(project: Project, run: RunPlan, datasets: Sequence[DatasetPlace]
 
 def evaluate_on_ranks(
     project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace], log: Path
-) -> dict[str, Any]:
+) -> Evaluated:
     """Start a run's ranks, wait until they have evaluated the model, and return what they found.
 
     Raises:
@@ -58,5 +57,4 @@ def evaluate_on_ranks(
         )
         python = training.python_of(project, run, {})
         training.start_ranks(project, task, work / "rank.json", log, python)
-        found: dict[str, Any] = read_json(action.output, remedy=REMAKE)
-        return found
+        return read_record(action.output, Evaluated, remedy=REMAKE)

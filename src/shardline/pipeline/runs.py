@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from msgspec import UNSET, structs
 
 from shardline.config.current_identity import recheck_evaluation, recheck_training
 from shardline.config.plans import RunPlan
@@ -19,7 +20,8 @@ from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
 from shardline.records.base import read_record, sealed
 from shardline.records.datasets import Manifest
-from shardline.records.runs import EvaluationResult, HeadlineValue, TrainingProvenance
+from shardline.records.evaluations import Evaluated
+from shardline.records.runs import EvaluationResult, TrainingProvenance
 
 
 def resolve_run(project: Project, run_json: str, identity_json: str) -> None:
@@ -52,8 +54,10 @@ def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | N
         result = _take_over(run, files, places)
     else:
         result = _evaluate(project, run, files, places, log)
+    own = is_script(run.model_class)  # which evaluates itself
     document = EvaluationResult(
-        **{**result, "run": run.id, "headline": HeadlineValue(**result["headline"])},
+        **structs.asdict(structs.replace(result, run=run.id)),
+        files=UNSET if own else {run.model.name: file_sha256(files["model"])},
         identity=run.evaluation_document,
         action=action.record(),
     )
@@ -62,7 +66,7 @@ def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | N
 
 def _take_over(
     run: RunPlan, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
-) -> dict[str, Any]:
+) -> Evaluated:
     from shardline.training.script_outputs import evaluation_of
 
     return evaluation_of(
@@ -76,17 +80,15 @@ def _take_over(
 def _evaluate(
     project: Project, run: RunPlan, files: Mapping[str, Path], datasets: Sequence[DatasetPlace],
     log: Path | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Evaluated:  # fmt: skip
     if log and needs_ranks(project, run, datasets):
-        result = evaluate_on_ranks(project, run, files["model"], datasets, log)
-    else:
-        result = _evaluate_here(project, run, files["model"], datasets)
-    return {**result, "files": {run.model.name: file_sha256(files["model"])}}
+        return evaluate_on_ranks(project, run, files["model"], datasets, log)
+    return _evaluate_here(project, run, files["model"], datasets)
 
 
 def _evaluate_here(
     project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace]
-) -> dict[str, Any]:
+) -> Evaluated:
     import torch
 
     from shardline.training.evaluate import evaluate as evaluate_model
@@ -103,4 +105,5 @@ def _evaluate_here(
         has_samples="samples" in run.evaluation_document["versions"],
     )
     end_watch()
+    assert result  # of this process alone
     return result

@@ -1,11 +1,10 @@
 """`accepted.json`: the record beside a result that an earlier identity's files stand for."""
 
-from typing import Any
-
 from msgspec import UNSET, UnsetType, field
 
 from shardline.records.base import Record
 from shardline.records.datasets import Action, Id, Name
+from shardline.records.identities import IdentityDocument
 
 ACCEPTED = "accepted.json"
 
@@ -36,7 +35,7 @@ class Origin(Record, frozen=True, kw_only=True):
 
     id: Id
     identity: str
-    document: dict[str, Any]
+    document: IdentityDocument
     accepted: "Accepted | UnsetType" = UNSET
     manifest_sha256: str | UnsetType = UNSET
 

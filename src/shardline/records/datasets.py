@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType, field
 
 from shardline.records.base import Record
+from shardline.records.identities import IdentityDocument
 
 DTYPES = (
     "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
@@ -14,6 +15,9 @@ Count = Annotated[int, Meta(ge=0)]
 Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
 Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(DTYPES)})$")]
 Action = dict[str, Any]
+Reference = dict[
+    str, Any
+]  # held-out values of others, as a source has them: `metric`, `value` and `meaning`
 Rows = dict[str, Count]  # by split, all three in the order of a shard's file
 _SPLITS = ("train", "validation", "test")
 
@@ -50,7 +54,7 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
     """`schema` of a manifest: of a table its features, else the columns by name."""
 
     task: str
-    classes: list[Any]  # names; a class of the user's may give numbers
+    classes: list[Any] = field(default_factory=list)  # a class of the user's may give numbers
     columns: dict[str, str] | UnsetType = UNSET
     feature_shape: list[Count] | UnsetType = UNSET
     feature_dtype: Dtype | UnsetType = UNSET
@@ -126,10 +130,10 @@ class Manifest(Record, frozen=True, kw_only=True):
     splits: Rows
     bytes: Count
     statistics: DatasetStatistics
-    reference: dict[str, Any] | None = None
+    reference: Reference | None = None
     skipped: Skipped
     shards: list[Shard]
-    identity: dict[str, Any]
+    identity: IdentityDocument
     has_labels: bool | UnsetType = UNSET
 
 
@@ -174,10 +178,26 @@ class Part(Record, frozen=True, kw_only=True):
     action: Action | None = None
 
 
-class PartRef(Record, frozen=True, kw_only=True):
-    """What is recorded of the job that wrote a part."""
+class PlanSeal(Record, frozen=True, kw_only=True):
+    """The metadata of a plan of packs.
 
-    id: Name
+    Attributes:
+        dataset: its id.
+        shards: digest of the shards' digests.
+        split: its name.
+        version: of plans.
+        rows: digest of where the split's rows lie.
+        blake3: digest of the plan's tensors.
+    """
+
+    dataset: str
+    shards: str
+    column: str
+    length: int
+    split: str
+    version: int
+    rows: str
+    blake3: str = ""
 
 
 class DatasetProvenance(Record, frozen=True, kw_only=True):

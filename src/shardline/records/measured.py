@@ -48,6 +48,33 @@ class Throughput(Record, frozen=True, kw_only=True):
     ranks: int
 
 
+class UsageCurve(Record, frozen=True, kw_only=True):
+    """What a rank used over time, by column, see `supervision.resource_usage.MachinePoint`.
+
+    A column that was never known is absent.
+    """
+
+    attempt: list[int]
+    s: list[Number]
+    rss_bytes: list[int]
+    cpu_percent: list[Number]
+    gpu_bytes: list[int | None] | UnsetType = UNSET
+    gpu_percent: list[Number | None] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        """Refuse columns of different lengths."""
+        columns = (
+            self.attempt,
+            self.s,
+            self.rss_bytes,
+            self.cpu_percent,
+            self.gpu_bytes,
+            self.gpu_percent,
+        )
+        if len({len(column) for column in columns if column is not UNSET}) > 1:
+            raise ValueError("columns of different lengths")
+
+
 class RankUsage(Record, frozen=True, kw_only=True):
     """What a rank used up to its end, with the programs that it ran.
 
@@ -55,7 +82,7 @@ class RankUsage(Record, frozen=True, kw_only=True):
         peak_rss_bytes: of the largest process.
         cpu_s: user and system.
         peak_gpu_bytes: as PyTorch allocated them; None without a GPU, or in a training script.
-        curve: by column, of a rank that ran long enough, see `supervision.resource_usage.sealed_curve`.
+        curve: of a rank that ran long enough.
         data_wait_s: what the steps of the last attempt waited for batches.
         compute_s: what they computed.
     """
@@ -65,7 +92,7 @@ class RankUsage(Record, frozen=True, kw_only=True):
     peak_rss_bytes: int
     cpu_s: Number
     peak_gpu_bytes: int | None = None
-    curve: dict[str, list[Number | None]] | UnsetType = UNSET
+    curve: UsageCurve | UnsetType = UNSET
     data_wait_s: Number | UnsetType = UNSET
     compute_s: Number | UnsetType = UNSET
 

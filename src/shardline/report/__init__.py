@@ -15,7 +15,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.core.visible import escaped, visible
 from shardline.records.base import encode
-from shardline.records.reports import Report
+from shardline.records.reports import EarlierReport, Report
 from shardline.report.document import describe, notes_on
 from shardline.report.images import choose_images, with_tokens
 from shardline.report.leaderboard import Leaderboards
@@ -32,7 +32,7 @@ def read_report(
     run_dirs: Sequence[RunFiles], *, generated_from: str, studies: Sequence[Study] = (),
     manifests: Iterable[Path] = (), started: str | None = None,
     action: Mapping[str, Any] | None = None, outcomes: Sequence[Mapping[str, Any]] = (),
-    project: str | None = None, history: Sequence[Mapping[str, Any]] = (),
+    project: str | None = None, history: Sequence[EarlierReport] = (),
 ) -> Report:  # fmt: skip
     """Read the runs' files and rank the runs.
 
@@ -64,7 +64,7 @@ def read_report(
     graph = workflow_graph(boards.runs, datasets, started)
     for dataset in datasets:
         dataset["actions"] = [summary_of(record) for record in dataset.pop("records", ()) if record]
-    packages = {run.environment["sha256"]: found for run, found in read}
+    packages = {run.environment.sha256: found for run, found in read}
     return describe(
         boards,
         generated_from=generated_from, project=project,
@@ -88,8 +88,7 @@ def write_report(run_dirs: Sequence[RunFiles], target: Path, **options: Any) -> 
         DataError: as `read_report`, or a file cannot be written.
     """
     report = read_report(run_dirs, **options)
-    document = encode(report)
-    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(encode(report), indent=1, ensure_ascii=False) + "\n"
     write_bytes(target.with_name("report.json"), escaped(text).encode())
-    write_bytes(target.with_name("runs.csv"), visible(write_csv(document)).encode())
+    write_bytes(target.with_name("runs.csv"), visible(write_csv(report)).encode())
     write_bytes(target, render_page(report).encode())

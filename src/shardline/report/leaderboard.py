@@ -9,7 +9,9 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from shardline.records.datasets import Reference
 from shardline.records.reports import GroupKey, ReportedRun
+from shardline.report.charts.axes import Spec
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
 from shardline.report.significance import (
@@ -101,7 +103,7 @@ class Group:
     entries: Sequence[Entry]
 
     @cached_property
-    def chart(self) -> dict[str, Any] | None:
+    def chart(self) -> Spec | None:
         """Learning curves of all that was recorded; None of nothing.
 
         Losses and headline metric are shown at first, or else the first few; the others are offered.
@@ -125,7 +127,7 @@ class Group:
         return self.entries[0].run.mode
 
     @property
-    def reference(self) -> Mapping[str, Any] | None:
+    def reference(self) -> Reference | None:
         """A value to hold the results against, if the dataset's source knows one."""
         return self.entries[0].run.known_value
 

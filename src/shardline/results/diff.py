@@ -139,13 +139,17 @@ def _installed(provenance: TrainingProvenance) -> dict[str, Any]:
 
 
 def _hardware(provenance: TrainingProvenance) -> dict[str, Any]:
-    resources = provenance.resources or {}
+    resources = provenance.resources
     world = {key: value for key, value in encode(provenance.world).items() if key != "ranks"}
     return {
         **world,
         "devices": provenance.devices,
         "host": provenance.host,
-        **{key: resources[key] for key in ("num_cpus", "memory_bytes") if key in resources},
+        **(
+            {"num_cpus": resources.num_cpus, "memory_bytes": resources.memory_bytes}
+            if resources
+            else {}
+        ),
     }
 
 

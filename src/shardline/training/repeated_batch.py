@@ -24,6 +24,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import ignore_signals, set_place
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
+from shardline.records.measured import SealedCheck
 from shardline.training.model import make_model
 
 # of the largest value: another processor or order of sums, never another model
@@ -34,7 +35,7 @@ _OF_SHORT_NUMBERS = 5e-2
 def repeat_batch(
     spec: RunSpec, settings: RunSettings, world: World, data: ShardDataModule, best: Path,
     record: FirstBatchRecord | None, *, is_recorded_here: bool, is_error: bool, new_trainer: Callable[..., pl.Trainer],
-) -> dict[str, Any]:  # fmt: skip
+) -> SealedCheck | None:  # fmt: skip
     """Evaluate the first batch of rank 0 again, and compare; each rank calls this.
 
     Args:
@@ -47,7 +48,7 @@ def repeat_batch(
         new_trainer: gives the Trainer of some callbacks, a logger and the steps between its records.
 
     Returns:
-        For the provenance: `is_repeated` with the `step` and its `differences`, or the `reason` against it.
+        What the provenance records, on rank 0.
 
     Raises:
         ConfigError: a fresh model gives other values, or does not take the weights.
@@ -58,27 +59,24 @@ def repeat_batch(
         dist.broadcast_object_list(shared)
         reason, record = shared
     if reason or not record:
-        return {"is_repeated": False, "reason": reason}
+        return SealedCheck(is_repeated=False, reason=reason)
     values, reason = _evaluate(spec, settings, data, best, record, new_trainer)
     if world.rank:
-        return {}
+        return None
     if reason:
         print(
             f"warning: the sealed weights are not compared with their validation: {reason}",
             flush=True,
         )
-        return {"is_repeated": False, "reason": reason}
+        return SealedCheck(is_repeated=False, reason=reason)
     exact = settings.deterministic and is_recorded_here
     tolerance = 0.0 if exact else _TOLERANCES.get(settings.precision, _OF_SHORT_NUMBERS)
     found = differences(record["values"], values, tolerance)
     if found:
         _report(spec, record["step"], found, tolerance, is_error=is_error)
-    return {
-        "is_repeated": True,
-        "step": record["step"],
-        "tolerance": tolerance,
-        "differences": found,
-    }
+    return SealedCheck(
+        is_repeated=True, step=record["step"], tolerance=tolerance, differences=found
+    )
 
 
 def _reason(settings: RunSettings, world: World, record: FirstBatchRecord | None) -> str:

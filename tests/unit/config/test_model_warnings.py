@@ -286,11 +286,11 @@ def test_the_page_marks_the_run_and_has_the_sentence_and_the_data(tmp_path):
     report = read_report(runs, generated_from="config/config.yaml")
     warned = {run.name: run.warnings for run in report.runs}
     assert warned["good"] == []
-    assert [(one["kind"], one["action"].split("/")[0]) for one in warned["wild"]] == [
+    assert [(one.kind, one.action.split("/")[0]) for one in warned["wild"]] == [
         ("loss", "train"),
         ("weights", "train"),
     ]
     page = render_page(report)
     assert page.count('<span class="pill warned">warning</span>') == 1
     for one in warned["wild"]:
-        assert page.count(one["sentence"].replace("'", "&#39;")) == 2, "leaderboard and details"
+        assert page.count(one.sentence.replace("'", "&#39;")) == 2, "leaderboard and details"

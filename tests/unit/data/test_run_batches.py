@@ -322,7 +322,11 @@ def test_what_packs_waste_is_printed_and_recorded_by_the_first_rank(
     assert found
     assert (found.method, found.column, found.length) == (method, "tokens", 6)
     (packed,) = found.datasets
-    assert (packed.id, packed.number, packed.waste) == ("d-a", number, pytest.approx(waste, abs=1e-6))
+    assert (packed.id, packed.number, packed.waste) == (
+        "d-a",
+        number,
+        pytest.approx(waste, abs=1e-6),
+    )
     assert capsys.readouterr().out == sentence + "\n"
     assert RunBatches([place(tmp_path / "b", 12, 0)], settings()).packs() is None
 

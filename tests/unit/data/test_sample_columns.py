@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardline.sources import Schema
 from shardline.config.resolved import as_type
 from shardline.config.settings.run import Data
 from shardline.data.blocks import BlockUnits
@@ -18,6 +17,7 @@ from shardline.data.sample_columns import sample_columns
 from shardline.data.shard_map import ShardMap
 from shardline.data.transforms.steps import TransformSpec
 from shardline.records.datasets import DatasetSchema
+from shardline.sources import Schema
 from tests.support.columns import Given, manifest_of
 
 PHOTOS, DECODED, GREY = (

@@ -22,13 +22,20 @@ from shardline.report.sealed import sha256_of
 from tests.support.report_runs import render, write_run
 
 MEASURED = {
-    "throughput": {"samples_per_s": 812.5, "step_s": {"median": 0.1, "p10": 0.1, "p90": 0.2}},
+    "throughput": {
+        "samples_per_s": 812.5,
+        "step_s": {"median": 0.1, "p10": 0.1, "p90": 0.2},
+        "steps": 90,
+        "warmup_steps": 10,
+        "global_batch": 64,
+        "ranks": 2,
+    },
     "goodput": {
         "elapsed_s": 10.0,
         "share": 0.8,
         "parts": {"compute": 8.0, "other": 2.0, "queue": None},
     },
-    "resources": {"num_cpus": 4, "memory_bytes": 8e9, "ranks": []},
+    "resources": {"num_cpus": 4, "memory_bytes": 8 * 10**9, "ranks": []},
     "files": {"model.safetensors": "ee" * 32},
 }
 
@@ -242,7 +249,7 @@ def test_images_beyond_the_budget_are_left_out_and_counted(tmp_path):
     kept = list(chosen.tokens)
     assert chosen.num_left_out == 4
     # both runs keep their two hardest
-    assert [run.samples["hardest"][n]["image"] for n in (0, 1) for run in runs] == kept
+    assert [run.samples.hardest[n]["image"] for n in (0, 1) for run in runs] == kept
 
 
 def test_only_png_data_is_taken_for_an_image(tmp_path):

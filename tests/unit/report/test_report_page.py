@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.config.defaults import default_settings
+from shardline.records.reports import EarlierBest
 from shardline.report import write_report
 from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.series import Series
@@ -158,9 +159,9 @@ def test_earlier_reports_are_read_and_what_is_none_is_left_out(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "report.json").write_text(text)
     found = read_history(tmp_path / "own")
-    assert [one["report"] for one in found] == ["second", "first"]
-    best = {"title": "digits", "metric": "accuracy", "value": 0.91, "run": "one"}
-    assert found[0]["best"] == [best]
+    assert [one.report for one in found] == ["second", "first"]
+    best = EarlierBest(title="digits", metric="accuracy", value=0.91, run="one")
+    assert found[0].best == [best]
     page = render([write_run(tmp_path, "one")], generated_from="x", history=found)
     assert "accuracy 91.0 %" in page
 

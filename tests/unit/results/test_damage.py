@@ -95,7 +95,8 @@ class Sealed:
         more = {
             "action": ACTION, "git": git, "shardline_git": git, "software": {"platform": "Linux"},
             "environment": {"packages": {"torch": "2"}, "conda": None, "python": "3.11"},
-            "world": {"world_size": 1}, "resources": {"num_cpus": 2}, "devices": ["cpu"],
+            "world": {"world_size": 1}, "resources": {"num_cpus": 2, "memory_bytes": 9, "ranks": []},
+            "devices": ["cpu"],
         }  # fmt: skip
         for path, added in (
             (folder / "run.json", {"action": ACTION}),

@@ -19,6 +19,7 @@ from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
 from shardline.errors import ConfigError, DataError
 from shardline.models import Classifier
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 from shardline.training.evaluate import evaluate
 from tests.support.columns import manifest_of
@@ -123,11 +124,12 @@ def evaluated(
         run="one", model_class=f"{__name__}:{model.__name__}",
         settings=msgspec.convert({"global_batch": 7, **settings}, RunSettings),
     )  # fmt: skip
-    return evaluate(
+    found = evaluate(
         spec,
         model_file=folder / "model.safetensors",
         datasets=[DatasetPlace(manifest=folder / "manifest.json", shards=folder)],
     )
+    return encode(found)
 
 
 @pytest.mark.parametrize(("model", "metric"), [(Validated, "val_loss"), (Tested, "test_loss")])

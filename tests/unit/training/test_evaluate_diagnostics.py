@@ -10,6 +10,7 @@ from PIL import Image
 
 from shardline.data.dataset import Dataset
 from shardline.data.sources.digits import Digits
+from shardline.records.base import encode
 from shardline.training import diagnostics
 from shardline.training.pictures import is_image, picture
 from tests.support.evaluated_model import CLASSES, Rows, evaluated
@@ -38,7 +39,7 @@ def test_calibration_equals_a_sum_by_hand():
     bins = diagnostics.Bins()
     for part in (slice(0, 1), slice(1, 6)):
         bins.add(confidence[part], is_right[part])
-    found = bins.describe()
+    found = encode(bins.describe())
     filled = {i: b for i, b in enumerate(found["bins"]) if b["count"]}
     assert {index: one["count"] for index, one in filled.items()} == {0: 2, 9: 2, 14: 2}
     assert filled[9]["confidence"] == pytest.approx(0.63)

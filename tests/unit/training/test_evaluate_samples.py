@@ -21,6 +21,7 @@ from shardline.config.settings.run import RunSettings
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.sources.text import Text
 from shardline.models import GPT, UNet
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 from shardline.training.described_samples import MAX_SAMPLES
 from shardline.training.evaluate import evaluate
@@ -109,9 +110,10 @@ def evaluated(
         settings=msgspec.convert(given, RunSettings),
     )  # fmt: skip
     place = DatasetPlace(manifest=folder / "manifest.json", shards=folder, tokenizer=tokenizer)
-    return evaluate(
+    found = evaluate(
         spec, model_file=folder / "model.safetensors", datasets=[place], has_test_step=True, has_samples=True
     )  # fmt: skip
+    return encode(found)
 
 
 @settings(

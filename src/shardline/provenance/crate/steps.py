@@ -143,11 +143,9 @@ def _report_step(contents: Contents, action: Mapping[str, Any]) -> Step:
 
 def _devices(provenance: TrainingProvenance) -> Iterator[str]:
     for rank in provenance.world.ranks or []:
-        yield str(rank.get("device_name") or rank.get("device"))
+        yield rank.device_name or rank.device
 
 
 def _peak(provenance: TrainingProvenance) -> int | None:
-    ranks = (provenance.resources or {}).get("ranks") or []
-    return max(
-        (rank["peak_rss_bytes"] for rank in ranks if rank.get("peak_rss_bytes")), default=None
-    )
+    ranks = provenance.resources.ranks if provenance.resources else []
+    return max((rank.peak_rss_bytes for rank in ranks), default=None)
