@@ -9,7 +9,7 @@ from shardline.checkpoints.folder import list_saved
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import write_certificate
 from shardline.records.attempts import Attempt
-from shardline.records.base import read_record
+from shardline.records.base import encode, read_record
 from shardline.records.runs import TrainingProvenance
 from shardline.supervision.attempts import read_attempts
 
@@ -113,7 +113,7 @@ def certify(outcomes: Sequence[Outcome], action: Action) -> Path | None:
                 name: all(one.compared[name] for one in outcomes) for name in outcomes[0].compared
             },
             "verdict": "not survived" if any(one.reasons for one in outcomes) else "survived",
-            "action": action.record(),
+            "action": encode(action.record()),
         }
     )
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType, field
 
 from shardline.records.base import Record
+from shardline.records.jobs import JobRecord
 
 DTYPES = (
     "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
@@ -13,7 +14,6 @@ Name = Annotated[str, Meta(pattern=r"^[ -~]{1,200}$")]
 Count = Annotated[int, Meta(ge=0)]
 Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
 Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(DTYPES)})$")]
-Action = dict[str, Any]
 Rows = dict[str, Count]  # by split, all three in the order of a shard's file
 _SPLITS = ("train", "validation", "test")
 
@@ -164,20 +164,14 @@ class Part(Record, frozen=True, kw_only=True):
     Attributes:
         dataset: its id.
         skipped: by shard's file.
-        action: of the job; see `provenance.actions`.
+        action: of the job.
     """
 
     dataset: str
     shards: list[Shard]
     statistics: list[PartStatistics]
     skipped: dict[str, Skipped] = field(default_factory=dict)
-    action: Action | None = None
-
-
-class PartRef(Record, frozen=True, kw_only=True):
-    """What is recorded of the job that wrote a part."""
-
-    id: Name
+    action: JobRecord | None = None
 
 
 class DatasetProvenance(Record, frozen=True, kw_only=True):
@@ -189,7 +183,7 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
         definitions: digests of the definitions of the user's code, see `config.documents`.
         inferred: what was guessed of the source's files, see `data.inferred`.
         action: of the job that sealed it.
-        parts: actions of the jobs that wrote the parts.
+        parts: records of the jobs that wrote the parts.
         files: SHA-256 of the sealed files.
     """
 
@@ -197,6 +191,6 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
     identity: str
     definitions: dict[str, Any]
     inferred: dict[str, Any]
-    action: Action
-    parts: list[Action]
+    action: JobRecord
+    parts: list[JobRecord]
     files: dict[Name, str]

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType, field
 
 from shardline.core.intervals import Interval, wilson_interval
 from shardline.records.base import Record
-from shardline.records.datasets import Action
+from shardline.records.jobs import JobRecord
 from shardline.records.runs import Certificate
 
 GroupKey = tuple[str, str, str, str, str]
@@ -255,6 +255,35 @@ def interval_of_accuracy(headline: ReportedHeadline, value: float) -> Interval |
     return wilson_interval(value, headline.num_samples)
 
 
+class RuleCount(Record, frozen=True, kw_only=True):
+    """A rule in the picture of the workflow.
+
+    Attributes:
+        ran: jobs that the pipeline run made which wrote the report.
+        fresh: jobs that an earlier one had made.
+        unknown: jobs without a record.
+        seconds: of those that ran; None where none did.
+    """
+
+    rule: str
+    ran: int
+    fresh: int
+    unknown: int
+    seconds: float | None
+
+
+class WorkflowPicture(Record, frozen=True, kw_only=True):
+    """The rules behind a report, and which waits for which.
+
+    Attributes:
+        started: when the pipeline run began (UTC, ISO 8601).
+    """
+
+    started: str
+    nodes: list[RuleCount]
+    edges: list[tuple[str, str]]
+
+
 class Report(Record, frozen=True, kw_only=True):
     """report.json.
 
@@ -268,10 +297,10 @@ class Report(Record, frozen=True, kw_only=True):
     generated_from: str = ""
     project: str | None = None
     newest: str | None = None
-    action: Action | UnsetType | None = UNSET
+    action: JobRecord | UnsetType | None = UNSET
     history: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    workflow: dict[str, Any] | None = None
+    workflow: WorkflowPicture | None = None
     datasets: list[dict[str, Any]] = field(default_factory=list)
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     studies: list[dict[str, Any]] = field(default_factory=list)

@@ -6,8 +6,9 @@ from msgspec import UNSET, UnsetType, field
 
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
-from shardline.records.datasets import Action, Count, Id, Name, Skipped
+from shardline.records.datasets import Count, Id, Name, Skipped
 from shardline.records.identities import IdentityDocument, check_identity
+from shardline.records.jobs import Commit, JobRecord
 
 
 class DatasetRef(Record, frozen=True, kw_only=True):
@@ -56,7 +57,7 @@ class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
     settings: dict[str, Any]
     environment: dict[str, Any] = field(default_factory=dict)
     definitions: dict[str, Any] = field(default_factory=dict)
-    action: Action | UnsetType = UNSET
+    action: JobRecord | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Refuse a run without a dataset."""
@@ -115,14 +116,6 @@ class Training(Record, frozen=True, kw_only=True):
     environment: dict[str, Any] | UnsetType = UNSET
 
 
-class Commit(Record, frozen=True, kw_only=True):
-    """State of a git checkout."""
-
-    commit: str | None = None
-    dirty: bool | None = None
-    diff_digest: str | None = None
-
-
 class RanksOfTraining(Record, frozen=True, kw_only=True):
     """`world` of a training's provenance; `ranks` are what each reported of itself."""
 
@@ -171,7 +164,7 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
     git: Commit | None = None
     shardline_git: Commit | None = None
     certificate: Certificate | None = None
-    action: Action | UnsetType = UNSET
+    action: JobRecord | UnsetType = UNSET
 
     @property
     def manifests(self) -> dict[str, str]:
@@ -199,6 +192,19 @@ class HeadlineValue(Record, frozen=True, kw_only=True):
     interval_method: str | UnsetType = UNSET
 
 
+class EvaluationRef(Record, frozen=True, kw_only=True):
+    """An evaluation of a run."""
+
+    run: Id
+    evaluation: Name
+
+
+class TakenOver(Record, frozen=True, kw_only=True):
+    """What an evaluation was taken over from."""
+
+    from_: EvaluationRef = field(name="from")
+
+
 class EvaluationResult(Record, frozen=True, kw_only=True):
     """evaluations/{id}.json.
 
@@ -224,8 +230,8 @@ class EvaluationResult(Record, frozen=True, kw_only=True):
     reference: dict[str, Any] | UnsetType | None = UNSET
     files: dict[Name, str] | UnsetType = UNSET
     identity: IdentityDocument
-    accepted: dict[str, Any] | UnsetType = UNSET
-    action: Action | UnsetType = UNSET
+    accepted: TakenOver | UnsetType = UNSET
+    action: JobRecord | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Refuse an identity that is none."""
@@ -249,7 +255,7 @@ class PredictionResult(Record, frozen=True, kw_only=True):
     manifest_sha256: str = ""
     files: dict[Name, str]
     identity: IdentityDocument
-    action: Action | UnsetType = UNSET
+    action: JobRecord | UnsetType = UNSET
 
 
 class RunRecord(Record, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from shardline.core.redaction import mask_values
 from shardline.records.acceptances import Accepted
 from shardline.records.attempts import Attempt
 from shardline.records.base import encode
+from shardline.records.jobs import JobRecord
 from shardline.records.reports import (
     Curve,
     ReportedDataset,
@@ -124,23 +125,21 @@ def _actions(
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return each action by rule: its id, and when and where it ran as far as that is recorded."""
     trained = (provenance.run if accepted else "") or spec.run
-    own = {key: getattr(provenance, key) for key in ("started", "ended", "host")}
     recorded = {
-        f"{'accept' if accepted else 'resolve_run'}/{spec.run}": spec.action,
-        f"train/{trained}": provenance.action or own,
-        f"evaluate/{spec.run}/{evaluation_id}": evaluation.action,
+        "resolve_run": (f"{'accept' if accepted else 'resolve_run'}/{spec.run}", spec.action),
+        "train": (f"train/{trained}", provenance.action),
+        "evaluate": (f"evaluate/{spec.run}/{evaluation_id}", evaluation.action),
     }
     return {
-        rule: {"id": action} | summary_of(record or None)
-        for rule, (action, record) in zip(
-            ("resolve_run", "train", "evaluate"), recorded.items(), strict=True
-        )
+        rule: summary_of(record) if record else {"id": action}
+        for rule, (action, record) in recorded.items()
     }
 
 
-def summary_of(action: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the report tells of an action's record."""
-    return {key: action[key] for key in _RECORDED if action and action.get(key) is not None}
+def summary_of(record: JobRecord) -> dict[str, Any]:
+    """Return what the report tells of a job's record."""
+    told = {key: getattr(record, key) for key in _RECORDED}
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def _headline(evaluation: EvaluationResult, action: str) -> ReportedHeadline:
@@ -257,11 +256,11 @@ def _accepted(accepted: Accepted) -> dict[str, Any]:
     action = accepted.action
     return {
         "from": accepted.from_.id,
-        "by": action["agent"],
-        "at": action["ended"],
+        "by": action.agent,
+        "at": action.ended,
         "reason": accepted.full_reason,
         "differs": [cause.text for cause in accepted.differs],
-        "action": action["id"],
+        "action": action.id,
     }
 
 

@@ -150,7 +150,7 @@ def _hardware(provenance: TrainingProvenance) -> dict[str, Any]:
 
 
 def _variables(provenance: TrainingProvenance) -> dict[str, Any]:
-    return compared((provenance.action or {}).get("variables", {}))
+    return compared(provenance.action.variables if provenance.action else {})
 
 
 def _commits(provenance: TrainingProvenance) -> dict[str, str]:

@@ -11,7 +11,7 @@ from shardline.core.files import read_json, write_json
 from shardline.data.shard_format import shard_path
 from shardline.data.shard_map import ShardMap
 from shardline.errors import DataError
-from shardline.provenance.crate.contents import collect
+from shardline.provenance.crate.contents import collect, records_of
 from shardline.results.verify import verify_dataset
 from tests.support.command_line import shardline
 
@@ -64,7 +64,7 @@ def test_a_name_outside_of_the_folder_is_rejected_wherever_it_is_used(fake, data
     secret.write_text("kept")
     for use in (
         lambda: ShardMap(manifest, Path("store/datasets") / found.id),
-        lambda: collect(fake.load(), with_data=True),
+        lambda: collect(project := fake.load(), records_of(project), with_data=True),
     ):
         with pytest.raises(DataError, match=re.escape(f"shards[].file={name!r} is not a shard's")):
             use()

@@ -17,6 +17,7 @@ from shardline.report.leaderboard import titles_of
 from shardline.report.reported import changed_settings
 from shardline.report.template import _breakable
 from tests.support.chart_page import HOSTILE
+from tests.support.job_records import job_document, job_record
 from tests.support.report_runs import render, write_run
 
 CHECKPOINT = {"monitor": "val_loss", "mode": "min"}
@@ -103,7 +104,7 @@ def test_the_drawing_of_an_interval_has_room_for_its_dot_at_both_ends(tmp_path):
 
 
 def test_the_page_begins_with_the_project_and_the_date_of_its_newest_result(tmp_path):
-    trained = {"started": "2026-05-04T09:12:00Z", "ended": "2026-05-04T09:13:10Z"}
+    trained = {"action": job_document("train/one", ended="2026-05-04T09:13:10Z")}
     runs = [write_run(tmp_path, "one", provenance=trained), write_run(tmp_path, "two")]
     page = render(runs, generated_from="config/runs.tsv", project="Digits & co")
     assert "<h1>Digits &amp; co</h1>" in page
@@ -148,7 +149,7 @@ def test_earlier_reports_are_read_and_what_is_none_is_left_out(tmp_path):
             [write_run(tmp_path / "runs", "one", accuracy=0.9 + index / 100)],
             tmp_path / name / "index.html",
             generated_from="config/runs.tsv",
-            action={"id": f"render_report/{name}", "ended": f"2026-05-0{index + 1}T00:00:00Z"},
+            action=job_record(f"render_report/{name}", ended=f"2026-05-0{index + 1}T00:00:00Z"),
         )
     for name, text in (
         ("broken", "{"),

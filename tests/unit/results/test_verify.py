@@ -263,7 +263,7 @@ def describe_part(fake: FakeProject, part: str) -> Path:
     counted = {"class_counts": {}, "features": moments}
     statistics = [{"first": numbers.start, "stop": numbers.stop, **counted}]
     path = shard(fake).parent / "parts" / f"{part}.json"
-    document = {"dataset": dataset.id, "shards": records, "statistics": statistics, "action": {}}
+    document = {"dataset": dataset.id, "shards": records, "statistics": statistics}
     write_json(path, seal(document))
     return path
 

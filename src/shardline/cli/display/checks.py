@@ -12,7 +12,7 @@ from shardline.results.accept.candidates import Candidate
 from shardline.results.diff import Change, Comparison
 from shardline.results.export.start import Exported
 from shardline.results.findings import count
-from shardline.results.lineage.graph import Lineage
+from shardline.results.lineage.lineage import Lineage
 from shardline.results.replay.compare import DIFFERENT
 from shardline.results.replay.start import Replay
 

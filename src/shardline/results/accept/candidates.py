@@ -16,10 +16,11 @@ from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
+from shardline.records.acceptances import accepted_of
 from shardline.records.base import read_record
 from shardline.records.datasets import Manifest
 from shardline.records.identities import weights_of_inputs
-from shardline.results.sealed_run import REMAKE, accepted_of
+from shardline.results.sealed_run import REMAKE
 from shardline.results.staleness import nearest_document, training_causes
 
 

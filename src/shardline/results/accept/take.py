@@ -15,14 +15,21 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import json_bytes, make_folder, write_bytes, write_json
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
-from shardline.records.acceptances import ACCEPTED, Accepted, Difference, FirstSteps, Origin
+from shardline.records.acceptances import (
+    ACCEPTED,
+    Accepted,
+    Difference,
+    FirstSteps,
+    Origin,
+    accepted_of,
+)
 from shardline.records.base import encode, read_record, sealed
 from shardline.records.datasets import DatasetProvenance
-from shardline.records.runs import EvaluationResult, ResolvedRun
+from shardline.records.runs import EvaluationRef, EvaluationResult, ResolvedRun, TakenOver
 from shardline.results.accept.candidates import Candidate, read_manifest
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
 from shardline.results.findings import Verdict
-from shardline.results.sealed_run import REMAKE, accepted_of
+from shardline.results.sealed_run import REMAKE
 from shardline.results.staleness import read_definitions
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
@@ -189,7 +196,7 @@ def _take_evaluation(
         evaluation,
         run=run.id,
         identity=run.evaluation_document,
-        accepted={"from": {"run": candidate.earlier, "evaluation": path.stem}},
+        accepted=TakenOver(from_=EvaluationRef(run=candidate.earlier, evaluation=path.stem)),
         action=evaluation.action or action.record(),
     )
     write_json(scratch / "evaluations" / run.evaluation.name, sealed(taken))

@@ -1,59 +1,34 @@
-"""Files, the actions that made them, and what these read: as data, and as Graphviz's text."""
+"""The files and actions behind one file: as data, and as Graphviz's text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_SHOWN_DIGITS = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class File:
-    """A file, or a source that is none.
-
-    Attributes:
-        name: path from the project's folder; of a source file, the name it was read under.
-        digest: `sha256:...` or `blake3:...` as recorded; empty where none is.
-        made_by: id of the action that wrote it; empty of a source.
-        members: names of a source's files.
-    """
-
-    name: str
-    digest: str = ""
-    made_by: str = ""
-    members: tuple[str, ...] = ()
-
-    @property
-    def short_digest(self) -> str:
-        """The digest as people read it."""
-        kind, _, digits = self.digest.partition(":")
-        return f"{kind} {digits[:_SHOWN_DIGITS]}" if digits else ""
+from shardline.provenance.graph import FileNode
+from shardline.records.base import encode
+from shardline.records.jobs import JobRecord
 
 
 @dataclass(kw_only=True)
-class Action:
-    """A job that wrote files.
+class ShownAction:
+    """A job that wrote files, as lineage shows it.
 
     Attributes:
         inputs: names of the files that it read.
         code: digest of the code that it ran, from an identity document; empty where none records it.
-        record: what it recorded of itself, such as host and times; empty of older files.
+        record: what it recorded of itself; None where nothing is known.
     """
 
     id: str
     inputs: list[str] = field(default_factory=list)
     code: str = ""
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: JobRecord | None = None
 
     @property
     def circumstances(self) -> str:
         """When and where it ran, and by which code, as far as that is recorded."""
-        known = (
-            str(self.record.get("ended", "")),
-            f"on {self.record['host']}" if self.record.get("host") else "",
-            f"code {self.code}" if self.code else "",
-        )
-        return ", ".join(filter(None, known))
+        ran = (self.record.ended, f"on {self.record.host}") if self.record else ()
+        return ", ".join(filter(None, (*ran, f"code {self.code}" if self.code else "")))
 
 
 @dataclass(kw_only=True)
@@ -69,8 +44,17 @@ class Lineage:
 
     file: str
     problem: str = ""
-    files: dict[str, File] = field(default_factory=dict)
-    actions: dict[str, Action] = field(default_factory=dict)
+    files: dict[str, FileNode] = field(default_factory=dict)
+    actions: dict[str, ShownAction] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        actions = {
+            action.id: vars(action) | {"record": encode(action.record) if action.record else {}}
+            for action in self.actions.values()
+        }
+        files = {file.name: vars(file) for file in self.files.values()}
+        return {**vars(self), "files": files, "actions": actions}
 
     def dot(self) -> str:
         """Return the graph in Graphviz's language: files as boxes, actions as ellipses."""
