@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from shardline.config.layout import ResultsLayout
 
-SOURCE = "source"
-GIVEN = ("config", "table")  # what the user wrote
+SOURCE, ASKED = "source", "asked"  # a dataset's source; config and run table
+ACCEPT = "accept"  # the command that takes files of an earlier result over; no rule
 _ID = "[0-9a-f]{12}"
 IDS = {
     "run": _ID, "dataset": _ID, "report": _ID, "evaluation": "[^/]+", "part": "[^/]+",
@@ -54,7 +54,7 @@ RULES = {
     "resolve_run": Rule(
         purpose="Write a run's resolved settings and its identity",
         about="{run}",
-        reads={"config": "config", "runs": "table"},
+        reads={"config": ASKED, "runs": ASKED},
         writes={"spec": "spec", "identity": "identity"},
     ),
     "train": Rule(
@@ -91,8 +91,8 @@ def file_names(layout: ResultsLayout) -> dict[str, str]:
     names = layout.declared
     run, dataset = names.run("{run}"), names.result("dataset", "{dataset}")
     return {
-        **{kind: kind for kind in GIVEN},
-        SOURCE: "source of {dataset}",
+        SOURCE: "{dataset}",
+        ASKED: "{run}",
         "part": str(names.parts("{dataset}") / "{part}.json"),
         "shards": f"{names.shards('{dataset}')}/",
         "manifest": str(names.manifest("{dataset}")),

@@ -5,13 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardline.config.layout import Kind, ResultsLayout
+from shardline.config.layout import ResultsLayout
 from shardline.core.files import read_object
 from shardline.core.redaction import mask_values
-from shardline.records.acceptances import Accepted, accepted_of
 from shardline.records.base import Record, decode
-from shardline.records.datasets import DatasetProvenance, Manifest, Part
-from shardline.records.identities import IdentityDocument, read_identity
+from shardline.records.datasets import DatasetProvenance, Manifest
 from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
 
 _Record = TypeVar("_Record", bound=Record)
@@ -34,11 +32,6 @@ class SealedRecords:
     is_masked: bool = False
     _known: dict[str, Record] = field(default_factory=dict)
 
-    @property
-    def names(self) -> ResultsLayout:
-        """The layout that spells names."""
-        return self.layout.declared
-
     def at(self, name: str | Path) -> Path:
         """Return where a file lies."""
         return self.places.get(str(name), self.layout.root / name)
@@ -56,51 +49,28 @@ class SealedRecords:
             self._known[str(name)] = known
         return known
 
-    def read_if_there(self, name: Path, kind: type[_Record]) -> _Record | None:
-        """Return the record in a file; None if there is no such file.
-
-        Raises:
-            DataError: it cannot be read, or has another form.
-        """
+    def read_if_there(self, name: str | Path, kind: type[_Record]) -> _Record | None:
+        """Return the record in a file, see `read`; None if there is no such file."""
         return self.read(name, kind) if self.at(name).exists() else None
-
-    # --- runs -----------------------------------------------------------------------------------
 
     def spec(self, run: str) -> ResolvedRun:
         """Return the resolved settings of a run."""
-        return self.read(self.names.run(run) / "run.json", ResolvedRun)
+        return self.read(self.layout.declared.run(run) / "run.json", ResolvedRun)
 
     def training(self, run: str) -> TrainingProvenance | None:
         """Return the provenance of a run's training; None before it has ended."""
-        return self.read_if_there(self.names.run(run) / "provenance.json", TrainingProvenance)
-
-    def identity(self, run: str) -> IdentityDocument:
-        """Return the identity document of a training."""
-        return read_identity(self.at(self.names.run(run) / "identity.json"), remedy=self.remedy)
+        path = self.layout.declared.run(run) / "provenance.json"
+        return self.read_if_there(path, TrainingProvenance)
 
     def evaluation(self, run: str, evaluation: str) -> EvaluationResult:
         """Return an evaluation."""
-        return self.read(self.names.evaluation(run, evaluation), EvaluationResult)
-
-    def accepted(self, kind: Kind, identity: str) -> Accepted | None:
-        """Return the acceptance of an earlier result; None where the result is its own."""
-        return accepted_of(self.at(self.names.result(kind, identity)))
-
-    # --- datasets -------------------------------------------------------------------------------
+        return self.read(self.layout.declared.evaluation(run, evaluation), EvaluationResult)
 
     def manifest(self, dataset: str) -> Manifest | None:
         """Return the manifest of a dataset; None before it is sealed."""
-        return self.read_if_there(self.names.manifest(dataset), Manifest)
+        return self.read_if_there(self.layout.declared.manifest(dataset), Manifest)
 
     def dataset(self, dataset: str) -> DatasetProvenance | None:
         """Return the provenance of a dataset; None where there is none."""
-        path = self.names.manifest(dataset).with_name("provenance.json")
+        path = self.layout.declared.manifest(dataset).with_name("provenance.json")
         return self.read_if_there(path, DatasetProvenance)
-
-    def listed_parts(self, dataset: str) -> list[str]:
-        """Return the parts of a dataset that the store has lists of."""
-        return [file.stem for file in self.at(self.names.parts(dataset)).glob("*.json")]
-
-    def part(self, dataset: str, part: str) -> Part | None:
-        """Return the list of shards of a part; None where the store has none."""
-        return self.read_if_there(self.names.parts(dataset) / f"{part}.json", Part)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from shardline.provenance.graph import ActionNode
+from shardline.provenance.nodes import ActionNode
 from shardline.provenance.rules import ORDER, edges
 from shardline.records.jobs import JobRecord
 from shardline.records.reports import RuleCount, WorkflowPicture

@@ -12,7 +12,8 @@ from shardline.config.settings.config import DatasetSettings
 from shardline.config.settings.sources import Digits
 from shardline.data.build import build_shards, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic
-from shardline.provenance.graph import ActionNode, ProvenanceGraph
+from shardline.provenance.graph import ProvenanceGraph
+from shardline.provenance.nodes import ActionNode
 from shardline.provenance.sealed_records import SealedRecords
 from shardline.records.datasets import Part, Skipped
 

@@ -15,7 +15,8 @@ from shardline.config.layout import ResultsLayout
 from shardline.core.files import write_json
 from shardline.provenance.crate.contents import collect, records_of
 from shardline.provenance.crate.describe import describe
-from shardline.provenance.graph import ActionNode, ProvenanceGraph
+from shardline.provenance.graph import ProvenanceGraph
+from shardline.provenance.nodes import ActionNode
 from shardline.provenance.rules import ORDER, RULES, edges, file_names
 from shardline.provenance.workflow import picture
 from shardline.results.lineage.tracer import trace
@@ -241,7 +242,7 @@ def check_lineage(records: Records, name: str, made_by: str) -> None:
     found = trace(records.layout.root / name, records.layout)
     assert found.files[name].made_by == made_by
     for action in found.actions.values():
-        read = {one for one in action.inputs if found.files[one].made_by}
+        read = {one for one in action.files_read if found.files[one].made_by}
         if action.id in records.read:
             assert read == records.read[action.id]
 
@@ -264,7 +265,7 @@ def test_the_views_agree_on_which_job_read_and_wrote_which_file(
         for earlier, copy in records.copies.items():
             check_lineage(records, copy, f"accept/{copy.split('/')[2]}/{Path(copy).name}")
             found = trace(records.layout.root / copy, records.layout)
-            assert found.actions[found.files[copy].made_by].inputs == [earlier]
+            assert found.actions[found.files[copy].made_by].files_read == [earlier]
         jobs = ProvenanceGraph(records_of(records.project)).jobs_behind(
             records.runs, records.datasets
         )

@@ -16,9 +16,9 @@ from shardline.config.layout import ResultsLayout
 from shardline.core.files import write_json
 from shardline.core.intervals import sampling_interval, seed_interval
 from shardline.environments.installed import requirements_of
-from shardline.provenance.graph import FileNode
+from shardline.provenance.nodes import ActionNode, FileNode
 from shardline.results.export import card
-from shardline.results.lineage.lineage import Lineage, ShownAction
+from shardline.results.lineage.lineage import Lineage
 from shardline.results.lineage.tracer import trace
 from shardline.results.replay.compare import compare
 from tests.support.command_line import lines, shardline
@@ -277,7 +277,7 @@ def test_the_lineage_of_a_report_is_that_of_its_runs(fake):
     found = trace(Path("results/report/index.html"), HERE)
     assert found.file == f"results/reports/{DIGEST}/index.html"
     report = found.actions[f"render_report/{DIGEST}"]
-    assert {Path(name).name for name in report.inputs} >= {"run.json", "metrics.jsonl"}
+    assert {Path(name).name for name in report.files_read} >= {"run.json", "metrics.jsonl"}
     assert {f"train/{run['id']}" for run in runs} < found.actions.keys()
 
 
@@ -290,7 +290,7 @@ def test_the_graph_is_graphviz_whatever_the_names_hold():
             "in": FileNode(name="in", members=("src",)),
             "src": FileNode(name="src"),
         },
-        actions={"train/x": ShownAction(id="train/x", inputs=["in"])},
+        actions={"train/x": ActionNode(id="train/x", rule="train", inputs={"spec": ["in"]})},
     )
     text = graph.dot()
     statements = [line.strip() for line in text.splitlines()[1:-1]]

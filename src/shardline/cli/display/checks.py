@@ -131,7 +131,7 @@ def _grow(tree: Tree, lineage: Lineage, name: str, seen: set[str]) -> None:
         action = lineage.actions[file.made_by]
         circumstances = f"  {action.circumstances}".rstrip()
         branch = tree.add(Text.assemble((action.id, "cyan"), (circumstances, "dim")))
-        _add(branch, lineage, action.inputs, seen)
+        _add(branch, lineage, action.files_read, seen)
 
 
 def _add(tree: Tree, lineage: Lineage, names: Sequence[str], seen: set[str]) -> None:

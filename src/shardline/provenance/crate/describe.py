@@ -23,7 +23,8 @@ from shardline.provenance.crate.contents import CONFIG, WORKFLOW, Contents, shar
 from shardline.provenance.crate.entities import Entities, refer
 from shardline.provenance.crate.executed import describe_job, settings_of, time_of
 from shardline.provenance.crate.metadata import seal_crate
-from shardline.provenance.graph import ActionNode, ProvenanceGraph
+from shardline.provenance.graph import ProvenanceGraph
+from shardline.provenance.nodes import ActionNode
 from shardline.records.jobs import JobRecord
 
 _PROFILES = {

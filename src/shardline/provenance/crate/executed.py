@@ -6,8 +6,8 @@ from shardline import __version__
 from shardline.core.files import read_json
 from shardline.provenance.crate.contents import CONFIG, WORKFLOW, Contents
 from shardline.provenance.crate.entities import Entities, image, refer
-from shardline.provenance.graph import ActionNode
-from shardline.provenance.rules import GIVEN, ORDER, RULES, SOURCE
+from shardline.provenance.nodes import ActionNode
+from shardline.provenance.rules import ORDER, RULES, SOURCE
 from shardline.records.jobs import JobRecord
 from shardline.records.runs import TrainingProvenance
 
@@ -82,7 +82,7 @@ def _files(
     for parameter, names in (job.inputs if direction == "input" else job.outputs).items():
         if parameter == SOURCE:
             found.append(_source(entities, contents, job.ids["dataset"]))
-        for path in (path for name in names for path in _paths(contents, name)):
+        for path in (path for name in names for path in _paths(contents, parameter, job, name)):
             if what := entities.get(path):
                 kind = "Dataset" if path.endswith("/") else "File"
                 entities.exemplify(what, entities.parameter(tool, direction, parameter, kind))
@@ -90,12 +90,13 @@ def _files(
     return found
 
 
-def _paths(contents: Contents, name: str) -> list[str]:
+def _paths(contents: Contents, parameter: str, job: ActionNode, name: str) -> list[str]:
     """Return the paths in the crate of a file, or of what a name stands for there."""
+    if job.rule == "resolve_run":
+        return [{"config": str(CONFIG), "runs": contents.project.table}.get(parameter, name)]
     if name == f"{contents.report_folder}/":
         return [path for path in contents.items if path.startswith(name)]
-    given = dict(zip(GIVEN, (str(CONFIG), contents.project.table), strict=True))
-    return [given.get(name, name)]
+    return [name]
 
 
 def _source(entities: Entities, contents: Contents, dataset: str) -> Entity:

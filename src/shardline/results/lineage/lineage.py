@@ -4,31 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardline.provenance.graph import FileNode
+from shardline.provenance.nodes import ActionNode, FileNode
 from shardline.records.base import encode
-from shardline.records.jobs import JobRecord
-
-
-@dataclass(kw_only=True)
-class ShownAction:
-    """A job that wrote files, as lineage shows it.
-
-    Attributes:
-        inputs: names of the files that it read.
-        code: digest of the code that it ran, from an identity document; empty where none records it.
-        record: what it recorded of itself; None where nothing is known.
-    """
-
-    id: str
-    inputs: list[str] = field(default_factory=list)
-    code: str = ""
-    record: JobRecord | None = None
-
-    @property
-    def circumstances(self) -> str:
-        """When and where it ran, and by which code, as far as that is recorded."""
-        ran = (self.record.ended, f"on {self.record.host}") if self.record else ()
-        return ", ".join(filter(None, (*ran, f"code {self.code}" if self.code else "")))
 
 
 @dataclass(kw_only=True)
@@ -45,14 +22,17 @@ class Lineage:
     file: str
     problem: str = ""
     files: dict[str, FileNode] = field(default_factory=dict)
-    actions: dict[str, ShownAction] = field(default_factory=dict)
+    actions: dict[str, ActionNode] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON."""
         actions = {
-            action.id: vars(action) | {"record": encode(action.record) if action.record else {}}
+            action.id: {
+                "id": action.id, "inputs": action.files_read, "code": action.code,
+                "record": encode(action.record) if action.record else {},
+            }
             for action in self.actions.values()
-        }
+        }  # fmt: skip
         files = {file.name: vars(file) for file in self.files.values()}
         return {**vars(self), "files": files, "actions": actions}
 
@@ -70,7 +50,7 @@ class Lineage:
         for action in self.actions.values():
             label = _quoted(action.id, action.circumstances)
             yield f"{_quoted(action.id)} [shape=ellipse, label={label}]"
-            for name in action.inputs:
+            for name in action.files_read:
                 yield f"{_quoted(name)} -> {_quoted(action.id)}"
         for file in self.files.values():
             for before in (*file.members, *([file.made_by] if file.made_by else [])):

@@ -1,16 +1,15 @@
 """Following a file to what made it, from sealed files alone: no config, no Snakemake."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.names import names_that_have_been
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
-from shardline.provenance.graph import ActionNode, FileNode, ProvenanceGraph
-from shardline.provenance.rules import GIVEN, SOURCE, ids_in
+from shardline.provenance.graph import ProvenanceGraph
+from shardline.provenance.nodes import FileNode
+from shardline.provenance.rules import ids_in
 from shardline.provenance.sealed_records import SealedRecords
-from shardline.results.lineage.lineage import Lineage, ShownAction
+from shardline.results.lineage.lineage import Lineage
 
 REMEDY = "bring it back, or run the pipeline again to write it"
 
@@ -65,76 +64,37 @@ class _Tracer:
 
     def __init__(self, records: SealedRecords) -> None:
         self.lineage = Lineage(file="")
-        self.records, self.graph = records, ProvenanceGraph(records)
+        self.graph, self._names = ProvenanceGraph(records), records.layout.declared
 
-    def add(self, name: str) -> str:
-        """Add a file with all that is behind it, and return its name."""
-        if name in self.lineage.files:
-            return name
-        if name == self.lineage.file or not self._is_part(name):
-            self.lineage.files[name] = FileNode(name=name)  # damaged files may form a loop
+    def add(self, name: str) -> None:
+        """Add a file with all that is behind it."""
+        files, templates = self.lineage.files, self.graph.templates
+        if name in files:
+            return
+        if name in self.graph.sources:
+            files |= {file.name: file for file in self.graph.sources[name]}
+            return
+        if name == self.lineage.file or ids_in(name, templates["part"]) is None:
+            files[name] = FileNode(name=name)  # damaged files may form a loop
         if not (found := self.graph.find(name)):
             raise ConfigError(self._unknown(name))
         file, action = found
-        self._act(action)
-        self.lineage.files[name] = file
-        return name
-
-    def _is_part(self, name: str) -> bool:
-        return ids_in(name, self.graph.templates["part"]) is not None
+        if action.id not in self.lineage.actions:
+            self.lineage.actions[action.id] = action
+            for read in action.files_read:
+                self.add(read)
+        files[name] = file
 
     def _unknown(self, name: str) -> str:
         """Return why nothing is known of a file."""
-        folder, names = Path(name).parent, self.records.names
-        known = [
-            Path(template).name
-            for template in self.graph.templates.values()
-            if ids_in(str(folder), str(Path(template).parent)) and "{" not in Path(template).name
-        ]
-        if known:
-            expected = f"one of {', '.join(sorted(known))}"
-        else:
-            expected = (
-                f"a file of a run, a dataset or a report in {names.results}, or a shard or training checkpoint in the "
-                f"store ({names.store})"
-            )
+        folder = str(Path(name).parent)
+        templates = map(Path, self.graph.templates.values())
+        beside = {
+            path.name for path in templates if ids_in(folder, str(path.parent)) and path.suffix
+        }
+        known = sorted(file for file in beside if "{" not in file)
+        expected = f"one of {', '.join(known)}" if known else (
+            f"a file of a run, a dataset or a report in {self._names.results}, or a shard or training checkpoint in "
+            f"the store ({self._names.store})"
+        )  # fmt: skip
         return f"nothing is recorded of {name}, expected {expected}; name one of these"
-
-    def _act(self, node: ActionNode) -> None:
-        """Add an action with its inputs, once."""
-        if node.id not in self.lineage.actions:
-            made = ShownAction(id=node.id, code=node.code, record=node.record)
-            self.lineage.actions[node.id] = made  # before its inputs: damaged files may form a loop
-            made.inputs = list(dict.fromkeys(self._inputs(node)))
-
-    def _inputs(self, node: ActionNode) -> Iterator[str]:
-        for name in node.files_read:
-            if name in GIVEN:
-                rows = names_that_have_been(self.records.layout, "run").get(node.ids["run"], [])
-                row = f"row {', '.join(rows)}" if rows else "a row"
-                yield self._source(f"{row} of the run table, the config's defaults")
-            elif name in node.inputs.get(SOURCE, []):
-                yield self._source_of(node.ids["dataset"])
-            elif node.accepted and not self.records.at(name).exists():
-                yield self._source(f"{name}, deleted since: {node.accepted}")
-            else:
-                yield self.add(name)
-
-    def _source(self, name: str, *members: str) -> str:
-        self.lineage.files[name] = FileNode(name=name, members=members)
-        return name
-
-    def _source_of(self, dataset: str) -> str:
-        """Add a dataset's source, with the files that it read and their digests of then."""
-        manifest = self.records.manifest(dataset)
-        identity = manifest.identity if manifest else {}
-        kind = identity.get("settings", {}).get("source", {}).get("type")
-        name = (
-            f"source {kind} of {dataset}"
-            if kind
-            else f"source of {dataset}, known once the dataset is sealed"
-        )
-        digests = identity.get("source", {}).items()
-        read = {f"{name}: {key.partition('/')[2]}": f"sha256:{sha256}" for key, sha256 in digests}
-        self.lineage.files |= {key: FileNode(name=key, digest=read[key]) for key in read}
-        return self._source(name, *read)
