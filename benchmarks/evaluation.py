@@ -21,6 +21,7 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import json_bytes, write_json
 from shardline.data.build import build_shards, describe_part, seal
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 
 LIMIT_BYTES = 1_000_000_000
@@ -85,7 +86,7 @@ def prepare(folder: Path, num_rows: int, num_classes: int) -> None:
         source=source,
         document={},
     )
-    write_json(folder / "manifest.json", manifest)
+    write_json(folder / "manifest.json", encode(manifest))
     middle = torch.from_numpy(centres(num_classes)) / 0.36  # of the noise's variance
     bias = -0.18 * (middle**2).sum(dim=1)
     save_file({"layer.weight": middle, "layer.bias": bias}, folder / "model.safetensors")
@@ -112,9 +113,9 @@ def measure(folder: Path, batch: int) -> None:
         "seconds": time.perf_counter() - started,
         "before": before,
         "peak": peak_bytes(),
-        "json": len(json_bytes(result)),
-        "rows": result["num_samples"],
-        "accuracy": result["metrics"]["accuracy"],
+        "json": len(json_bytes(encode(result))),
+        "rows": result.num_samples,
+        "accuracy": result.metrics["accuracy"],
     }
     print(json.dumps(figures))
 

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -28,12 +27,12 @@ import safetensors
 from blake3 import blake3
 from safetensors import safe_open
 
-from shardline.data.shard_format import HEADER_BYTES, Layout
+from shardline.data.shard_format import HEADER_BYTES, ShardLayout
 from shardline.sources import Schema
 
 FEATURES, BATCH, PIECE_BYTES = 1_000, 256, 1 << 20
 COLUMNS = ("features", "labels", "ids")
-SCHEMA = asdict(Schema(feature_shape=(FEATURES,), classes=("0", "1")))
+SCHEMA = Schema(feature_shape=(FEATURES,), classes=("0", "1")).record()
 RNG = np.random.default_rng(0)
 
 
@@ -65,7 +64,7 @@ def columns_of(rows: int) -> dict[str, np.ndarray]:
 
 
 def write_safetensors(sink: IO[bytes] | Digested, columns: dict[str, np.ndarray]) -> None:
-    layout = Layout.of(SCHEMA, len(columns["ids"]))
+    layout = ShardLayout.of(SCHEMA, len(columns["ids"]))
     sink.write(layout.header(0))
     for name in COLUMNS:
         sink.write(columns[name].reshape(-1).view(np.uint8).data)
@@ -82,7 +81,7 @@ def write_arrow(sink: IO[bytes] | Digested, columns: dict[str, np.ndarray]) -> N
 
 def open_safetensors(path: Path, rows: int) -> np.ndarray:
     """Map by the manifest alone, as the reader does: the header is not read."""
-    layout = Layout.of(SCHEMA, rows)
+    layout = ShardLayout.of(SCHEMA, rows)
     shape = layout.shapes["features"]
     return np.memmap(path, dtype=np.float32, mode="r", offset=HEADER_BYTES, shape=shape)
 
@@ -121,7 +120,7 @@ WRITERS = {"safetensors, aligned": write_safetensors, "Arrow IPC": write_arrow}
 
 def measure_writing(folder: Path, rounds: int, rows: int) -> None:
     columns = columns_of(rows)
-    size = Layout.of(SCHEMA, rows).bytes
+    size = ShardLayout.of(SCHEMA, rows).bytes
 
     def write(name: str, digest: bool) -> None:
         with (folder / name).open("wb", buffering=0) as file:

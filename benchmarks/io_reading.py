@@ -64,11 +64,11 @@ def main() -> None:
         shares = {"train": 1.0, "validation": 0.0, "test": 0.0}
         built = build_shards(source, range(WINDOWS), shares, folder)
         part = describe_part("d", list(built), {})
+        shards = encode(part)["shards"]
         os.sync()
-        manifest = {"dataset": "d-000000000000", "shards": encode(part)["shards"]}
         order = TrainOrder(
-            dataset_id=manifest["dataset"],
-            pieces=split_pieces(manifest, "train"),
+            dataset_id="d-000000000000",
+            pieces=split_pieces([shard.rows for shard in part.shards], "train"),
             global_batch=500,
             seed=0,
             window_rows=arguments.rows // WINDOWS,
@@ -78,7 +78,7 @@ def main() -> None:
             for way, reader in ways.items():
                 streams.read_ahead = reader
                 drop_pages(folder)
-                stream = streams.RowStream(Shards(manifest, folder), {}, order)
+                stream = streams.RowStream(Shards({"shards": shards}, folder), {}, order)
                 found[way].append(epoch_s(stream, turn, arguments.step_ms / 1000))
     medians = {}
     print(

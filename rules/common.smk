@@ -77,23 +77,21 @@ wildcard_constraints:
     number=r"[1-9]\d*",
 
 
-spec_of_run = JOBS.of_run(lambda run: [run.folder / "run.json"])
-manifest_of_run = JOBS.of_run(lambda run: [part.dataset.manifest for part in run.parts])
-model_of_run = JOBS.of_run(lambda run: [run.model])
-environment_of_run = JOBS.of_run(lambda run: [PROJECT.environment])
-script_environment_of_run = JOBS.of_run(lambda run: [run.environment_file])
+spec_of_run = JOBS.of_job(lambda run: [run.folder / "run.json"])
+manifest_of_run = JOBS.of_job(lambda run: [part.dataset.manifest for part in run.parts])
+model_of_run = JOBS.of_job(lambda run: [run.model])
+environment_of_run = JOBS.of_job(lambda run: [PROJECT.environment])
+script_environment_of_run = JOBS.of_job(lambda run: [run.environment_file])
 # A script has written its figures there.
-provenance_of_run = JOBS.of_run(
+provenance_of_run = JOBS.of_job(
     lambda run: [run.folder / "provenance.json"] if is_script(run.model_class) else []
 )
-model_of_prediction = JOBS.of_prediction(lambda one: [PROJECT.runs[one.spec.run].model])
-manifests_of_prediction = JOBS.of_prediction(
+model_of_prediction = JOBS.of_job(lambda one: [PROJECT.runs[one.spec.run].model])
+manifests_of_prediction = JOBS.of_job(
     lambda one: [PROJECT.built[key].manifest for key in one.trained_on]
 )
-rows_of_prediction = JOBS.of_prediction(lambda one: [one.rows.manifest])
-record_of_prediction = JOBS.of_prediction(
-    lambda one: [one.record.with_suffix(".parts.json")]
-)
+rows_of_prediction = JOBS.of_job(lambda one: [one.rows.manifest])
+record_of_prediction = JOBS.of_job(lambda one: [one.record.with_suffix(".parts.json")])
 
 
 # Snakemake asks `rule all` for its inputs first, and then a storage for each file.

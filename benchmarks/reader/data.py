@@ -1,7 +1,6 @@
 """The rows that every competitor reads, written once by Shardline."""
 
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,10 @@ from shardline.data import build as shards
 from shardline.data import shard_format as shardfile
 from shardline.data import statistics
 from shardline.data.build import build_shards, describe_part, seal
+from shardline.data.dataset import read_manifest
 from shardline.data.integrity import Verifier
 from shardline.data.shard_map import ShardMap
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 
 SHARES = {"train": 0.98, "validation": 0.01, "test": 0.01}
@@ -78,7 +79,8 @@ def write_dataset(folder: Path, source: Source, dataset: str) -> None:
     """Write and seal a dataset, with its `manifest.json`."""
     shards_of_source = build_shards(source, range(source.num_shards), SHARES, folder)
     part = describe_part("all", shards_of_source, {})
-    write_json(folder / "manifest.json", seal([part], dataset=dataset, source=source, document={}))
+    manifest = seal([part], dataset=dataset, source=source, document={})
+    write_json(folder / "manifest.json", encode(manifest))
 
 
 def _digest_of_writer() -> str:
@@ -91,7 +93,7 @@ def verify(folder: Path) -> None:
 
     The first training on a node does this beside its reading.
     """
-    manifest = json.loads((folder / "manifest.json").read_bytes())
+    manifest = read_manifest(folder / "manifest.json")
     verifier = Verifier(ShardMap(manifest, folder), "first")
-    for shard in range(len(manifest["shards"])):
+    for shard in range(len(manifest.shards)):
         verifier.check(shard)

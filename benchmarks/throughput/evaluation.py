@@ -25,6 +25,7 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, seal
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 
 CLASSES = 10
@@ -87,7 +88,7 @@ def prepare(folder: Path, rows: int, features: int) -> None:
     built = build_shards(source, range(source.num_shards), SHARES, folder)
     part = describe_part("rows", built, {})
     manifest = seal([part], dataset="rows-0123456789ab", source=source, document={})
-    write_json(folder / "manifest.json", manifest)
+    write_json(folder / "manifest.json", encode(manifest))
 
 
 def measured(what: str, folder: Path, *arguments: int) -> Any:
@@ -149,7 +150,7 @@ def _ours(folder: Path, hidden: int) -> Callable[[], tuple[int, float]]:
 
     def work() -> tuple[int, float]:
         result = evaluate(spec, model_file=folder / "model", datasets=[place])
-        return result["num_samples"], result["metrics"]["accuracy"]
+        return result.num_samples, result.metrics["accuracy"]
 
     return work
 

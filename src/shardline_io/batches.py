@@ -15,7 +15,7 @@ from shardline_io.errors import DataError
 from shardline_io.ledger import file_name
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
-from shardline_io.order.pieces import split_pieces
+from shardline_io.order.pieces import Piece, split_pieces
 from shardline_io.order.sampling import TrainOrder
 from shardline_io.requests import ask
 from shardline_io.run_batches import RunBatchesStream, make_run_batches
@@ -37,6 +37,10 @@ def _run_batches() -> Any:
 @lru_cache(maxsize=1)
 def _shards() -> Shards:
     return Shards(run.manifest(), Path(run.variable("SHARDS")))
+
+
+def _pieces(split: str) -> tuple[Piece, ...]:
+    return split_pieces([shard["rows"] for shard in run.manifest()["shards"]], split)
 
 
 def _rows(order: Order) -> RowStream:
@@ -68,7 +72,7 @@ def _train_order() -> TrainOrder:
     data = settings.get("data", {})
     return TrainOrder(
         dataset_id=run.manifest()["dataset"],
-        pieces=split_pieces(run.manifest(), "train"),
+        pieces=_pieces("train"),
         global_batch=settings["global_batch"],
         seed=settings["seed"],
         window_rows=int(run.variable("WINDOW_ROWS")),
@@ -192,7 +196,7 @@ def _held_out(split: str, size: int) -> Stream:
             split, **place, local_rank=world.local_rank, num_epochs=1
         )
         return RunBatchesStream(stream)
-    pieces = split_pieces(run.manifest(), split)
+    pieces = _pieces(split)
     window_rows = int(run.variable("WINDOW_ROWS"))
     return _rows(HeldOutOrder(pieces, size, window_rows, world.rank, world.world_size))
 

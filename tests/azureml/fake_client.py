@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
-from snakemake_executor_plugin_azureml.client import Job
+from snakemake_executor_plugin_azureml.client import RemoteJob
 from snakemake_executor_plugin_azureml.service import Service
 from tests.azureml.test_request import request_of
 
@@ -47,7 +47,7 @@ class FakeClient:
         self._call("submit", request.name)
         if request.name in self.jobs:
             raise Answer(409)
-        job = Job(name=request.name, status="Queued", tags=request.tags, code=request.code)
+        job = RemoteJob(name=request.name, status="Queued", tags=request.tags, code=request.code)
         self.jobs[request.name] = job
         if self.lost.get("submit"):
             raise self.lost["submit"].pop(0)
@@ -94,4 +94,4 @@ REQUEST = request_of()
 
 
 def named(status, number=1, code=REQUEST.code):
-    return Job(name=f"{REQUEST.stem}-{number}", status=status, tags={"snakemake_code": code})
+    return RemoteJob(name=f"{REQUEST.stem}-{number}", status=status, tags={"snakemake_code": code})

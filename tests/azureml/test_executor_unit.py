@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snakemake_executor_plugin_azureml.client import State
+from snakemake_executor_plugin_azureml.client import RemoteState
 from snakemake_executor_plugin_azureml.errors import AzureMLError
 from snakemake_executor_plugin_azureml.executor import Executor
 from tests.azureml.fake_client import (
@@ -247,7 +247,7 @@ def test_cancelling_asks_for_every_job_and_names_those_that_cannot_be_asked_for(
         [SubmittedJobInfo(SimpleNamespace(), external_jobid=name) for name in client.jobs]
     )
     assert client.count("cancel") == 2
-    assert sum(job.state is State.CANCELLING for job in client.jobs.values()) == 1
+    assert sum(job.state is RemoteState.CANCELLING for job in client.jobs.values()) == 1
     assert "it costs money as long as it runs" in reports.warnings[0]
 
 
@@ -263,7 +263,7 @@ def test_a_job_is_cancelled_also_while_its_status_is_asked_for():
 
     client.status = interrupted
     assert reports.check(f"{REQUEST.stem}-1") == [f"{REQUEST.stem}-1"]
-    assert client.jobs[f"{REQUEST.stem}-1"].state is State.CANCELLING
+    assert client.jobs[f"{REQUEST.stem}-1"].state is RemoteState.CANCELLING
 
 
 def test_submission_reports_the_job_or_the_error():

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from snakemake_executor_plugin_azureml.node import hub as hub_module
-from snakemake_executor_plugin_azureml.node.environment import Settings
+from snakemake_executor_plugin_azureml.node.environment import NodeSettings
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.files import below
 from snakemake_executor_plugin_azureml.node.follower import Follower, _join, follow
@@ -39,7 +39,7 @@ from snakemake_executor_plugin_azureml.node.wire import (
 
 WORLD = [{"rank": 0, "address": "127.0.0.1"}, {"rank": 1, "address": "127.0.0.1"}]
 PATIENCE_S = 20.0
-SETTINGS = Settings(mounts={}, wait_s=60, grace_s=1, silence_s=5)
+SETTINGS = NodeSettings(mounts={}, wait_s=60, grace_s=1, silence_s=5)
 
 
 def place_of(rank: int, job: str) -> Place:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from snakemake_executor_plugin_azureml import retries
-from snakemake_executor_plugin_azureml.client import Job, State
+from snakemake_executor_plugin_azureml.client import RemoteJob, RemoteState
 from snakemake_executor_plugin_azureml.errors import AzureMLError, text_of
 from snakemake_executor_plugin_azureml.logs import own_logs, relevant_logs
 from snakemake_executor_plugin_azureml.retries import (
@@ -177,11 +177,11 @@ def test_of_several_starts_the_last_ones_logs_count():
 
 
 def test_states_of_the_service():
-    states = {status: Job(name="a", status=status).state for status in (
+    states = {status: RemoteJob(name="a", status=status).state for status in (
         "NotStarted", "Starting", "Provisioning", "Preparing", "Queued", "Running", "Finalizing",
         "CancelRequested", "Completed", "Failed", "Canceled", "NotResponding", "Finished", "Brandnew",
     )}  # fmt: skip
-    assert [status for status, state in states.items() if state is State.WAITING] == [
+    assert [status for status, state in states.items() if state is RemoteState.WAITING] == [
         "NotStarted", "Starting", "Provisioning", "Preparing", "Queued", "Brandnew",
     ]  # fmt: skip
     assert [status for status, state in states.items() if state.is_over] == [

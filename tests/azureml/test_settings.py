@@ -11,7 +11,7 @@ import pytest
 from snakemake_executor_plugin_azureml.errors import AzureMLError, find_secrets, redact
 from snakemake_executor_plugin_azureml.jobs import passed_variables
 from snakemake_executor_plugin_azureml.options import (
-    Identity,
+    JobIdentity,
     check_settings,
     read_identity,
     read_mounts,
@@ -153,7 +153,7 @@ def test_settings_are_read():
         ("OTHER", "d", "p/q"),
     ]
     assert read_tags("team=vision cost=a=b") == {"team": "vision", "cost": "a=b"}
-    assert read_identity("managed:12345678-9abc-def0-1234-56789abcdef0") == Identity(
+    assert read_identity("managed:12345678-9abc-def0-1234-56789abcdef0") == JobIdentity(
         kind="managed", client_id="12345678-9abc-def0-1234-56789abcdef0"
     )
 

@@ -161,9 +161,7 @@ def test_a_training_that_is_stopped_does_not_wait_long_for_a_silent_service(
 def test_a_service_that_goes_again_gets_what_it_missed(training, client, monkeypatch):
     said: list[str] = []
     lost = threading.Event()
-    process = TrackerProcess(
-        "mlflow", vars(training.context), lambda text, is_warning: said.append(text)
-    )
+    process = TrackerProcess("mlflow", training.context, lambda text, is_warning: said.append(text))
     log_batch = type(client).log_batch
 
     def lossy(self: Any, run_id: str, **what: Any) -> None:

@@ -22,6 +22,8 @@ from tests.support.report_runs import loss, write_run
 HOSTILE = "<script>window.hacked=1</script>"
 DRAWN = "[...document.querySelectorAll('figure.curves')].every(f => f.view)"
 
+GB = 10**9
+
 
 def draw(pixels: np.ndarray) -> str:
     """Return pixels [8, 8] of 0 to 16 as a PNG's data URL."""
@@ -420,11 +422,14 @@ def test_curves_of_very_many_runs_wait_until_they_are_near(shared_browser, tmp_p
 
 def test_machine_curves_are_drawn_and_tell_what_was_used_when(shared_browser, tmp_path):
     curve = {
-        "attempt": [1, 1, 2, 2], "s": [2.0, 4.0, 6.0, 8.0], "rss_bytes": [2e9, 3e9, 2e9, 3e9],
+        "attempt": [1, 1, 2, 2], "s": [2.0, 4.0, 6.0, 8.0], "rss_bytes": [2 * GB, 3 * GB, 2 * GB, 3 * GB],
         "cpu_percent": [80.0, 150.0, 90.0, 140.0],
     }  # fmt: skip
-    ranks = [{"rank": rank, "peak_rss_bytes": 3e9, "cpu_s": 9.0, "curve": curve} for rank in (0, 1)]
-    resources = {"num_cpus": 2, "memory_bytes": 8e9, "ranks": ranks}
+    ranks = [
+        {"rank": rank, "host": "n1", "peak_rss_bytes": 3 * GB, "cpu_s": 9.0, "curve": curve}
+        for rank in (0, 1)
+    ]
+    resources = {"num_cpus": 2, "memory_bytes": 8 * GB, "ranks": ranks}
     run = write_run(tmp_path / "runs", "one", provenance={"resources": resources})
     write_report([run], tmp_path / "one.html", generated_from="one run")
     open_page(shared_browser, tmp_path / "one.html", DRAWN)

@@ -6,10 +6,11 @@ import random
 import pytest
 
 from shardline.core.seals import check_seal
-from shardline.drills.outcome import Outcome, Trained, certify, compare, cost, why_not_survived
+from shardline.drills.outcome import Outcome, TrainedFiles, certify, compare, cost, why_not_survived
 from shardline.drills.run import PLACES
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import identify
+from shardline.records.certificates import Interruption
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating
 
@@ -18,8 +19,8 @@ ROW = {"model": "shardline.drills.model:Drill", "global_batch": 8, "trainer.accu
 STEPS = 75
 
 
-def trained(ranks, name: str) -> Trained:
-    return Trained(work=ranks.root / name / "work", results=ranks.results(name))
+def trained(ranks, name: str) -> TrainedFiles:
+    return TrainedFiles(work=ranks.root / name / "work", results=ranks.results(name))
 
 
 def interrupt(ranks, faults: list[dict], name: str = "broken") -> list[dict]:
@@ -73,7 +74,8 @@ def test_a_certificate_is_sealed_and_later_trainings_of_this_code_name_it(prepar
     broken = trained(ranks, "broken")
     compared = compare(broken, trained(ranks, "whole"))
     outcome = Outcome(
-        drill="resume", profile="none", ranks=1, compared=compared, commands=2, interruptions=injected,
+        drill="resume", profile="none", ranks=1, compared=compared, commands=2,
+        interruptions=[Interruption(ranks=1, **one) for one in injected],
         reasons=why_not_survived(compared, planned=1, injected=len(injected), failure=""), **cost(broken.attempts()),
         identity=identify(broken.provenance()),
     )  # fmt: skip

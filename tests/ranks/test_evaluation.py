@@ -17,6 +17,7 @@ from torchmetrics.classification import MulticlassF1Score
 
 from shardline.core.errors import ConfigError
 from shardline.core.world import World
+from shardline.records.base import encode
 from shardline.training.evaluate import evaluate
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline_io.order.blocks import BlockOrder
@@ -78,7 +79,8 @@ def _rank(given: dict[str, Any], rank: int, size: int, port: int, output: Path) 
         master_port=port, launcher="test",
     )  # fmt: skip
     try:
-        found = evaluate(**given, world=world)
+        result = evaluate(**given, world=world)
+        found = encode(result) if result else {}
     except ConfigError as error:
         found = {"error": str(error)}
     output.with_suffix(f".{rank}").write_text(json.dumps(found))
@@ -109,7 +111,7 @@ def test_two_and_three_ranks_find_what_one_does(tmp_path: Path) -> None:
         tmp_path, Rows(num_shards=2, shape=(3,), dtype="float32"), 3, metrics=[F1]
     )
     torch.set_num_threads(1)
-    alone = json.loads(json.dumps(evaluate(**given)))
+    alone = json.loads(json.dumps(encode(evaluate(**given))))
     f1 = alone["metrics"].pop("f1")
     for size in (2, 3):
         first, *others = evaluated_on(given, size, tmp_path)
@@ -124,7 +126,7 @@ def test_what_a_test_step_logs_is_combined_over_ranks(tmp_path: Path, batch: int
     """Of two blocks the third rank has none."""
     source = Rows(num_shards=2, shape=(3,), dtype="float32")
     given, _ = sealed_model(tmp_path, source, 3, Tested, batch=batch)
-    alone = json.loads(json.dumps(evaluate(**given)))
+    alone = json.loads(json.dumps(encode(evaluate(**given))))
     first, *others = evaluated_on(given, 3, tmp_path)
     assert others == [{}, {}]
     assert first["metrics"]["test_loss"] == alone["metrics"]["test_loss"], "the sum is exact"

@@ -12,7 +12,7 @@ import pytest
 from shardline.checkpoints.folder import last_step, list_saved
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.ledger import read_ledger
-from shardline.records.base import read_record
+from shardline.records.base import encode, read_record
 from shardline.records.runs import ResolvedRun
 from shardline.training.evaluate import evaluate
 from tests.support.processes import end_of_ranks, wait_until
@@ -32,10 +32,11 @@ ROW = {
 
 def _evaluation(ranks: Ranks, name: str) -> dict[str, Any]:
     spec = RunSpec.of(read_record(ranks.run_json, ResolvedRun, remedy=""))
-    return evaluate(
+    found = evaluate(
         spec, model_file=ranks.results(name) / "model.safetensors", has_test_step=True,
         datasets=[DatasetPlace(manifest=ranks.manifest, shards=ranks.shards)],
     )  # fmt: skip
+    return encode(found)
 
 
 def _records(ranks: Ranks, name: str, killed: int) -> list[dict[str, Any]]:

@@ -14,7 +14,13 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from shardline.checkpoints.sharded import Shards, Writers, gather_weights, put_shards, take_shards
+from shardline.checkpoints.sharded import (
+    StateShards,
+    Writers,
+    gather_weights,
+    put_shards,
+    take_shards,
+)
 from shardline.errors import DataError
 from shardline.training.sharding import Root, shard
 from tests.support.forked import SERVER
@@ -142,7 +148,7 @@ def test_what_some_ranks_wrote_others_read_to_the_last_bit(tmp_path, before, aft
 
 def write_over_a_limit(mesh: DeviceMesh, folder: Path) -> None:
     """Rank 1 may write no file of more than 100 bytes."""
-    shards = Shards(f"shard-{mesh.get_rank()}", {"a": torch.zeros(1000)}, {"a": [0]})
+    shards = StateShards(f"shard-{mesh.get_rank()}", {"a": torch.zeros(1000)}, {"a": [0]})
     writers, (soft, hard) = Writers(), resource.getrlimit(resource.RLIMIT_FSIZE)
     if mesh.get_rank() == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))

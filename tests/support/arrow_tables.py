@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 def rows_of(source: Source) -> dict[int, Row]:
     """Read all shards, the last one first: each row's values by its id, in Python's own types."""
     found: dict[int, Row] = {}
-    columns = source.schema.to_json()["columns"]
+    columns = source.schema.record().columns
     for shard in reversed(range(source.num_shards)):
         for row in source.iter_rows(shard):
             number = row.pop("ids")

@@ -11,7 +11,15 @@ from jinja2 import FileSystemLoader
 
 from shardline.config.studies import Size, Study
 from shardline.data.sources.digits import Digits
-from shardline.records.reports import Curve, ReportedHeadline, ReportedRun, ReportedTraining
+from shardline.records.measured import StepSeconds
+from shardline.records.reports import (
+    Curve,
+    ReportedGoodput,
+    ReportedHeadline,
+    ReportedRun,
+    ReportedThroughput,
+    ReportedTraining,
+)
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
 from shardline.report.studies import view_study
@@ -88,16 +96,21 @@ def run_of(name: str, settings: Mapping[str, Any], value: float, ranks: int = 1)
         headline=ReportedHeadline(metric="accuracy", value=value, num_samples=180, action=""),
         curves={"train_loss": curve_of(lr, 2, 0.05), "val_loss": curve_of(lr, 150, 0.01)},
         training=ReportedTraining(steps=600, duration_s=elapsed),
-        goodput={
-            "elapsed_s": elapsed,
-            "parts": {**parts, "other": 1.0},
-            "share": parts["compute"] / elapsed,
-        },
-        throughput={
-            "step_s": {"median": 0.02 / ranks**0.9, "p10": 0.01, "p90": 0.03},
-            "samples_per_s": 3000 * ranks**0.9,
-            "global_batch": 64,
-        },
+        goodput=ReportedGoodput(
+            elapsed_s=elapsed,
+            parts={**parts, "other": 1.0},
+            share=parts["compute"] / elapsed,
+            action="",
+        ),
+        throughput=ReportedThroughput(
+            step_s=StepSeconds(median=0.02 / ranks**0.9, p10=0.01, p90=0.03),
+            samples_per_s=3000 * ranks**0.9,
+            steps=600,
+            warmup_steps=0,
+            global_batch=64,
+            ranks=ranks,
+            action="",
+        ),
     )
 
 

@@ -1,6 +1,5 @@
 """Generated datasets of any columns: a source of rows that a test gives, built and sealed."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import DTYPES, Column
 from shardline.data.parts import read_part
 from shardline.data.sources.base import file_digests
-from shardline.records.base import encode
+from shardline.records.base import encode, read_record
+from shardline.records.datasets import DatasetSchema, DatasetStatistics, Manifest, Skipped, Summary
 from shardline.sources import Ragged, Schema, Source, Table
 from shardline_io.names import MEAN_COUNT, WEIGHTS
 
@@ -36,6 +36,9 @@ SCHEMA = st.dictionaries(
     st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: name not in ("ids", WEIGHTS)),
     COLUMN, min_size=1, max_size=4,
 )  # fmt: skip
+
+
+EMPTY = Summary(count=0, mean=[], std=[], min=[], max=[])
 
 
 class Given(Source):
@@ -114,9 +117,7 @@ def sources(draw: st.DrawFn) -> Given:
     return Given(columns, rows, tables=draw(st.integers(1, 3)), as_ragged=draw(st.booleans()))
 
 
-def manifest_of(
-    source: Source, folder: Path, splits: dict[str, float] | None = None
-) -> dict[str, Any]:
+def manifest_of(source: Source, folder: Path, splits: dict[str, float] | None = None) -> Manifest:
     """Build all shards of a source and return its manifest, as it is read back."""
     built = build_shards(source, range(source.num_shards), splits or {}, folder)
     part = describe_part("d", built, {})
@@ -126,11 +127,19 @@ def manifest_of(
     assert read.shards == part.shards
     read_by_it = [*source.files, *filter(None, [getattr(source, "_file", None)])]  # a tokenizer's
     document = {"source": dict(enumerate(file_digests(read_by_it)))}
-    write_json(
-        folder / "manifest.json", seal([read], dataset="d", source=source, document=document)
-    )
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    return manifest
+    manifest = seal([read], dataset="d", source=source, document=document)
+    write_json(folder / "manifest.json", encode(manifest))
+    return read_record(folder / "manifest.json", Manifest, remedy="")
+
+
+def bare_manifest(**fields: Any) -> Manifest:
+    """Return a manifest of no more than some fields."""
+    statistics = DatasetStatistics(class_counts={}, columns={"x": EMPTY})
+    given = {
+        "dataset": "odd-0123456789ab", "schema": DatasetSchema(task="none", classes=[], columns={}), "splits": {},
+        "bytes": 0, "statistics": statistics, "skipped": Skipped(), "shards": [], "identity": {},
+    }  # fmt: skip
+    return Manifest(**given | fields)
 
 
 def together(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:

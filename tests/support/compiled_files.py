@@ -123,7 +123,9 @@ def main() -> None:
 
     found = {}
     for name, (_, read) in FILES.items():
-        watch_reads.start(watch_reads.Watch(known=counted(Path.cwd(), [__file__], []), mode="warn"))
+        watch_reads.start(
+            watch_reads.WatchedReads(known=counted(Path.cwd(), [__file__], []), mode="warn")
+        )
         read(name)
         found[name] = [Path(path).name for path in watch_reads.found()]
     print(json.dumps(found))

@@ -9,6 +9,7 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, seal
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 from shardline.training.evaluate import evaluate
 
@@ -72,7 +73,7 @@ def sealed_model(folder, source, num_steps=0, model_class=Flat, normalize="none"
     num_shards = source.num_shards
     part = describe_part("d", build_shards(source, range(num_shards), SHARES, folder), {})
     sealed = seal([part], dataset="rows-0123456789ab", source=source, document={})
-    write_json(folder / "manifest.json", sealed)
+    write_json(folder / "manifest.json", encode(sealed))
     torch.manual_seed(3)
     model = model_class(source.schema.feature_shape, len(source.schema.classes))
     fit(model, source, num_steps)
@@ -98,4 +99,4 @@ def sealed_model(folder, source, num_steps=0, model_class=Flat, normalize="none"
 def evaluated(folder, source, num_steps=0, model_class=Flat, **settings):
     """Build, seal, train if asked to, and evaluate; return the result and the model."""
     given, model = sealed_model(folder, source, num_steps, model_class, **settings)
-    return evaluate(**given), model
+    return encode(evaluate(**given)), model

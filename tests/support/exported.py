@@ -15,8 +15,10 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, make_source, seal
+from shardline.records.base import encode
+from shardline.records.datasets import Manifest
 from shardline.results.export import DESCRIPTION, FORMATS
-from shardline.results.export.start import Check, checked_export
+from shardline.results.export.start import ExportCheck, checked_export
 from shardline.training.model import make_model
 from tests.support.source_cases import load_dataset
 
@@ -24,7 +26,7 @@ from tests.support.source_cases import load_dataset
 WITHOUT = "import sys; sys.modules.update(torch=None, shardline=None)\n"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Model:
     """A sealed model.
 
@@ -37,10 +39,10 @@ class Model:
     folder: Path
     sealed: Path
     spec: RunSpec
-    manifest: dict[str, Any]
+    manifest: Manifest
     tokenizer: Path | None
 
-    def exported(self, to: str = "onnx") -> tuple[Path, dict[str, Any], Check]:
+    def exported(self, to: str = "onnx") -> tuple[Path, dict[str, Any], ExportCheck]:
         """Export it; return the folder, `config.json` and the check."""
         folder = self.folder / f"export-{to}"
         folder.mkdir()
@@ -56,7 +58,7 @@ class Model:
     @property
     def model(self) -> Any:
         """The model in evaluation mode."""
-        model = make_model(self.spec, self.manifest["schema"])
+        model = make_model(self.spec, self.manifest.schema)
         model.load_state_dict(load_file(self.sealed / "model.safetensors"))
         return model.eval()
 
@@ -71,7 +73,7 @@ def sealed(
     shards.mkdir()
     part = describe_part("d", build_shards(made, range(2), shares, shards), {})
     manifest = seal([part], dataset=dataset.id, source=made, document=dataset.document)
-    write_json(shards / "manifest.json", manifest)
+    write_json(shards / "manifest.json", encode(manifest))
     spec = RunSpec(
         run="net",
         model_class=f"{model_class.__module__}:{model_class.__qualname__}",
@@ -80,7 +82,7 @@ def sealed(
         ),
     )
     torch.manual_seed(3)
-    weights = make_model(spec, manifest["schema"]).state_dict()
+    weights = make_model(spec, manifest.schema).state_dict()
     save_file({name: of.clone() for name, of in weights.items()}, shards / "model.safetensors")
     return Model(folder, shards, spec, manifest, dataset.tokenizer)
 

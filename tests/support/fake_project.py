@@ -18,8 +18,10 @@ from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json
 from shardline.core.seals import seal
 from shardline.records.base import encode
-from shardline.records.datasets import Action, DatasetProvenance, Manifest
+from shardline.records.datasets import DatasetProvenance, Manifest
+from shardline.records.jobs import JobRecord
 from shardline.results.staleness import explain
+from tests.support.job_records import job_record
 from tests.support.workspace import Workspace
 
 DIGEST = "0123456789ab"
@@ -131,14 +133,14 @@ class FakeProject:
         }
         write_json(dataset.manifest, encode(convert(document, Manifest)))
 
-    def record_parts(self, dataset: DatasetPlan, parts: list[Action]) -> None:
+    def record_parts(self, dataset: DatasetPlan, parts: list[JobRecord]) -> None:
         """Write the provenance of a sealed dataset whose parts were made by some jobs."""
         provenance = DatasetProvenance(
             dataset=dataset.id,
             identity=digest(dataset.document),
             definitions=dataset.definitions,
             inferred={},
-            action={"id": f"seal_dataset/{dataset.id}", "host": "n1", "ended": "then"},
+            action=job_record(f"seal_dataset/{dataset.id}"),
             parts=parts,
             files={"manifest.json": file_sha256(dataset.manifest)},
         )

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from shardline.config.run_spec import DatasetPlace
 from shardline.core.files import write_json
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 from tests.support.columns import manifest_of
 
@@ -98,6 +100,6 @@ def tokens_of(folder: Path, number: int, weight: str) -> DatasetPlace:
 
 def _built(source: Source, folder: Path) -> DatasetPlace:
     folder.mkdir()
-    manifest = {**manifest_of(source, folder), "dataset": folder.name}
-    write_json(folder / "manifest.json", manifest)
+    manifest = structs.replace(manifest_of(source, folder), dataset=folder.name)
+    write_json(folder / "manifest.json", encode(manifest))
     return DatasetPlace(manifest=folder / "manifest.json", shards=folder)

@@ -100,5 +100,5 @@ class Project:
         for _, values in source.rows[0]:
             values["features"] = values["features"].tolist()
         self.folder = folder
-        (folder / "manifest.json").write_text(json.dumps(manifest_of(source, folder)))
+        manifest_of(source, folder)
         write_run(folder, RunSettings(global_batch=2, trainer=Trainer(max_epochs=2)))

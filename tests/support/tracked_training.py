@@ -108,9 +108,7 @@ def history(client: Any, run_id: str, name: str) -> list[int]:
 def track(training: Training, *steps: int, how: str = "sealed") -> list[str]:
     """Train, tell MLflow without a process of its own, and return what was said."""
     said: list[str] = []
-    process = TrackerProcess(
-        "mlflow", vars(training.context), lambda text, is_warning: said.append(text)
-    )
+    process = TrackerProcess("mlflow", training.context, lambda text, is_warning: said.append(text))
     training.log(*steps)
     if how == "sealed":
         training.seal()

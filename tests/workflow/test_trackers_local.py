@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 from wandb.proto import wandb_internal_pb2
 
+from shardline.records.base import encode
 from shardline.tracking import tracked
 from shardline.tracking.run_links import read_places
 from tests.support.processes import descendants
@@ -128,7 +129,7 @@ def test_what_a_tracker_leaves_running_ends_with_a_job_that_is_killed(training, 
         "with tracked(['wandb'], context):\n"
         "    time.sleep(600)\n"
     )
-    job = subprocess.Popen([sys.executable, str(program), json.dumps(vars(training.context))])
+    job = subprocess.Popen([sys.executable, str(program), json.dumps(encode(training.context))])
     training.log(1, 2, 3)
     while not descendants(job.pid, lambda child: "wandb-core" in child.name()):
         assert job.poll() is None

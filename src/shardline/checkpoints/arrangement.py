@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytorch_lightning as pl
 import torch
@@ -14,9 +14,11 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from shardline.checkpoints import averaging, optimizers
 from shardline.checkpoints.boundaries import after_hook
+from shardline.checkpoints.optimizers import DescribedOptimizer
 from shardline.checkpoints.registered import (
+    NOTHING,
     ONE_ORDER,
-    Record,
+    Registered,
     describe,
     difference,
     first_other,
@@ -24,6 +26,7 @@ from shardline.checkpoints.registered import (
     remarks,
 )
 from shardline.core.errors import ConfigError
+from shardline.core.lightning_compat import State
 
 _KEY, _NAMELESS = "registered", "nameless"
 # of a state, what is restored by name, or is no user's
@@ -31,6 +34,15 @@ _NOT_LOOKED_AT = {
     "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "ranks", "model_extras", "registered",
     "nameless",
 }  # fmt: skip
+
+
+class _Saved(TypedDict):
+    """What a training checkpoint holds, as JSON: the model as it began, the rest as it was saved."""
+
+    model: Registered
+    optimizers: list[DescribedOptimizer]
+    schedules: list[list[Any]]
+    callbacks: list[str]
 
 
 class Arrangement:
@@ -41,9 +53,13 @@ class Arrangement:
     """
 
     def __init__(self) -> None:
-        self._began: Record = {}
-        self._here: Record = {}
-        self._saved: dict[str, Any] = {}
+        self._began = self._here = NOTHING
+        self._saved: _Saved = {
+            "model": NOTHING,
+            "optimizers": [],
+            "schedules": [],
+            "callbacks": [],
+        }
 
     def watch(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Look at the model once it is made, on its way into a training; called in the hook `setup`."""
@@ -63,7 +79,12 @@ class Arrangement:
         """
         self._began = self._here = here = describe(trainer.lightning_module)
         kinds = {"parameter": "parameters", "buffer": "buffers", "module with hooks": "watched"}
-        compared = {key: here[key] for key in (*kinds.values(), "values")}
+        compared = {
+            "parameters": here["parameters"],
+            "buffers": here["buffers"],
+            "watched": here["watched"],
+            "values": here["values"],
+        }
         first, *others = _of_all_ranks(trainer, compared)
         for rank, other in enumerate(others, start=1):
             for kind, key in kinds.items():
@@ -73,7 +94,7 @@ class Arrangement:
                     f"ranks 0 (there) and {rank} (here) differ: {trouble}; {ONE_ORDER}"
                 )
 
-    def check(self, checkpoint: Mapping[str, Any], folder: Path, *, prints: bool) -> None:
+    def check(self, checkpoint: State, folder: Path, *, prints: bool) -> None:
         """Compare the model as it is made here with the one that a training checkpoint is of.
 
         Args:
@@ -104,7 +125,7 @@ class Arrangement:
             ConfigError: names the callback.
         """
         known = {callback.state_key for callback in _callbacks(trainer)}
-        for key in self._saved.get("callbacks", ()):
+        for key in self._saved["callbacks"]:
             if key not in known:
                 raise ConfigError(
                     f"training checkpoint {folder} has the state of a callback {key}, and no callback with this "
@@ -115,7 +136,7 @@ class Arrangement:
     def _before(self, trainer: pl.Trainer, load: Callable[[Any], None]) -> Callable[[Any], None]:
         """Have states of optimisers and schedules come in the present order when Lightning restores them."""
 
-        def load_in_order(checkpoint: dict[str, Any]) -> None:
+        def load_in_order(checkpoint: State) -> None:
             folder = f"of step {checkpoint['global_step']}"
             averaging.resume_schedules(trainer, checkpoint)
             trouble = optimizers.bring_into_order(
@@ -156,20 +177,20 @@ class Arrangement:
             for kind in compared:
                 _refuse_other(rank, kind, first_other(first[kind], other[kind]))
 
-    def collect(self, trainer: pl.Trainer, state: Mapping[str, Any]) -> dict[str, Any]:
+    def collect(self, trainer: pl.Trainer, state: State) -> State:
         """Return what a training checkpoint holds of this.
 
         Args:
             state: the training checkpoint, with the states of callbacks.
         """
         foreign = [one.state_key for one in _callbacks(trainer) if _is_foreign(one)]
-        registered = {
+        registered: _Saved = {
             "model": self._began,
             "optimizers": optimizers.describe(trainer),
             "schedules": optimizers.describe_schedules(trainer),
             "callbacks": [key for key in foreign if key in state["callbacks"]],
         }
-        found: dict[str, Any] = {_KEY: _dumped(registered)}
+        found: State = {_KEY: _dumped(registered)}
         if nameless := optimizers.nameless(trainer):
             found[_NAMELESS] = nameless
         return found
@@ -218,7 +239,7 @@ def _dumped(record: Any) -> str:
     return json.dumps(record, separators=(",", ":"))
 
 
-def _by_position(checkpoint: Mapping[str, Any], parameters: Sequence[Any]) -> str:
+def _by_position(checkpoint: State, parameters: Sequence[Any]) -> str:
     """Name a list of tensors, one for each parameter, that a callback or the model keeps by their order."""
     shapes = [shape for _, _, shape, _ in parameters]
     trained = [shape for _, _, shape, is_trained in parameters if is_trained]

@@ -1,7 +1,7 @@
 """Lightning's callbacks that average weights: which of them can be resumed, and what their states leave out."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypedDict
 
 import pytorch_lightning as pl
 import torch
@@ -10,6 +10,7 @@ import torch.distributed as dist
 from shardline.checkpoints.model_extras import hidden_buffers, own_buffers, set_buffers
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import (
+    State,
     average_of,
     batch_norms,
     begin_averaging,
@@ -19,7 +20,12 @@ from shardline.core.lightning_compat import (
 )
 from shardline_io import heartbeat_memory
 
-State = list[dict[str, Any]]
+
+class AverageState(TypedDict):
+    """What an average's own state leaves out: its last epoch, and buffers that are not persistent."""
+
+    epoch: int
+    buffers: dict[str, torch.Tensor | None]
 
 
 def check_averaging(
@@ -66,15 +72,15 @@ def _is_a(callback: Any, name: str) -> bool:
     )
 
 
-def collect(trainer: pl.Trainer) -> State:
-    """Return what each average's own state leaves out: its last epoch, and buffers that are not persistent."""
+def collect(trainer: pl.Trainer) -> list[AverageState]:
+    """Return what each average's own state leaves out."""
     return [
         {"epoch": latest_update_epoch(callback), "buffers": dict(hidden_buffers(average))}
         for callback, average in _averages(trainer)
     ]
 
 
-def restore(trainer: pl.Trainer, states: State) -> list[str]:
+def restore(trainer: pl.Trainer, states: list[AverageState]) -> list[str]:
     """Give the averages what they had; returns a sentence for what could not be put back."""
     left = []
     for (callback, average), state in zip(_averages(trainer), states, strict=False):
@@ -103,7 +109,7 @@ def _averages(trainer: pl.Trainer) -> Iterator[tuple[Any, torch.nn.Module]]:
 # ---- averages that are put in when the training ends
 
 
-def resume_schedules(trainer: pl.Trainer, checkpoint: Mapping[str, Any]) -> None:
+def resume_schedules(trainer: pl.Trainer, checkpoint: State) -> None:
     """Make the schedule of a `StochasticWeightAveraging` again, before states of optimisers and schedules are restored.
 
     Lightning takes the model's own away, and makes this one at the next epoch's start: what is left of the present

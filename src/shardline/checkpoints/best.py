@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from shardline.checkpoints.averaging import check_averaging, has_stochastic, refresh_statistics
 from shardline.checkpoints.boundaries import after_hook
-from shardline.checkpoints.first_batch import FirstBatch, Record
+from shardline.checkpoints.first_batch import FirstBatch, FirstBatchRecord
 from shardline.checkpoints.sharded import gather_weights
 from shardline.checkpoints.weights import (
     Fingerprint,
@@ -30,7 +30,7 @@ from shardline.checkpoints.weights import (
 )
 from shardline.checkpoints.writer import Weights
 from shardline.core.errors import ConfigError
-from shardline.core.lightning_compat import validate_again
+from shardline.core.lightning_compat import State, validate_again
 
 _WITHIN = ("on_validation_batch_start", "validation_step", "on_validation_batch_end")
 _BEHIND = ("on_validation_epoch_end", "on_validation_end")
@@ -238,7 +238,7 @@ class BestCheckpoint(ModelCheckpoint):
         )
         self._validated = validated
         self._new: dict[str, Weights] = {}
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, FirstBatchRecord] = {}
         self.recorded_here: set[str] = set()
 
     @property
@@ -265,7 +265,7 @@ class BestCheckpoint(ModelCheckpoint):
         new, self._new = self._new, {}
         return new
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state with file names alone: a store may be mounted elsewhere next time."""
         state = self._with_paths(super().state_dict(), lambda path: Path(path).name)
         return {
@@ -273,7 +273,7 @@ class BestCheckpoint(ModelCheckpoint):
             "first_batches": {name: self.records[name] for name in sorted(self.records)},
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Take over a state, its files in the present folder."""
         folder = Path(str(self.dirpath))
         state = self._with_paths(state_dict, lambda path: str(folder / path))
@@ -282,7 +282,7 @@ class BestCheckpoint(ModelCheckpoint):
         self.records = dict(state["first_batches"])
 
     @staticmethod
-    def _with_paths(state: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    def _with_paths(state: State, change: Callable[[str], str]) -> State:
         paths = ("best_model_path", "kth_best_model_path", "last_model_path")
         changed = {key: change(state[key]) if state[key] else "" for key in paths}
         best = {change(path): score for path, score in state["best_k_models"].items()}
@@ -295,7 +295,8 @@ class BestCheckpoint(ModelCheckpoint):
         self._new[name] = {key: weights[key].contiguous() for key in sorted(weights)}
         self.records = {key: one for key, one in self.records.items() if key in self.names}
         self.recorded_here.add(name)
-        self.records[name] = self._validated.first_batch.record
+        if record := self._validated.first_batch.record:
+            self.records[name] = record
         self._last_global_step_saved = trainer.global_step
         self._last_checkpoint_saved = filepath
 

@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 
-from shardline.core.lightning_compat import is_accumulating
+from shardline.core.lightning_compat import State, is_accumulating
 
 _LONGEST_WAIT = 50  # steps
 
@@ -96,7 +96,7 @@ class Cadence:
         return min(max(1, int((self.every_s - past_s) / step_s / 2)), _LONGEST_WAIT)
 
 
-def settle(checkpoint: dict[str, Any], *, is_mid_epoch: bool) -> None:
+def settle(checkpoint: State, *, is_mid_epoch: bool) -> None:
     """Complete the counts of a state.
 
     A state between two epochs resumes as a training that has ended one and not begun the next, so
@@ -118,7 +118,7 @@ def settle(checkpoint: dict[str, Any], *, is_mid_epoch: bool) -> None:
             count.update(started=ready, processed=ready, completed=ready - 1)
 
 
-def steps_recorded(checkpoint: dict[str, Any], *, is_mid_epoch: bool) -> int:
+def steps_recorded(checkpoint: State, *, is_mid_epoch: bool) -> int:
     """Return the step under which the last metrics before a state are recorded.
 
     Lightning counts batches that completed an accumulation there, not calls of optimisers, of which

@@ -1,39 +1,48 @@
 """What a validation's first batch gave, recorded so that a fresh model can be held to it."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import pytorch_lightning as pl
 import torch
 from torchmetrics import Metric
 
 from shardline.checkpoints.ranks import random_numbers, restore_random_numbers
-from shardline.core.lightning_compat import results_of, updates_of
+from shardline.core.lightning_compat import State, results_of, updates_of
 
-Record = dict[str, Any]
 Values = dict[str, torch.Tensor]
 
 _VALUES = 64  # of a tensor, spread evenly
+
+
+class FirstBatchRecord(TypedDict):
+    """What a validation's first batch began with, and what came of it on this rank."""
+
+    epoch: int
+    step: int
+    world_size: int
+    random: State
+    values: Values
 
 
 class FirstBatch:
     """Takes down what is drawn and what comes of the first batch, on each rank.
 
     Attributes:
-        record: of the validation that was last; empty where it had no batch.
+        record: of the validation that was last; None where it had no batch.
     """
 
     def __init__(self) -> None:
-        self.record: Record = {}
-        self._random: dict[str, Any] = {}
+        self.record: FirstBatchRecord | None = None
+        self._random: State = {}
         self._idle: set[str] = set()
 
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Take down the random generators; called when the hooks before the first batch are over."""
-        self.record, self._random = {}, random_numbers()
+        self.record, self._random = None, random_numbers()
         self._idle = {name for name, one in _metrics(module) if not updates_of(one)}
 
-    def resume(self, module: pl.LightningModule, record: Record) -> None:
+    def resume(self, module: pl.LightningModule, record: FirstBatchRecord) -> None:
         """Begin as the recorded batch did."""
         restore_random_numbers(dict(record["random"]))
         self._idle = {name for name, one in _metrics(module) if not updates_of(one)}
@@ -50,7 +59,7 @@ class FirstBatch:
 
     def values(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any) -> Values:
         """Return some values of all that came of the batch, by name."""
-        found: dict[str, Any] = {"output": outputs}
+        found = {"output": outputs}
         for key, result in results_of(trainer).items():
             if result.is_tensor:
                 found[key] = result.value

@@ -13,11 +13,10 @@ its name and the pointer is moved. A kill at any moment leaves the earlier ones 
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -31,7 +30,44 @@ POINTER = "latest.json"
 BEST = "best-*.safetensors"
 
 AfterSealing = Literal["none", "last", "all"]  # of `runtime.checkpoint.after_sealing`
-Digests = dict[str, dict[str, Any]]
+
+
+class StateFile(msgspec.Struct, frozen=True):
+    """Size and BLAKE3 digest of a file."""
+
+    bytes: int
+    blake3: str
+
+
+Digests = dict[str, StateFile]
+
+
+class Pointer(msgspec.Struct, frozen=True):
+    """latest.json: the folder of the newest training checkpoint."""
+
+    newest: str
+
+
+class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """manifest.json of a training checkpoint.
+
+    Attributes:
+        identity: of the run.
+        step: optimiser steps done.
+        epoch: the epoch that was going on, from 0.
+        world_size: ranks that wrote it.
+        best: the best weights that the state knows, which lie beside the folder.
+        written: when, UTC.
+        files: those of the folder.
+    """
+
+    identity: str
+    step: int
+    epoch: int
+    world_size: int
+    best: Digests
+    written: str
+    files: Digests
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,34 +88,18 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
     asynchronous: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class Saved:
-    """One training checkpoint, as its manifest describes it.
-
-    Attributes:
-        path: its folder.
-        step: optimiser steps done.
-        epoch: the epoch that was going on, from 0.
-        bytes: size of its files together.
-        identity: of the run.
-        world_size: ranks that wrote it.
-        written: when, UTC.
-        files: size in bytes and BLAKE3 digest of each file.
-        best: the same of the best weights that the state knows, which lie beside the folder.
-    """
+class TrainingCheckpoint(StateManifest, frozen=True, kw_only=True):
+    """A training checkpoint in its folder, as its manifest describes it."""
 
     path: Path
-    step: int
-    epoch: int
-    bytes: int
-    identity: str
-    world_size: int
-    written: str
-    files: Digests = field(default_factory=dict, repr=False)
-    best: Digests = field(default_factory=dict, repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """Size of its files together."""
+        return sum(of.bytes for of in self.files.values())
 
 
-def list_saved(folder: Path) -> list[Saved]:
+def list_saved(folder: Path) -> list[TrainingCheckpoint]:
     """Return the training checkpoints with a readable manifest, the newest first, not verified."""
     return [saved for path in _folders(folder) if (saved := _read(path)[0])]
 
@@ -89,7 +109,7 @@ def last_step(folder: Path) -> int:
     return next((saved.step for saved in list_saved(folder)), 0)
 
 
-def newest_good(folder: Path, identity: str) -> tuple[Saved | None, list[str]]:
+def newest_good(folder: Path, identity: str) -> tuple[TrainingCheckpoint | None, list[str]]:
     """Return the newest training checkpoint whose files match its manifest.
 
     Args:
@@ -156,36 +176,33 @@ def _missing_newest(folder: Path) -> list[str]:
     """Return a sentence if the pointer is unreadable, or names a folder that is not there."""
     pointer = folder / POINTER
     try:
-        newest = json.loads(pointer.read_bytes())["newest"]
+        newest = msgspec.json.decode(pointer.read_bytes(), type=Pointer).newest
     except FileNotFoundError:
         # a kill between the first checkpoint and its pointer is no damage
         many = len(_folders(folder)) > 1
         return [f"{pointer} is missing; the folders beside it are looked at"] if many else []
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return [f"{pointer} is not readable; the folders beside it are looked at"]
     # a kill before the pointer was moved leaves it at the one before
-    if folder / str(newest) in _folders(folder)[:2]:
+    if folder / newest in _folders(folder)[:2]:
         return []
-    return [f"training checkpoint {folder / str(newest)} is missing, though {POINTER} names it"]
+    return [f"training checkpoint {folder / newest} is missing, though {POINTER} names it"]
 
 
-def _read(path: Path) -> tuple[Saved | None, str]:
+def _read(path: Path) -> tuple[TrainingCheckpoint | None, str]:
     """Return what a manifest describes, or else what is wrong with it."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         if check_seal(path / MANIFEST, manifest):
             return None, f"its {MANIFEST} is not what was written"
-        size = sum(record["bytes"] for record in manifest["files"].values())
-        kept = {key: manifest[key] for key in ("identity", "written", "files", "best")}
-        kept |= {key: int(manifest[key]) for key in ("step", "epoch", "world_size")}
-        return Saved(path=path, bytes=size, **kept), ""
+        return msgspec.convert({**manifest, "path": path}, TrainingCheckpoint), ""
     except FileNotFoundError:
         return None, f"it has no {MANIFEST}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None, f"its {MANIFEST} is not readable"
 
 
-def _problem(saved: Saved) -> str:
+def _problem(saved: TrainingCheckpoint) -> str:
     """Return what is wrong with a checkpoint's files, empty if nothing is."""
     if saved.path.name != folder_name(saved.step):
         return f"its {MANIFEST} is of step {saved.step}"
@@ -198,24 +215,24 @@ def _problem(saved: Saved) -> str:
     return ""
 
 
-def _problem_of(path: Path, record: Mapping[str, Any]) -> str:
+def _problem_of(path: Path, record: StateFile) -> str:
     try:
         size = path.stat().st_size
-        if size != record["bytes"]:
-            return f"has {size:,} bytes, not {record['bytes']:,}"
-        found = describe(path)["blake3"]
+        if size != record.bytes:
+            return f"has {size:,} bytes, not {record.bytes:,}"
+        found = file_blake3(path)
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    if found != record["blake3"]:
-        return f"has BLAKE3 digest {found[:12]}..., not {record['blake3'][:12]}..."
+    if found != record.blake3:
+        return f"has BLAKE3 digest {found[:12]}..., not {record.blake3[:12]}..."
     return ""
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> StateFile:
     """Return size and BLAKE3 digest of a file, as manifests hold them."""
-    return {"bytes": path.stat().st_size, "blake3": file_blake3(path)}
+    return StateFile(path.stat().st_size, file_blake3(path))
 
 
 def folder_name(step: int) -> str:
@@ -242,18 +259,29 @@ def saving(
         DataError: it could not be written; what was there before is untouched.
     """
     scratch, path = scratch_folder(folder, step), folder / folder_name(step)
-    manifest = {"identity": identity, "step": step, "epoch": epoch, "world_size": world_size}
     try:
         with writing(f"training checkpoint {path}"):
             _remove(scratch)
             scratch.mkdir(parents=True)
             yield scratch
-            _seal(scratch, {**manifest, "best": best or {}}, known or {})
+            files = _synced(scratch, known or {})
+            manifest = StateManifest(
+                identity=identity, step=step, epoch=epoch, world_size=world_size, best=best or {}, files=files,
+                written=utc_stamp(timespec="seconds"),
+            )  # fmt: skip
+            write_json(scratch / MANIFEST, seal(msgspec.to_builtins(manifest)))
+            for inner in scratch.rglob("*"):
+                if inner.is_dir():
+                    sync_folder(inner)
             _take_name(scratch, path)
-            write_json(folder / POINTER, {"newest": path.name})
+            _point(folder, path)
             _prune(folder, newest=path, keep=keep)
     finally:
         _remove(scratch)
+
+
+def _point(folder: Path, newest: Path) -> None:
+    write_json(folder / POINTER, msgspec.to_builtins(Pointer(newest.name)))
 
 
 def scratch_folder(folder: Path, step: int) -> Path:
@@ -261,18 +289,13 @@ def scratch_folder(folder: Path, step: int) -> Path:
     return folder / f".{folder_name(step)}.tmp"
 
 
-def _seal(scratch: Path, manifest: Mapping[str, Any], known: Digests) -> None:
-    """Bring every file to disk, and write the manifest."""
+def _synced(scratch: Path, known: Digests) -> Digests:
+    """Bring every file to disk, and return what the manifest holds of them."""
     files = {str(path.relative_to(scratch)): path for path in scratch.rglob("*") if path.is_file()}
     files |= {name: scratch / name for name in known}  # NFS may list what others wrote later
     for path in files.values():
         sync_file(path)
-    digests = {name: known.get(name) or describe(path) for name, path in sorted(files.items())}
-    written = utc_stamp(timespec="seconds")
-    write_json(scratch / MANIFEST, seal({**manifest, "written": written, "files": digests}))
-    for inner in scratch.rglob("*"):
-        if inner.is_dir():
-            sync_folder(inner)
+    return {name: known.get(name) or describe(path) for name, path in sorted(files.items())}
 
 
 def _take_name(scratch: Path, path: Path) -> None:
@@ -311,7 +334,7 @@ def discard_from(folder: Path, step: int) -> None:
     for path in found[: len(found) - len(earlier)]:
         _remove(path)
     if earlier:
-        write_json(folder / POINTER, {"newest": earlier[0].name})
+        _point(folder, earlier[0])
     else:
         (folder / POINTER).unlink(missing_ok=True)
     if folder.exists():

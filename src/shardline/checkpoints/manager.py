@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
@@ -24,15 +23,15 @@ from shardline.checkpoints.boundaries import (
 from shardline.checkpoints.folder import (
     CheckpointPolicy,
     Digests,
-    Saved,
+    TrainingCheckpoint,
     newest_good,
     remove_scratch,
     scratch_folder,
 )
-from shardline.checkpoints.sharded import ShardReader, Shards, Writers, take_shards
+from shardline.checkpoints.sharded import ShardReader, StateShards, Writers, take_shards
 from shardline.checkpoints.writer import STATE, Background, Snapshot, StateWriter
 from shardline.core.errors import DataError, Diverged
-from shardline.core.lightning_compat import dump_state, update_step_metrics
+from shardline.core.lightning_compat import State, dump_state, update_step_metrics
 
 _HYPER_PARAMETERS = "hyper_parameters"  # the model is made from `run.json`
 _RANKS = "ranks"
@@ -79,7 +78,7 @@ class CheckpointManager(Callback):
         self._has_warned_of_slow_store = self._has_warned_of_unsaved = False
         self._step, self._is_mid_epoch = 0, False
         self._resumed_folder: Path | None = None
-        self._resumed: dict[str, Any] = {}
+        self._resumed: State = {}
         self._stopped = self._has_averages = False
 
     @property
@@ -113,7 +112,7 @@ class CheckpointManager(Callback):
         self._writer.known = dict(saved.best)
         return saved.path / STATE
 
-    def _choose(self) -> tuple[Saved | None, str]:
+    def _choose(self) -> tuple[TrainingCheckpoint | None, str]:
         """Return the state to resume from, and the error that all ranks raise; empty for none."""
         remove_scratch(self._folder)
         try:
@@ -128,7 +127,7 @@ class CheckpointManager(Callback):
         return saved, ""
 
     def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: State
     ) -> None:
         """Keep what each rank gets back when the training resumes; Lightning loads its loops after this."""
         own = checkpoint["callbacks"][self.state_key]
@@ -295,24 +294,25 @@ class CheckpointManager(Callback):
             self._writers = Writers()
         if trainer.is_global_zero:
             rest, parts = self._snapshot.take((rest, shards.parts))
-            about = {
-                "world_size": trainer.world_size,
-                "new_best": new_best,
-                "best": self._best.names,
-            }
-            self._background.start(lambda: self._write(rest, replace(shards, parts=parts), about))
+            write = partial(
+                self._writer.write,
+                rest,
+                world_size=trainer.world_size,
+                new_best=new_best,
+                best=self._best.names,
+            )
+            self._background.start(lambda: self._write(write, replace(shards, parts=parts)))
         elif shards.parts:
             parts = self._snapshot.take(shards.parts)
             self._background.start(
                 lambda: self._write_shards(replace(shards, parts=parts), scratch)
             )
 
-    def _write(self, state: dict[str, Any], shards: Shards, about: dict[str, Any]) -> None:
+    def _write(self, write: Callable[..., None], shards: StateShards) -> None:
         self._snapshot.wait()
-        write_shards = partial(self._write_shards, shards) if shards.parts else None
-        self._writer.write(state, beside=write_shards, **about)
+        write(beside=partial(self._write_shards, shards) if shards.parts else None)
 
-    def _write_shards(self, shards: Shards, scratch: Path) -> Digests:
+    def _write_shards(self, shards: StateShards, scratch: Path) -> Digests:
         """Write this rank's shards into the folder that rank 0 has made."""
         assert self._writers is not None
         self._snapshot.wait()

@@ -5,7 +5,7 @@ where the model takes its optimiser steps itself, gradients that it may still be
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import pytorch_lightning as pl
 import torch
@@ -16,7 +16,20 @@ from torchmetrics import Metric
 
 from shardline.core.lightning_compat import buffers_of
 
-Extras = dict[str, Any]
+
+class Extras(TypedDict):
+    """What `state_dict` leaves out.
+
+    Attributes:
+        frozen: parameters that are not trained.
+        evaluating: modules in evaluation mode.
+        gradients: of a model that takes its optimiser steps itself.
+    """
+
+    buffers: dict[str, torch.Tensor | None]
+    frozen: list[str]
+    evaluating: list[str]
+    gradients: dict[str, torch.Tensor]
 
 
 def collect(module: pl.LightningModule) -> Extras:

@@ -5,23 +5,25 @@ process. Here a state is brought into the present order first. Within a group th
 of the state, so that sums over all parameters, such as a gradient's norm, add in one order.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
 import pytorch_lightning as pl
 import torch
 
 from shardline.checkpoints.registered import Form, form_of, names_of
 from shardline.core.errors import ConfigError
+from shardline.core.lightning_compat import State
 
-Described = dict[str, Any]
+# the class, and the forms of the parameters in each group
+DescribedOptimizer = TypedDict("DescribedOptimizer", {"class": str, "groups": list[list[Form]]})
 # what torch's schedules keep for each group of their optimiser
 _PER_GROUP = {
     "base_lrs", "_last_lr", "min_lrs", "max_lrs", "base_momentums", "max_momentums", "lr_lambdas",
 }  # fmt: skip
 
 
-def describe(trainer: pl.Trainer) -> list[Described]:
+def describe(trainer: pl.Trainer) -> list[DescribedOptimizer]:
     """Return each optimiser's class and groups, a list of forms each, as plain values."""
     names = names_of(trainer.lightning_module)
     return [
@@ -72,7 +74,7 @@ def nameless(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
 
 
 def bring_into_order(
-    checkpoint: dict[str, Any], saved: Sequence[Described], schedules: Sequence[Sequence[Any]],
+    checkpoint: State, saved: Sequence[DescribedOptimizer], schedules: Sequence[Sequence[Any]],
     trainer: pl.Trainer,
 ) -> str:  # fmt: skip
     """Bring the optimisers' and schedules' states of a training checkpoint into the present order.
@@ -118,7 +120,7 @@ def _spelt(form: Form) -> str:
     return f"{form[0]} {form[1]} {form[2]}".strip()
 
 
-def _key(described: Described) -> Any:
+def _key(described: DescribedOptimizer) -> Any:
     return described["class"], sorted(_group_key(group) for group in described["groups"])
 
 
@@ -138,13 +140,13 @@ def _matched(saved: Sequence[Any], here: Sequence[Any]) -> list[int] | None:
     return found
 
 
-def _group_order(saved: Described, here: Described) -> list[int]:
+def _group_order(saved: DescribedOptimizer, here: DescribedOptimizer) -> list[int]:
     order = _matched(*([_group_key(group) for group in one["groups"]] for one in (saved, here)))
     assert order is not None  # the keys of the optimisers are equal
     return order
 
 
-def _in_order(state: Mapping[str, Any], order: Sequence[int]) -> Mapping[str, Any]:
+def _in_order(state: State, order: Sequence[int]) -> State:
     if [*order] == sorted(order):
         return state
     groups = state["param_groups"]  # whose numbers of parameters are the keys of the rest
@@ -162,7 +164,7 @@ def _kinds(schedules: Sequence[Sequence[Any]]) -> str:
     return ", ".join(f"{kind} of optimizer {place}" for kind, place, *_ in schedules) or "none"
 
 
-def unknown_list(scheduler: Any, state: Mapping[str, Any], num_groups: int) -> str:
+def unknown_list(scheduler: Any, state: State, num_groups: int) -> str:
     """Name what a schedule of somebody's keeps that may be for each group."""
     if type(scheduler).__module__.startswith("torch."):
         return ""
@@ -178,7 +180,7 @@ def unknown_list(scheduler: Any, state: Mapping[str, Any], num_groups: int) -> s
     return ""
 
 
-def _schedule_in_order(state: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+def _schedule_in_order(state: State, order: Sequence[int]) -> State:
     changed = dict(state)
     for key, value in state.items():
         if key == "_schedulers":
@@ -188,7 +190,9 @@ def _schedule_in_order(state: Mapping[str, Any], order: Sequence[int]) -> dict[s
     return changed
 
 
-def _first_difference(saved: Sequence[Described], here: Sequence[Described]) -> str:
+def _first_difference(
+    saved: Sequence[DescribedOptimizer], here: Sequence[DescribedOptimizer]
+) -> str:
     before, now = _places(saved), _places(here)
     for key in (*before, *now):
         there, found = before.get(key), now.get(key)
@@ -201,7 +205,7 @@ def _first_difference(saved: Sequence[Described], here: Sequence[Described]) -> 
     return f"the optimizers are {kinds[0] or 'none'} there and {kinds[1] or 'none'} here"
 
 
-def _places(described: Sequence[Described]) -> dict[str, tuple[Any, ...]]:
+def _places(described: Sequence[DescribedOptimizer]) -> dict[str, tuple[Any, ...]]:
     """Return for each parameter where it is, the class of its optimiser and what else is in its group."""
     return {
         _spelt(form): (

@@ -5,7 +5,7 @@ resume in mid-epoch. It is small, so rank 0 gathers it and keeps it in `state.pt
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from shardline.checkpoints import averaging
 from shardline.checkpoints.model_extras import own_buffers, set_buffers
 from shardline.core.lightning_compat import (
     LoggedMetric,
+    State,
     logged_metrics,
     logging_place,
     make_logged_metric,
@@ -38,8 +39,6 @@ _REDUCTIONS = {"sum": sum, "max": max, "min": min}
 _SUMS = ("value", "cumulated_batch_size", "_forward_cache", "has_reset", "_update_count")
 
 _SHOWN = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
-
-State = dict[str, Any]
 
 
 def collect(trainer: pl.Trainer, *, is_mid_epoch: bool) -> State:
@@ -240,7 +239,7 @@ def _result_metric(trainer: pl.Trainer, described: State) -> LoggedMetric:
     return metric
 
 
-def _add(metric: LoggedMetric, other: Mapping[str, Any] | None) -> None:
+def _add(metric: LoggedMetric, other: State | None) -> None:
     """Add what another rank has summed up."""
     if other is None or not metric.is_tensor:
         return  # a torchmetrics.Metric has been merged itself

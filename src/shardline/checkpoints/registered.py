@@ -8,7 +8,7 @@ of initial values, classes and plain attributes are compared by name as well.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from blake3 import blake3
@@ -18,7 +18,6 @@ from torchmetrics import Metric
 
 from shardline.core.lightning_compat import buffers_of, num_hooks
 
-Record = dict[str, Any]
 Form = list[Any]  # name, type, shape
 
 ONE_ORDER = (
@@ -28,6 +27,34 @@ ONE_ORDER = (
 _DIGESTED_BYTES = 1 << 16  # of each tensor
 _MOST_ITEMS = 10_000
 _PLAIN = (str, int, float, bool, type(None))
+
+
+class Registered(TypedDict):
+    """What a model registers, in order, as plain values.
+
+    Attributes:
+        parameters: forms, with whether they are trained.
+        buffers: forms, with whether they are saved.
+        modules: classes by path.
+        sequences: the children of each `Sequential`.
+        watched: modules with hooks or metrics.
+        values: digests by name.
+        orders: of lists and dicts among the modules' attributes.
+    """
+
+    parameters: list[Form]
+    buffers: list[Form]
+    modules: dict[str, str]
+    sequences: dict[str, list[str]]
+    watched: list[list[Any]]
+    values: dict[str, str]
+    orders: dict[str, list[str]]
+    processor: str
+
+
+NOTHING = Registered(
+    parameters=[], buffers=[], modules={}, sequences={}, watched=[], values={}, orders={}, processor=""
+)  # fmt: skip
 
 
 def names_of(module: nn.Module) -> dict[int, str]:
@@ -46,14 +73,8 @@ def form_of(tensor: torch.Tensor, name: str) -> Form:
     return [name, kind, [*tensor.shape] if is_known else []]
 
 
-def describe(module: nn.Module) -> Record:
-    """Return what a model registers, in order, as plain values.
-
-    Returns:
-        `parameters` and `buffers`, forms with whether they are trained, or saved; `modules`, classes by path;
-        `sequences`, the children of each `Sequential`; `watched`, modules with hooks or metrics; `values`,
-        digests by name; `orders`, of lists and dicts among the modules' attributes; `processor`.
-    """
+def describe(module: nn.Module) -> Registered:
+    """Return what a model registers."""
     names, parts = names_of(module), dict(module.named_modules(remove_duplicate=False))
     buffers = {
         _join(path, name): (value, is_saved)
@@ -135,7 +156,7 @@ def _is_plain(item: Any) -> bool:
     return isinstance(item, _PLAIN) or (type(item) is tuple and all(map(_is_plain, item)))
 
 
-def difference(there: Record, here: Record) -> str:
+def difference(there: Registered, here: Registered) -> str:
     """Return the first thing by name which shows that a state of one model cannot be the other's; empty for none.
 
     Args:
@@ -208,11 +229,15 @@ def _named(form: Any, other: Any) -> str:
     return f"{form[0]} {' '.join(map(str, form[1:]))}" if is_same_name else str(form[0])
 
 
-def remarks(there: Record, here: Record) -> list[str]:
+def remarks(there: Registered, here: Registered) -> list[str]:
     """Return sentences for what may be well and may not: a user has to look at it."""
     found = []
-    for kind in ("parameters", "buffers"):
-        before, now = ([form[0] for form in record[kind]] for record in (there, here))
+    kinds = {
+        "parameters": (there["parameters"], here["parameters"]),
+        "buffers": (there["buffers"], here["buffers"]),
+    }
+    for kind, forms in kinds.items():
+        before, now = ([form[0] for form in one] for one in forms)
         if other := first_other([[name] for name in before], [[name] for name in now]):
             found.append(
                 f"the model registers its {kind} in another order ({other[1]} in the place of {other[0]}) than in "
@@ -220,11 +245,11 @@ def remarks(there: Record, here: Record) -> list[str]:
                 "over modules, may compute something else: use sorted(...) in the place of a set or os.listdir"
             )
             break
-    before, now = there["orders"], here["orders"]
+    were, are = there["orders"], here["orders"]
     turned = [
         name
-        for name in before
-        if name in now and before[name] != now[name] and before[name][1] == now[name][1]
+        for name in were
+        if name in are and were[name] != are[name] and were[name][1] == are[name][1]
     ]
     if turned:
         found.append(
@@ -232,8 +257,8 @@ def remarks(there: Record, here: Record) -> list[str]:
             "training; if it decides which layer is which, the restored layers have changed places: use sorted(...)"
         )
     if not found and there["processor"] == here["processor"]:
-        before, now = there["values"], here["values"]
-        others = [name for name in before if before[name] != now.get(name) and " " not in name]
+        values = here["values"]
+        others = [n for n, of in there["values"].items() if of != values.get(n) and " " not in n]
         if others:
             found.append(
                 f"the constructor gives {others[0]} other initial values than in the process that began this training, "

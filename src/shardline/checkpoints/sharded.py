@@ -8,7 +8,7 @@ again for the present ranks, and nothing is ever unpickled.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from shardline.checkpoints.folder import Digests, describe
 from shardline.checkpoints.weights import plain_name
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import remedy_of, sync_file
+from shardline.core.lightning_compat import State
 
 # stands in `state.pt` where a sharded tensor was
 _MARK = "shardline-shard:"
@@ -36,7 +37,7 @@ _OFFSETS = "DCP_SHARDING_INFO"  # the key that HuggingFaceStorageReader looks fo
 
 
 @dataclass(frozen=True)
-class Shards:
+class StateShards:
     """One rank's parts of the sharded tensors.
 
     Attributes:
@@ -58,7 +59,7 @@ class Shards:
         return {self.name: describe(path)}
 
 
-def take_shards(checkpoint: Mapping[str, Any], rank: int, world_size: int) -> tuple[Any, Shards]:
+def take_shards(checkpoint: State, rank: int, world_size: int) -> tuple[Any, StateShards]:
     """Part a training checkpoint into what one rank writes for all, and this rank's shards.
 
     Args:
@@ -71,7 +72,7 @@ def take_shards(checkpoint: Mapping[str, Any], rank: int, world_size: int) -> tu
     Raises:
         ConfigError: a tensor is sharded otherwise than along its first dimension.
     """
-    shards = Shards(f"shard-{rank + 1:05d}-of-{world_size:05d}.safetensors")
+    shards = StateShards(f"shard-{rank + 1:05d}-of-{world_size:05d}.safetensors")
     names: dict[tuple[int, torch.Size], str] = {}  # two names of one tensor, tied weights, are one
 
     def take(name: str, value: Any) -> Any:
@@ -101,7 +102,7 @@ class Writers:
     def __init__(self) -> None:
         self._group = dist.new_group(backend="gloo")
 
-    def write(self, shards: Shards, folder: Path) -> Digests:
+    def write(self, shards: StateShards, folder: Path) -> Digests:
         """Write this rank's shards, and return those of all ranks when all are on disk.
 
         Args:
@@ -135,10 +136,10 @@ def _remedy(error: Exception) -> str:
 
 
 class ShardReader(TorchCheckpointIO):
-    """Reads what `take_shards` and `Shards.write` have written, at any number of ranks."""
+    """Reads what `take_shards` and `StateShards.write` have written, at any number of ranks."""
 
     def __init__(
-        self, strategy: Any, check: Callable[[Mapping[str, Any], Path], None] = lambda *_: None
+        self, strategy: Any, check: Callable[[State, Path], None] = lambda *_: None
     ) -> None:
         """Read for a strategy.
 
@@ -148,19 +149,17 @@ class ShardReader(TorchCheckpointIO):
         super().__init__()
         self._strategy, self._check = strategy, check
 
-    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> State:
         """Return a training checkpoint with this rank's parts of the sharded tensors."""
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         self._check(state, Path(path).parent)
-        whole: dict[str, Any] = put_shards(
+        whole: State = put_shards(
             state, Path(path).parent, lambda: self._strategy.device_mesh["data_parallel"]
         )
         return whole
 
 
-def put_shards(
-    checkpoint: Mapping[str, Any], folder: Path, mesh_of: Callable[[], DeviceMesh]
-) -> Any:
+def put_shards(checkpoint: State, folder: Path, mesh_of: Callable[[], DeviceMesh]) -> Any:
     """Put the sharded tensors back, cut for the ranks that there are now; called by all ranks.
 
     Args:

@@ -15,6 +15,7 @@ from safetensors.torch import save
 from shardline.checkpoints.folder import Digests, describe, saving
 from shardline.core.errors import ConfigError
 from shardline.core.files import sync_file, write_bytes, writing
+from shardline.core.lightning_compat import State
 
 STATE = "state.pt"
 
@@ -132,7 +133,7 @@ class StateWriter:
     _is_proven: bool = False
 
     def write(
-        self, state: Mapping[str, Any], *, world_size: int, new_best: Mapping[str, Weights],
+        self, state: State, *, world_size: int, new_best: Mapping[str, Weights],
         best: set[str], beside: Callable[[Path], Digests] | None = None,
     ) -> None:  # fmt: skip
         """Write new best weights, then the state that names them.

@@ -92,7 +92,7 @@ def lineage(
     """
     found = trace(file, _layout(context.obj))
     if as_json:
-        say_json(found)
+        say_json(found.document())
     elif shape == "dot":
         typer.echo(found.dot())
     else:

@@ -52,10 +52,10 @@ def drill(
     The test lies in `drills/`; your own runs are not touched. Exit code 3 if the training did not survive.
     """
     from shardline.drills.outcome import certify
-    from shardline.drills.run import Order, drilled
+    from shardline.drills.run import FaultTest, drilled
     from shardline.provenance.actions import Action
 
-    order = Order(
+    order = FaultTest(
         name=name,
         config=context.obj,
         profile=profile,
@@ -92,7 +92,10 @@ def show_drill(outcomes: Sequence["Outcome"], certificate: Path | None) -> None:
         values = (getattr(one, figure) for one in outcomes)
         shown = ("-" if value is None else str(value) for value in values)
         rows.append([figure.replace("_", " "), *shown])
-    rows.append(["the same", *map(_compared, outcomes)])
+    compared = (
+        ", ".join(name if is_same else f"not {name}" for name, is_same in one.compared.items()) for one in outcomes
+    )  # fmt: skip
+    rows.append(["the same", *compared])
     say("")
     show_rows((outcomes[0].drill, *sizes), rows)
     for one in outcomes:
@@ -102,7 +105,3 @@ def show_drill(outcomes: Sequence["Outcome"], certificate: Path | None) -> None:
         say(f"certificate: {certificate}")
     if kept := outcomes[0].folder:
         say(f"kept: {kept}")
-
-
-def _compared(one: "Outcome") -> str:
-    return ", ".join(name if is_same else f"not {name}" for name, is_same in one.compared.items())

@@ -1,17 +1,34 @@
-"""The command that uses a model: `predict`."""
+"""The command that uses a model, by the same steps as the rules': `predict`."""
 
 import logging
+import shutil
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from shardline.cli.app import AsJson, app
-from shardline.cli.asked_predictions import predict_rows
 from shardline.cli.display.terminal import say, say_json
 from shardline.config.load import load_project
-from shardline.results.sealed_run import find_sealed_run
+from shardline.config.plans import DatasetPlan, PredictionPlan
+from shardline.config.predictions import files_as_dataset, make_prediction
+from shardline.config.project import Project
+from shardline.config.run_spec import RunSpec
+from shardline.config.sample_code import paths_of
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import writing
+from shardline.core.suggest import suggest
+from shardline.pipeline.common import REMAKE
+from shardline.pipeline.datasets import build_part, seal_parts
+from shardline.pipeline.predicting import compute_parts
+from shardline.pipeline.prediction_files import write_file
+from shardline.records.base import read_record
+from shardline.records.runs import PredictionResult
+from shardline.results.accept.files import link
+from shardline.results.sealed_run import SealedRun, check_repeatable, find_sealed_run
 
 
 @app.command("predict")
@@ -51,3 +68,133 @@ def predict(
         say_json(found)
     else:
         say(f"{found.rows:,} rows predicted by {recorded.title}: {found.output}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What was predicted.
+
+    Attributes:
+        run: its id.
+        prediction: id of the prediction.
+        rows: their number.
+        output: the file that was asked for.
+        file: the same among the results.
+        code: how the code differs from that of the run's evaluation; none unless that was allowed.
+    """
+
+    run: str
+    prediction: str
+    rows: int
+    output: Path
+    file: Path
+    code: list[str]
+
+
+def predict_rows(
+    project: Project, recorded: SealedRun, rows: Sequence[str], *, split: str, output: Path, force: bool
+) -> Predicted:  # fmt: skip
+    """Predict the rows of a dataset, or of files, and write them to a file.
+
+    Args:
+        rows: name of one dataset of the config, or files and patterns.
+        output: is not overwritten.
+        force: take the code of now, whatever it is.
+
+    Raises:
+        ConfigError: there is no such dataset or file, the output is there, or the run cannot predict.
+        DataError: rows have other columns than the data that the run was trained on, or a sealed
+            file is damaged.
+    """
+    if output.suffix != ".parquet":
+        raise ConfigError(
+            f"--output {output} does not end in .parquet, the format of predictions; name it so, and convert the file "
+            "where another format is needed, such as by pandas: read_parquet(...).to_csv(...)"
+        )
+    if output.exists() or output.is_symlink():
+        raise ConfigError(
+            f"{output} is there, and nothing is overwritten; delete it, or name another file: --output FILE"
+        )
+    changes = check_repeatable(project, recorded, "used to predict", force=force)
+    prediction = _prediction(project, recorded, rows, split)
+    project.digests.save()
+    if not (prediction.file.exists() and prediction.record.exists()):
+        _make(project, prediction, recorded)
+    with writing(output):
+        link(prediction.file, output)
+    found = read_record(prediction.record, PredictionResult, remedy=REMAKE)
+    return Predicted(
+        run=recorded.id, prediction=prediction.id, rows=found.rows, output=output, file=prediction.file,
+        code=changes,
+    )  # fmt: skip
+
+
+def _prediction(
+    project: Project, recorded: SealedRun, rows: Sequence[str], split: str
+) -> PredictionPlan:
+    spec = RunSpec.of(recorded.spec, name=recorded.title)
+    if (run := project.runs.get(recorded.id)) is not None:  # whose class may have moved
+        spec = run.spec
+    paths = {
+        "model": spec.model_class,
+        **paths_of(recorded.spec.settings["data"], project.code, recorded.title),
+    }
+    weights = recorded.spec.mix
+    dataset = _dataset(project, recorded, rows, list(weights))
+    is_named = dataset.read_as is None
+    where = f"predict {recorded.title}"
+    return make_prediction(
+        project, spec, paths, weights, dataset, split if is_named else "test", where
+    )
+
+
+def _dataset(
+    project: Project, recorded: SealedRun, rows: Sequence[str], trained_on: Sequence[str]
+) -> DatasetPlan:
+    """Return the dataset that one word names, or the files that the words name."""
+    named = {name: one for one in project.built.values() for name in one.names}
+    named |= {one.id: one for one in project.built.values()}
+    if len(rows) == 1 and rows[0] in named:
+        return named[rows[0]]
+    datasets = [project.datasets[key] for key in trained_on if key in project.datasets]
+    if len(trained_on) != 1:
+        raise ConfigError(
+            f"{recorded.title} is trained on {len(trained_on)} datasets, so by which source files are read is not "
+            f"known; name a dataset of the config: {', '.join(named)}"
+        )
+    if not datasets:
+        raise ConfigError(
+            f"the config names no dataset {trained_on[0]} any more, on which {recorded.title} was trained and by whose "
+            "source files are read; put its entry and files back, or check out the config of then"
+        )
+    for one in rows:
+        if not any(Path().glob(one)) and not Path(one).exists():
+            hint = suggest(one, named)
+            raise ConfigError(f"{one} is neither a dataset of the config nor a file; {hint}")
+    return files_as_dataset(project, rows, datasets[0], "FILES")
+
+
+def _make(project: Project, prediction: PredictionPlan, recorded: SealedRun) -> None:
+    rows, layout = prediction.rows, project.layout.declared
+    if not rows.manifest.exists():
+        if rows.read_as is None:
+            raise DataError(
+                f"dataset {rows.name} is not sealed ({layout.manifest(rows.id)} is missing); make it first: "
+                f"`snakemake {layout.manifest(rows.id)}` with your profile"
+            )
+        for part in rows.parts:
+            listed = layout.parts(rows.id) / f"{part}.json"
+            if not listed.exists():
+                build_part(project, rows, part, listed)
+        manifest = layout.manifest(rows.id)
+        seal_parts(project, rows, manifest, manifest.with_name("provenance.json"))
+    log = layout.log("predict", f"{recorded.id}-{prediction.id}")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    record = compute_parts(
+        project, prediction, recorded.model, recorded.datasets, layout.manifest(rows.id), log
+    )
+    file = layout.prediction(recorded.id, prediction.id)
+    write_file(prediction, record, file, file.with_suffix(".json"))
+    if rows.id not in project.built:  # shards of files that no later command needs
+        for folder in (rows.manifest.parent, project.layout.shards(rows.id)):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,7 @@ from shardline.config.names import names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.core.errors import DataError
 from shardline.core.package import check_unlocked
-from shardline.results.findings import Verdict
+from shardline.results.findings import VerifyResult
 from shardline.results.gc import Garbage, delete, find_garbage, last_results
 from shardline.results.repair import repair_dataset
 from shardline.results.select import datasets_to_repair, find_targets
@@ -131,7 +131,7 @@ def _titles(project: Project, targets: Sequence[tuple[Kind, str]]) -> list[str]:
     return [title_of(item, names) for _, item in targets]
 
 
-def _repair(project: Project, verdict: Verdict, title: str, *, quiet: bool) -> None:
+def _repair(project: Project, verdict: VerifyResult, title: str, *, quiet: bool) -> None:
     parts = repair_dataset(project, verdict) if verdict.problems else []
     if quiet:
         return

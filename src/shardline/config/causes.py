@@ -9,12 +9,13 @@ from shardline.config.resolved import settings_of, with_legacy_values
 from shardline.config.sample_code import with_own_code
 from shardline.core.nested import flatten
 from shardline.identity.versions import changes_between
-from shardline.records.identities import weights_of_inputs
+from shardline.records.identities import IdentityDocument, weights_of_inputs
 
 _UNSET = object()
-_Tell = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator["str | Cause"]]
+_Part = Mapping[str, Any]  # of a document; an earlier version may have written something else there
+_Tell = Callable[[_Part, _Part], Iterator["str | Cause"]]
 # What is known of the user's code on both sides: see `Documents.definitions`.
-Definitions = tuple[Mapping[str, Any], Mapping[str, Any]]
+Definitions = tuple[Mapping[str, object], Mapping[str, object]]
 _OWN = "own class"  # of which a document holds the code and not the name
 _DOCUMENT_KEYS = {
     "stage",
@@ -45,7 +46,7 @@ class Cause:
 
 
 def find_causes(
-    old: Mapping[str, Any], new: Mapping[str, Any], definitions: Definitions = ({}, {})
+    old: IdentityDocument, new: IdentityDocument, definitions: Definitions = ({}, {})
 ) -> list[Cause]:
     """Return the differences between two identity documents of one stage, by cause.
 
@@ -57,7 +58,7 @@ def find_causes(
     old, new = _readable(old), _readable(new)
 
     def part(kind: str, tell: _Tell) -> list[Cause]:
-        found = tell(_part(old, kind), _part(new, kind))
+        found = tell(part_of(old, kind), part_of(new, kind))
         return [one if isinstance(one, Cause) else Cause(kind, one) for one in found]
 
     return [
@@ -75,12 +76,9 @@ def find_causes(
 
 
 def find_dataset_causes(
-    old_names: Sequence[str],
-    old: Mapping[str, Any],
-    names: Sequence[str],
-    new: Mapping[str, Any],
+    old_names: Sequence[str], old: IdentityDocument, names: Sequence[str], new: IdentityDocument,
     definitions: Definitions = ({}, {}),
-) -> list[Cause]:
+) -> list[Cause]:  # fmt: skip
     """Return how two datasets of different identities differ: in name, or in what they were made from.
 
     Args:
@@ -99,17 +97,17 @@ def find_dataset_causes(
     return renamed + [Cause("dataset", f"dataset {name}: {cause.text}") for cause in inside]
 
 
-def _source_type(document: Mapping[str, Any]) -> object:
-    return _part(_part(document, "settings"), "source").get("type")
+def _source_type(document: Mapping[str, object]) -> object:
+    return part_of(part_of(document, "settings"), "source").get("type")
 
 
-def _readable(document: Mapping[str, Any]) -> dict[str, Any]:
+def _readable(document: IdentityDocument) -> IdentityDocument:
     """Return a document with what it leaves out: newer settings, and that a class is the user's."""
-    code, settings = _part(document, "code"), _part(document, "settings")
+    code, settings = part_of(document, "code"), part_of(document, "settings")
     shown = dict(document)
     if settings:
         settings = with_legacy_values(settings, settings_of(str(document.get("stage"))))
-        source = _part(settings, "source")
+        source = part_of(settings, "source")
         if "source" in code and "type" not in source:
             settings["source"] = {"type": _OWN, **source}
         if "data" in settings:
@@ -120,15 +118,13 @@ def _readable(document: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _plain_causes(
-    old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]
-) -> Iterator[Cause]:
+def _plain_causes(old: _Part, new: _Part, keys: Iterable[str]) -> Iterator[Cause]:
     for key in sorted(keys):
         for text in _value(key, old, new):
             yield Cause(key, text)
 
 
-def _inputs(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Cause]:
+def _inputs(old: _Part, new: _Part) -> Iterator[Cause]:
     keys = old.keys() | new.keys()
     if "datasets" not in keys:
         yield from _plain_causes(old, new, keys)
@@ -147,12 +143,12 @@ def weight_change(name: str, before: str | None, after: str | None) -> str:
     return f"weight of dataset {name} {before} -> {after}"
 
 
-def _sample_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _sample_code(old: _Part, new: _Part) -> Iterator[str]:
     for key in sorted(old.keys() | new.keys()):
         yield from _value(key, old, new)
 
 
-def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _settings(old: _Part, new: _Part) -> Iterator[str]:
     # an empty table (`model_args: {}`) sets nothing, so its keys come and go alone
     flat_old = {key: value for key, value in flatten(old).items() if value != {}}
     flat_new = {key: value for key, value in flatten(new).items() if value != {}}
@@ -160,7 +156,7 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         yield from _value(key, flat_old, flat_new)
 
 
-def _value(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _value(key: str, old: _Part, new: _Part) -> Iterator[str]:
     pair = old.get(key, _UNSET), new.get(key, _UNSET)
     before, after = map(_exact, pair)
     if before == after:
@@ -180,7 +176,7 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else _exact(value)
 
 
-def _unequal(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _unequal(old: _Part, new: _Part) -> Iterator[tuple[str, Any, Any]]:
     """Yield key, old and new value where they differ; None stands for a missing one."""
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
@@ -208,30 +204,28 @@ def _by_name(source: Mapping[str, str]) -> dict[str, list[str]]:
     return files
 
 
-def _versions(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _versions(old: _Part, new: _Part) -> Iterator[str]:
     for name, before, after in _unequal(old, new):
         if before is not None and after is not None:  # else the model or source is another one
             changed = "; ".join(changes_between(name, before, after))
             yield f"result version of {name} {before} -> {after}{f': {changed}' if changed else ''}"
 
 
-def _code(
-    old: Mapping[str, Any], new: Mapping[str, Any], definitions: Definitions
-) -> Iterator[str]:
+def _code(old: _Part, new: _Part, definitions: Definitions) -> Iterator[str]:
     for part, before, after in _unequal(old, new):
         if before is None or after is None:
             if part.startswith("argument "):
                 yield f"code of the {part} {'newly counts' if after else 'counts no longer'}"
             continue  # else the model's or source's name shows it
-        texts = list(_changed_modules(*(_part(known, part) for known in definitions)))
+        texts = list(_changed_modules(*(part_of(known, part) for known in definitions)))
         yield from (f"code of the {part}: {text}" for text in texts)
         if not texts:
             yield f"code of the {part} changed"
 
 
-def _changed_modules(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _changed_modules(old: _Part, new: _Part) -> Iterator[str]:
     """Yield how each module differs, where the definitions of both sides are known."""
-    modules = [_by_module(_part(known, "definitions")) for known in (old, new)]
+    modules = [_by_module(part_of(known, "definitions")) for known in (old, new)]
     if not all(modules):
         return
     for module, before, after in _unequal(*modules):
@@ -240,7 +234,7 @@ def _changed_modules(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator
         elif before is None:
             yield f"{module} is newly reached"
         else:
-            reason = _part(new, "whole").get(module)
+            reason = part_of(new, "whole").get(module)
             whole = f" (counts as a whole: {reason})" if reason else ""
             yield f"{module}: {_definitions(before, after)}{whole}"
 
@@ -271,10 +265,10 @@ def _outermost(names: list[str]) -> list[str]:
     return [name for name in names if name.rpartition(".")[0] not in names]
 
 
-def _environment(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _environment(old: _Part, new: _Part) -> Iterator[str]:
     for key in ("kind", "python"):
         yield from _value(key, old, new)
-    for name, before, after in _unequal(_part(old, "packages"), _part(new, "packages")):
+    for name, before, after in _unequal(part_of(old, "packages"), part_of(new, "packages")):
         if after is None:
             yield f"{name} {before} no longer needed"
         elif before is None:
@@ -283,6 +277,7 @@ def _environment(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str
             yield f"{name} {before} -> {after}"
 
 
-def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def part_of(document: Mapping[str, object], key: str) -> _Part:
+    """Return a table in a document; an empty one where there is none."""
     part = document.get(key)
     return part if isinstance(part, Mapping) else {}

@@ -206,12 +206,12 @@ def metrics_of(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
 
 
-def metric_name(metric: Mapping[str, Any]) -> str:
+def metric_name(metric: Mapping[str, object]) -> str:
     """Return what a metric is called among those of an evaluation."""
     return str(metric.get("name") or str(metric.get("type")).rpartition(":")[2])
 
 
-def import_path(metric: Mapping[str, Any]) -> str:
+def import_path(metric: Mapping[str, object]) -> str:
     """Return the import path of a metric; without a module it is a class of torchmetrics."""
     kind = str(metric["type"])
     return kind if ":" in kind else f"torchmetrics:{kind}"

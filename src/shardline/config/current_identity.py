@@ -13,8 +13,8 @@ from shardline.config.sample_code import EVALUATED
 from shardline.config.script_environment import ScriptEnvironment, environment_of_run
 from shardline.config.settings.run import RunSettings
 from shardline.core.errors import ConfigError
+from shardline.records.identities import IdentityDocument
 
-Document = dict[str, Any]
 # What the parts of a document stand for, as people call it.
 _MEANINGS = {
     "code": "code", "code_files": "code", "environment": "the lock", "source": "the source",
@@ -41,7 +41,7 @@ def locate(project: Project, settings: Mapping[str, Any], where: str) -> sources
 
 def document_of_dataset(
     project: Project, settings: Mapping[str, Any], source_class: str, found: sources.Located
-) -> Document:
+) -> IdentityDocument:
     """Return the identity document of a dataset of the config.
 
     Args:
@@ -54,7 +54,7 @@ def document_of_dataset(
 
 def document_of_files(
     project: Project, read_as: DatasetPlan, num_shards: int, found: sources.Located
-) -> Document:
+) -> IdentityDocument:
     """Return the identity document of files to be predicted, which are read as a dataset's."""
     documents, program = project.documents, project.documents.program(read_as.source_class)
     return {
@@ -69,7 +69,7 @@ def document_of_files(
 def document_of_run(
     project: Project, settings: RunSettings, paths: Mapping[str, str], weights: Mapping[str, str],
     environment: ScriptEnvironment | None, where: str,
-) -> Document:  # fmt: skip
+) -> IdentityDocument:  # fmt: skip
     """Return the identity document of a training.
 
     Args:
@@ -90,7 +90,7 @@ def document_of_run(
 
 def document_of_prediction(
     project: Project, spec: RunSpec, code_paths: Mapping[str, str], rows: str, split: str
-) -> Document:
+) -> IdentityDocument:
     """Return the identity document of a prediction.
 
     Args:
@@ -163,7 +163,7 @@ def recheck_report(project: Project, identity: str) -> None:
         )
 
 
-def _refuse_other(identity: str, document: Document, now: Document) -> None:
+def _refuse_other(identity: str, document: IdentityDocument, now: IdentityDocument) -> None:
     differing = {key for key in {*document, *now} if document.get(key) != now.get(key)}
     if differing:
         what = sorted({_MEANINGS.get(key, key) for key in differing})

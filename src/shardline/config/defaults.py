@@ -1,7 +1,6 @@
 """What a run's settings are where nobody chose them."""
 
 from functools import cache
-from typing import Any
 
 from msgspec import to_builtins
 
@@ -10,6 +9,6 @@ from shardline.core.nested import flatten
 
 
 @cache
-def default_settings() -> dict[str, Any]:
+def default_settings() -> dict[str, object]:
     """Return the defaults of a run's settings by dotted key."""
     return flatten(to_builtins(RunSettings()))

@@ -211,7 +211,7 @@ _FENCE = "---"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class RunNote:
     """What somebody wrote about a run.
 
     Attributes:
@@ -225,7 +225,7 @@ class Note:
     tags: tuple[str, ...] = ()
 
 
-def read_notes(workdir: Path, names: Iterable[str]) -> dict[str, Note]:
+def read_notes(workdir: Path, names: Iterable[str]) -> dict[str, RunNote]:
     """Return the notes on runs of these names, by name.
 
     Raises:
@@ -236,24 +236,24 @@ def read_notes(workdir: Path, names: Iterable[str]) -> dict[str, Note]:
     return {name: _read(folder / f"{name}.md", name) for name in names if name in there}
 
 
-def _read(path: Path, name: str) -> Note:
+def _read(path: Path, name: str) -> RunNote:
     shown = FOLDER / path.name
     try:
         text = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         found = getattr(error, "strerror", None) or "not UTF-8"
         raise ConfigError(f"{shown}: cannot be read ({found}); save it as UTF-8") from None
-    head: Mapping[str, Any] = {}
+    head: Mapping[str, object] = {}
     if text.startswith(f"{_FENCE}\n") and f"\n{_FENCE}\n" in f"{text}\n":
         front, _, text = f"{text}\n".removeprefix(f"{_FENCE}\n").partition(f"{_FENCE}\n")
         head = _front_matter(front, shown)
     tags = head.get("tags") or []
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise ConfigError(f"{shown}: tags={tags} is not a list of texts; write [baseline, paper]")
-    return Note(name=name, text=mask(text.strip()), tags=tuple(map(mask, tags)))
+    return RunNote(name=name, text=mask(text.strip()), tags=tuple(map(mask, tags)))
 
 
-def _front_matter(text: str, shown: Path) -> Mapping[str, Any]:
+def _front_matter(text: str, shown: Path) -> Mapping[str, object]:
     try:
         head = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:

@@ -18,10 +18,11 @@ from shardline.identity.module_search import OURS
 from shardline.identity.source_lookup import has_method
 from shardline.identity.user_code import UserCode, reach
 from shardline.identity.versions import PACKAGES, PUBLIC, exported_by, versions_of
+from shardline.records.identities import IdentityDocument
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class StageProgram:
     """What runs in a stage beside Shardline itself: a model, a source or a script.
 
     Attributes:
@@ -41,7 +42,7 @@ class Program:
     imports: frozenset[str] = frozenset()
 
 
-def find_program(code: CodeIndex, workdir: Path, path: str) -> Program:
+def find_program(code: CodeIndex, workdir: Path, path: str) -> StageProgram:
     """Return what a resolved model or source is.
 
     Args:
@@ -58,19 +59,19 @@ def find_program(code: CodeIndex, workdir: Path, path: str) -> Program:
         return _users(None, index, "__main__", shown, whole="an argument of the script")
     shipped = {found: name for name, found in (SHIPPED_MODELS | SHIPPED_SOURCES).items()}
     if path in shipped:
-        return Program(named=shipped[path], history=(shipped[path],))
+        return StageProgram(named=shipped[path], history=(shipped[path],))
     if path in SHIPPED_TRANSFORMS.values():  # named among the settings
-        return Program(named=None, history=("transforms",))
+        return StageProgram(named=None, history=("transforms",))
     module = path.partition(":")[0]
     if code.find(module) is None:  # of an installed package, which counts by its version
-        return Program(named=path, imports=frozenset({module.partition(".")[0]}))
+        return StageProgram(named=path, imports=frozenset({module.partition(".")[0]}))
     return _users(None, code, path, {})
 
 
 def _users(
     named: str | None, index: CodeIndex, entry: str, shown: Mapping[str, str],
     whole: str = "",
-) -> Program:  # fmt: skip
+) -> StageProgram:  # fmt: skip
     """Return a program of the user's.
 
     Args:
@@ -85,7 +86,7 @@ def _users(
     imported, _ = index.closure(entry.partition(":")[0])
     reached = {PUBLIC[module] for module in imported if module in PUBLIC}
     reached |= exported_by(found.shipped) | _io_of_users(index, imported)
-    return Program(
+    return StageProgram(
         named=named,
         reached=tuple(sorted(filter(None, reached))),
         code=replace(
@@ -117,7 +118,6 @@ def script_index(code: CodeIndex, workdir: Path, path: str) -> CodeIndex:
     return CodeIndex((*beside, *code.roots), main=files[0], workdir=workdir)
 
 
-Document = dict[str, Any]
 # Keys of a dataset that say how the work is cut; all others decide what is built.
 _NOT_IN_DATASET = {"shards_per_job"}
 
@@ -135,11 +135,11 @@ class Documents:
     workdir: Path
     code: CodeIndex
     lock: Lock
-    _programs: dict[str, Program] = field(default_factory=dict)
+    _programs: dict[str, StageProgram] = field(default_factory=dict)
     _environments: dict[frozenset[str], dict[str, object]] = field(default_factory=dict)
     _methods: dict[tuple[str, str], bool | None] = field(default_factory=dict)
 
-    def program(self, path: str) -> Program:
+    def program(self, path: str) -> StageProgram:
         """Return what a resolved model or source is, by import path or as a script."""
         if path not in self._programs:
             self._programs[path] = find_program(self.code, self.workdir, path)
@@ -167,7 +167,7 @@ class Documents:
             if one.code
         }
 
-    def programs_of(self, paths: Mapping[str, str]) -> dict[str, Program]:
+    def programs_of(self, paths: Mapping[str, str]) -> dict[str, StageProgram]:
         """Return what resolved paths are, by their part of a document."""
         return {part: self.program(path) for part, path in paths.items()}
 
@@ -181,7 +181,7 @@ class Documents:
 
     def dataset(
         self, settings: Mapping[str, Any], source_class: str, content: Mapping[str, str]
-    ) -> Document:
+    ) -> IdentityDocument:
         """Return the document of a dataset.
 
         Args:
@@ -205,8 +205,8 @@ class Documents:
 
     def training(
         self, settings: Mapping[str, Any], paths: Mapping[str, str], datasets: Mapping[str, str],
-        files: Mapping[str, str] | None = None, environment: Document | None = None,
-    ) -> Document:  # fmt: skip
+        files: Mapping[str, str] | None = None, environment: Mapping[str, object] | None = None,
+    ) -> IdentityDocument:  # fmt: skip
         """Return the document of a training.
 
         Args:
@@ -245,7 +245,7 @@ class Documents:
 
     def evaluation(
         self, settings: Mapping[str, Any], paths: Mapping[str, str], run: str
-    ) -> Document:
+    ) -> IdentityDocument:
         """Return the document of an evaluation.
 
         Args:
@@ -261,7 +261,9 @@ class Documents:
             **self.evaluated_by(settings, paths),
         }
 
-    def evaluated_by(self, settings: Mapping[str, Any], paths: Mapping[str, str]) -> Document:
+    def evaluated_by(
+        self, settings: Mapping[str, Any], paths: Mapping[str, str]
+    ) -> IdentityDocument:
         """Return the part of an evaluation's document that its programs decide."""
         if scripts.is_script(paths["model"]):  # whose own figures are passed on
             return self.made_by("script", {}, settings)
@@ -272,12 +274,12 @@ class Documents:
         }
         programs = self.programs_of(read)
         if settings.get("evaluation", {}).get("headline"):  # whose interval is bootstrapped
-            programs["headline"] = Program(named=None, imports=frozenset({"scipy"}))
-        steps: Document = {}
+            programs["headline"] = StageProgram(named=None, imports=frozenset({"scipy"}))
+        steps: dict[str, object] = {}
         if self.has_method(paths["model"], "test_step"):  # in whose metrics ranks are added up
             steps = {"measured_by": "test_step", "ranks": _ranks_of_steps(settings)}
             if self.has_method(paths["model"], "describe_sample"):
-                programs["samples"] = Program(named=None, history=("samples",))
+                programs["samples"] = StageProgram(named=None, history=("samples",))
         return self.made_by("evaluation", programs, settings) | steps
 
     def report(
@@ -285,7 +287,7 @@ class Documents:
         settings: Mapping[str, Any],
         evaluations: Mapping[str, str],
         outcomes: Sequence[Any] = (),
-    ) -> Document:
+    ) -> IdentityDocument:
         """Return the document of a report.
 
         Args:
@@ -293,7 +295,7 @@ class Documents:
             evaluations: digest of each run's evaluation.
             outcomes: what became of the runs without a result; none of a complete report.
         """
-        inputs: Document = {"evaluations": dict(evaluations)}
+        inputs: dict[str, object] = {"evaluations": dict(evaluations)}
         if outcomes:
             inputs["outcomes"] = list(outcomes)
         return {
@@ -305,8 +307,8 @@ class Documents:
         }
 
     def made_by(
-        self, stage: str, programs: Mapping[str, Program], settings: Mapping[str, Any]
-    ) -> Document:
+        self, stage: str, programs: Mapping[str, StageProgram], settings: Mapping[str, Any]
+    ) -> IdentityDocument:
         """Return versions, code and environment of a stage that runs programs."""
         own = {stage, *(name for one in programs.values() for name in one.history)}
         reached = {name for one in programs.values() for name in one.reached}
@@ -343,7 +345,7 @@ def _ranks_of_steps(settings: Mapping[str, Any]) -> int:
     return int(settings["nodes"] * settings["devices"])
 
 
-def _named(key: str, program: Program) -> dict[str, str]:
+def _named(key: str, program: StageProgram) -> dict[str, str]:
     return {} if program.named is None else {key: program.named}
 
 

@@ -105,10 +105,15 @@ def evaluates_on_ranks(run: RunPlan, runtime: Runtime) -> bool:
     """
     settings = run.settings
     depends = "measured_by" in run.evaluation_document or settings.evaluation.metrics is not None
+    return (
+        predicts_on_ranks(settings, runtime)
+        and not is_script(run.model_class)
+        and not (settings.elastic and depends)
+    )
+
+
+def predicts_on_ranks(settings: RunSettings, runtime: Runtime) -> bool:
+    """Return whether a run's own ranks may predict; else one process on the CPU does it."""
     return not (
-        is_script(run.model_class)
-        or settings.strategy == "fsdp"
-        or runtime.launcher == "azureml"
-        or runtime.environment != "job"
-        or (settings.elastic and depends)
+        settings.strategy == "fsdp" or runtime.launcher == "azureml" or runtime.environment != "job"
     )

@@ -50,7 +50,7 @@ def keys_of_folders(model_class: str) -> tuple[str, ...]:
 
 
 def hub_files(
-    model_class: str, model_args: Mapping[str, Any], root: Path, where: str
+    model_class: str, model_args: Mapping[str, object], root: Path, where: str
 ) -> list[Path]:
     """Return the files of the folder that a model of transformers is made from; none of another model.
 
@@ -123,7 +123,7 @@ def _check_index(folder: Path, where: str) -> None:
             )
 
 
-def _read(path: Path, where: str) -> dict[str, Any]:
+def _read(path: Path, where: str) -> dict[str, object]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -108,15 +108,15 @@ def read_plan(text: str) -> Project:
     )
 
 
-def _fields(one: Any) -> dict[str, Any]:
+def _fields(one: Any) -> dict[str, object]:
     apart = _APART[type(one)]
     return {
         field.name: getattr(one, field.name) for field in fields(one) if field.name not in apart
     }
 
 
-def _read(kind: type[_T], plain: Mapping[str, Any], **given: Any) -> _T:
-    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
+def _read(kind: type[_T], plain: Mapping[str, object], **given: Any) -> _T:
+    hints: dict[str, object] = _hints(kind)  # type: ignore[arg-type]
     found = {
         name: _value(plain[name], hint) for name, hint in hints.items() if name not in _APART[kind]
     }
@@ -130,7 +130,7 @@ def _value(plain: Any, hint: Any) -> Any:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, object]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 

@@ -168,7 +168,7 @@ def dotted_keys(table: type[Settings], prefix: str = "") -> tuple[str, ...]:
     )
 
 
-def defaults_of(table: type[Settings]) -> dict[str, Any]:
+def defaults_of(table: type[Settings]) -> dict[str, object]:
     """Return the defaults of a table's keys, of its own for each call."""
     return {
         key: to_builtins(one.default)
@@ -204,7 +204,7 @@ def fill(value: Any, schema: KeySchema) -> Any:
     table = schema.table_of(value)
     if table is None:
         return {key: fill(item, schema.value or ANYTHING) for key, item in value.items()}
-    filled: dict[str, Any] = {}
+    filled: dict[str, object] = {}
     for key, known in keys_of(table).items():
         if key not in value:
             if known.default is not UNSET:

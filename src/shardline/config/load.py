@@ -8,6 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from shardline.config import (
     checks,
     document,
@@ -43,6 +45,7 @@ from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
 
 Mixes = Mapping[str, Mapping[str, float]]
+Entries = Mapping[str, dict[str, Any]]  # of `datasets`, as they are written
 
 
 def load_project(
@@ -80,6 +83,7 @@ def load_project(
     runtime = settings.runtime
     pass_on(runtime.pass_env)
     checks.check_environment(runtime, where)
+    lock = None if settings.lock is UNSET else settings.lock
     project = Project(
         layout=ResultsLayout(
             root=workdir,
@@ -91,8 +95,8 @@ def load_project(
         azureml=settings.azureml,
         conda=settings.conda,
         image=settings.image,
-        lock_file=workdir / config.get("lock", workflow_folder() / "requirements.lock"),
-        named_lock=config.get("lock"),
+        lock_file=workdir / (workflow_folder() / "requirements.lock" if lock is None else lock),
+        named_lock=lock,
         environments=settings.environments,
     )
     _ = project.lock  # what is none is refused before anything is resolved by it
@@ -100,21 +104,22 @@ def load_project(
     asked = settings.predictions
     if only is not None:
         rows, asked = [row for row in rows if row.name in only], {}
-    named = _load_datasets(project, rows, datasets, config, where, problems)
-    predicted = _load_predicted(project, asked, rows, config, named, where, problems)
+    entries, defaults, mixes = config["datasets"], config["defaults"], settings.mixes
+    named = _load_datasets(project, rows, datasets, entries, mixes, where, problems)
+    predicted = _load_predicted(project, asked, rows, entries, mixes, named, where, problems)
     for row in rows:
         with problems.gather():
-            weights = weights_of_row(row, config["mixes"])
+            weights = weights_of_row(row, mixes)
             if weights.keys() <= named.keys():
                 parts = parts_of(weights, named)
-                project.add_run(_load_run(project, row, config["defaults"], parts))
+                project.add_run(_load_run(project, row, defaults, parts))
     problems.refuse()
     predictions.add_predictions(project, asked, predicted, where)
     if only is None:
         project.scaling = load_scaling(
             settings.scaling,
             project,
-            lambda row, base: _load_run(project, row, config["defaults"], base.parts),
+            lambda row, base: _load_run(project, row, defaults, base.parts),
             where,
         )
     project.digests.save()
@@ -142,14 +147,9 @@ def _check_form(
 
 
 def _load_datasets(
-    project: Project,
-    rows: list[Row],
-    others: Collection[str],
-    config: Mapping[str, Any],
-    config_file: str,
+    project: Project, rows: list[Row], others: Collection[str], entries: Entries, mixed: Mixes, config_file: str,
     problems: Problems,
-) -> dict[str, DatasetPlan]:
-    entries, mixed = config["datasets"], config["mixes"]
+) -> dict[str, DatasetPlan]:  # fmt: skip
     problems.found += problems_of_mixes(mixed, entries, config_file)
     for row in rows:
         problems.found += problems_of_row(row, mixed, entries, config_file)
@@ -172,28 +172,28 @@ def _load_datasets(
 
 
 def _load_predicted(
-    project: Project, entries: Mapping[str, PredictionSettings], rows: list[Row],
-    config: Mapping[str, Any], datasets: Mapping[str, DatasetPlan], where: str, problems: Problems,
+    project: Project, asked: Mapping[str, PredictionSettings], rows: list[Row], entries: Entries, mixes: Mixes,
+    datasets: Mapping[str, DatasetPlan], where: str, problems: Problems,
 ) -> dict[str, DatasetPlan]:  # fmt: skip
     """Return the rows of each prediction, and add to the project what no run uses."""
     named = dict(datasets)
     found: dict[str, DatasetPlan] = {}
     with problems.gather():
-        for name, entry in entries.items():
+        for name, entry in asked.items():
             key = f"{where}: predictions.{name}"
             if isinstance(entry.dataset, str) and entry.dataset not in named:
-                if entry.dataset not in config["datasets"]:
-                    hint = suggest(entry.dataset, config["datasets"])
+                if entry.dataset not in entries:
+                    hint = suggest(entry.dataset, entries)
                     raise ConfigError(f"{key}.dataset={entry.dataset} is not in datasets; {hint}")
                 place = f"{where}: datasets.{entry.dataset}"
                 named[entry.dataset] = _load_dataset(
-                    project, entry.dataset, config["datasets"][entry.dataset], place
+                    project, entry.dataset, entries[entry.dataset], place
                 )
-        weights = {row.name: weights_of_row(row, config["mixes"]) for row in rows}
+        weights = {row.name: weights_of_row(row, mixes) for row in rows}
         datasets_of = {
             row: [datasets[name] for name in of if name in datasets] for row, of in weights.items()
         }
-        found = predictions.rows_of_entries(project, entries, rows, datasets_of, named, where)
+        found = predictions.rows_of_entries(project, asked, rows, datasets_of, named, where)
     project.predicted = {one.id: one for one in found.values() if one.id not in project.datasets}
     return found
 

@@ -14,6 +14,10 @@ from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.config import DatasetSettings
 from shardline.config.settings.run import RunSettings
 from shardline.core.canonical import digest, short_digest
+from shardline.records.identities import IdentityDocument
+
+# digests of definitions, and modules that count as a whole, by part of the document; see `Documents.definitions`
+Definitions = dict[str, dict[str, dict[str, str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +44,8 @@ class DatasetPlan:
     source_class: str
     source: dict[str, Any]
     files: tuple[Path, ...]
-    document: dict[str, Any]
-    definitions: dict[str, Any] = field(default_factory=dict)
+    document: IdentityDocument
+    definitions: Definitions = field(default_factory=dict)
     read_as: "DatasetPlan | None" = None
 
     @property
@@ -135,10 +139,10 @@ class RunPlan:
     model_class: str
     code_paths: dict[str, str]
     settings: RunSettings
-    document: dict[str, Any]
-    evaluation_document: dict[str, Any]
+    document: IdentityDocument
+    evaluation_document: IdentityDocument
     environment: ScriptEnvironment | None = None
-    definitions: dict[str, Any] = field(default_factory=dict)
+    definitions: Definitions = field(default_factory=dict)
 
     @property
     def dataset(self) -> DatasetPlan:
@@ -179,7 +183,7 @@ class RunPlan:
         return sorted({key for row in self.rows for key in row.settings})
 
     @property
-    def varied(self) -> dict[str, Any]:
+    def varied(self) -> dict[str, object]:
         """The settings that vary within a grid of the table, by dotted key."""
         return {key: value for row in reversed(self.rows) for key, value in row.varied.items()}
 
@@ -256,7 +260,7 @@ class PredictionPlan:
     trained_on: Mapping[str, str]
     rows: DatasetPlan
     split: str
-    document: dict[str, Any]
+    document: IdentityDocument
 
     @cached_property
     def id(self) -> str:

@@ -12,14 +12,13 @@ from shardline.config.current_identity import (
     document_of_prediction,
     locate,
 )
-from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
+from shardline.config.plans import DatasetPlan, PredictionPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain, as_type
 from shardline.config.run_spec import RunSpec
 from shardline.config.runs import Row
 from shardline.config.scripts import is_script
 from shardline.config.settings.config import DatasetSettings, PredictionSettings, Shares
-from shardline.config.settings.runtime import Runtime
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
@@ -61,13 +60,6 @@ def make_prediction(
         layout=project.layout, spec=spec, code_paths=code_paths, trained_on=trained_on, rows=rows, split=split,
         document=document,
     )  # fmt: skip
-
-
-def prediction_of_run(
-    project: Project, run: RunPlan, rows: DatasetPlan, split: str, where: str
-) -> PredictionPlan:
-    """Return a prediction by a run of the config; see `make_prediction`."""
-    return make_prediction(project, run.spec, run.code_paths, run.spec.datasets, rows, split, where)
 
 
 def files_as_dataset(
@@ -140,21 +132,16 @@ def rows_of_entries(
             both = "neither" if entry.dataset is UNSET else "both"
             raise ConfigError(f"{place} has {both} of dataset and files; give one of them")
         if isinstance(entry.files, list):
-            found[name] = _files_of(project, entry.files, datasets_of[entry.run], f"{place}.files")
+            datasets, place = datasets_of[entry.run], f"{place}.files"
+            if len(datasets) != 1:
+                raise ConfigError(
+                    f"{place}: the run is trained on {len(datasets)} datasets, so by which source files are read is "
+                    "not known; make a dataset of them, and name that"
+                )
+            found[name] = files_as_dataset(project, entry.files, datasets[0], place)
         elif entry.dataset in named:
             found[name] = named[str(entry.dataset)]
     return found
-
-
-def _files_of(
-    project: Project, files: Sequence[str], datasets: Sequence[DatasetPlan], where: str
-) -> DatasetPlan:
-    if len(datasets) != 1:
-        raise ConfigError(
-            f"{where}: the run is trained on {len(datasets)} datasets, so by which source files are read is not "
-            "known; make a dataset of them, and name that"
-        )
-    return files_as_dataset(project, files, datasets[0], where)
 
 
 def add_predictions(
@@ -164,18 +151,10 @@ def add_predictions(
     runs = project.named_runs()
     for name, entry in entries.items():
         if entry.run in runs:
-            one = prediction_of_run(
-                project, runs[entry.run], rows[name], entry.split if entry.files is UNSET else "test",
-                f"{where}: predictions.{name}",
+            run = runs[entry.run]
+            one = make_prediction(
+                project, run.spec, run.code_paths, run.spec.datasets, rows[name],
+                entry.split if entry.files is UNSET else "test", f"{where}: predictions.{name}",
             )  # fmt: skip
             known = project.predictions.get(one.id, one)
             project.predictions[one.id] = replace(known, names=(*known.names, name))
-
-
-def predicts_on_ranks(spec: RunSpec, runtime: Runtime) -> bool:
-    """Return whether a run's own ranks may predict; else one process on the CPU does it."""
-    return not (
-        spec.settings.strategy == "fsdp"
-        or runtime.launcher == "azureml"
-        or runtime.environment != "job"
-    )

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import checks
-from shardline.config.document import Note, read_notes
+from shardline.config.document import RunNote, read_notes
 from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
 from shardline.config.script_environment import ScriptEnvironment, load_environment
-from shardline.config.settings.config import Identity
+from shardline.config.settings.config import IdentitySettings
 from shardline.config.settings.run import Environment
 from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
 from shardline.config.studies import Study
@@ -21,6 +21,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.identity import CodeIndex, FileDigests, Lock, load_lock
 from shardline.identity.module_search import import_roots
+from shardline.records.identities import IdentityDocument
 
 
 @dataclass(kw_only=True)
@@ -50,7 +51,7 @@ class Project:
     layout: ResultsLayout
     table: str
     runtime: Runtime
-    identity: Identity
+    identity: IdentitySettings
     azureml: AzureML
     conda: Conda
     image: Image
@@ -163,7 +164,7 @@ class Project:
             outcomes=(),
         )
 
-    def only_finished(self, outcomes: Mapping[str, Mapping[str, Any]]) -> "Project":
+    def only_finished(self, outcomes: Mapping[str, Mapping[str, object]]) -> "Project":
         """Return the project without the runs that have no result: what a report can be made of now.
 
         Args:
@@ -182,12 +183,13 @@ class Project:
         """Return the runs by each of their names."""
         return {name: run for run in self.runs.values() for name in run.names}
 
-    def evaluated(self, run_id: str, evaluation_id: str) -> RunPlan | None:
-        """Return the run of a training and an evaluation; None if the config names no such run."""
-        run = self.runs.get(run_id)
-        if run and run.evaluation_id != evaluation_id:
-            run = self.runs.get(f"{run_id}/{evaluation_id}")
-        return run
+    def key_of(self, run_id: str, evaluation_id: str | None) -> str | None:
+        """Return the key of the run of a training and, where one is named, an evaluation; None if there is none."""
+        for key in (run_id, f"{run_id}/{evaluation_id}"):
+            run = self.runs.get(key)
+            if run and evaluation_id in (None, run.evaluation_id):
+                return key
+        return None
 
     @cached_property
     def documents(self) -> Documents:
@@ -195,7 +197,7 @@ class Project:
         return Documents(workdir=self.workdir, code=self.code, lock=self.lock)
 
     @cached_property
-    def report_document(self) -> dict[str, Any]:
+    def report_document(self) -> IdentityDocument:
         """The identity document of the report over all runs, in whatever order."""
         return self.documents.report(
             {
@@ -209,12 +211,12 @@ class Project:
         )
 
     @cached_property
-    def notes(self) -> dict[str, Note]:
+    def notes(self) -> dict[str, RunNote]:
         """The notes on runs, by the run's name."""
         return read_notes(self.workdir, self.named_runs())
 
     @property
-    def names(self) -> dict[str, Any]:
+    def names(self) -> dict[str, dict[str, list[str]]]:
         """What the report calls runs and datasets: their names, in no order, since the table has none."""
         return {
             "runs": {run.evaluation_id: sorted(run.names) for run in self.runs.values()},

@@ -15,13 +15,13 @@ from shardline.config.settings.base import Settings
 from shardline.config.settings.config import (
     Config,
     DatasetSettings,
-    Identity,
+    IdentitySettings,
     PredictionSettings,
     StudySettings,
 )
 from shardline.config.settings.run import FixedColumns, RunSettings
 from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
-from shardline.config.settings.sources import OwnSource, Source
+from shardline.config.settings.sources import OwnSourceSettings, SourceSettings
 
 _KEYWORDS = {
     "ge": "minimum",
@@ -56,7 +56,7 @@ def _texts(table: type[Settings]) -> dict[str, str]:
     return found
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> dict[str, object]:
     """Return the JSON schema of `config.yaml`."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "config.yaml"}
     return {**head, **_of_schema(schema_of(Config))}
@@ -85,7 +85,7 @@ def _of_schema(key_schema: KeySchema) -> dict[str, Any]:
             "propertyNames": _of_schema(key_schema.name),
             "additionalProperties": _of_schema(key_schema.value),
         }
-    tables = [_of_table(table) for table in key_schema.tables if table is not Source]
+    tables = [_of_table(table) for table in key_schema.tables if table is not SourceSettings]
     if len(tables) > 1:
         return {**schema, "anyOf": tables}
     return {**schema, **tables[0]} if tables else schema
@@ -98,8 +98,8 @@ def _of_table(table: type[Settings]) -> dict[str, Any]:
         "properties": {key: _of_key(one, texts[key]) for key, one in keys_of(table).items()},
         "additionalProperties": not table.__struct_config__.forbid_unknown_fields,
     }
-    if issubclass(table, Source):
-        is_own = table is OwnSource
+    if issubclass(table, SourceSettings):
+        is_own = table is OwnSourceSettings
         schema["properties"]["type"] |= {"pattern": ":"} if is_own else {"const": table.named}
     if required := [key for key, one in keys_of(table).items() if one.is_required]:
         schema["required"] = required
@@ -229,33 +229,30 @@ _TOP = """
 
 def reference() -> str:
     """Return the page as Markdown."""
+    sections: tuple[tuple[str, type[Settings], str], ...] = (
+        (_SETTINGS, RunSettings, "train"),
+        (_DATASETS, DatasetSettings, "dataset"),
+        (f"{_MIXES}{_SCALING}", StudySettings, "report, and runs that it adds"),
+        (_PREDICTIONS, PredictionSettings, "predict"),
+        (_RUNTIME, Runtime, "nothing"),
+        (_AZUREML, AzureML, "nothing"),
+        (_CONDA, Conda, "nothing"),
+        (_IMAGE, Image, "nothing"),
+    )
+    top = (
+        row for row in _rows(Config, "nothing") if row[0] in ("`runs`", "`lock`", "`environments`")
+    )
     pages = [
         _HEAD.replace("{columns}", _table(_rows(FixedColumns, "train"))),
-        _SETTINGS,
-        _table(_rows(RunSettings, "train")),
-        _DATASETS,
-        _table(_rows(DatasetSettings, "dataset")),
-        _MIXES,
-        _SCALING,
-        _table(_rows(StudySettings, "report, and runs that it adds")),
-        _PREDICTIONS,
-        _table(_rows(PredictionSettings, "predict")),
-        _RUNTIME,
-        _table(_rows(Runtime, "nothing")),
-        _AZUREML,
-        _table(_rows(AzureML, "nothing")),
-        _CONDA,
-        _table(_rows(Conda, "nothing")),
-        _IMAGE,
-        _table(_rows(Image, "nothing")),
-        _IDENTITY,
-        _table(_rows(Identity, "nothing", "identity.")),
-        _TOP,
-        _table(
-            row
-            for row in _rows(Config, "nothing")
-            if row[0] in ("`runs`", "`lock`", "`environments`")
+        *(
+            page
+            for text, table, counts in sections
+            for page in (text, _table(_rows(table, counts)))
         ),
+        _IDENTITY,
+        _table(_rows(IdentitySettings, "nothing", "identity.")),
+        _TOP,
+        _table(top),
     ]
     return "\n".join(page.strip("\n") + "\n" for page in pages)
 
@@ -278,10 +275,10 @@ _COUNTS = {
 }
 
 
-Row = tuple[str, str, str, str, str]
+ReferenceRow = tuple[str, str, str, str, str]
 
 
-def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[Row]:
+def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[ReferenceRow]:
     texts = texts_of(table)
     for key, known in keys_of(table).items():
         dotted = f"{prefix}{key}"
@@ -291,9 +288,9 @@ def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[Row]
             yield from _rows_below(known.schema, counts, f"{dotted}.")
 
 
-def _rows_below(schema: KeySchema, counts: str, prefix: str) -> Iterator[Row]:
+def _rows_below(schema: KeySchema, counts: str, prefix: str) -> Iterator[ReferenceRow]:
     """Yield the keys of a table, or of each kind of it; a key that several have alike stands once."""
-    found: dict[Row, list[str]] = {}
+    found: dict[ReferenceRow, list[str]] = {}
     for number, table in enumerate(schema.tables):
         named = getattr(table, "named", "")
         for key, kind, default, meaning, counted in _rows(table, counts, prefix):
@@ -307,7 +304,7 @@ def _rows_below(schema: KeySchema, counts: str, prefix: str) -> Iterator[Row]:
         yield key, kind, default, meaning, counted
 
 
-def _row(key: str, known: Key, text: str, counts: str) -> Row:
+def _row(key: str, known: Key, text: str, counts: str) -> ReferenceRow:
     default = "" if known.default is UNSET else _value(known.default)
     default = "required" if known.is_required else default
     return f"`{key}`", _type(known.schema), default, text, _COUNTS.get(key, counts)
@@ -332,7 +329,7 @@ def _type(schema: KeySchema) -> str:
     return f"{name} {', '.join(limits)}".strip()
 
 
-def _table(rows: Iterable[Row]) -> str:
+def _table(rows: Iterable[ReferenceRow]) -> str:
     head = ("key", "type", "default", "meaning", "counts in")
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

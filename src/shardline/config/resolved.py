@@ -45,7 +45,7 @@ def _without(value: Any, schema: KeySchema) -> Any:
         return value
     table, free = schema.table_of(value), schema.value or ANYTHING
     known = keys_of(table) if table else {}
-    kept: dict[str, Any] = {}
+    kept: dict[str, object] = {}
     for key, item in value.items():
         below = known[key].schema if key in known else free
         if KEYWORD in below.limits and _is_legacy_value(item, below):

@@ -210,7 +210,7 @@ def _choices(text: str, key: str, where: str, schema: KeySchema) -> list[Any]:
 class _CellLoader(yaml.SafeLoader):
     """YAML in which an unquoted word means what it looks like: no octal, no dates, no `no`."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (so declared by PyYAML)
+    yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 (so declared by PyYAML)
 
 
 def _construct_scalar(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
@@ -239,7 +239,7 @@ def _scalar(text: str) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _suffix(varied: Mapping[str, Any]) -> str:
+def _suffix(varied: Mapping[str, object]) -> str:
     """Return `_lr=0.1` for a grid over `optim.lr`; the whole key where its end is not unique."""
     last = [key.rpartition(".")[2] for key in varied]
     labels = [

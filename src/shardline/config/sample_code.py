@@ -14,7 +14,7 @@ _TRANSFORMS = ("transform", "eval_transform")
 _PLAIN_PAD = {"type": "pad", "lengths": {}, "multiple": 1}
 
 
-def transforms_of(written: Any) -> list[dict[str, Any]]:
+def transforms_of(written: Any) -> list[dict[str, object]]:
     """Return the value of `data.transform` in its one form: a list of tables with `type` and arguments."""
     listed = written if isinstance(written, list | tuple) else [] if written is None else [written]
     return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
@@ -60,7 +60,7 @@ def _named(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "collate", "data.collate", collate
 
 
-def counted_data(data: Mapping[str, Any]) -> dict[str, Any]:
+def counted_data(data: Mapping[str, object]) -> dict[str, object]:
     """Return `data` settings as an identity document holds them, which has the code of what is no shipped transform.
 
     Args:
@@ -78,7 +78,7 @@ def counted_data(data: Mapping[str, Any]) -> dict[str, Any]:
     return counted
 
 
-def _without_path(transform: Mapping[str, Any]) -> dict[str, Any]:
+def _without_path(transform: Mapping[str, object]) -> dict[str, object]:
     names = {path: name for name, path in SHIPPED_TRANSFORMS.items()}
     kind = str(transform.get("type"))
     shipped = kind if kind in SHIPPED_TRANSFORMS else names.get(kind)

@@ -134,7 +134,7 @@ def _arguments(model: str, settings: RunSettings, layout: ResultsLayout) -> Iter
     yield from _existing(looked_at, layout)
 
 
-def _existing(values: Mapping[str, Any], layout: ResultsLayout) -> Iterator[Argument]:
+def _existing(values: Mapping[str, object], layout: ResultsLayout) -> Iterator[Argument]:
     for key, text in _texts(values, "model_args"):
         if not text or "\0" in text:
             continue

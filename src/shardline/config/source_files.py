@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from shardline.config.found_files import FileSearch
+from shardline.config.settings.config import FilesOfSplits
 from shardline.core.errors import ConfigError
 from shardline.core.found_files import unreadable
 from shardline.core.urls import download_path, is_url, without_secrets
@@ -177,11 +178,7 @@ def check_names(names: Sequence[str], where: str) -> None:
 
 
 def splits_of_files(
-    patterns: Mapping[str, Any],
-    files: Sequence[Path],
-    names: Sequence[str],
-    workdir: Path,
-    where: str,
+    patterns: FilesOfSplits, files: Sequence[Path], names: Sequence[str], workdir: Path, where: str
 ) -> dict[str, Any]:
     """Return the split of each file, and the share of the train files' rows that validates.
 
@@ -191,11 +188,13 @@ def splits_of_files(
     Raises:
         ConfigError: a file is in no split or in two, or a pattern matches none.
     """
-    listed = {split: given for split, given in patterns.items() if isinstance(given, list)}
+    share = patterns.validation
+    given = {"train": patterns.train, "validation": share, "test": patterns.test}
+    listed = {split: one for split, one in given.items() if isinstance(one, list)}
     found = []
     for path, name in zip(files, names, strict=True):
         paths = (name, os.path.relpath(path, workdir), str(path))
-        splits = [s for s, given in listed.items() if any(_fits(paths, p) for p in given)]
+        splits = [s for s, listing in listed.items() if any(_fits(paths, p) for p in listing)]
         if len(splits) != 1:
             problem = f"is in both {' and '.join(splits)}" if splits else "is in no split"
             raise ConfigError(
@@ -207,7 +206,6 @@ def splits_of_files(
             raise ConfigError(
                 f"{where}.splits.files.{split}: {listed[split]} matches none of source.files; check the pattern"
             )
-    share = patterns["validation"]
     return {"files": found, **({} if isinstance(share, list) else {"validation": share})}
 
 

@@ -5,15 +5,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from msgspec import UNSET
+
 from shardline.config import source_files
+from shardline.config.resolved import as_plain, as_type
+from shardline.config.settings.config import DatasetSettings, Shares, SplitColumn, SplitFiles
+from shardline.config.settings.sources import (
+    AnySource,
+    ColumnsSettings,
+    CsvSettings,
+    DeltaSettings,
+    HfSettings,
+    ImageFolderSettings,
+    JsonLinesSettings,
+    SamplesSettings,
+    TokenizedSettings,
+)
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.core.urls import is_url, open_table, table_content, without_secrets
 from shardline.identity import FileDigests
 
+WithClasses = ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
 BYTES = "bytes"  # the tokenizer that is no file
-WITH_COLUMNS = ("csv", "delta", "parquet")
-OF_LIBRARIES = ("hf", "litdata", "mds", "webdataset")
 WITH_SPLITS = ("csv", "delta", "hf", "jsonl", "parquet")  # that a column may hold
 WITH_FILES = (
     "csv", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "text", "webdataset",
@@ -21,117 +35,122 @@ WITH_FILES = (
 WITH_TOKENS = ("jsonl", "text")
 
 
-def check_source(source: Mapping[str, Any], where: str) -> None:
+def check_source(source: AnySource, where: str) -> None:
     """Refuse options that do not fit together.
 
     Raises:
         ConfigError: names the option.
     """
-    classes = [str(name) for name in source.get("classes", ())]
+    classes = [str(name) for name in getattr(source, "classes", ())]
     for name in classes:
         if classes.count(name) > 1:
             raise ConfigError(f"{where}.source.classes lists {name} twice; drop one")
-    if source["type"] in WITH_FILES and not source["files"]:
+    if source.type in WITH_FILES and not getattr(source, "files", ()):
         raise ConfigError(f"{where}.source.files is empty; list at least one file")
-    if source["type"] in WITH_COLUMNS:
-        _check_task(source, where)
-        _check_columns(source, where)
-    if source["type"] == "jsonl":
-        _check_keys(source, where)
-    if source["type"] in OF_LIBRARIES:
-        _check_classes(source, where)
-        # left out, columns are found in the files
-        _check_rename(source, source.get("columns", source.get("rename", {})), where)
-    if source["type"] == "image_folder":
-        _check_size(source, where)
-    if source["type"] in WITH_TOKENS and source["tokenizer"] == BYTES:
+    match source:
+        case ColumnsSettings():
+            _check_task(source, where)
+            _check_columns(source, where)
+        case JsonLinesSettings():
+            _check_keys(source, where)
+        case SamplesSettings() | HfSettings():
+            _check_classes(source, where)
+            # left out, columns are found in the files
+            _check_rename(source, source.columns or source.rename or {}, where)
+        case ImageFolderSettings():
+            _check_size(source, where)
+    if isinstance(source, TokenizedSettings) and source.tokenizer == BYTES:
         _check_bytes(source, where)
-    if source["type"] == "csv" and (
-        len(source["delimiter"]) != 1 or not source["delimiter"].isascii()
-    ):
+    if isinstance(source, CsvSettings):
+        _check_delimiter(source, where)
+
+
+def _check_delimiter(source: CsvSettings, where: str) -> None:
+    if len(source.delimiter) != 1 or not source.delimiter.isascii():
         raise ConfigError(
-            f'{where}.source.delimiter="{source["delimiter"]}" is not one ASCII character; give one'
+            f'{where}.source.delimiter="{source.delimiter}" is not one ASCII character; give one'
         )
-    if source["type"] == "csv" and source["delimiter"] == source["decimal"]:
+    if source.delimiter == source.decimal:
         raise ConfigError(
-            f'{where}.source.decimal="{source["decimal"]}" is the delimiter as well; set source.delimiter, such as ";"'
+            f'{where}.source.decimal="{source.decimal}" is the delimiter as well; set source.delimiter, such as ";"'
         )
 
 
-def _check_size(source: Mapping[str, Any], where: str) -> None:
-    at_build, size = source["decode"] == "at_build", source.get("size")
-    if at_build and size is None:
+def _check_size(source: ImageFolderSettings, where: str) -> None:
+    at_build, size = source.decode == "at_build", source.size
+    if at_build and size is UNSET:
         raise ConfigError(
             f"{where}.source.size is missing; add it, or keep the files' bytes with decode: at_read"
         )
-    if not at_build and size is not None:
+    if not at_build and size is not UNSET:
         raise ConfigError(
             f"{where}.source.size={size}, but decode=at_read keeps images as they are; drop it, and bring them to a "
             "size with data.transform"
         )
-    if size is not None and len(size) != 2:
+    if size is not UNSET and len(size) != 2:
         raise ConfigError(f"{where}.source.size={size} is not [height, width]; give two numbers")
 
 
-def _check_bytes(source: Mapping[str, Any], where: str) -> None:
-    if source["special_tokens"]:
+def _check_bytes(source: TokenizedSettings, where: str) -> None:
+    if source.special_tokens:
         raise ConfigError(
             f"{where}.source.special_tokens=true, but tokenizer=bytes has none; drop it, or name a tokenizer.json"
         )
-    end = source.get("end", 0)
-    if isinstance(end, int) and end > 255:
+    if isinstance(source.end, int) and source.end > 255:
         raise ConfigError(
-            f"{where}.source.end={end} is not a byte, expected 0 to 255 for tokenizer=bytes; give one, or a text"
+            f"{where}.source.end={source.end} is not a byte, expected 0 to 255 for tokenizer=bytes; give one, or a text"
         )
 
 
-def _check_task(source: Mapping[str, Any], where: str) -> None:
-    given = [key for key in ("classes", "num_classes") if source.get(key)]
-    if "label" not in source:
-        if "columns" not in source:
+def _given(source: WithClasses) -> list[str]:
+    return [key for key in ("classes", "num_classes") if getattr(source, key)]
+
+
+def _check_task(source: ColumnsSettings, where: str) -> None:
+    given = _given(source)
+    if source.label is UNSET:
+        if source.columns is UNSET:
             raise ConfigError(f"{where}.source.label is missing; add it")
         if given:
             _refuse_classes(given, False, where)
         return
-    if source["task"] == "classification" and len(given) != 1:
+    if source.task == "classification" and len(given) != 1:
         _refuse_classes(given, True, where)
-    if source["task"] == "regression" and given:
+    _check_regression(source, given, where)
+
+
+def _check_regression(source: ColumnsSettings | HfSettings, given: list[str], where: str) -> None:
+    if source.task == "regression" and given:
         raise ConfigError(
             f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
         )
 
 
-def _check_classes(source: Mapping[str, Any], where: str) -> None:
-    given = [key for key in ("classes", "num_classes") if source.get(key)]
+def _check_classes(source: SamplesSettings | HfSettings, where: str) -> None:
+    given = _given(source)
     if len(given) > 1:
         raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
-    if given and source["type"] == "hf":
-        if "label" not in source:
-            raise ConfigError(
-                f"{where}.source.{given[0]} is given without a label; name the label's column, or drop it"
-            )
-        if source["task"] == "regression":
-            raise ConfigError(
-                f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
-            )
+    if given and isinstance(source, HfSettings):
+        if source.label is UNSET:
+            _refuse_classes(given, False, where)
+        _check_regression(source, given, where)
 
 
-def _check_columns(source: Mapping[str, Any], where: str) -> None:
-    if "columns" in source:
-        _check_named(source, where)
-    elif "rename" in source:
+def _check_columns(source: ColumnsSettings, where: str) -> None:
+    if source.columns is not UNSET:
+        _check_named(source, source.columns, where)
+    elif source.rename is not UNSET:
         raise ConfigError(f"{where}.source.rename is given without columns; add them, or drop it")
-    features = source["features"]
-    for name in features:
-        if features.count(name) > 1:
+    for name in source.features:
+        if source.features.count(name) > 1:
             raise ConfigError(f"{where}.source.features lists {name} twice; drop one")
         for key in ("label", "id_column"):
-            if name == source.get(key):
+            if name == getattr(source, key):
                 raise ConfigError(f"{where}.source.features holds {name}, which is {key}; drop it")
 
 
-def _check_keys(source: Mapping[str, Any], where: str) -> None:
-    columns, tokenize = source.get("columns", {}), source["tokenize"]
+def _check_keys(source: JsonLinesSettings, where: str) -> None:
+    columns, tokenize, has_label = source.columns or {}, source.tokenize, source.label is not UNSET
     if not columns and not tokenize:
         raise ConfigError(
             f"{where}.source: neither columns nor tokenize is given; name what rows have, such as tokenize: "
@@ -142,19 +161,19 @@ def _check_keys(source: Mapping[str, Any], where: str) -> None:
             raise ConfigError(
                 f"{where}.source.tokenize.{name} is among source.columns as well; rename one of them"
             )
-    if "labels" in tokenize and "label" in source:
+    if "labels" in tokenize and has_label:
         raise ConfigError(
-            f"{where}.source.tokenize.labels is what label={source['label']} becomes; drop one of them"
+            f"{where}.source.tokenize.labels is what label={source.label} becomes; drop one of them"
         )
-    if not tokenize and (source["tokenizer"] != BYTES or "end" in source):
-        key = "end" if "end" in source else "tokenizer"
+    if not tokenize and (source.tokenizer != BYTES or source.end is not UNSET):
+        key = "tokenizer" if source.end is UNSET else "end"
         raise ConfigError(
             f"{where}.source.{key} is given without tokenize; add tokenize: {{tokens: KEY}}, or drop it"
         )
     _check_rename(source, columns, where)
-    given = [key for key in ("classes", "num_classes") if source.get(key)]
-    if len(given) != ("label" in source):
-        _refuse_classes(given, "label" in source, where)
+    given = _given(source)
+    if len(given) != has_label:
+        _refuse_classes(given, has_label, where)
 
 
 def _refuse_classes(given: list[str], has_label: bool, where: str) -> NoReturn:
@@ -168,14 +187,13 @@ def _refuse_classes(given: list[str], has_label: bool, where: str) -> NoReturn:
     )
 
 
-def _check_named(source: Mapping[str, Any], where: str) -> None:
-    columns = source["columns"]
-    if source["features"]:
+def _check_named(source: ColumnsSettings, columns: Mapping[str, str], where: str) -> None:
+    if source.features:
         raise ConfigError(
             f"{where}.source.features and columns are both given; list the features among the columns"
         )
     _check_rename(source, columns, where)
-    for name, written in columns.items() if source["type"] == "csv" else ():
+    for name, written in columns.items() if isinstance(source, CsvSettings) else ():
         if "[" in written or written.startswith("bytes"):
             raise ConfigError(
                 f'{where}.source.columns.{name}="{written}" is not a number or text, which is all that CSV files '
@@ -183,8 +201,8 @@ def _check_named(source: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _check_rename(source: Mapping[str, Any], columns: Mapping[str, Any], where: str) -> None:
-    rename = source.get("rename", {})
+def _check_rename(source: WithClasses, columns: Mapping[str, str], where: str) -> None:
+    rename, label = source.rename or {}, getattr(source, "label", UNSET)
     for name in rename:
         if name not in columns:
             raise ConfigError(
@@ -194,36 +212,39 @@ def _check_rename(source: Mapping[str, Any], columns: Mapping[str, Any], where: 
     for name in in_files:
         if in_files.count(name) > 1:
             raise ConfigError(f"{where}.source.rename: {name} is two columns; drop one")
-    if "labels" in columns and source.get("label"):
+    if "labels" in columns and label:
         raise ConfigError(
-            f"{where}.source.columns.labels is what label={source['label']} becomes; drop one of them"
+            f"{where}.source.columns.labels is what label={label} becomes; drop one of them"
         )
 
 
-def check_splits(source: Mapping[str, Any], splits: Mapping[str, Any], where: str) -> None:
+def check_splits(settings: DatasetSettings, where: str) -> None:
     """Refuse shares that do not sum to 1, and splits that a source cannot tell.
 
     Raises:
         ConfigError: names the key.
     """
-    for key, types in (("column", WITH_SPLITS), ("files", WITH_FILES)):
-        if key in splits and source["type"] not in types:
-            raise ConfigError(
-                f"{where}.splits.{key} is for sources of type {', '.join(types)}, not {source['type']}; "
-                "give shares (train, validation, test)"
-            )
-    if "column" in splits and splits["column"] in (
-        *source.get("features", ()),
-        source.get("label"),
+    source, splits = settings.source, settings.splits
+    key, types = (
+        ("column", WITH_SPLITS) if isinstance(splits, SplitColumn) else ("files", WITH_FILES)
+    )
+    if isinstance(splits, Shares):
+        shares = as_plain(splits)
+        total = sum(shares.values())
+        if abs(total - 1) > 1e-9:
+            raise ConfigError(f"{where}.splits sum to {total:g}, not 1; change one of {shares}")
+    elif source.type not in types:
+        raise ConfigError(
+            f"{where}.splits.{key} is for sources of type {', '.join(types)}, not {source.type}; "
+            "give shares (train, validation, test)"
+        )
+    elif isinstance(splits, SplitColumn) and splits.column in (
+        *getattr(source, "features", ()),
+        getattr(source, "label", None),
     ):
         raise ConfigError(
-            f"{where}.splits.column={splits['column']} is a feature or the label too; drop it there"
+            f"{where}.splits.column={splits.column} is a feature or the label too; drop it there"
         )
-    if "column" in splits or "files" in splits:
-        return
-    total = sum(splits.values())
-    if abs(total - 1) > 1e-9:
-        raise ConfigError(f"{where}.splits sum to {total:g}, not 1; change one of {dict(splits)}")
 
 
 SHIPPED_SOURCES = {
@@ -257,8 +278,8 @@ class Located:
         content: digests by name, as the identity holds them.
     """
 
-    source: dict[str, Any]
-    counted: dict[str, Any]
+    source: dict[str, object]
+    counted: dict[str, object]
     files: tuple[Path, ...]
     content: dict[str, str]
 
@@ -281,17 +302,17 @@ def locate(
             split or in two; names the key.
         DataError: a file or table cannot be read.
     """
-    source, splits = source_files.with_paths(settings["source"]), settings["splits"]
-    check_source(source, where)
-    check_splits(source, splits, where)
+    source, typed = source_files.with_paths(settings["source"]), as_type(settings, DatasetSettings)
+    check_source(typed.source, where)
+    check_splits(typed, where)
     files, known, not_read = source_files.find_files(source, workdir, downloads, where)
     content = digests.digest_all(files, workdir=workdir, known=known)
-    if source["type"] == "delta":
-        content = _delta_content(source, workdir, where)
-    found = _found_options(source, splits, files, content, workdir, where)
+    if isinstance(typed.source, DeltaSettings):
+        content = _delta_content(typed.source, workdir, where)
+    found = _found_options(typed, files, content, workdir, where)
     found |= {"not_read": not_read} if not_read else {}
-    if source["type"] in WITH_TOKENS and source["tokenizer"] != BYTES:
-        tokenizer = _find_tokenizer(source["tokenizer"], workdir, where)
+    if isinstance(typed.source, TokenizedSettings) and typed.source.tokenizer != BYTES:
+        tokenizer = _find_tokenizer(typed.source.tokenizer, workdir, where)
         found["tokenizer"] = str(tokenizer)
         content = {**content, f"{len(files):05d}/tokenizer": digests.digest(tokenizer)}
     return Located(
@@ -302,7 +323,7 @@ def locate(
     )
 
 
-def _counted(source: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(source: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that the identity holds; a tokenizer's file counts by its content instead."""
     is_file = source.get("tokenizer", BYTES) != BYTES
     left_out = _NOT_IN_IDENTITY | ({"tokenizer"} if is_file else set())
@@ -319,7 +340,7 @@ def _find_tokenizer(name: str, workdir: Path, where: str) -> Path:
     return path
 
 
-def _delta_content(source: Mapping[str, Any], workdir: Path, where: str) -> dict[str, str]:
+def _delta_content(source: DeltaSettings, workdir: Path, where: str) -> dict[str, str]:
     """Return what the identity holds of a Delta table: its id and the version.
 
     A local table is asked for its id; of a remote one it must be given, since
@@ -329,10 +350,10 @@ def _delta_content(source: Mapping[str, Any], workdir: Path, where: str) -> dict
         ConfigError: a remote table's id is not given.
         DataError: a local table, or its version, does not exist, or has another id.
     """
-    table, version, given = source["table"], source["version"], source.get("table_id")
+    table, version, given = source.table, source.version, source.table_id
     if not is_url(table):
         found = str(open_table(str(workdir / table), version).metadata().id)
-        if given not in (None, found):
+        if given not in (UNSET, found):
             raise ConfigError(
                 f"{where}.source.table_id={given}, but {table} has {found}; it was created again, so correct the id"
             )
@@ -346,8 +367,7 @@ def _delta_content(source: Mapping[str, Any], workdir: Path, where: str) -> dict
 
 
 def _found_options(
-    source: Mapping[str, Any], splits: Mapping[str, Any], files: Sequence[Path],
-    content: Mapping[str, str], workdir: Path, where: str,
+    settings: DatasetSettings, files: Sequence[Path], content: Mapping[str, str], workdir: Path, where: str
 ) -> dict[str, Any]:  # fmt: skip
     """Return what a shipped source gets beside its options: names and splits of its files.
 
@@ -358,15 +378,16 @@ def _found_options(
         ConfigError: two files have one name, or a file is not in one split.
     """
     found: dict[str, Any] = {}
-    if source["type"] in WITH_FILES:
+    source, splits = settings.source, settings.splits
+    if source.type in WITH_FILES:
         found["names"] = [key.partition("/")[2] for key in content]
         source_files.check_names(found["names"], where)
-    if "files" in splits:
+    if isinstance(splits, SplitFiles):
         found["splits"] = source_files.splits_of_files(
-            splits["files"], files, found["names"], workdir, where
+            splits.files, files, found["names"], workdir, where
         )
-    elif "column" in splits:
-        found["splits"] = dict(splits)
-    if source["type"] == "delta" and not is_url(source["table"]):
-        found["table"] = str(workdir / source["table"])
+    elif isinstance(splits, SplitColumn):
+        found["splits"] = {"column": splits.column}
+    if isinstance(source, DeltaSettings) and not is_url(source.table):
+        found["table"] = str(workdir / source.table)
     return found

@@ -187,7 +187,7 @@ def coerce(value: Any, schema: KeySchema) -> Any:
 def _read_number(text: str, pattern: re.Pattern[str]) -> Any:
     if not pattern.fullmatch(text) or math.isinf(float(text)):
         return text
-    return float(text) if set(text) & set(".eE") else int(text)
+    return _plain(text)
 
 
 def validate(
@@ -270,7 +270,7 @@ def problems_of(
             yield _problem(key, value, expected, bare=True, hint=hint)
 
 
-def _problems_of_table(value: Mapping[str, Any], schema: KeySchema, key: str) -> Iterator[str]:
+def _problems_of_table(value: Mapping[str, object], schema: KeySchema, key: str) -> Iterator[str]:
     below = f"{key}." if key else ""
     if not value and schema.limits.get("min_length"):
         yield f"{key} is empty; add an entry"

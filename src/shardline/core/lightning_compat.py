@@ -6,7 +6,7 @@ written against and fails where another version has changed it. What Shardline o
 """
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import Metric
 
+State = dict[str, Any]  # what Lightning saves and restores, of a training or of a part of it
 LoggedMetric = _ResultMetric  # what `self.log` keeps of one name within an epoch
 
 _BROADCAST_BYTES = 250 << 20  # at a time, as DDP
@@ -74,7 +75,7 @@ def is_accumulating(trainer: pl.Trainer) -> bool:
     return trainer.fit_loop._should_accumulate()
 
 
-def dump_state(trainer: pl.Trainer) -> dict[str, Any]:
+def dump_state(trainer: pl.Trainer) -> State:
     """Return the training's state as Lightning saves it, not written."""
     return dict(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
 
@@ -121,27 +122,27 @@ def drop_step_values(trainer: pl.Trainer) -> None:
         metric._forward_cache = None
 
 
-def logging_place(trainer: pl.Trainer) -> dict[str, Any]:
+def logging_place(trainer: pl.Trainer) -> State:
     """Return the hook that `self.log` was called in last, and whether the epoch's first batch is going on."""
     connector = trainer._logger_connector
     return {"first_loop_iter": connector._first_loop_iter, "current_fx": connector._current_fx}
 
 
-def set_logging_place(trainer: pl.Trainer, place: Mapping[str, Any]) -> None:
+def set_logging_place(trainer: pl.Trainer, place: State) -> None:
     """Restore what `logging_place` has returned."""
     connector = trainer._logger_connector
     connector._first_loop_iter = place["first_loop_iter"]
     connector._current_fx = place["current_fx"]
 
 
-def shown_metrics(trainer: pl.Trainer, name: str) -> dict[str, Any]:
+def shown_metrics(trainer: pl.Trainer, name: str) -> State:
     """Return the dict behind `callback_metrics`, `logged_metrics` or `progress_bar_metrics`."""
-    shown: dict[str, Any] = getattr(trainer._logger_connector, f"_{name}")
+    shown: State = getattr(trainer._logger_connector, f"_{name}")
     return shown
 
 
 def make_logged_metric(
-    trainer: pl.Trainer, meta: Mapping[str, Any], reduction: Any, *, is_tensor: bool, syncs: bool,
+    trainer: pl.Trainer, meta: State, reduction: Any, *, is_tensor: bool, syncs: bool,
     rank_zero_only: bool,
 ) -> LoggedMetric:  # fmt: skip
     """Make what `self.log` would make of one name.
@@ -214,12 +215,12 @@ def num_hooks(module: torch.nn.Module) -> int:
 # ---- random generators
 
 
-def random_states() -> dict[str, Any]:
+def random_states() -> State:
     """Return the states of Python's, NumPy's and torch's generators."""
     return _collect_rng_states()
 
 
-def set_random_states(states: dict[str, Any]) -> None:
+def set_random_states(states: State) -> None:
     """Restore what `random_states` has returned."""
     _set_rng_states(states)
 

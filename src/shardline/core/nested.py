@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-def flatten(settings: Mapping[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+def flatten(settings: Mapping[str, object], *, by_name: bool = False) -> dict[str, object]:
     """Return nested settings as one dictionary with dotted keys; an empty table is a value.
 
     Args:
@@ -13,7 +13,9 @@ def flatten(settings: Mapping[str, Any], *, by_name: bool = False) -> dict[str, 
     return dict(_flatten(settings, "", by_name))
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str, by_name: bool) -> Iterator[tuple[str, Any]]:
+def _flatten(
+    settings: Mapping[str, object], prefix: str, by_name: bool
+) -> Iterator[tuple[str, Any]]:
     for key in sorted(settings) if by_name else settings:
         value = settings[key]
         if isinstance(value, Mapping) and value:

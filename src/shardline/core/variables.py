@@ -20,7 +20,7 @@ OF_PYTHON = {"PYTHONHASHSEED": "0", "PYTHONOPTIMIZE": "", "PYTHONUTF8": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class VariableGroup:
     """Variables of which the same holds.
 
     Attributes:
@@ -36,8 +36,8 @@ class Row:
     is_place: bool = False
 
 
-def _row(kind: str, names: str, reason: str, *, is_place: bool = False) -> Row:
-    return Row(names=tuple(names.split()), kind=kind, reason=reason, is_place=is_place)  # type: ignore[arg-type]
+def _row(kind: str, names: str, reason: str, *, is_place: bool = False) -> VariableGroup:
+    return VariableGroup(names=tuple(names.split()), kind=kind, reason=reason, is_place=is_place)  # type: ignore[arg-type]
 
 
 # Settings of what carries messages between ranks.
@@ -155,7 +155,7 @@ TABLE = (
 
 
 @cache
-def row_of(name: str) -> Row | None:
+def row_of(name: str) -> VariableGroup | None:
     """Return the row that a variable belongs to, None where it has none."""
     fits = (
         (len(one), row)

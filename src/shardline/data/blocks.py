@@ -11,8 +11,8 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.sample_index import Sample
 from shardline.data.shard_map import ShardMap
+from shardline.data.transforms.steps import Sample
 from shardline.data.windowmap import WindowMap
 from shardline_io.names import OFFSETS
 from shardline_io.order.pieces import Piece, num_rows
@@ -44,7 +44,7 @@ class PackedUnits(ABC):
     def __post_init__(self) -> None:
         if not 0 < self.length < 2**31:
             raise DataError(
-                f"dataset {self.shards.manifest['dataset']}: {self.column} is to be packed to a length of "
+                f"dataset {self.shards.manifest.dataset}: {self.column} is to be packed to a length of "
                 f"{self.length}, expected 1 to 2,147,483,647; give another length"
             )
 
@@ -96,7 +96,7 @@ class BlockUnits(PackedUnits):
         if self._spans and not any(counts):
             most = max(last - first for first, last in self._spans.values())
             raise DataError(
-                f"dataset {self.shards.manifest['dataset']}: no shard has a block of {self.length:,} values of "
+                f"dataset {self.shards.manifest.dataset}: no shard has a block of {self.length:,} values of "
                 f"{self.column} in this split, expected one at least (the most that a shard has are {most:,}); use "
                 "shorter blocks, or cut the dataset into fewer shards"
             )

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET, convert
+from msgspec import UNSET
 
 from shardline.core.error_texts import check_arguments
 from shardline.core.errors import DataError
@@ -22,9 +22,8 @@ from shardline.data.shard_format import write_shard
 from shardline.data.sources import SPLITS, Source
 from shardline.data.sources.base import combine_digests
 from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
-from shardline.records import datasets as records_of
-from shardline.records.base import encode
-from shardline.records.datasets import Manifest, Part, Shard, Skipped
+from shardline.records.datasets import DatasetStatistics, Manifest, Part, Shard, Skipped
+from shardline.records.identities import IdentityDocument
 
 Built = tuple[Shard, Statistics]
 SKIPPED_SHOWN = 20
@@ -176,9 +175,9 @@ def seal(
     *,
     dataset: str,
     source: Source,
-    document: Mapping[str, Any],
+    document: IdentityDocument,
     is_trained_on: bool = True,
-) -> dict[str, Any]:
+) -> Manifest:
     """Merge the parts that the jobs wrote into a manifest.
 
     Args:
@@ -208,25 +207,21 @@ def seal(
     merged = merge_all(sorted(statistics, key=lambda item: item.first))
     if is_trained_on:
         _check_classes(merged.class_counts, source.schema.classes, dataset)
-    counted = {
-        **by_column({name: of.summary() for name, of in merged.moments.items()}),
-        "class_counts": merged.class_counts,
-    }
-    sealed = Manifest(
+    summaries = {name: of.summary().to_record() for name, of in merged.moments.items()}
+    return Manifest(
         dataset=dataset,
-        schema=convert(source.schema.to_json(), records_of.Schema),
+        schema=source.schema.record(),
         splits=splits,
         bytes=sum(record.bytes for record in records),
-        statistics=convert(counted, records_of.Statistics),
+        statistics=DatasetStatistics(class_counts=merged.class_counts, **by_column(summaries)),
         reference=source.reference,
         skipped=_skipped(parts),
         shards=records,
-        identity=dict(document),
+        identity=document,
     )
-    return encode(sealed)
 
 
-def _check_source(source: Source, document: Mapping[str, Any], dataset: str) -> None:
+def _check_source(source: Source, document: IdentityDocument, dataset: str) -> None:
     found, expected = source.content_digest, combine_digests(document.get("source", {}).values())
     if found != expected:
         raise DataError(

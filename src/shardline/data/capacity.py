@@ -59,7 +59,7 @@ class Capacity:
             return
         fitting = self._most_rows(rows, most, room) * (row_bytes + LABEL_BYTES)
         smaller = f"lower data.window_bytes to {fitting}, " if fitting else ""
-        what = f"dataset {self._shards.manifest['dataset']}: windows of {rows * (row_bytes + LABEL_BYTES):,} bytes"
+        what = f"dataset {self._shards.manifest.dataset}: windows of {rows * (row_bytes + LABEL_BYTES):,} bytes"
         if entries > most:
             raise DataError(
                 f"{what} keep up to {entries:,} files mapped, expected at most {max(0, most):,} under "

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from shardline.core.errors import ConfigError, DataError
-from shardline.data.sample_index import LoadedRows, Sample, StoredRows
+from shardline.data.sample_index import LoadedRows, StoredRows
 from shardline.data.shard_map import ShardMap
+from shardline.data.transforms.steps import Sample
 from shardline.data.windowmap import WindowMap
+from shardline.records.datasets import Manifest
 from shardline_io.order.pieces import Piece
 
 
@@ -105,7 +106,7 @@ def rows_of_classes(
 
 
 def weights_of_classes(
-    wanted: str | Mapping[str, float] | None, manifest: Mapping[str, Any]
+    wanted: str | Mapping[str, float] | None, manifest: Manifest
 ) -> dict[str, float]:
     """Return the weight of each class that has one, by its name.
 
@@ -116,11 +117,11 @@ def weights_of_classes(
     Raises:
         ConfigError: a name is no class of the dataset.
     """
-    names = [str(name) for name in manifest["schema"]["classes"]]
+    names = [str(name) for name in manifest.schema.classes]
     weights = dict.fromkeys(names, 1.0) if isinstance(wanted, str) else dict(wanted or {})
     if unknown := weights.keys() - set(names):
         raise ConfigError(
             f"data.class_weights={wanted} names {min(unknown)}, expected classes of dataset "
-            f"{manifest['dataset']}: {', '.join(names) or 'it has none'}; name these, or use `balanced`"
+            f"{manifest.dataset}: {', '.join(names) or 'it has none'}; name these, or use `balanced`"
         )
     return weights

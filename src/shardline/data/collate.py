@@ -9,11 +9,12 @@ import torch
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.sample_index import Sample
+from shardline.data.transforms.steps import Sample
 from shardline_io.names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 
 # (features, labels) and weights if any, of a table; of other columns a tensor, or a list, by name
-Batch = tuple[torch.Tensor, ...] | dict[str, Any]
+NamedBatch = dict[str, Any]
+Batch = tuple[torch.Tensor, ...] | NamedBatch
 _TABLE = {"features", "labels"}
 
 
@@ -78,7 +79,7 @@ class Collate:
                     f"only some samples of a batch have the column {min(differing)}; let the transform give the same "
                     "columns for each sample"
                 )
-        batch: dict[str, Any] = {}
+        batch: NamedBatch = {}
         for name in samples[0]:
             batch |= self._column(name, [sample[name] for sample in samples], around)
         if weights is not None:
@@ -87,14 +88,14 @@ class Collate:
 
     def whole(self, columns: Mapping[str, np.ndarray], weights: np.ndarray | None = None) -> Batch:
         """Return the batch of columns [B, *shape] that need no look at single samples."""
-        batch: dict[str, Any] = {n: torch.from_numpy(values) for n, values in columns.items()}
+        batch: NamedBatch = {n: torch.from_numpy(values) for n, values in columns.items()}
         if weights is not None:
             batch[WEIGHTS] = torch.from_numpy(weights)
         return finished(batch)
 
-    def _column(self, name: str, values: list[Any], around: Around) -> dict[str, Any]:
+    def _column(self, name: str, values: list[Any], around: Around) -> NamedBatch:
         column = self._columns.get(name)
-        found: dict[str, Any] = {}
+        found: NamedBatch = {}
         if column and column.optional:
             present = [value is not None for value in values]
             found[name + PRESENT] = torch.tensor(present)
@@ -118,7 +119,7 @@ class Collate:
                 f"transform bring them to one, or give data.collate a length for {name}"
             ) from None
 
-    def _varying(self, name: str, arrays: list[np.ndarray], around: Around) -> dict[str, Any]:
+    def _varying(self, name: str, arrays: list[np.ndarray], around: Around) -> NamedBatch:
         lengths = [len(array) for array in arrays]
         if self._mode == "nested":
             tensors = [torch.from_numpy(array.copy()) for array in arrays]
@@ -157,7 +158,7 @@ def pad(values: Sequence[np.ndarray], length: int) -> torch.Tensor:
     return torch.from_numpy(padded)
 
 
-def finished(batch: dict[str, Any], mean_counts: Mapping[str, float] | None = None) -> Batch:
+def finished(batch: NamedBatch, mean_counts: Mapping[str, float] | None = None) -> Batch:
     """Return a batch as the model is given it.
 
     That of features and labels alone is a table's, (features, labels[, weights]). Any other has

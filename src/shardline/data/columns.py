@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import UNSET
 
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
-from shardline.records.datasets import DTYPES
+from shardline.records.datasets import DTYPES, DatasetSchema
 from shardline_io.names import IDS, LENGTHS, MEAN_COUNT, OFFSETS, PADDING, PRESENT, WEIGHTS
 
 _RESERVED = (OFFSETS, PRESENT, LENGTHS, MEAN_COUNT)  # suffixes
@@ -132,7 +133,7 @@ def varying_arrays(columns: Mapping[str, Column]) -> tuple[str, ...]:
     return tuple(name for name, of in columns.items() if of.varies and of.kind == "array")
 
 
-def features_of(schema: Mapping[str, Any]) -> Column | None:
+def features_of(schema: DatasetSchema) -> Column | None:
     """Return the features where a row is these and a label, as in a table; None where it is something else.
 
     Args:
@@ -147,13 +148,13 @@ def features_of(schema: Mapping[str, Any]) -> Column | None:
     return features if is_whole and not labels.shape else None
 
 
-def columns_of(schema: Mapping[str, Any]) -> dict[str, Column]:
+def columns_of(schema: DatasetSchema) -> dict[str, Column]:
     """Return the columns that a manifest's `schema` names, without the ids, in the order of the file.
 
     A schema without `columns` is that of a table: `features` of one shape, and `labels`.
     """
-    if "columns" in schema:
-        return parse_columns(schema["columns"])
-    label = "int64" if schema["task"] == "classification" else "float32"
-    features = Column(dtype=schema["feature_dtype"], shape=tuple(schema["feature_shape"]))
+    if schema.columns is not UNSET:  # of no column is wrong
+        return parse_columns(schema.columns)
+    label = "int64" if schema.task == "classification" else "float32"
+    features = Column(dtype=str(schema.feature_dtype), shape=tuple(schema.feature_shape or ()))
     return {"features": features, "labels": Column(dtype=label)}

@@ -19,7 +19,9 @@ from shardline.data.columns import features_of
 from shardline.data.integrity import Policy
 from shardline.data.packing import sentence_of
 from shardline.data.run_batches import RunBatches
+from shardline.data.statistics import ByColumn, FeatureSummary
 from shardline.data.window_stream import WindowStream
+from shardline.records.datasets import Manifest
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.sampling import TrainOrder
@@ -29,10 +31,10 @@ class Described(Protocol):
     """What a `Dataset` and a `RunBatches` know of their rows."""
 
     @property
-    def manifest(self) -> dict[str, Any]: ...  # noqa: D102
+    def manifest(self) -> Manifest: ...  # noqa: D102
 
     @property
-    def statistics(self) -> dict[str, dict[str, Any]]: ...  # noqa: D102
+    def statistics(self) -> ByColumn: ...  # noqa: D102
 
 
 class Normalizer:
@@ -56,7 +58,7 @@ class Normalizer:
     def __init__(self, dataset: Described, mode: str, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
-        features = features_of(dataset.manifest["schema"])
+        features = features_of(dataset.manifest.schema)
         if mode != "none" and features:
             shift, scale = shift_and_scale(dataset.statistics["features"], mode)
             self.constants = (
@@ -84,9 +86,9 @@ class Normalizer:
         return {**batch, "features": self(features)}
 
 
-def shift_and_scale(statistics: Mapping[str, Any], mode: str) -> tuple[np.ndarray, np.ndarray]:
+def shift_and_scale(statistics: FeatureSummary, mode: str) -> tuple[np.ndarray, np.ndarray]:
     """Return what features [features] are normalised with: (x - shift) * scale; see `Normalizer`."""
-    mean, std = np.array(statistics["mean"]), np.array(statistics["std"])
+    mean, std = statistics.mean, statistics.std
     if mode == "global":
         # variance over all features: the mean of the variances and the variance of the means
         overall = np.sqrt((std**2).mean() + mean.var())

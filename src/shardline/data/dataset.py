@@ -7,16 +7,27 @@ from typing import Any
 
 from shardline.config.settings.run import RunSettings
 from shardline.core.errors import DataError
-from shardline.core.files import read_json
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity
 from shardline.data.integrity import Policy, Verifier
 from shardline.data.shard_map import ShardMap
+from shardline.data.statistics import ByColumn
 from shardline.data.statistics_file import read_statistics
 from shardline.data.stream import ShardStream
+from shardline.records.base import read_record
+from shardline.records.datasets import Manifest
 from shardline_io.order.held_out import HeldOutOrder
-from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.order.pieces import Piece
 from shardline_io.order.sampling import Order, TrainOrder
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of a dataset that ranks read.
+
+    Raises:
+        DataError: it cannot be read, or has another form.
+    """
+    return read_record(path, Manifest, remedy="run the pipeline again to seal the dataset")
 
 
 class Dataset:
@@ -32,9 +43,7 @@ class Dataset:
     """
 
     def __init__(self, manifest_path: Path, folder: Path, *, verify: Policy = "first") -> None:
-        self.manifest: dict[str, Any] = read_json(
-            manifest_path, remedy="run the pipeline again to seal the dataset"
-        )
+        self.manifest = read_manifest(manifest_path)
         self.shards = ShardMap(self.manifest, folder)
         self.verifier = Verifier(self.shards, verify)
         self._capacity = Capacity(self.shards)
@@ -42,7 +51,7 @@ class Dataset:
     @property
     def key(self) -> str:
         """What its order of rows is drawn from: the digest at the end of its id, which no name changes."""
-        return str(self.manifest["dataset"][-12:])
+        return self.manifest.dataset[-12:]
 
     def train_order(
         self, settings: RunSettings, world: World, pieces: Sequence[Piece] | None = None,
@@ -56,8 +65,8 @@ class Dataset:
         """
         data = settings.data
         return TrainOrder(
-            dataset_id=self.manifest["dataset"],
-            pieces=split_pieces(self.manifest, "train") if pieces is None else tuple(pieces),
+            dataset_id=self.manifest.dataset,
+            pieces=self.shards.pieces("train") if pieces is None else tuple(pieces),
             global_batch=settings.global_batch,
             seed=settings.seed,
             window_rows=window_rows or self.window_rows(data.window_bytes),
@@ -78,13 +87,13 @@ class Dataset:
         Raises:
             DataError: the split has fewer rows than there are ranks.
         """
-        if not self.manifest["splits"][split]:
+        if not self.manifest.splits[split]:
             raise DataError(
-                f"dataset {self.manifest['dataset']}: its {split} split has no rows, expected one for each rank at "
+                f"dataset {self.manifest.dataset}: its {split} split has no rows, expected one for each rank at "
                 "least; give it a share in the dataset's `splits`, or let the run use another split"
             )
         return kind(
-            pieces=split_pieces(self.manifest, split),
+            pieces=self.shards.pieces(split),
             global_batch=batch,
             window_rows=self.window_rows(window_bytes),
             rank=rank,
@@ -117,8 +126,8 @@ class Dataset:
         self._capacity.claim(pieces, self.window_rows(window_bytes), batch)
 
     @cached_property
-    def statistics(self) -> dict[str, dict[str, Any]]:
-        """The train rows' count, mean, std, min and max by column, each of the last four [F]; read when asked for.
+    def statistics(self) -> ByColumn:
+        """The train rows' statistics by column; read when asked for.
 
         Raises:
             DataError: they lie in a file of their own, which is missing or damaged.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from shardline.data.sample_index import RowUnits
 from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.sources.base import Table, combine_digests
 from shardline.data.windowmap import WindowMap
+from shardline.records.base import encode
+from shardline.records.datasets import DatasetSchema
 from shardline_io.names import IDS
-from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.order.pieces import Piece
 
 Row = dict[str, Any]  # by column, and the id as `ids`
 _PACKED_ROWS = 64  # read to fill packs; if these are too short, they are repeated
@@ -66,7 +68,7 @@ def rows_of_dataset(manifest: Path, shards: Path, number: int) -> list[Row]:
     """
     dataset = Dataset(manifest, shards, verify="off")
     rows: list[Row] = []
-    for piece in split_pieces(dataset.manifest, "train"):
+    for piece in dataset.shards.pieces("train"):
         last = min(piece.last, piece.first + number - len(rows))
         if piece.first < last:
             part = [Piece(piece.shard, piece.first, last)]
@@ -79,16 +81,15 @@ def rows_of_dataset(manifest: Path, shards: Path, number: int) -> list[Row]:
     return rows
 
 
-def schema_of(manifest: Mapping[str, Any]) -> Schema:
+def schema_of(record: DatasetSchema) -> Schema:
     """Return the schema of a sealed dataset."""
-    found = manifest["schema"]
-    if "columns" in found:
-        return Schema(columns=found["columns"], classes=tuple(found["classes"]))
+    if record.columns:
+        return Schema(columns=record.columns, classes=tuple(record.classes))
     return Schema(
-        feature_shape=tuple(found["feature_shape"]),
-        feature_dtype=found["feature_dtype"],
-        task=found["task"],
-        classes=tuple(found["classes"]),
+        feature_shape=tuple(record.feature_shape or ()),
+        feature_dtype=str(record.feature_dtype),
+        task="classification" if record.task == "classification" else "regression",
+        classes=tuple(record.classes),
     )
 
 
@@ -117,8 +118,8 @@ def build_first_rows(
     shards = folder / "shards"
     shards.mkdir(parents=True)
     part = describe_part(name, build_shards(made, [0], {}, shards), {})
-    document = seal([part], dataset=name, source=made, document={})
-    write_json(folder / "manifest.json", document)
+    manifest = seal([part], dataset=name, source=made, document={})
+    write_json(folder / "manifest.json", encode(manifest))
     return DatasetPlace(manifest=folder / "manifest.json", shards=shards)
 
 
@@ -154,7 +155,7 @@ class _FirstRows(Source):
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield one block."""
         rows = [row for _ in SPLITS for row in self._rows]
-        columns = columns_of(self._schema.to_json())
+        columns = columns_of(self._schema.record())
         yield Table(
             ids=_unique([row[IDS] for row in self._rows], len(rows)),
             splits=np.repeat(np.arange(len(SPLITS)), len(self._rows)),

@@ -63,7 +63,7 @@ class Verifier:
                 write_json(marker, seal(stamp))
 
     def _stamp(self, shard: int) -> dict[str, object]:
-        stamp = {"blake3": self._shards.manifest["shards"][shard]["blake3"]}
+        stamp: dict[str, object] = {"blake3": self._shards.manifest.shards[shard].blake3}
         try:
             status = self._shards.path(shard).stat()
         except OSError:
@@ -83,7 +83,7 @@ class Verifier:
 
     def _digest(self, shard: int) -> None:
         path = self._shards.path(shard)
-        expected = self._shards.manifest["shards"][shard]["blake3"]
+        expected = self._shards.manifest.shards[shard].blake3
         try:
             found = file_blake3(path)
         except OSError as error:

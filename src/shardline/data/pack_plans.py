@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from blake3 import blake3
+from msgspec import structs
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -31,8 +32,10 @@ from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.data.integrity import locked
 from shardline.data.shard_map import ShardMap
+from shardline.records.base import encode
+from shardline.records.datasets import PlanSeal
 from shardline_io.order.packing import PLAN_VERSION, plan_packs
-from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.order.pieces import Piece
 
 _NAME = re.compile(r"(?P<column>.+)-(?P<length>\d+)-v(?P<version>\d+)-(?P<split>\w+)")
 _TENSORS = {"packs": "I64", "firsts": "I64", "used": "U32", "rows": "U32", "parts": "U32"}
@@ -132,16 +135,16 @@ class PlanFile:
         return None
 
     @cached_property
-    def _purpose(self) -> dict[str, object]:
+    def _purpose(self) -> PlanSeal:
         """What the plan is made for."""
         manifest = self.shards.manifest
-        contents = blake3("".join(record["blake3"] for record in manifest["shards"]).encode())
+        contents = blake3("".join(record.blake3 for record in manifest.shards).encode())
         pieces = np.array([(p.shard, p.first, p.last) for p in self.split], np.int64)
-        return {
-            "dataset": manifest["dataset"], "shards": contents.hexdigest(), "column": self.column,
-            "length": self.length, "split": self.name, "version": PLAN_VERSION,
-            "rows": blake3(pieces.tobytes()).hexdigest(),
-        }  # fmt: skip
+        return PlanSeal(
+            dataset=manifest.dataset, shards=contents.hexdigest(), column=self.column,
+            length=self.length, split=self.name, version=PLAN_VERSION,
+            rows=blake3(pieces.tobytes()).hexdigest(),
+        )  # fmt: skip
 
     def _made(self) -> dict[str, np.ndarray]:
         plans = [
@@ -201,7 +204,7 @@ class PlanFile:
             digest.update(f"{name}{list(shape)}".encode())
             for first in range(0, shape[0], _CHUNK):
                 digest.update(tensor[first : min(first + _CHUNK, shape[0])].tobytes())
-        return canonical_json({**self._purpose, "blake3": digest.hexdigest()})
+        return canonical_json(encode(structs.replace(self._purpose, blake3=digest.hexdigest())))
 
 
 def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:
@@ -214,11 +217,11 @@ def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:
         name = _NAME.fullmatch(path.stem)
         if name and int(name["version"]) != PLAN_VERSION:
             continue  # nobody reads it any more
-        if not name or name["split"] not in shards.manifest["splits"]:
+        if not name or name["split"] not in shards.manifest.splits:
             yield f"{path} is named like no plan of packs"
             continue
         plan = PlanFile(
-            shards=shards, name=name["split"], split=split_pieces(shards.manifest, name["split"]),
+            shards=shards, name=name["split"], split=shards.pieces(name["split"]),
             column=name["column"], length=int(name["length"]),
         )  # fmt: skip
         try:

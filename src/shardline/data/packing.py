@@ -1,7 +1,7 @@
 """Samples of one length, as `data.pack` asks for them: how they are made, and what is reported of them."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 from shardline.config.settings.run import Pack
 from shardline.core.errors import ConfigError
@@ -9,7 +9,8 @@ from shardline.core.suggest import did_you_mean
 from shardline.data.blocks import BlockUnits
 from shardline.data.dataset import Dataset
 from shardline.data.packs import PackUnits
-from shardline_io.order.pieces import num_rows, split_pieces
+from shardline.records.runs import PackedDataset, PackedSamples
+from shardline_io.order.pieces import num_rows
 
 Packed = BlockUnits | PackUnits
 
@@ -23,11 +24,14 @@ def packed(dataset: Dataset, split: str, pack: Pack) -> Packed:
     """
     _check_columns(dataset, pack)
     shards, others = dataset.shards, tuple(pack.with_)
-    of: dict[str, Any] = {"column": pack.column, "length": pack.length, "others": others}
-    pieces = split_pieces(dataset.manifest, split)
-    if pack.method == "best_fit":
-        return PackUnits(shards=shards, name=split, split=pieces, **of)
-    return BlockUnits(shards=shards, split=pieces, **of)
+    made = partial(PackUnits, name=split) if pack.method == "best_fit" else BlockUnits
+    return made(
+        shards=shards,
+        split=shards.pieces(split),
+        column=pack.column,
+        length=pack.length,
+        others=others,
+    )
 
 
 def _check_columns(dataset: Dataset, pack: Pack) -> None:
@@ -37,45 +41,35 @@ def _check_columns(dataset: Dataset, pack: Pack) -> None:
         if name not in varying:
             found = f"which is {columns[name]}" if name in columns else "which is not there"
             raise ConfigError(
-                f"data.pack.{key} names {name!r}, {found} in dataset {dataset.manifest['dataset']}, expected a column "
+                f"data.pack.{key} names {name!r}, {found} in dataset {dataset.manifest.dataset}, expected a column "
                 f"whose first dimension varies ({', '.join(varying) or 'there is none'}); "
                 f"{did_you_mean(name, varying, otherwise='name one of them')}"
             )
 
 
-def describe_packs(pack: Pack, parts: Sequence[tuple[Dataset, Packed]]) -> dict[str, Any]:
-    """Return what a training's provenance records of its samples.
-
-    Returns:
-        `method`, `column` and `length`, and of each of the `datasets` its `id`, the `number` of
-        blocks or packs, and the `waste`: of blocks the share of the values that none holds, of
-        packs the share of their places that no value fills.
-    """
-    return {
-        "method": pack.method,
-        "column": pack.column,
-        "length": pack.length,
-        "datasets": [
-            {
-                "id": dataset.manifest["dataset"],
-                "number": num_rows(units.pieces),
-                "waste": round(units.waste, 6),
-            }
-            for dataset, units in parts
-        ],
-    }
+def describe_packs(pack: Pack, parts: Sequence[tuple[Dataset, Packed]]) -> PackedSamples:
+    """Return what a training's provenance records of its samples."""
+    datasets = [
+        PackedDataset(
+            id=dataset.manifest.dataset, number=num_rows(units.pieces), waste=round(units.waste, 6)
+        )
+        for dataset, units in parts
+    ]
+    return PackedSamples(
+        method=pack.method, column=pack.column, length=pack.length, datasets=datasets
+    )
 
 
-def sentence_of(packs: dict[str, Any]) -> str:
+def sentence_of(packs: PackedSamples) -> str:
     """Return what `describe_packs` found as a sentence, such as a training prints when it begins."""
-    is_blocks = packs["method"] == "concat"
+    is_blocks = packs.method == "concat"
     what, wasted = (
         ("blocks", "of the values are in none")
         if is_blocks
         else ("packs", "of their places are empty")
     )
     found = (
-        f"{one['number']:,} {what} from dataset {one['id']} ({100 * one['waste']:.2f} % {wasted})"
-        for one in packs["datasets"]
+        f"{one.number:,} {what} from dataset {one.id} ({100 * one.waste:.2f} % {wasted})"
+        for one in packs.datasets
     )
-    return f"data.pack makes samples of {packs['length']:,} {packs['column']}: {', '.join(found)}"
+    return f"data.pack makes samples of {packs.length:,} {packs.column}: {', '.join(found)}"

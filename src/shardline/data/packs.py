@@ -10,7 +10,7 @@ from shardline.core.errors import DataError
 from shardline.data.blocks import PackedUnits, begins_of, unit_ids
 from shardline.data.columns import Column
 from shardline.data.pack_plans import PackPlan, PlanFile
-from shardline.data.sample_index import Sample
+from shardline.data.transforms.steps import Sample
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.pieces import Piece
 
@@ -44,7 +44,7 @@ class PackUnits(PackedUnits):
         for name in (self.column + POSITIONS, self.column + CU_SEQLENS):
             if name in self.others:
                 raise DataError(
-                    f"dataset {self.shards.manifest['dataset']}: column {name} has the name of what packs of "
+                    f"dataset {self.shards.manifest.dataset}: column {name} has the name of what packs of "
                     f"{self.column} give beside it, expected another; rename it in the source, or leave it out"
                 )
 

@@ -1,9 +1,8 @@
 """The lists of a dataset's shards that its jobs leave in the store: sealed, and verified when they are read."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,10 +10,17 @@ from shardline.config.plans import shards_of_part
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.seals import check_seal
-from shardline.data.shard_format import Layout
-from shardline.data.statistics import Moments, Statistics, merge_siblings
+from shardline.data.shard_format import ShardLayout
+from shardline.data.statistics import (
+    KEYS,
+    ByColumn,
+    FeatureSummary,
+    Moments,
+    Statistics,
+    merge_siblings,
+)
 from shardline.records.base import decode
-from shardline.records.datasets import Part
+from shardline.records.datasets import DatasetSchema, Part, Shard
 from shardline_io.names import OFFSETS, PRESENT
 
 # Sums over float32 values depend on how the rows were cut into tables, by far less than this.
@@ -56,7 +62,7 @@ def _problem(path: Path, part: Part, dataset: str) -> str | None:
 
 
 def count_rows(
-    folder: Path, shards: Iterable[tuple[int, Mapping[str, Any]]], schema: Mapping[str, Any]
+    folder: Path, shards: Iterable[tuple[int, Shard]], schema: DatasetSchema
 ) -> list[Statistics]:
     """Return the statistics of consecutive shards, from their files.
 
@@ -68,16 +74,13 @@ def count_rows(
     return merge_siblings(_count(folder, *shard, schema) for shard in shards)
 
 
-def _count(
-    folder: Path, number: int, record: Mapping[str, Any], schema: Mapping[str, Any]
-) -> Statistics:
-    rows: dict[str, int] = record["rows"]
-    layout = Layout.of(schema, sum(rows.values()), record.get("values"))
+def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> Statistics:
+    rows, layout = record.rows, ShardLayout.of_shard(schema, record)
 
     def tensor(name: str, split: str, more: int = 0) -> np.ndarray:
         before = [*rows].index(split)
         first = sum([*rows.values()][:before])
-        path, dtype, shape = folder / record["file"], layout.dtypes[name], layout.shapes[name]
+        path, dtype, shape = folder / record.file, layout.dtypes[name], layout.shapes[name]
         whole = np.memmap(path, dtype, "r", layout.offsets[name], shape) if all(shape) else None
         return (
             np.empty(shape, dtype) if whole is None else whole[first : first + rows[split] + more]
@@ -94,7 +97,7 @@ def _count(
             values = values[tensor(name + PRESENT, "train")]
         if layout.format > 1 or name == "features":
             moments[name] = Moments.of(values)
-    classes = len(schema["classes"]) if schema["task"] == "classification" else 0
+    classes = len(schema.classes) if schema.task == "classification" else 0
     return Statistics(
         first=number,
         stop=number + 1,
@@ -106,7 +109,7 @@ def _count(
     )
 
 
-def differing_columns(found: Statistics, expected: Mapping[str, Any]) -> list[str]:
+def differing_columns(found: Statistics, expected: ByColumn) -> list[str]:
     """Return in which values statistics differ from summaries by column, by more than rounding."""
     if found.moments.keys() != expected.keys():
         return ["columns"]
@@ -118,21 +121,15 @@ def differing_columns(found: Statistics, expected: Mapping[str, Any]) -> list[st
     ]
 
 
-def differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+def differing(found: FeatureSummary, expected: FeatureSummary) -> list[str]:
     """Return in which values two summaries of moments differ by more than rounding."""
-    if found["count"] != expected["count"]:
+    if found.count != expected.count:
         return ["count"]
-    low, high = (np.asarray(found[key], float) for key in ("min", "max"))
-    scale = np.maximum(np.abs(low), np.abs(high))
-    return [
-        key
-        for key in ("mean", "std", "min", "max")
-        if not _is_near(found[key], expected[key], scale)
-    ]
+    scale = np.maximum(np.abs(found.min), np.abs(found.max))
+    return [key for key in KEYS if not _is_near(getattr(found, key), getattr(expected, key), scale)]
 
 
-def _is_near(found: Sequence[float], expected: Sequence[float], scale: np.ndarray) -> bool:
-    mine, other = np.asarray(found, float), np.asarray(expected, float)
+def _is_near(mine: np.ndarray, other: np.ndarray, scale: np.ndarray) -> bool:
     return mine.shape == other.shape and np.allclose(
         mine, other, rtol=0, atol=_RELATIVE * scale, equal_nan=True
     )

@@ -5,12 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from shardline.core.errors import DataError
 from shardline.data.build import import_source, make_source, seal
 from shardline.data.columns import columns_of
 from shardline.data.sources import Source
 from shardline.data.sources.table_columns import TableColumns
-from shardline.records.datasets import Part
+from shardline.records.datasets import DatasetSchema, Manifest, Part
+from shardline.records.identities import IdentityDocument
 
 # All rows of files are predicted.
 SPLITS = {"train": 0.0, "validation": 0.0, "test": 1.0}
@@ -18,7 +21,7 @@ SPLITS = {"train": 0.0, "validation": 0.0, "test": 1.0}
 
 def open_files(
     source_class: str, settings: Mapping[str, Any], *, files: Sequence[Path], num_shards: int,
-    schema: Mapping[str, Any], features: Sequence[str] = (),
+    schema: DatasetSchema, features: Sequence[str] = (),
 ) -> Source:  # fmt: skip
     """Open files by the source of the dataset that a run was trained on.
 
@@ -52,18 +55,18 @@ def open_files(
 def _pinned(
     cls: type[Source],
     settings: Mapping[str, Any],
-    schema: Mapping[str, Any],
+    schema: DatasetSchema,
     features: Sequence[str],
 ) -> dict[str, Any]:
     """Return settings that leave nothing to be found in the files that they did not hold."""
     pinned, takes = dict(settings), inspect.signature(cls).parameters
-    if schema["classes"] and "classes" in takes and not issubclass(cls, TableColumns):
-        pinned["classes"] = schema["classes"]
+    if schema.classes and "classes" in takes and not issubclass(cls, TableColumns):
+        pinned["classes"] = schema.classes
     if features:
         pinned["features"] = list(features)
     if getattr(cls, "infers_columns", False) and "columns" not in pinned:
         pinned["columns"] = {
-            name: column for name, column in schema["columns"].items() if name != "labels"
+            name: column for name, column in (schema.columns or {}).items() if name != "labels"
         }
     return pinned
 
@@ -97,8 +100,8 @@ def found_features(
     return tuple(source.features)
 
 
-def _problem_of_schema(source: Source, expected: Mapping[str, Any]) -> str | None:
-    found = source.schema.to_json()
+def _problem_of_schema(source: Source, expected: DatasetSchema) -> str | None:
+    found = source.schema.record()
     have, want = columns_of(found), columns_of(expected)
     for name in want.keys() | have.keys():
         if name not in have:
@@ -107,20 +110,20 @@ def _problem_of_schema(source: Source, expected: Mapping[str, Any]) -> str | Non
             return f"a further column {name}, expected {', '.join(want)}"
         if have[name] != want[name]:
             return f"column {name} is {have[name]}, expected {want[name]}"
-    if source.has_labels and [*found["classes"]] != [*expected["classes"]]:
-        return f"classes {_shown(found['classes'])}, expected {_shown(expected['classes'])}"
+    if source.has_labels and found.classes != expected.classes:
+        return f"classes {_shown(found.classes)}, expected {_shown(expected.classes)}"
     return None
 
 
-def _shown(classes: Sequence[Any]) -> str:
+def _shown(classes: Sequence[object]) -> str:
     more = ", ..." if len(classes) > 5 else ""
     return ", ".join(map(str, classes[:5])) + more or "none"
 
 
 def seal_files(
     parts: Iterable[Part], *, dataset: str, source: Source,
-    schema: Mapping[str, Any], document: Mapping[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+    schema: DatasetSchema, document: IdentityDocument,
+) -> Manifest:  # fmt: skip
     """Merge the parts of such rows into a manifest, none of whose rows has to train.
 
     Args:
@@ -131,4 +134,4 @@ def seal_files(
     """
     merged = seal(parts, dataset=dataset, source=source, document=document, is_trained_on=False)
     has_labels = source.has_labels and "labels" in columns_of(schema)
-    return {**merged, "schema": dict(schema), "has_labels": has_labels}
+    return structs.replace(merged, schema=schema, has_labels=has_labels)

@@ -4,14 +4,14 @@ A shard's own ids are verified when its rows are read; here they are compared ov
 when a dataset is sealed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.shard_format import Layout, shard_path
+from shardline.data.shard_format import ShardLayout, shard_path
+from shardline.records.datasets import Manifest
 from shardline_io.names import IDS
 
 _AT_A_TIME = 1 << 25  # ids, in 256 MB
@@ -20,7 +20,7 @@ _BLOCK = 1 << 20
 _FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
 
 
-def check_row_ids(manifest: Mapping[str, Any], folder: Path) -> None:
+def check_row_ids(manifest: Manifest, folder: Path) -> None:
     """Return if no row id stands in two shards.
 
     Takes 8 bytes of memory a row, and no more than for `_AT_A_TIME` rows: of more, the ids are
@@ -33,7 +33,7 @@ def check_row_ids(manifest: Mapping[str, Any], folder: Path) -> None:
     Raises:
         DataError: one does, or a shard cannot be read; the message names id and shards.
     """
-    num_rows = sum(sum(record["rows"].values()) for record in manifest["shards"])
+    num_rows = sum(sum(record.rows.values()) for record in manifest.shards)
     num_groups = -(-num_rows // _AT_A_TIME)
     for group in range(num_groups):
         # no name for a group's ids: they would stay while the next group is read
@@ -43,7 +43,7 @@ def check_row_ids(manifest: Mapping[str, Any], folder: Path) -> None:
 
 
 def _ids_of_group(
-    manifest: Mapping[str, Any], folder: Path, group: int, num_groups: int, num_rows: int
+    manifest: Manifest, folder: Path, group: int, num_groups: int, num_rows: int
 ) -> np.ndarray:
     """Return the ids [n] int64 of all shards whose hash is of a group."""
     # hashes of different ids fill groups evenly; a tenth is for chance
@@ -71,12 +71,12 @@ def _first_twice(ids: np.ndarray) -> np.int64 | None:
     return None
 
 
-def _ids_by_shard(manifest: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, np.ndarray]]:
+def _ids_by_shard(manifest: Manifest, folder: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Yield each shard's name and ids [N] int64."""
-    for record in manifest["shards"]:
-        num_rows = sum(record["rows"].values())
-        layout = Layout.of(manifest["schema"], num_rows, record.get("values"))
-        path, reason = shard_path(folder, record["file"]), "it ends too early"
+    for record in manifest.shards:
+        num_rows = sum(record.rows.values())
+        layout = ShardLayout.of_shard(manifest.schema, record)
+        path, reason = shard_path(folder, record.file), "it ends too early"
         ids = np.empty(0, np.int64)
         try:
             ids = np.fromfile(path, np.int64, num_rows, offset=layout.offsets[IDS])
@@ -87,12 +87,12 @@ def _ids_by_shard(manifest: Mapping[str, Any], folder: Path) -> Iterator[tuple[s
                 f"shard {path} cannot be read ({reason}), expected the shard that the list of its part describes; "
                 "delete the folder of the dataset's parts and run the pipeline again"
             )
-        yield record["file"], ids
+        yield record.file, ids
 
 
-def _stands_twice(manifest: Mapping[str, Any], folder: Path, row_id: np.int64) -> DataError:
+def _stands_twice(manifest: Manifest, folder: Path, row_id: np.int64) -> DataError:
     files = [name for name, ids in _ids_by_shard(manifest, folder) if row_id in ids]
     return DataError(
-        f"dataset {manifest['dataset']}: row id {row_id} stands in {' and in '.join(files[:2])}, expected each id "
+        f"dataset {manifest.dataset}: row id {row_id} stands in {' and in '.join(files[:2])}, expected each id "
         "once since it decides the row's split; number the rows in the source, or leave its id_column out"
     )

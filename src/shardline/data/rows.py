@@ -9,10 +9,10 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column, columns_of
-from shardline.data.shard_format import Layout
+from shardline.data.shard_format import ShardLayout
 from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.statistics import Moments, RunningMoments, rows_in_cache
-from shardline.data.tables import WIDE_BYTES, Block, is_finite, not_finite, read_table
+from shardline.data.tables import WIDE_BYTES, TableBlock, is_finite, not_finite, read_table
 from shardline.data.values import take_rows
 from shardline_io.names import IDS, OFFSETS, PRESENT
 
@@ -37,7 +37,7 @@ class Rows:
     borrowed: list[np.ndarray]
     counts: dict[str, int]
     values: dict[str, int]
-    layout: Layout
+    layout: ShardLayout
     train: dict[str, Moments]
     class_counts: dict[str, list[int]]
 
@@ -74,7 +74,7 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
             allow; names source, shard and, where it is one row, that row's id.
     """
     schema, where = source.schema, f"source {type(source).__name__}: shard {shard}"
-    described = schema.to_json()
+    described = schema.record()
     columns = columns_of(described)
     # a table's labels are counted by class, and have no moments
     summed = set(columns) if schema.columns else {"features"}
@@ -103,7 +103,7 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
         borrowed=[block for part in parts.values() for block in part.borrowed],
         counts={split: sum(map(len, part.ids)) for split, part in parts.items()},
         values=totals,
-        layout=Layout.of(described, sum(map(len, ids)), totals),
+        layout=ShardLayout.of(described, sum(map(len, ids)), totals),
         train=parts["train"].moments,
         class_counts=_count_classes(parts, schema),
     )
@@ -133,7 +133,7 @@ class _Part:
         """Moments by column, in the order of the columns; of no row where nothing is summed."""
         return {name: self._moments[name] for name in self._columns if name in self._moments}
 
-    def append(self, block: Block, rows: np.ndarray, where: str) -> None:
+    def append(self, block: TableBlock, rows: np.ndarray, where: str) -> None:
         """Copy rows of a table."""
         self.ids.append(block.ids[rows])
         for name, present in block.present.items():
@@ -201,7 +201,7 @@ class _Part:
 
 
 def _count_classes(parts: Mapping[str, _Part], schema: Schema) -> dict[str, list[int]]:
-    if schema.to_json()["task"] != "classification":
+    if schema.record().task != "classification":
         return {}
     return {
         split: sum(

@@ -21,16 +21,18 @@ from shardline.data.packing import Packed, describe_packs, packed
 from shardline.data.repeats import Repeater, Repeats
 from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
-from shardline.data.statistics import pooled
+from shardline.data.statistics import ByColumn, pooled
 from shardline.data.transforms.checking import check_samples
 from shardline.data.transforms.steps import TransformSpec, Where
 from shardline.data.trial_samples import trial_samples
 from shardline.data.window_stream import WindowStream
 from shardline.data.workers import make_pool
+from shardline.records.datasets import DatasetSchema, Manifest
+from shardline.records.runs import PackedSamples
 from shardline_io.order.chance import Key
 from shardline_io.order.held_out import HeldOutOrder
-from shardline_io.order.mix import MixOrder, Part, joined
-from shardline_io.order.pieces import num_rows, split_pieces
+from shardline_io.order.mix import MixOrder, MixPart, joined
+from shardline_io.order.pieces import num_rows
 from shardline_io.order.sampling import TrainOrder
 
 # Of a window of a split that is read once, in order: more would only take memory for their places.
@@ -42,7 +44,7 @@ class _Parts(NamedTuple):
     """What a stream is made of, with the weight of each."""
 
     streamed: tuple[StreamPart, ...]
-    mixed: tuple[Part, ...]
+    mixed: tuple[MixPart, ...]
 
 
 class RunBatches:
@@ -73,20 +75,20 @@ class RunBatches:
         self._repeater = Repeater()
         first = self.datasets[0].manifest
         for dataset in self.datasets[1:]:
-            if dataset.manifest["schema"] != first["schema"]:
+            if dataset.manifest.schema != first.schema:
                 raise DataError(
-                    f"dataset {dataset.manifest['dataset']} has {_described(dataset.manifest['schema'])}, expected "
-                    f"{_described(first['schema'])} as {first['dataset']}, with which it is mixed; build them with "
+                    f"dataset {dataset.manifest.dataset} has {_described(dataset.manifest.schema)}, expected "
+                    f"{_described(first.schema)} as {first.dataset}, with which it is mixed; build them with "
                     "the same columns and classes"
                 )
 
     @property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """The manifest of the first dataset, whose schema is that of all."""
         return self.datasets[0].manifest
 
     @cached_property
-    def statistics(self) -> dict[str, dict[str, Any]]:
+    def statistics(self) -> ByColumn:
         """The train rows' statistics by column, as of a `Dataset`, over the rows of all datasets.
 
         Raises:
@@ -145,20 +147,21 @@ class RunBatches:
             DataError: there are fewer rows than ranks.
         """
         data, first = self._settings.data, self.datasets[0]
-        place: dict[str, Any] = {
-            "batch": batch,
-            "rank": rank,
-            "world_size": world_size,
-            "kind": kind,
-        }
         if len(self.datasets) == 1 and not data.pack:
-            order = first.held_out_order(split, window_bytes=data.window_bytes, **place)
+            order = first.held_out_order(
+                split,
+                batch=batch,
+                window_bytes=data.window_bytes,
+                rank=rank,
+                world_size=world_size,
+                kind=kind,
+            )
             order = _at_once(order, options)
             if self._is_by_columns(data.eval_transform):
                 return first.stream(order, **options), order
         parts = self._parts(split)
         if not any(num_rows(part.pieces) for part in parts.mixed):
-            names = ", ".join(one.manifest["dataset"] for one in self.datasets)
+            names = ", ".join(one.manifest.dataset for one in self.datasets)
             raise DataError(
                 f"the {split} split of {names} has no rows, expected one for each rank at least; give it a share in "
                 "the dataset's `splits`, or let the run use another split"
@@ -184,11 +187,11 @@ class RunBatches:
     def _parts(self, split: str) -> _Parts:
         streamed = [self._part(dataset, self._units(dataset, split)) for dataset in self.datasets]
         mixed = [
-            Part(
+            MixPart(
                 key=dataset.key,
                 pieces=part.units.pieces,
                 weight=weight,
-                name=f"dataset {dataset.manifest['dataset']}",
+                name=f"dataset {dataset.manifest.dataset}",
             )
             for dataset, part, weight in zip(self.datasets, streamed, self._weights, strict=True)
         ]
@@ -197,7 +200,7 @@ class RunBatches:
     def _units(self, dataset: Dataset, split: str) -> SampleIndex:
         if self._settings.data.pack:
             return self._packed(dataset, split, self._settings.data.pack)
-        return RowUnits(shards=dataset.shards, pieces=split_pieces(dataset.manifest, split))
+        return RowUnits(shards=dataset.shards, pieces=dataset.shards.pieces(split))
 
     def _packed(self, dataset: Dataset, split: str, pack: Pack) -> Packed:
         key = dataset.key, split
@@ -205,7 +208,7 @@ class RunBatches:
             self._packs[key] = packed(dataset, split, pack)
         return self._packs[key]
 
-    def packs(self) -> dict[str, Any] | None:
+    def packs(self) -> PackedSamples | None:
         """Return what is recorded of the blocks or packs of the train split; None without `data.pack`.
 
         Raises:
@@ -220,20 +223,18 @@ class RunBatches:
         """Return the rows of each class that has a weight, as parts."""
         dataset, wanted = self.datasets[0], self._settings.data.class_weights
         weights = weights_of_classes(wanted, dataset.manifest)
-        names = [str(name) for name in dataset.manifest["schema"]["classes"]]
-        chosen = rows_of_classes(
-            dataset.shards, split_pieces(dataset.manifest, "train"), len(names)
-        )
+        names = [str(name) for name in dataset.manifest.schema.classes]
+        chosen = rows_of_classes(dataset.shards, dataset.shards.pieces("train"), len(names))
         streamed, mixed = [], []
         for name, units in zip(names, chosen, strict=True):
             weight = Fraction(str(weights.get(name, 0)))
             if weight > 0 and (units.pieces or not isinstance(wanted, str)):
                 key, of = (
                     f"{dataset.key}/{name}",
-                    f"class {name} of dataset {dataset.manifest['dataset']}",
+                    f"class {name} of dataset {dataset.manifest.dataset}",
                 )
                 streamed.append(self._part(dataset, units))
-                mixed.append(Part(key=key, pieces=units.pieces, weight=weight, name=of))
+                mixed.append(MixPart(key=key, pieces=units.pieces, weight=weight, name=of))
         return _Parts(tuple(streamed), tuple(mixed))
 
     def _part(self, dataset: Dataset, units: SampleIndex) -> StreamPart:
@@ -293,7 +294,7 @@ class RunBatches:
 
     @cached_property
     def _names(self) -> Mapping[int, str]:
-        return {number_of(one.key): one.manifest["dataset"] for one in self.datasets}
+        return {number_of(one.key): one.manifest.dataset for one in self.datasets}
 
     def _owner(self, part: StreamPart) -> Dataset:
         return next(one for one in self.datasets if one.shards is part.shards)
@@ -312,15 +313,13 @@ def number_of(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
 
 
-def _described(schema: Mapping[str, Any]) -> str:
-    columns = schema.get("columns") or {
-        "features": f"{schema['feature_dtype']}{list(schema['feature_shape'])}"
-    }
+def _described(schema: DatasetSchema) -> str:
+    columns = schema.columns or {"features": f"{schema.feature_dtype}{schema.feature_shape}"}
     text = ", ".join(f"{name}: {column}" for name, column in columns.items())
-    return f"the columns {text} and {len(schema['classes'])} classes"
+    return f"the columns {text} and {len(schema.classes)} classes"
 
 
-def _at_once(order: HeldOutOrder, options: Mapping[str, Any]) -> HeldOutOrder:
+def _at_once(order: HeldOutOrder, options: Mapping[str, object]) -> HeldOutOrder:
     """Return an order of smaller windows where no row is read twice; batches are the same."""
     rows = min(order.window_rows, _ONCE_ROWS)
     return replace(order, window_rows=rows) if options.get("num_epochs") == 1 else order

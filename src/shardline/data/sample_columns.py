@@ -8,13 +8,14 @@ from shardline.config.sample_code import transforms_of
 from shardline.config.settings.run import Data, Pack
 from shardline.data.columns import Column, columns_of
 from shardline.data.packs import CU_SEQLENS, POSITIONS
+from shardline.records.datasets import DatasetSchema
 
 _SIZED = ("random_resized_crop", "resize", "center_crop")
 _CHANNELS = {"RGB": 3, "L": 1}
 _UNKNOWN = 0  # height and width of which only the image itself tells
 
 
-def sample_columns(schema: Mapping[str, Any], data: Data) -> dict[str, str | None] | None:
+def sample_columns(schema: DatasetSchema, data: Data) -> dict[str, str | None] | None:
     """Return the columns of the training's samples, from which a model can take its sizes.
 
     Args:

@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from shardline.data.columns import Column, varying_arrays
 from shardline.data.shard_map import ShardMap
+from shardline.data.transforms.steps import Sample
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
 from shardline_io.names import PRESENT
 from shardline_io.order.pieces import Piece
-
-Sample = dict[str, Any]  # by column: an array (that cannot be written to), bytes, a text, or None
 
 
 class Loaded(Protocol):

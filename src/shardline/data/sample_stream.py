@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,23 +17,18 @@ import torch
 from shardline.data.collate import Around, Collate
 from shardline.data.columns import varying_arrays
 from shardline.data.repeats import Repeats, places_to_repeat
-from shardline.data.sample_index import Loaded, Sample, SampleIndex
+from shardline.data.sample_index import Loaded, SampleIndex
 from shardline.data.shard_map import ShardMap
+from shardline.data.transforms.steps import Sample
 from shardline.data.window_stream import WindowStream
 from shardline.data.windowmap import WindowMap
+from shardline.data.workers import Pool
+from shardline_io.order.chance import Key
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.mix import MixedWindow, MixOrder, mixed_window
 from shardline_io.order.sampling import Order
 
-Key = tuple[int, int, int, int]  # seed, part, pass, row id: what a sample's chance is drawn from
 _BATCHES_AHEAD = 2
-
-
-class Pool(Protocol):
-    """Transforms samples; the order is kept."""
-
-    def submit(self, samples: Sequence[tuple[Key, Sample]]) -> "Future[list[Sample]]":
-        """Begin to transform some samples."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from blake3 import blake3
 from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer
 from shardline.data.columns import Column, columns_of
+from shardline.records.datasets import DatasetSchema, Shard
 from shardline_io.names import IDS, OFFSETS, PADDING, PRESENT
 from shardline_io.shards import NAMES
 
@@ -65,7 +66,7 @@ def shard_path(folder: Path, name: object) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ShardLayout:
     """Where each tensor of a shard lies.
 
     Attributes:
@@ -86,8 +87,8 @@ class Layout:
 
     @classmethod
     def of(
-        cls, schema: Mapping[str, Any], rows: int, values: Mapping[str, int] | None = None
-    ) -> "Layout":
+        cls, schema: DatasetSchema, rows: int, values: Mapping[str, int] | None = None
+    ) -> "ShardLayout":
         """Return the layout of a shard.
 
         Args:
@@ -99,7 +100,7 @@ class Layout:
             DataError: the number of a varying column's values is not given.
         """
         columns = columns_of(schema)
-        number = FORMAT if "columns" in schema else 1
+        number = FORMAT if schema.columns else 1
         alignment = _ALIGNMENT if number > 1 else 1
         shapes: dict[str, tuple[int, ...]] = {}
         dtypes: dict[str, np.dtype[Any]] = {}
@@ -114,6 +115,11 @@ class Layout:
         return cls(
             columns=columns, format=number, offsets=offsets, shapes=shapes, dtypes=dtypes, bytes=end
         )
+
+    @classmethod
+    def of_shard(cls, schema: DatasetSchema, shard: Shard) -> "ShardLayout":
+        """Return the layout of a shard that a manifest lists; raises as `of`."""
+        return cls.of(schema, sum(shard.rows.values()), shard.values or None)
 
     def header(self, shard: int) -> builtins.bytes:
         """Return the file's first `HEADER_BYTES` bytes."""
@@ -159,7 +165,7 @@ def _tensors(
 
 
 def write_shard(
-    path: Path, tensors: Mapping[str, Sequence[np.ndarray]], layout: Layout, *, shard: int
+    path: Path, tensors: Mapping[str, Sequence[np.ndarray]], layout: ShardLayout, *, shard: int
 ) -> str:
     """Write a shard's file, all or nothing and on disk, and return the BLAKE3 digest of its bytes.
 

@@ -2,12 +2,11 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
 from stat import S_ISLNK
-from typing import Any
 
 import numpy as np
 
@@ -16,9 +15,10 @@ from shardline.core.errors import DataError
 from shardline.core.package import making
 from shardline.data.columns import columns_of
 from shardline.data.raw_files import close, read_exactly, size_of
-from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, Layout, shard_path
+from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, ShardLayout, shard_path
+from shardline.records.datasets import Manifest
 from shardline_io.names import IDS, OFFSETS
-from shardline_io.order.pieces import Piece
+from shardline_io.order.pieces import Piece, split_pieces
 
 # no fault of the file, so that a repair would not help
 _LIMITS = {
@@ -45,48 +45,53 @@ class ShardMap:
         DataError: a shard is missing, is no file of the folder, or has another size than its manifest records.
     """
 
-    def __init__(self, manifest: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, manifest: Manifest, folder: Path) -> None:
         self.manifest, self.folder = manifest, folder
-        schema, self._records = manifest["schema"], manifest["shards"]
+        schema, self._records = manifest.schema, manifest.shards
         self.columns = columns_of(schema)
         first = next(iter(self.columns))
         is_grid = not (self.columns[first].varies or self.columns[first].optional)
         self.grid = first if is_grid else None
-        self._layout: Callable[..., Layout] = lru_cache(
-            lambda rows, *values: Layout.of(schema, rows, dict(values))
+        self._layout: Callable[..., ShardLayout] = lru_cache(
+            lambda rows, *values: ShardLayout.of(schema, rows, dict(values))
         )
-        self._num_rows: list[int] = [sum(record["rows"].values()) for record in self._records]
+        self._num_rows = [sum(record.rows.values()) for record in self._records]
         for shard, record in enumerate(self._records):
-            is_named = SHARD_NAME.fullmatch(str(record["file"]))
+            is_named = SHARD_NAME.fullmatch(record.file)
             try:
                 status = os.lstat(self._name(shard)) if is_named else None  # a million of them
             except OSError as error:
                 raise self.unreadable(shard, error) from None
             if status is None or S_ISLNK(status.st_mode):
-                shard_path(folder, record["file"])  # which raises
+                shard_path(folder, record.file)  # which raises
             self._check_size(shard, status.st_size if status else 0, self._size(shard))
-        self.largest_bytes = max(record["bytes"] for record in self._records)
+        self.largest_bytes = max(record.bytes for record in self._records)
         self.row_bytes = self._row_bytes()
 
     def _size(self, shard: int) -> int:
         """Return the size of a shard's file; a table's by its rows alone, since there may be a million."""
-        if "columns" in self.manifest["schema"]:
+        if self.manifest.schema.columns:
             return self.layout(shard).bytes
         return HEADER_BYTES + self._num_rows[shard] * self._per_row
 
     @cached_property
     def _per_row(self) -> int:
-        return Layout.of(self.manifest["schema"], 1).bytes - HEADER_BYTES
+        return ShardLayout.of(self.manifest.schema, 1).bytes - HEADER_BYTES
 
     def _row_bytes(self) -> int:
-        if "columns" not in self.manifest["schema"]:
+        if not self.manifest.schema.columns:
             return self.columns["features"].item_bytes
-        size: int = sum(record["bytes"] - HEADER_BYTES for record in self._records)
+        size: int = sum(record.bytes - HEADER_BYTES for record in self._records)
         return max(1, -(-size // max(1, sum(self._num_rows))))
 
-    def layout(self, shard: int) -> Layout:
+    def pieces(self, split: str) -> tuple[Piece, ...]:
+        """Return where the rows of a split lie, shard by shard."""
+        return split_pieces([record.rows for record in self._records], split)
+
+    def layout(self, shard: int) -> ShardLayout:
         """Return where the tensors of a shard lie in its file."""
-        return self._layout(self._num_rows[shard], *self._records[shard].get("values", {}).items())
+        values = self._records[shard].values or {}
+        return self._layout(self._num_rows[shard], *values.items())
 
     def path(self, shard: int) -> Path:
         """Return the path of a shard's file."""
@@ -173,10 +178,10 @@ class ShardMap:
         return DataError(f"shard {self._name(shard)} cannot be read ({error.strerror}); {remedy}")
 
     def _name(self, shard: int) -> str:
-        return f"{self.folder}/{self._records[shard]['file']}"
+        return f"{self.folder}/{self._records[shard].file}"
 
     def _check_size(self, shard: int, size: int, expected: int) -> None:
-        recorded = self._records[shard]["bytes"]
+        recorded = self._records[shard].bytes
         if not size == recorded == expected:
             raise DataError(
                 f"shard {self._name(shard)} has {size:,} bytes, expected {recorded:,} by its manifest; "
@@ -184,10 +189,10 @@ class ShardMap:
             )
 
 
-def rebuild_command(manifest: Mapping[str, Any]) -> str:
+def rebuild_command(manifest: Manifest) -> str:
     """Return the remedy for a bad shard: how its dataset is repaired."""
-    target = ResultsLayout(root=Path()).manifest(manifest["dataset"])
+    target = ResultsLayout(root=Path()).manifest(manifest.dataset)
     return (
-        f"run `shardline verify --repair {manifest['dataset']}` and start the pipeline again, or rebuild that part "
+        f"run `shardline verify --repair {manifest.dataset}` and start the pipeline again, or rebuild that part "
         f"alone with `{making(target)}`"
     )

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from shardline.records import datasets as records
+from shardline.records.datasets import DatasetStatistics, PartStatistics, RecordedMoments, Summary
 
+KEYS = ("mean", "std", "min", "max")
 _BLOCK_BYTES = 1 << 18  # with its differences half of a common L2 cache
 _LEAST_ROWS, _MOST_ROWS = 64, 512
 _SUMMED = 32  # rows whose sum in float32 is still exact to 1e-6
@@ -72,45 +73,58 @@ class Moments:
             high=np.maximum(self.high, other.high),
         )
 
-    def to_record(self) -> records.Moments:
+    def to_record(self) -> RecordedMoments:
         """Return a record that `of_record` reads without loss."""
         arrays = {key: value.tolist() for key, value in vars(self).items() if key != "count"}
-        return records.Moments(count=self.count, **arrays)
+        return RecordedMoments(count=self.count, **arrays)
 
     @classmethod
-    def of_record(cls, record: records.Moments) -> "Moments":
+    def of_record(cls, record: RecordedMoments) -> "Moments":
         """Read what `to_record` gave; None is NaN: sums of squares beyond float64, for which JSON has nothing."""
         arrays = (record.mean, record.m2, record.low, record.high)
         return cls(record.count, *(np.array(one, dtype=np.float64) for one in arrays))
 
-    def summary(self) -> dict[str, Any]:
-        """Return count, mean, standard deviation (population), minimum and maximum."""
-        return {
-            "count": self.count,
-            "mean": self.mean.tolist(),
-            "std": np.sqrt(self.m2 / max(self.count, 1)).tolist(),
-            "min": self.low.tolist(),
-            "max": self.high.tolist(),
-        }
+    def summary(self) -> "FeatureSummary":
+        """Return what is told of them."""
+        std = np.sqrt(self.m2 / max(self.count, 1))
+        return FeatureSummary(self.count, self.mean, std, self.low, self.high)
 
 
-def pooled(datasets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the statistics by column of the rows of several datasets, each of which has the same columns.
+@dataclass(frozen=True, eq=False)
+class FeatureSummary:
+    """Count, and of each feature mean, standard deviation (population), minimum and maximum [F] float64."""
 
-    Args:
-        datasets: of each, by column what `Moments.summary` gives.
-    """
+    count: int
+    mean: np.ndarray
+    std: np.ndarray
+    min: np.ndarray
+    max: np.ndarray
+
+    def to_record(self) -> Summary:
+        """Return the record that a manifest holds."""
+        return Summary(count=self.count, **{key: getattr(self, key).tolist() for key in KEYS})
+
+    @classmethod
+    def of_record(cls, record: Summary) -> "FeatureSummary":
+        """Read what `to_record` gave; None is NaN."""
+        return cls(record.count, *(np.array(getattr(record, key), np.float64) for key in KEYS))
+
+    def moments(self) -> Moments:
+        """Return the moments that these were of."""
+        return Moments(self.count, self.mean, self.std**2 * self.count, self.min, self.max)
+
+
+ByColumn = dict[str, FeatureSummary]
+
+
+def pooled(datasets: Sequence[ByColumn]) -> ByColumn:
+    """Return the statistics of the rows of several datasets, each of which has the same columns."""
     if len(datasets) == 1:
-        return dict(datasets[0])
+        return datasets[0]
     return {
-        name: reduce(Moments.merge, (_moments(of[name]) for of in datasets)).summary()
+        name: reduce(Moments.merge, (of[name].moments() for of in datasets)).summary()
         for name in datasets[0]
     }
-
-
-def _moments(summary: Mapping[str, Any]) -> Moments:
-    mean, std, low, high = (np.array(summary[key]) for key in ("mean", "std", "min", "max"))
-    return Moments(summary["count"], mean, std**2 * summary["count"], low, high)
 
 
 class RunningMoments:
@@ -220,16 +234,15 @@ class Statistics:
         moments = {name: of.merge(other.moments[name]) for name, of in self.moments.items()}
         return Statistics(first=self.first, stop=other.stop, moments=moments, class_counts=counts)
 
-    def to_record(self) -> records.PartStatistics:
+    def to_record(self) -> PartStatistics:
         """Return a record that `of_record` reads without loss."""
-        moments = by_column({name: of.to_record() for name, of in self.moments.items()})
-        counts = self.class_counts
-        return records.PartStatistics(
-            first=self.first, stop=self.stop, class_counts=counts, **moments
+        moments = {name: of.to_record() for name, of in self.moments.items()}
+        return PartStatistics(
+            first=self.first, stop=self.stop, class_counts=self.class_counts, **by_column(moments)
         )
 
     @classmethod
-    def of_record(cls, record: records.PartStatistics) -> "Statistics":
+    def of_record(cls, record: PartStatistics) -> "Statistics":
         """Read what `to_record` gave."""
         moments = {"features": record.features} if record.features else record.columns or {}
         return cls(
@@ -240,15 +253,18 @@ class Statistics:
         )
 
 
-def by_column(statistics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where a document holds statistics by column: a table's features by themselves."""
-    return dict(statistics) if [*statistics] == ["features"] else {"columns": dict(statistics)}
+def by_column(
+    statistics: Mapping[str, RecordedMoments] | Mapping[str, Summary],
+) -> dict[str, Any]:
+    """Return the fields of a record that has statistics by column: a table's features by themselves."""
+    columns = dict(statistics)
+    return columns if [*columns] == ["features"] else {"columns": columns}
 
 
-def of_columns(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the statistics by column that `by_column` put into a document."""
-    columns: dict[str, Any] = document.get("columns") or {"features": document["features"]}
-    return columns
+def of_columns(record: DatasetStatistics) -> ByColumn:
+    """Return the statistics by column that a manifest holds itself."""
+    columns = {"features": record.features} if record.features else record.columns or {}
+    return {name: FeatureSummary.of_record(of) for name, of in columns.items()}
 
 
 def merge_siblings(items: Iterable[Statistics]) -> list[Statistics]:

@@ -6,25 +6,24 @@ It lies in the store: whoever normalises has the shards, and no more than these.
 """
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from blake3 import blake3
+from msgspec import structs
 
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.data.shard_map import rebuild_command
-from shardline.data.statistics import of_columns
+from shardline.data.statistics import KEYS, ByColumn, FeatureSummary, of_columns
+from shardline.records.datasets import DatasetStatistics, Manifest, ShortSummary
 from shardline_io.shards import header_of, tensors_of
 
 STATISTICS_FILE = "statistics.safetensors"
 MOST_INSIDE = 4096  # features of all columns: some 350 KB of a manifest
-_KEYS = ("mean", "std", "min", "max")
 
 
-def set_aside(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def set_aside(manifest: Manifest, folder: Path) -> Manifest:
     """Return a manifest as it is sealed; statistics of more than `MOST_INSIDE` features go into a file.
 
     Args:
@@ -38,32 +37,23 @@ def set_aside(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         DataError: the file cannot be written.
     """
-    statistics = manifest["statistics"]
-    columns = of_columns(statistics)
-    if _are_few(columns):
-        return dict(manifest)
-    tensors = {
-        f"{name}.{key}": np.array(of[key], dtype=np.float64)
-        for name, of in columns.items()
-        for key in _KEYS
-    }
+    columns = of_columns(manifest.statistics)
+    if sum(len(of.mean) for of in columns.values()) <= MOST_INSIDE:
+        return manifest
+    tensors = {f"{n}.{key}": getattr(of, key) for n, of in columns.items() for key in KEYS}
     content = b"".join([header_of(tensors), *(tensor.tobytes() for tensor in tensors.values())])
     write_bytes(folder / STATISTICS_FILE, content)
-    described = {
-        "summary": {name: _summary(of) for name, of in columns.items()},
-        "class_counts": statistics["class_counts"],
-        "file": STATISTICS_FILE,
-        "blake3": blake3(content).hexdigest(),
-    }
-    return {**manifest, "statistics": described}
+    described = DatasetStatistics(
+        summary={name: _summary(of) for name, of in columns.items()},
+        class_counts=manifest.statistics.class_counts,
+        file=STATISTICS_FILE,
+        blake3=blake3(content).hexdigest(),
+    )
+    return structs.replace(manifest, statistics=described)
 
 
-def _are_few(columns: Mapping[str, Any]) -> bool:
-    return sum(len(of["mean"]) for of in columns.values()) <= MOST_INSIDE
-
-
-def read_statistics(manifest: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
-    """Return a dataset's full statistics by column: its count, and mean, std, min and max [F] each.
+def read_statistics(manifest: Manifest, folder: Path) -> ByColumn:
+    """Return a dataset's full statistics by column.
 
     Args:
         manifest: the sealed manifest; one that holds the statistics itself needs no file.
@@ -72,16 +62,15 @@ def read_statistics(manifest: Mapping[str, Any], folder: Path) -> dict[str, dict
     Raises:
         DataError: the file is missing or damaged; the message names it and the remedy.
     """
-    statistics = manifest["statistics"]
-    if "file" not in statistics:
-        return of_columns(statistics)
+    if not (summary := manifest.statistics.summary):
+        return of_columns(manifest.statistics)
     if problem := problem_of_statistics(manifest, folder):
         raise DataError(f"{problem}; {rebuild_command(manifest)}")
     try:
         tensors = tensors_of(np.fromfile(folder / STATISTICS_FILE, np.uint8))
         return {
-            name: {"count": of["count"], **{key: tensors[f"{name}.{key}"] for key in _KEYS}}
-            for name, of in statistics["summary"].items()
+            name: FeatureSummary(of.count, *(tensors[f"{name}.{key}"] for key in KEYS))
+            for name, of in summary.items()
         }
     except (
         LookupError,
@@ -91,22 +80,21 @@ def read_statistics(manifest: Mapping[str, Any], folder: Path) -> dict[str, dict
         OverflowError,
     ):  # altered together with its digest
         raise DataError(
-            f"{folder / STATISTICS_FILE} does not hold mean, std, min and max of {', '.join(statistics['summary'])}, "
+            f"{folder / STATISTICS_FILE} does not hold mean, std, min and max of {', '.join(summary)}, "
             f"expected the statistics that the manifest summarises; {rebuild_command(manifest)}"
         ) from None
 
 
-def problem_of_statistics(manifest: Mapping[str, Any], folder: Path) -> str | None:
+def problem_of_statistics(manifest: Manifest, folder: Path) -> str | None:
     """Return what is wrong with the file of a dataset's statistics, as a sentence; None if nothing is.
 
     Args:
         manifest: the sealed manifest.
         folder: folder of the shards in the store.
     """
-    recorded = manifest.get("statistics", {})
-    if "file" not in recorded:
+    if not (expected := manifest.statistics.blake3):
         return None
-    path, expected = folder / STATISTICS_FILE, recorded["blake3"]
+    path = folder / STATISTICS_FILE
     try:
         found = blake3(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -118,15 +106,15 @@ def problem_of_statistics(manifest: Mapping[str, Any], folder: Path) -> str | No
     return None
 
 
-def _summary(statistics: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(statistics: FeatureSummary) -> ShortSummary:
     """Return statistics over all features of a column; None where there are none, or none that JSON holds."""
-    mean, std = np.array(statistics["mean"], float), np.array(statistics["std"], float)
-    numbers: dict[str, float | None] = dict.fromkeys(_KEYS)
+    mean, std = statistics.mean, statistics.std
+    numbers: dict[str, float | None] = dict.fromkeys(KEYS)
     if len(mean):
         with np.errstate(over="ignore", invalid="ignore"):
             # the mean of the variances and the variance of the means
             overall = np.sqrt((std**2).mean() + mean.var())
-            found = mean.mean(), overall, min(statistics["min"]), max(statistics["max"])
-        for key, value in zip(_KEYS, found, strict=True):
+            found = mean.mean(), overall, statistics.min.min(), statistics.max.max()
+        for key, value in zip(KEYS, found, strict=True):
             numbers[key] = float(value) if math.isfinite(value) else None
-    return {"count": statistics["count"], "features": len(mean), **numbers}
+    return ShortSummary(count=statistics.count, features=len(mean), **numbers)

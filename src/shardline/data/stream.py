@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from shardline.data.collate import Batch, finished
+from shardline.data.collate import Batch, NamedBatch, finished
 from shardline.data.columns import varying_arrays
 from shardline.data.shard_map import ShardMap
 from shardline.data.window_stream import WindowStream
@@ -95,7 +95,7 @@ class ShardStream(WindowStream[_Ready]):
         super().__init__(order, num_epochs)
         self._shards, self._check, self._local_rank = shards, check, local_rank
         self._buffers = _Buffers(shards, pin=pin)
-        self._is_table = "columns" not in shards.manifest["schema"]
+        self._is_table = not shards.manifest.schema.columns
         self._is_small = num_rows(order.pieces) <= order.window_rows
         self._has_counted = bool(varying_arrays(shards.columns)) and order.num_slices > 1
         self._whole_order = order.whole()
@@ -187,7 +187,7 @@ class ShardStream(WindowStream[_Ready]):
     def _named(self, ready: _Ready, place: int, columns: tuple[torch.Tensor, ...]) -> Batch:
         """Return a batch by name, from its fixed columns."""
         fixed = dict(zip((*ready.wide, *ready.narrow), columns, strict=True))
-        batch: dict[str, Any] = {}
+        batch: NamedBatch = {}
         rows = slice(ready.bounds[place], ready.bounds[place + 1])
         for name, column in self._shards.columns.items():
             if column.varies:

@@ -20,7 +20,7 @@ WIDE_BYTES = 64  # rows of a column from here on are copied, checked and summed 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class TableBlock:
     """A table of N rows, as its schema describes it.
 
     Attributes:
@@ -50,7 +50,7 @@ def read_table(
     columns: Mapping[str, Column],
     splits: Mapping[str, Any],
     where: str,
-) -> Block:
+) -> TableBlock:
     """Return a table's columns as arrays of the schema's types and shapes.
 
     Raises:
@@ -86,7 +86,7 @@ def read_table(
             bad = int(np.argwhere(~np.isfinite(of.values))[0][0])
             row = ids[np.searchsorted(of.offsets, bad, side="right") - 1]
             raise _not_finite_row(name, row, of.values.dtype, where)
-    return Block(
+    return TableBlock(
         ids=ids.astype(np.int64, copy=False),
         splits=arrays["splits"],
         fixed={name: fixed[name] for name in columns if name in fixed},
@@ -180,7 +180,7 @@ def _check_narrow(
         is_wide = columns[name].item_bytes >= WIDE_BYTES and not columns[name].optional
         if not is_wide and not is_finite(values):
             raise not_finite(name, values, ids, where)
-    if schema.to_json()["task"] == "classification":
+    if schema.record().task == "classification":
         _check_classes(fixed["labels"], schema.classes, where)
 
 

@@ -210,7 +210,7 @@ class WindowMap:
                     break
         if memory is None:
             raise DataError(
-                f"dataset {self._shards.manifest['dataset']}: a window of {num_mapped:,} shards needs {size:,} bytes "
+                f"dataset {self._shards.manifest.dataset}: a window of {num_mapped:,} shards needs {size:,} bytes "
                 "of address space, which is not there; raise the limit (`ulimit -v`) or lower data.window_bytes"
             )
         start = -memory.address % addresses.HUGE_BYTES

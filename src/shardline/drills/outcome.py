@@ -5,11 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from shardline.checkpoints.folder import list_saved
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import write_certificate
 from shardline.records.attempts import Attempt
-from shardline.records.base import read_record
+from shardline.records.base import encode, read_record
+from shardline.records.certificates import Certified, Interruption, ResumeCertificate
 from shardline.records.runs import TrainingProvenance
 from shardline.supervision.attempts import read_attempts
 
@@ -18,7 +21,7 @@ _STATE = ("optimizer_states", "lr_schedulers", "global_step", "epoch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainedFiles:
     """Folders of a training whose files are compared.
 
     Attributes:
@@ -60,7 +63,6 @@ class Outcome:
         steps_done, steps_lost: optimiser steps of all attempts, and those that were done again.
         seconds_lost: seconds of the attempts whose work was done again.
         commands: how often the user had to give the command.
-        interruptions: the injected faults: `ranks`, `place`, `step`.
         compared: whether `weights`, `optimizer` and `ledger` are those of an uninterrupted training.
         identity: what was trained, as a certificate names it; None where nothing was sealed.
         folder: the test's folder, if it was kept.
@@ -75,9 +77,9 @@ class Outcome:
     seconds_lost: float
     attempts: int
     commands: int
-    interruptions: list[dict[str, Any]]
+    interruptions: list[Interruption]
     compared: dict[str, bool]
-    identity: dict[str, Any] | None = None
+    identity: Certified | None = None
     folder: Path | None = None
 
     @property
@@ -88,7 +90,8 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Return the outcome for programs."""
         shown = {name: value for name, value in asdict(self).items() if name != "identity"}
-        return {"verdict": self.verdict, **shown}
+        injected = [encode(one) for one in self.interruptions]
+        return {"verdict": self.verdict, **shown, "interruptions": injected}
 
 
 def certify(outcomes: Sequence[Outcome], action: Action) -> Path | None:
@@ -101,24 +104,24 @@ def certify(outcomes: Sequence[Outcome], action: Action) -> Path | None:
     parts = [one.identity for one in outcomes if one.identity]
     if len(parts) < len(outcomes):
         return None
-    return write_certificate(
-        {
-            "identity": {
-                **parts[0],
-                "machine": sorted({name for part in parts for name in part["machine"]}),
-                "world_sizes": sorted(size for part in parts for size in part["world_sizes"]),
-            },
-            "interruptions": [one for outcome in outcomes for one in outcome.interruptions],
-            "compared": {
-                name: all(one.compared[name] for one in outcomes) for name in outcomes[0].compared
-            },
-            "verdict": "not survived" if any(one.reasons for one in outcomes) else "survived",
-            "action": action.record(),
-        }
+    identity = structs.replace(
+        parts[0],
+        machine=sorted({name for part in parts for name in part.machine}),
+        world_sizes=sorted(size for part in parts for size in part.world_sizes if size),
     )
+    certificate = ResumeCertificate(
+        identity=identity,
+        interruptions=[one for outcome in outcomes for one in outcome.interruptions],
+        compared={
+            name: all(one.compared[name] for one in outcomes) for name in outcomes[0].compared
+        },
+        verdict="not survived" if any(one.reasons for one in outcomes) else "survived",
+        action=action.record(),
+    )
+    return write_certificate(certificate)
 
 
-def compare(broken: Trained, unbroken: Trained) -> dict[str, bool]:
+def compare(broken: TrainedFiles, unbroken: TrainedFiles) -> dict[str, bool]:
     """Compare sealed weights, the last training checkpoint's state and the sample ledger.
 
     Equal means bit for bit, and for the ledger each sample of each step in its order.

@@ -20,10 +20,11 @@ from shardline.core.package import shipped_snakefile
 from shardline.core.process import sigterm_as_interrupt
 from shardline.drills.commands import Commands, Overdue, Profile, kill, log_of, read_profile
 from shardline.drills.faults import FAULTS, Scene, SmallDisk, cancel
-from shardline.drills.outcome import Outcome, Trained, compare, cost, why_not_survived
+from shardline.drills.outcome import Outcome, TrainedFiles, compare, cost, why_not_survived
 from shardline.drills.tiny import Size, Tiny, make_tiny, num_ranks
 from shardline.provenance.certificates import identify
 from shardline.records.base import read_record
+from shardline.records.certificates import Interruption
 from shardline.records.runs import TrainingProvenance
 
 FOLDER = Path("drills")
@@ -32,7 +33,7 @@ _LEAST_EPOCHS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class FaultTest:
     """Which fault is injected into which training.
 
     Attributes:
@@ -71,7 +72,7 @@ class Order:
 
 
 @contextmanager
-def drilled(order: Order) -> Iterator[list[Outcome]]:
+def drilled(order: FaultTest) -> Iterator[list[Outcome]]:
     """Run a fault-injection test in a folder of its own, removed at the end unless it was not survived.
 
     Raises:
@@ -120,7 +121,7 @@ def _alone() -> Iterator[None]:
         ) from None
 
 
-def _make(order: Order, profile: Profile) -> Tiny:
+def _make(order: FaultTest, profile: Profile) -> Tiny:
     """Write the project of the uninterrupted training."""
     config = read_config(order.config)
     runtime = {**(config.get("runtime") or {}), **profile.runtime}
@@ -145,7 +146,7 @@ def _make(order: Order, profile: Profile) -> Tiny:
 
 
 def _train_with_faults(
-    order: Order, commands: Commands, unbroken: Tiny, ending: ExitStack
+    order: FaultTest, commands: Commands, unbroken: Tiny, ending: ExitStack
 ) -> list[Outcome]:
     """Train once more, with the faults, and compare the result with the uninterrupted training."""
     tiny = unbroken.twin("broken", FAULTS[order.name].runtime_on(commands.profile.executor))
@@ -162,7 +163,7 @@ def _train_with_faults(
     ]
 
 
-def _plan(order: Order, unbroken: Tiny, run: RunPlan, tiny: Tiny) -> list[dict[str, Any]]:
+def _plan(order: FaultTest, unbroken: Tiny, run: RunPlan, tiny: Tiny) -> list[dict[str, Any]]:
     """Return the faults of a run: one in each epoch from the second on, or from the first in `resume`."""
     fault, random = FAULTS[order.name], Random(f"{order.seed}/{run.name}")
     path = unbroken.results(run) / "provenance.json"
@@ -187,7 +188,7 @@ def _plan(order: Order, unbroken: Tiny, run: RunPlan, tiny: Tiny) -> list[dict[s
 
 
 def _run_command(
-    order: Order, commands: Commands, tiny: Tiny, disk: SmallDisk | None
+    order: FaultTest, commands: Commands, tiny: Tiny, disk: SmallDisk | None
 ) -> tuple[int, str]:
     """Run the command as a user would: again while it fails, at most once for each fault.
 
@@ -223,10 +224,10 @@ def _run_command(
 
 
 def _outcome(
-    order: Order, tiny: Tiny, unbroken: Tiny, run: RunPlan, *, commands_given: int, failure: str
+    order: FaultTest, tiny: Tiny, unbroken: Tiny, run: RunPlan, *, commands_given: int, failure: str
 ) -> Outcome:
-    broken = Trained(work=tiny.work(run), results=tiny.results(run))
-    compared = compare(broken, Trained(work=unbroken.work(run), results=unbroken.results(run)))
+    broken = TrainedFiles(work=tiny.work(run), results=tiny.results(run))
+    compared = compare(broken, TrainedFiles(work=unbroken.work(run), results=unbroken.results(run)))
     ranks = num_ranks(run)
     injected = tiny.injected(ranks)
     provenance = broken.provenance()
@@ -238,7 +239,7 @@ def _outcome(
             compared, planned=order.num_faults, injected=len(injected), failure=failure
         ),
         commands=commands_given,
-        interruptions=[{"ranks": ranks, **fault} for fault in injected],
+        interruptions=[Interruption(ranks=ranks, **fault) for fault in injected],
         compared=compared,
         identity=identify(provenance) if provenance else None,
         **cost(broken.attempts()),

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -16,15 +15,14 @@ from shardline.environments.python import problem_of
 from shardline.environments.venv import make_venv
 from shardline.identity.conda_pins import read_pins
 from shardline.identity.interpreter import Interpreter, ask, ask_words
+from shardline.records.environments import CondaEnvironment, ImageEnvironment, VirtualEnvironment
 
+Made = CondaEnvironment | VirtualEnvironment | ImageEnvironment
 _PULL_LIMIT_S = 3600.0  # of an image of many GiB over a slow network
 
 
-def make_environment(project: Project, environment: ScriptEnvironment) -> dict[str, Any]:
+def make_environment(project: Project, environment: ScriptEnvironment) -> Made:
     """Make or pull what scripts run in, unless it is there, and see whether it has what they import.
-
-    Returns:
-        What is written of it; of an image `python` is None where it could not be asked.
 
     Raises:
         ConfigError: it cannot be made, or lacks a package that one of its scripts imports.
@@ -34,15 +32,16 @@ def make_environment(project: Project, environment: ScriptEnvironment) -> dict[s
         if image:
             _check_scripts(project, environment, image)
         python = image.python if image else None
-        return {"environment": "image", "image": environment.image, "python": python}
+        return ImageEnvironment(image=environment.image, python=python)
     folder = project.layout.prefixes.resolve()
+    made: CondaEnvironment | VirtualEnvironment
     if environment.kind == "conda":
         assert environment.file is not None
         made = make_prefix(folder, "conda", read_pins(environment.file), has_shardline=False)
     else:
         made = make_venv(folder, environment)
-    logging.info("%s: %d packages", made["prefix"], len(made["packages"]))
-    found = ask(Path(made["prefix"]) / "bin" / "python", environment.where)
+    logging.info("%s: %d packages", made.prefix, len(made.packages))
+    found = ask(Path(made.prefix) / "bin" / "python", environment.where)
     _check_scripts(project, environment, found)
     return made
 

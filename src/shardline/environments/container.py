@@ -21,11 +21,12 @@ from shardline.config.settings.runtime import Image, Runtime
 from shardline.core.digests import file_sha256
 from shardline.core.environment import PLACE, rank_variables
 from shardline.core.errors import ConfigError, LaunchError
-from shardline.core.files import read_json
 from shardline.core.process import die_with_parent
 from shardline.core.redaction import PASSED
 from shardline.environments.context import code_digest
 from shardline.environments.image import check_no_login, find_tool
+from shardline.records.base import read_record
+from shardline.records.environments import BuiltImage, NamedImage
 
 _DESCRIPTORS = ("SHARDLINE_HEARTBEAT", "SHARDLINE_REQUESTS")
 _STACKS = ("SHARDLINE_STACKS", "SHARDLINE_STACKS_SIGNAL")
@@ -63,17 +64,18 @@ def image_python(
         LaunchError: the image was built from another lock or another Shardline.
     """
     check_no_login(settings)
-    image = read_json(document, remedy=f"delete {document} and run the pipeline again")
+    remedy = f"delete {document} and run the pipeline again"
+    image = read_record(document, BuiltImage, remedy=remedy)
     for key, there, here in (
-        ("lock", image["lock"], file_sha256(lock)),
-        ("code", image["code"], code_digest()),
+        ("lock", image.lock, file_sha256(lock)),
+        ("code", image.code, code_digest()),
     ):
         if there != here:
             raise LaunchError(
                 f"{document}: the image was built from {key} {there[:12]}, but this run was planned with "
                 f"{here[:12]}; delete {document} and run the pipeline again, which builds the image again"
             )
-    known = sorted(RUNNERS, key=lambda name: name != image["tool"])  # what built it has it
+    known = sorted(RUNNERS, key=lambda name: name != image.tool)  # what built it has it
     tool = find_tool("image.run_with", settings.run_with, known)
     return _words(tool, settings, runtime, image=image, folders=folders, gpus=gpus)
 
@@ -95,7 +97,7 @@ def python_of_image(
     settings = structs.replace(project.image, container="")  # which is of the project's own image
     return _words(
         find_tool("image.run_with", settings.run_with, RUNNERS), settings, project.runtime,
-        image={"reference": reference, "digest": reference.rpartition("@")[2]},
+        image=NamedImage(reference=reference, digest=reference.rpartition("@")[2]),
         folders=mounted(project.workdir, project.store), gpus=gpus, further=["PYTHONPATH"],
         python=("python3", str(guard.absolute()), "python3") if guard else ("python3",),
     )  # fmt: skip
@@ -113,7 +115,7 @@ def _words(
 
 
 def container_command(
-    tool: str, settings: Image, *, image: Mapping[str, Any], folders: Sequence[Path],
+    tool: str, settings: Image, *, image: NamedImage, folders: Sequence[Path],
     variables: Sequence[str], gpus: bool, user: str,
     python: Sequence[str] = ("python", "-m", "shardline.launch.exit_on_stdin_close", "python"),
 ) -> list[str]:  # fmt: skip
@@ -122,7 +124,6 @@ def container_command(
     Args:
         tool: `podman`, `docker` or `apptainer`.
         settings: `image` of the config.
-        image: what `build_image` wrote.
         folders: what the ranks read and write, absolute; the first is where Python starts.
         variables: names of the variables that every rank gets.
         gpus: whether the ranks compute on GPUs.
@@ -144,7 +145,7 @@ def container_command(
         tool, *options,
         *(f"{mount}={folder}:{folder}" for folder in folders),
         f"{start}={folders[0]}",
-        *named, f"--env=SHARDLINE_IMAGE_DIGEST={image['digest']}",
+        *named, f"--env=SHARDLINE_IMAGE_DIGEST={image.digest}",
         *([_GPUS[tool]] if gpus else []),
         *settings.run_args,
         _name_for(tool, settings, image),
@@ -152,10 +153,10 @@ def container_command(
     ]  # fmt: skip
 
 
-def _name_for(tool: str, settings: Image, image: Mapping[str, Any]) -> str:
+def _name_for(tool: str, settings: Image, image: NamedImage) -> str:
     """Return how a tool finds exactly this image: by digest, in a registry if it is in one."""
     if tool != "apptainer":
-        return str(image["reference"] or image["id"])
+        return image.reference or image.id
     if name := apptainer_name(settings, image):
         return name
     raise ConfigError(
@@ -164,11 +165,11 @@ def _name_for(tool: str, settings: Image, image: Mapping[str, Any]) -> str:
     )
 
 
-def apptainer_name(settings: Image, image: Mapping[str, Any]) -> str:
+def apptainer_name(settings: Image, image: NamedImage | None) -> str:
     """Return what Apptainer calls the image: the config's own name before a registry's; or nothing."""
     if settings.container:
         return settings.container
-    return f"docker://{image['reference']}" if image.get("reference") else ""
+    return f"docker://{image.reference}" if image and image.reference else ""
 
 
 def container_of(project: Project) -> str:
@@ -179,7 +180,8 @@ def container_of(project: Project) -> str:
         DataError: what is known of the image cannot be read.
     """
     document = project.layout.image
-    image = read_json(document, remedy="delete it") if document.exists() else {}
+    known = document.exists()
+    image = read_record(document, BuiltImage, remedy="delete it") if known else None
     if name := apptainer_name(project.image, image):
         return name
     raise ConfigError(

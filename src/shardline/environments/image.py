@@ -18,6 +18,8 @@ from shardline.core.package import workflow_folder
 from shardline.core.process import die_with_parent
 from shardline.core.redaction import mask
 from shardline.environments.context import EPOCH, code_digest, is_checkout, stage_context
+from shardline.records.base import encode
+from shardline.records.environments import BuiltImage
 
 BUILDERS = ("podman", "docker", "buildah")
 _BUILD = {
@@ -35,7 +37,7 @@ def build_image(settings: Image, *, lock: Path, output: Path, log: Path) -> None
     Args:
         settings: `image` of the config.
         lock: pins of every package, which go into a layer of their own.
-        output: JSON with the image's id and digest, and what it was built from.
+        output: for a `BuiltImage`.
         log: gets what the tools print.
 
     Raises:
@@ -58,19 +60,19 @@ def build_image(settings: Image, *, lock: Path, output: Path, log: Path) -> None
         image = id_file.read_text().strip()
         reference = _push(tool, settings, name, scratch / "digest", log) if settings.push else ""
     archive = _save(tool, image, Path(settings.save), log) if settings.save else ""
-    document = {
-        "id": image,
+    built = BuiltImage(
+        id=image,
         # a registry keeps layers compressed, which gives the image another digest there
-        "digest": reference.partition("@")[2] or image,
-        "reference": reference or None,
-        "archive": archive or None,
-        "base": settings.base,
-        "tool": tool,
-        "commit": commit,
-        "version": __version__,
+        digest=reference.partition("@")[2] or image,
+        reference=reference or None,
+        archive=archive or None,
+        base=settings.base,
+        tool=tool,
+        commit=commit,
+        version=__version__,
         **made_from,
-    }
-    write_json(output, document)
+    )
+    write_json(output, encode(built))
 
 
 def _commit() -> str:

@@ -15,6 +15,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus
 from shardline.identity.interpreter import Interpreter, ask
 from shardline.identity.package_lock import normalize, pinned, without_user
+from shardline.records.runs import Installed, ScriptInstalled
 
 # Set by what started the container: the image's digest; on Azure ML the plugin sets the image's name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
@@ -135,12 +136,12 @@ def differences_of(locked: Mapping[str, Any], script: Interpreter | None) -> lis
     return find_differences(locked["python"], locked["requirements"], script)
 
 
-def observed_of_script(locked: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def observed_of_script(locked: Mapping[str, Any], words: Sequence[str]) -> ScriptInstalled:
     """Return what is recorded of the environment that a script ran in; arguments as of `found_by_rank`."""
     found = found_by_rank(locked, words)
     if found is None:
-        return {"kind": locked["kind"], "image": locked["image"]}
-    return {"kind": locked["kind"], "python": found.python, "packages": found.packages}
+        return ScriptInstalled(kind=locked["kind"], image=locked["image"])
+    return ScriptInstalled(kind=locked["kind"], python=found.python, packages=found.packages)
 
 
 def explain_differences(differences: Sequence[str]) -> str:
@@ -155,7 +156,7 @@ def explain_differences(differences: Sequence[str]) -> str:
     )
 
 
-def observe() -> dict[str, Any]:
+def observe() -> Installed:
     """Return what is installed here: every distribution, a conda prefix's packages, the image's digest.
 
     Raises:
@@ -164,12 +165,12 @@ def observe() -> dict[str, Any]:
     # the first of two with one name is the one that is imported
     distributions = reversed(list(importlib.metadata.distributions()))
     packages = {normalize(one.name): one.version for one in distributions}
-    return {
-        "python": platform.python_version(),
-        "packages": dict(sorted(packages.items())),
-        "conda": sorted(path.stem for path in Path(sys.prefix, "conda-meta").glob("*.json")),
-        "image": image_digest(),
-    }
+    return Installed(
+        python=platform.python_version(),
+        packages=dict(sorted(packages.items())),
+        conda=sorted(path.stem for path in Path(sys.prefix, "conda-meta").glob("*.json")),
+        image=image_digest(),
+    )
 
 
 def image_digest() -> str | None:
@@ -185,7 +186,7 @@ def image_digest() -> str | None:
     return image
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, int]:
     """Return the CPUs that this process may use, and its machine's memory."""
     return {
         "num_cpus": num_cpus(),

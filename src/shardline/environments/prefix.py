@@ -19,6 +19,7 @@ from shardline.environments.solve import client
 from shardline.environments.venv import AGAIN, make_whole
 from shardline.identity.conda_pins import PLATFORM, Pin, content_of
 from shardline.identity.module_search import INSTALLED, LIBRARY, OURS
+from shardline.records.environments import CondaEnvironment, CondaPackage
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -45,7 +46,7 @@ def _content(pins: Sequence[Pin], *, has_shardline: bool) -> dict[str, Any]:
 
 def make_prefix(
     folder: Path, env: str, pins: Sequence[Pin], *, has_shardline: bool = True
-) -> dict[str, Any]:
+) -> CondaEnvironment:
     """Make the environment of these pins, unless it is there; of several jobs one makes it.
 
     Args:
@@ -53,10 +54,6 @@ def make_prefix(
         env: begins the prefix's name.
         has_shardline: let it import this Shardline, which an environment of a training script
             does not need.
-
-    Returns:
-        What the environment is: `prefix`, its `packages` with builds and
-        digests, `platform`, `python`, and the versions of what made it.
 
     Raises:
         ConfigError: no Python among the pins, or a package's URL is none.
@@ -78,21 +75,21 @@ def make_prefix(
 
     make_whole(prefix, build)
     _check_is_as_pinned(prefix, pins)
-    return {
-        "environment": env,
-        "prefix": str(prefix),
-        "python": python,
-        "platform": PLATFORM,
-        "digest": digest(content),
-        "made_by": {"py-rattler": importlib.metadata.version("py-rattler")},
-        "packages": [
-            {
-                "name": pin.name, "version": pin.version, "build": pin.build,
-                "subdir": pin.subdir, "sha256": pin.sha256, "url": pin.public_url,
-            }
+    return CondaEnvironment(
+        environment=env,
+        prefix=str(prefix),
+        python=python,
+        platform=PLATFORM,
+        digest=digest(content),
+        made_by={"py-rattler": importlib.metadata.version("py-rattler")},
+        packages=[
+            CondaPackage(
+                name=pin.name, version=pin.version, build=pin.build,
+                subdir=pin.subdir, sha256=pin.sha256, url=pin.public_url,
+            )
             for pin in sorted(pins, key=lambda pin: pin.name)
         ],
-    }  # fmt: skip
+    )  # fmt: skip
 
 
 async def _install(pins: Sequence[Pin], scratch: Path, prefix: Path, packages: Path) -> None:

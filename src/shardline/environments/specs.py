@@ -65,7 +65,7 @@ STAGES = {
         programs=("shardline.data.build", "shardline.data.prediction_file", *_modules(SHIPPED_SOURCES.values())),
     ),
     "train": Stage(
-        jobs=("common", "training", "runs", "predicting"),
+        jobs=("common", "ranks", "training", "runs", "predicting"),
         programs=(
             *(f"shardline.training.{name}" for name in (
                 "fit", "evaluate", "predict", "script_outputs", "rank", "sealed_training",

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 from packaging.specifiers import SpecifierSet
@@ -21,6 +20,7 @@ from shardline.core.files import make_folder
 from shardline.core.redaction import mask
 from shardline.environments.installed import find_differences
 from shardline.identity.interpreter import Interpreter, ask
+from shardline.records.environments import VirtualEnvironment
 
 AGAIN = "run the pipeline again"
 # uv's variable for each key of pip's config: a site that has configured pip need not configure uv.
@@ -38,14 +38,11 @@ _PIP_LINE = re.compile(r"(?P<place>global|install|:env:)\.(?P<key>[\w-]+)=(?P<va
 _FRAME = re.compile(r"[×╰╭│├─▶]+|\bhint: ")
 
 
-def make_venv(folder: Path, environment: ScriptEnvironment) -> dict[str, Any]:
+def make_venv(folder: Path, environment: ScriptEnvironment) -> VirtualEnvironment:
     """Make the virtual environment of a lock, unless it is there; of several jobs one makes it.
 
     Args:
         folder: of all environments.
-
-    Returns:
-        What it is: `kind`, `prefix`, `python`, `packages` and what made it.
 
     Raises:
         ConfigError: the lock's Python is not here, or its packages cannot be installed.
@@ -59,13 +56,13 @@ def make_venv(folder: Path, environment: ScriptEnvironment) -> dict[str, Any]:
             f"{prefix} differs from {environment.where} ({'; '.join(changed[:3])}): it was changed by hand; "
             f"delete it, and {AGAIN}"
         )
-    return {
-        "kind": environment.kind,
-        "prefix": str(prefix),
-        "python": ".".join(map(str, interpreter.version)),
-        "packages": interpreter.packages,
-        "made_by": {"uv": importlib.metadata.version("uv")},
-    }
+    return VirtualEnvironment(
+        kind=environment.kind,
+        prefix=str(prefix),
+        python=".".join(map(str, interpreter.version)),
+        packages=interpreter.packages,
+        made_by={"uv": importlib.metadata.version("uv")},
+    )
 
 
 def make_whole(prefix: Path, build: Callable[[Path], None]) -> None:
@@ -99,7 +96,7 @@ def make_on_node(environment: ScriptEnvironment) -> tuple[str, ...]:
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     made = make_venv(cache / "shardline" / "envs", environment)
-    return (str(Path(made["prefix"]) / "bin" / "python"),)
+    return (str(Path(made.prefix) / "bin" / "python"),)
 
 
 def _build(environment: ScriptEnvironment, scratch: Path) -> None:

@@ -11,7 +11,7 @@ from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.digests import file_sha256
 from shardline.identity.literals import Bindings
 from shardline.identity.outline import Outline
-from shardline.identity.path_literals import Call, Elsewhere, PathLiterals, Source, calls_in
+from shardline.identity.path_literals import CallSite, CodeModule, Elsewhere, PathLiterals, calls_in
 from shardline.identity.reach import Key, Reach
 from shardline.identity.scopes import Imported
 
@@ -41,7 +41,7 @@ class Beside:
     """
 
     found: Reach
-    _sources: dict[str, Source] = field(default_factory=dict)
+    _sources: dict[str, CodeModule] = field(default_factory=dict)
     _opened: set[Path] = field(default_factory=set)  # packages named by `importlib.resources`
 
     def files(self) -> dict[Key, dict[str, str]]:
@@ -117,7 +117,7 @@ class Beside:
         folder = self.found.program.files[label].parent.resolve()
         return folder.parents[package.count(".") - 1] if "." in package else folder
 
-    def _source(self, label: str) -> Source:
+    def _source(self, label: str) -> CodeModule:
         """Return a module as a place of paths."""
         if label not in self._sources:
             outline = self.found.outline(label)
@@ -131,7 +131,7 @@ class Beside:
                 calls=lambda name: self._calls.get(name, []),
                 packages=self._packages,
             )
-            self._sources[label] = Source(nodes=nodes, literals=literals)
+            self._sources[label] = CodeModule(nodes=nodes, literals=literals)
         return self._sources[label]
 
     def _literals(self, label: str) -> PathLiterals:
@@ -166,13 +166,13 @@ class Beside:
                 yield str(file.parent)
 
     @cached_property
-    def _calls(self) -> dict[str, list[Call]]:
+    def _calls(self) -> dict[str, list[CallSite]]:
         """The calls of all executed modules, by the last part of the name that they call."""
-        found: dict[str, list[Call]] = {}
+        found: dict[str, list[CallSite]] = {}
         for label, outline in self.found.run.items():
             for unit in outline.units:
                 for name, call in calls_in(unit.node):
-                    place = Call(call, partial(self._literals, label))
+                    place = CallSite(call, partial(self._literals, label))
                     found.setdefault(name, []).append(place)
         return found
 

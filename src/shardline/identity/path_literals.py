@@ -19,14 +19,14 @@ _OF_TEXT = {
 Elsewhere = Callable[[str], Iterator[str]]
 
 
-class Call(NamedTuple):
+class CallSite(NamedTuple):
     """A call, and what evaluates its arguments where it stands."""
 
     node: ast.Call
     literals: Callable[[], Literals]
 
 
-class Source(NamedTuple):
+class CodeModule(NamedTuple):
     """A module as a place of paths."""
 
     nodes: Sequence[ast.AST]
@@ -45,7 +45,7 @@ class PathLiterals(Literals):
     """
 
     elsewhere: Elsewhere
-    calls: Callable[[str], Sequence[Call]]
+    calls: Callable[[str], Sequence[CallSite]]
     packages: Elsewhere
     _done: dict[str, Texts] = field(default_factory=dict)
 

@@ -40,7 +40,7 @@ _FLAGS = {
 
 
 @dataclass
-class Watch:
+class WatchedReads:
     """What one process reads.
 
     Attributes:
@@ -183,7 +183,7 @@ def shown(path: str) -> str:
 
 # --- the process's one watch ----------------------------------------------------------------------
 
-_watch: Watch | None = None
+_watch: WatchedReads | None = None
 _has_hook = False
 
 
@@ -192,7 +192,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _watch.hear(event, arguments)
 
 
-def start(watch: Watch | None) -> None:
+def start(watch: WatchedReads | None) -> None:
     """Watch the reads of this process, of its threads and of what it is forked into; None ends it."""
     global _watch, _has_hook
     _watch = watch
@@ -212,21 +212,23 @@ def start_rank(work: Path, mode: str, *, is_spawned: bool = False) -> None:
         DataError: it has not.
     """
     if mode != "off":
-        start(Watch(known=read_counted(work / COUNTED_FILE), mode=mode, is_spawned=is_spawned))
+        start(
+            WatchedReads(known=read_counted(work / COUNTED_FILE), mode=mode, is_spawned=is_spawned)
+        )
 
 
 def look() -> None:
     """Report files that compiled code has open or mapped, where reads are watched.
 
     Raises:
-        ConfigError: as `Watch.hear`.
+        ConfigError: as `WatchedReads.hear`.
     """
     if _watch:
         _watch.look()
 
 
 def found() -> dict[str, str]:
-    """Return the files that were reported so far, see `Watch.found`."""
+    """Return the files that were reported so far, see `WatchedReads.found`."""
     look()
     return dict(_watch.found) if _watch else {}
 
@@ -272,7 +274,7 @@ def main() -> None:
     _, mode, file, script, *arguments = sys.argv
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.realpath(script))
-    start(Watch(known=read_counted(Path(file)), mode=mode))
+    start(WatchedReads(known=read_counted(Path(file)), mode=mode))
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:

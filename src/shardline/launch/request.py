@@ -1,8 +1,7 @@
 """What a run asks of a scheduler, as resources of its job."""
 
-from shardline.config.evaluation_code import evaluates_on_ranks
+from shardline.config.evaluation_code import evaluates_on_ranks, predicts_on_ranks
 from shardline.config.plans import PredictionPlan, RunPlan
-from shardline.config.predictions import predicts_on_ranks
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 
@@ -44,8 +43,8 @@ def evaluation_requested(run: RunPlan, runtime: Runtime) -> dict[str, int | str]
 
 def prediction_requested(prediction: PredictionPlan, runtime: Runtime) -> dict[str, int | str]:
     """Return the resources of the job that predicts; none where one process on the CPU does it."""
-    spec = prediction.spec
-    return requested(spec.settings, runtime) if predicts_on_ranks(spec, runtime) else {}
+    settings = prediction.spec.settings
+    return requested(settings, runtime) if predicts_on_ranks(settings, runtime) else {}
 
 
 def threads_of(

@@ -21,6 +21,7 @@ from shardline.launch.slurm.sacct import write_reason
 from shardline.pipeline import invocation
 from shardline.provenance.run_spec import locked
 from shardline.records.failures import Failure
+from shardline.records.identities import IdentityDocument
 from shardline.supervision.job_failures import FailureFile
 
 _T = TypeVar("_T")
@@ -28,7 +29,7 @@ REMAKE = "delete it and run the pipeline again to write it"
 
 
 @contextmanager
-def job(log: str, config: Mapping[str, Any] | None = None) -> Iterator[Path]:
+def job(log: str, config: Mapping[str, object] | None = None) -> Iterator[Path]:
     """Run a rule's job: one clear sentence for a user's mistake, a traceback for a bug of ours.
 
     The error with which it ends is recorded in the store until the job succeeds. A retry of the same
@@ -116,7 +117,7 @@ def only(known: Mapping[str, _T]) -> _T:
     return one
 
 
-def check_environment(project: Project, document: Mapping[str, Any]) -> None:
+def check_environment(project: Project, document: IdentityDocument) -> None:
     """Hold what is installed here against the lock that a stage's results are named after.
 
     Raises:

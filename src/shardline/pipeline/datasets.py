@@ -20,7 +20,7 @@ from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record, sealed
-from shardline.records.datasets import DatasetProvenance, Manifest, Part
+from shardline.records.datasets import DatasetProvenance, DatasetSchema, Manifest, Part
 
 if TYPE_CHECKING:
     from shardline.data.sources import Source
@@ -116,7 +116,7 @@ def seal_parts(
     check_row_ids(merged, shards)
     # before the manifest, which has its digest
     merged = set_aside(merged, shards)
-    write_json(manifest, merged)
+    write_json(manifest, encode(merged))
     document = DatasetProvenance(
         dataset=dataset_id,
         identity=digest(dataset.document),
@@ -127,14 +127,11 @@ def seal_parts(
         files={"manifest.json": file_sha256(manifest)},
     )
     write_json(provenance, sealed(document))
-    skipped = merged["skipped"]
-    if skipped["count"]:
-        logging.warning("%d rows or files of the source were skipped", skipped["count"])
+    if merged.skipped.count:
+        logging.warning("%d rows or files of the source were skipped", merged.skipped.count)
 
 
-def _merge(
-    parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given
-) -> dict[str, Any]:
+def _merge(parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given) -> Manifest:
     from shardline.data.build import seal as merge
 
     given: dict[str, Any] = {"dataset": dataset.id, "source": source, "document": dataset.document}
@@ -145,7 +142,7 @@ def _merge(
     return seal_files(parts, **given, schema=_schema(dataset.read_as, read_as))
 
 
-def describe_asset(project: Project, manifest: str) -> dict[str, Any]:
+def describe_asset(project: Project, manifest: str) -> dict[str, object]:
     """Return what a sealed dataset is as a data asset of Azure ML.
 
     Args:
@@ -167,10 +164,10 @@ def describe_asset(project: Project, manifest: str) -> dict[str, Any]:
     }
 
 
-def _schema(dataset: DatasetPlan, given: Given) -> dict[str, Any]:
+def _schema(dataset: DatasetPlan, given: Given) -> DatasetSchema:
     """Return the schema of a sealed dataset, whose manifest Snakemake may have put elsewhere."""
     manifest = Path(str(given)) if given else dataset.manifest
-    return encode(read_record(manifest, Manifest, remedy=REMAKE).schema)
+    return read_record(manifest, Manifest, remedy=REMAKE).schema
 
 
 def _open_dataset(project: Project, dataset: DatasetPlan, read_as: Given) -> "Source":

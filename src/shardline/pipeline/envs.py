@@ -17,6 +17,7 @@ from shardline.environments.specs import (
     write_pins,
     write_specs,
 )
+from shardline.records.base import encode
 
 
 def lock_envs(project: Project) -> None:
@@ -57,8 +58,8 @@ def create_env(project: Project, env: str, environment: str) -> None:
     specs = read_specs(project, env)
     pins = checked_pins(existing_pin_file(project, env), specs)
     made = make_prefix(project.layout.prefixes.resolve(), env, pins)
-    logging.info("%s: %d packages", made["prefix"], len(made["packages"]))
-    write_json(Path(environment), made)
+    logging.info("%s: %d packages", made.prefix, len(made.packages))
+    write_json(Path(environment), encode(made))
 
 
 def build_environment(project: Project, address: str, environment: str) -> None:
@@ -66,7 +67,7 @@ def build_environment(project: Project, address: str, environment: str) -> None:
     from shardline.environments.build import make_environment
 
     found = make_environment(project, project.built_environments[address])
-    write_json(Path(environment), found)
+    write_json(Path(environment), encode(found))
 
 
 def build_image(project: Project, log: Path, document: str) -> None:

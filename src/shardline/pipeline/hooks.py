@@ -32,7 +32,7 @@ from shardline.results.staleness import edited_of
 
 
 def open_project(
-    config: Mapping[str, Any], storage: Storage | None,
+    config: Mapping[str, object], storage: Storage | None,
     *, is_main: bool, is_making: bool, is_remote: bool, has_no_shared_disk: bool,
 ) -> Project:  # fmt: skip
     """Load the project, and refuse at once what could only fail later.
@@ -86,7 +86,7 @@ def open_project(
         logging.getLogger("shardline").warning("%s", edited)
     if project.identity.environment != "exact":
         # most starts do not need it
-        from shardline.results.accept.unasked import accept_unasked
+        from shardline.results.accept.take import accept_unasked
 
         accept_unasked(project)
     return project
@@ -107,7 +107,7 @@ def _targets(arguments: list[str]) -> list[dict[str, str]]:
     return [one.wildcards_dict for one in parse_target_jobs_cli_args(targets)]
 
 
-def _load_own(config: Mapping[str, Any], targets: list[dict[str, str]]) -> Project:
+def _load_own(config: Mapping[str, object], targets: list[dict[str, str]]) -> Project:
     """Load what jobs need: the rows and datasets of their own, where the history of names tells these."""
     layout, rows, datasets = ResultsLayout(root=Path.cwd()), set[str](), set[str]()
     runs, built = names_that_have_been(layout, "run"), names_that_have_been(layout, "dataset")
@@ -119,8 +119,7 @@ def _load_own(config: Mapping[str, Any], targets: list[dict[str, str]]) -> Proje
         return load_project(config)
     project = load_project(config, only=rows, datasets=datasets)
     is_whole = all(
-        ("run" not in one or one["run"] in project.runs)
-        and ("evaluation" not in one or project.evaluated(one["run"], one["evaluation"]))
+        ("run" not in one or project.key_of(one["run"], one.get("evaluation")))
         and ("dataset" not in one or one["dataset"] in project.datasets)
         for one in targets
     )

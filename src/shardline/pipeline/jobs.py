@@ -129,24 +129,23 @@ class Jobs:
         """Return the provenances of these datasets."""
         return self.of_all(self.project.provenances_of_report(self.exists))
 
-    def of_run(self, find: Callable[[RunPlan], Iterable[Path | None]]) -> Any:
-        """Return what gives some files that a training or an evaluation reads."""
+    def of_job(self, find: Callable[[Any], Iterable[Path | None]]) -> Any:
+        """Return what gives some files that a training, an evaluation or a prediction reads.
+
+        Args:
+            find: of the run or the prediction.
+        """
 
         def ask(wildcards: Any) -> Any:
-            run = self._run(wildcards)
-            output = run.evaluation if wildcards.get("evaluation") else run.model
-            names = self.of_all(filter(None, find(run)))
+            if key := wildcards.get("prediction"):
+                prediction = self.project.predictions[key]
+                output, files = prediction.file, find(prediction)
+            else:
+                run = self._run(wildcards)
+                output = run.evaluation if wildcards.get("evaluation") else run.model
+                files = find(run)
+            names = self.of_all(filter(None, files))
             return self._unless_sealed(output, names[0] if len(names) == 1 else names)
-
-        return with_signature(ask)
-
-    def of_prediction(self, find: Callable[[Any], Iterable[Path]]) -> Any:
-        """Return what gives some files that a prediction reads."""
-
-        def ask(wildcards: Any) -> Any:
-            one = self.project.predictions[wildcards.prediction]
-            names = self.of_all(find(one))
-            return self._unless_sealed(one.file, names[0] if len(names) == 1 else names)
 
         return with_signature(ask)
 
@@ -154,9 +153,8 @@ class Jobs:
         return self.project.runs[self._key(wildcards)]
 
     def _key(self, wildcards: Any) -> str:
-        """Return the key of a run: one training may have several evaluations, each of which is a run of its own."""
-        key = f"{wildcards.run}/{wildcards.get('evaluation')}"
-        return key if key in self.project.runs else str(wildcards.run)
+        run = str(wildcards.run)
+        return self.project.key_of(run, wildcards.get("evaluation")) or run
 
     def pins_of_env(self, wildcards: Any) -> str:
         """Return the pin file of a stage's conda environment."""
@@ -225,7 +223,7 @@ class Jobs:
         return self._run(wildcards).settings.devices if self._predicted[wildcards.run] else 1
 
 
-def _resources(asked: Asked) -> dict[str, Any]:
+def _resources(asked: Asked) -> dict[str, object]:
     """Return what a scheduler gives to a run's job, by resource; None leaves one unset.
 
     A function is called for each job, so what is the same for all runs is no function.

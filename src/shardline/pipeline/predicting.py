@@ -5,20 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardline.config.current_identity import recheck_prediction
-from shardline.config.layout import ResultsLayout
+from shardline.config.evaluation_code import predicts_on_ranks
 from shardline.config.plans import PredictionPlan
-from shardline.config.predictions import predicts_on_ranks
 from shardline.config.project import Project
 from shardline.config.run_spec import DatasetPlace
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, write_json
-from shardline.core.machine import num_gpus
 from shardline.data.columns import columns_of
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
-from shardline.pipeline import training
+from shardline.pipeline import ranks
 from shardline.pipeline.common import REMAKE, check_environment, only
-from shardline.pipeline.inputs import Inputs, files_of, places_of
+from shardline.pipeline.ranks import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record
 from shardline.records.datasets import Manifest
@@ -36,7 +34,9 @@ def predict(project: Project, record: str, inputs: Inputs, log: Path) -> None:
     run, prediction = only(project.runs), only(project.predictions)
     recheck_prediction(project, prediction)
     given = inputs.get("predicted")
-    manifest = Path(str(given)) if given else _declared(prediction).manifest(prediction.rows.id)
+    manifest = (
+        Path(str(given)) if given else prediction.layout.declared.manifest(prediction.rows.id)
+    )
     found = compute_parts(
         project,
         prediction,
@@ -46,10 +46,6 @@ def predict(project: Project, record: str, inputs: Inputs, log: Path) -> None:
         log,
     )
     write_json(Path(record), encode(found))
-
-
-def _declared(prediction: PredictionPlan) -> ResultsLayout:
-    return prediction.layout.declared
 
 
 def compute_parts(
@@ -108,7 +104,7 @@ def compute_parts(
 
 def _check_rows(prediction: PredictionPlan, rows: Manifest, trained_on: Manifest) -> None:
     name, split = prediction.rows.name, prediction.split
-    found, expected = columns_of(encode(rows.schema)), columns_of(encode(trained_on.schema))
+    found, expected = columns_of(rows.schema), columns_of(trained_on.schema)
     if "labels" not in found:
         expected.pop("labels", None)
     for column in expected.keys() | found.keys() - {"labels"}:
@@ -126,10 +122,9 @@ def _check_rows(prediction: PredictionPlan, rows: Manifest, trained_on: Manifest
 
 def _needs_ranks(project: Project, prediction: PredictionPlan, missing: Sequence[int]) -> bool:
     settings = prediction.spec.settings
-    if not predicts_on_ranks(prediction.spec, project.runtime):
+    if not predicts_on_ranks(settings, project.runtime):
         return False
-    has_gpus = settings.accelerator == "gpu" or (settings.accelerator == "auto" and num_gpus())
-    return bool(has_gpus) or (len(missing) > 1 and settings.nodes * settings.devices > 1)
+    return ranks.has_gpus(settings) or (len(missing) > 1 and settings.nodes * settings.devices > 1)
 
 
 def _on_ranks(
@@ -138,24 +133,17 @@ def _on_ranks(
 ) -> None:  # fmt: skip
     run = prediction.spec
     rank_logs = project.layout.declared.logs_of_parts("predict", f"{run.run}-{prediction.id}")
-    with training.own_work(project, f"{run.run}-prediction-{prediction.id}") as work:
+    with ranks.own_work(project, f"{run.run}-prediction-{prediction.id}") as work:
         action = Predict(
-            model=training.seen_by_all(model, run.settings, work),
+            model=ranks.seen_by_all(model, run.settings, work),
             rows=rows,
             split=prediction.split,
             parts=tuple(missing),
             folder=prediction.parts,
         )
-        task = training.rank_task(
-            run,
-            action,
-            datasets=trained_on,
-            work=work,
-            rank_logs=rank_logs,
-            runtime=project.runtime,
+        ranks.run_on_ranks(
+            project, run, action, work=work, rank_logs=rank_logs, log=log, datasets=trained_on
         )
-        python = training.python_of(project, run, {})
-        training.start_ranks(project, task, work / "rank.json", log, python)
 
 
 def _here(

@@ -37,7 +37,10 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
     Args:
         page: see `report`, as are `crate` and `inputs`.
     """
+    from shardline.provenance.crate.contents import records_of
     from shardline.provenance.crate.pack import write_metadata
+    from shardline.provenance.graph import ProvenanceGraph
+    from shardline.provenance.workflow import picture
     from shardline.report import RunFiles, write_report
     from shardline.report.history import read_history
 
@@ -58,6 +61,15 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
         )
         for run, identity, metrics, evaluation, provenance in each
     ]
+    places = {
+        str(_declared(project, Path(path))): Path(path)
+        for paths in inputs.values()
+        for path in paths
+    }
+    records = records_of(project, places | {project.layout.name_of(project.report): page})
+    jobs = ProvenanceGraph(records).jobs_behind(
+        [(run.id, run.evaluation_id) for run in project.runs.values()], project.datasets
+    )
     record = action.record()
     write_report(
         files,
@@ -65,19 +77,13 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
         generated_from=project.table,
         studies=project.scaling,
         manifests=[Path(path) for path in inputs["manifests"]],
-        started=invocation.recorded(),
+        workflow=picture(jobs, invocation.recorded()),
         action=record,
         outcomes=project.outcomes,
         project=_title(project),
         history=read_history(Path(page).parent),
     )
-    at = {
-        str(_declared(project, Path(path))): Path(path)
-        for paths in inputs.values()
-        for path in paths
-    }
-    at[project.layout.name_of(project.report)] = page
-    write_metadata(project, crate, at=at, report_action=record)
+    write_metadata(project, crate, records=records, report_action=record)
 
 
 def _title(project: Project) -> str:

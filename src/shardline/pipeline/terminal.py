@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.core.errors import DataError
-from shardline.core.files import read_json
 from shardline.core.redaction import mask
 from shardline.results.outcomes import failure_of
-from shardline.results.states import warnings_on
+from shardline.results.states import headline_of, read_if_sound, warnings_on
 from shardline.supervision.attempts import sealed_again
 
 
@@ -25,7 +22,7 @@ def finished(project: Project, exists: Callable[[Path], bool]) -> frozenset[str]
     )
 
 
-def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, Any]]:
+def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, object]]:
     """Return the rows of a log record's `results`, see the plugin's README.
 
     Args:
@@ -37,7 +34,7 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, An
             "done": run.is_sealed,
             "headline": _headline(run),
             "logs": _logs(project, run),
-            "cause": _cause(run),
+            "cause": mask(failure.sentence) if (failure := failure_of(run)) else "",
             "note": "\n".join(f"warning: {sentence}" for sentence in _notes(run)),
         }
         for key, run in project.runs.items()
@@ -48,25 +45,18 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, An
 def _notes(run: RunPlan) -> Iterator[str]:
     yield from (one.sentence for one in warnings_on(run))
     try:
-        training = read_json(run.folder / "provenance.json", remedy="")["training"]
+        training = read_if_sound(run.folder / "provenance.json")["training"]
         if training["steps"] and training["resumed_step"] == training["steps"]:
             yield sealed_again(training["steps"], run.id)
-    except (DataError, KeyError, TypeError):
+    except (KeyError, TypeError):
         pass  # not trained yet, by a script, or damaged
-
-
-def _cause(run: RunPlan) -> str:
-    failure = failure_of(run)
-    return mask(failure.sentence) if failure else ""
 
 
 def _headline(run: RunPlan) -> str:
     """Return the headline metric of a run's evaluation; "" where there is none that can be read."""
-    try:
-        headline = read_json(run.evaluation, remedy="")["headline"]
-        return mask(f"{headline['metric']} {float(headline['value']):#.4g}")
-    except (DataError, KeyError, TypeError, ValueError):
-        return ""
+    found = headline_of(run)
+    known = found and found["value"] is not None
+    return mask(f"{found['metric']} {found['value']:#.4g}") if found and known else ""
 
 
 def _logs(project: Project, run: RunPlan) -> list[str]:

@@ -3,41 +3,54 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from shardline import __version__
 from shardline.checkpoints.folder import last_step, prune_sealed
 from shardline.config.current_identity import recheck_training
-from shardline.config.geometry import PlannedGeometry
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run_spec import DatasetPlace, RunSpec
-from shardline.config.settings.run import RunSettings
+from shardline.config.resolved import as_plain
+from shardline.config.scripts import is_script
 from shardline.config.settings.runtime import Runtime
+from shardline.core.canonical import digest
+from shardline.core.digests import file_sha256
 from shardline.core.errors import CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder
-from shardline.core.machine import num_cpus, num_gpus
+from shardline.core.git import git_commit
+from shardline.core.nested import flatten
 from shardline.environments.installed import MODULES
-from shardline.environments.python import built_on_nodes, python_of_ranks, python_of_script
+from shardline.environments.python import built_on_nodes, python_of_script
 from shardline.pipeline.common import only
-from shardline.pipeline.inputs import Inputs, files_of, places_of
+from shardline.pipeline.ranks import (
+    Inputs,
+    files_of,
+    own_work,
+    places_of,
+    python_of,
+    run_on_ranks,
+    start_ranks,
+)
 from shardline.pipeline.watched import write_watched_files
 from shardline.supervision.attempts import attempted, only_one, read_attempts
 from shardline.supervision.retries import check_retry, crash_loop, log_of_attempt
 from shardline.training.rank_task import (
-    FirstSteps,
     Preflight,
     RankRuntime,
     RankTask,
+    ShortTraining,
     Train,
     read_run,
-    write_task,
 )
+
+if TYPE_CHECKING:
+    from shardline.tracking import TrackingContext
 
 
 def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: int = 1) -> None:
@@ -54,7 +67,6 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
         Stopped: it was asked to stop, and nobody else starts it again.
         RankError: a rank failed.
     """
-    from shardline.pipeline.tracking_context import tracking_context_of
     from shardline.tracking import tracked
 
     run = only(project.runs)
@@ -65,19 +77,19 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
     write_watched_files(project, run)
     task, action = _training_task(project, run, inputs, work, "train", results=Path(model).parent)
     action = structs.replace(action, tracking=tuple(runtime.tracking))
-    context = tracking_context_of(run, layout.store, work, datasets=task.datasets, model=model)
+    context = _tracking_context(run, layout.store, task, model)
     python = python_of(project, run, inputs)
     known = _scheduled(os.environ)
-    known["retry"] += attempt - 1
+    known = replace(known, retry=known.retry + attempt - 1)
     with only_one(work, run.id) as has_waited:
         if has_waited:  # which is no part of its own time
-            known |= {"started": None, "queue_s": None}
+            known = replace(known, started=None, queue_s=None)
         attempts, logs = read_attempts(work), layout.logs_of_parts("train", run.id)
         saved_step = last_step(work / "checkpoints")
-        check_retry(attempts, retry=known["retry"], saved_step=saved_step, logs=logs)
+        check_retry(attempts, retry=known.retry, saved_step=saved_step, logs=logs)
         try:
             with (
-                attempted(work, **known) as number,
+                attempted(work, **asdict(known)) as number,
                 tracked(runtime.tracking, context),
                 _log_kept(log, log_of_attempt(logs, number)),
             ):
@@ -129,7 +141,7 @@ def train_first_steps(project: Project, steps: int, log: Path, output: str, inpu
         runtime = structs.replace(
             task.runtime, checkpoint=saves, log_every_steps=1, ledger=False, watch_reads="off"
         )
-        first = FirstSteps(num_steps=steps, metrics=Path(output))
+        first = ShortTraining(num_steps=steps, metrics=Path(output))
         action = structs.replace(action, first_steps=first)
         task = structs.replace(task, runtime=runtime, action=action)
         python = python_of(project, run, inputs)
@@ -180,51 +192,15 @@ def _training_task(
     )
     # the file is of the first run with this identity: since then classes may have moved, and workers be others
     environment = read_run(run_json).environment
-    task = rank_task(
-        structs.replace(run.spec, environment=environment),
-        action,
+    task = RankTask(
+        run=structs.replace(run.spec, environment=environment),
+        action=action,
         datasets=places_of(run, inputs),
         work=work,
         rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
-        runtime=project.runtime,
+        runtime=RankRuntime.of(project.runtime),
     )
     return task, action
-
-
-def rank_task(
-    run: RunSpec, action: Any, *, datasets: Sequence[DatasetPlace] = (), work: Path,
-    rank_logs: Path, runtime: Runtime,
-) -> RankTask:  # fmt: skip
-    """Return what ranks are given; see `RankTask` for the arguments.
-
-    Args:
-        runtime: the profile's, of which ranks read a part.
-    """
-    return RankTask(
-        run=run,
-        action=action,
-        datasets=tuple(datasets),
-        work=work,
-        rank_logs=rank_logs,
-        runtime=RankRuntime.of(runtime),
-    )
-
-
-@contextmanager
-def own_work(project: Project, name: str) -> Iterator[Path]:
-    """Give ranks that keep nothing a folder in the store for as long as they work."""
-    work = project.layout.declared.work(name)
-    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
-    make_folder(work)
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def seen_by_all(model: Path, settings: RunSettings, work: Path) -> Path:
-    """Return a file that all nodes see: they see the store, and may not see the results."""
-    return Path(shutil.copy(model, work)) if settings.nodes > 1 else model
 
 
 @contextmanager
@@ -267,105 +243,71 @@ def run_preflight(project: Project, log: Path, output: str, inputs: Inputs) -> N
     layout = project.layout.declared
     work = layout.work(f"{run.id}-preflight")
     make_folder(work)
-    task = rank_task(
+    run_on_ranks(
+        project,
         run.spec,
         Preflight(output=Path(output)),
         work=work,
         rank_logs=layout.logs_of_parts("run_preflight", run.id),
-        runtime=project.runtime,
+        log=log,
+        inputs=inputs,
     )
-    python = python_of(project, run, inputs)
-    start_ranks(project, task, work / "rank.json", log, python)
 
 
-def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the scheduler tells of this job: number, start, time in the queue, how often it was requeued."""
+@dataclass(frozen=True, kw_only=True)
+class _Scheduled:
+    """What the scheduler tells of this job: number, how often it was requeued, start, seconds in the queue."""
+
+    job: str | None
+    retry: int = 0
+    started: float | None = None
+    queue_s: float | None = None
+
+
+def _scheduled(env: Mapping[str, str]) -> _Scheduled:
     from shardline.launch.slurm.allocation import allocation_of_launch
 
     try:
         allocation = allocation_of_launch(env)
     except LaunchError as error:  # a measurement is no reason to fail
         logging.warning("time in the queue is not known: %s", error)
-        return {"job": env.get("SLURM_JOB_ID"), "retry": 0}
+        return _Scheduled(job=env.get("SLURM_JOB_ID"))
     if allocation is None:
-        return {"job": env.get("AZUREML_RUN_ID"), "retry": 0}
-    return {
-        "job": allocation.job_id, "queue_s": allocation.queue_s,
-        "started": allocation.began if allocation.is_own else None,
-        "retry": allocation.restarts if allocation.is_own else 0,
-    }  # fmt: skip
-
-
-def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple[str, ...]:
-    """Return the words that start Python for a run's ranks."""
-    gpus, given = run.settings.accelerator == "gpu", inputs.get("environment")
-    return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)
-
-
-def start_ranks(
-    project: Project, task: RankTask, path: Path, log: Path,
-    python: Sequence[str], *, saves: bool = False,
-) -> None:  # fmt: skip
-    """Start the ranks by the profile's launcher, and wait until they have ended.
-
-    Args:
-        task: what they are given, but for the geometry that is there.
-        path: where it is written, in the store, which all nodes see.
-        saves: whether they have something to save when they are asked to stop.
-    """
-    from shardline.launch.remote import check_machines
-    from shardline.launch.start import find_geometry, prepare_start
-    from shardline.supervision.supervisor import run_ranks
-
-    run = task.run
-    planned = PlannedGeometry.of(run.settings)
-    # in a scaling study a rank has as many CPUs at every size
-    cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
-    actual = find_geometry(
-        run.settings,
-        run=run.title,
-        runtime=project.runtime,
-        env=os.environ,
-        num_cpus=cpus,
-        num_gpus=num_gpus(),
-    )
-    if not planned.fits(actual):
-        logging.warning(
-            "elastic: %s take over the work of the planned %d x %d",
-            *(actual, planned.nodes, planned.devices),
-        )
-    write_task(path, structs.replace(task, geometry=actual))
-    own = [str(task.action.run_json)] if isinstance(task.action, Train) else []
-    start = prepare_start(
-        ["-m", "shardline.training.rank", str(path)],
-        run_id=run.id,
-        geometry=actual,
-        accelerator=run.settings.accelerator,
-        runtime=project.runtime,
-        env=os.environ,
-        num_cpus=cpus,
-        files=[*own, *(str(one.manifest) for one in task.datasets)],
-        python=python,
-    )
-    logging.info("%s", start.summary)
-    check_machines(start.plan)
-    run_ranks(
-        start.command,
-        env=start.env,
-        log=log,
-        work=task.work,
-        title=run.title,
-        ranks=start.plan.ranks,
-        grace_s=project.runtime.stop_grace_s if saves else 0.0,
-        watch=_deadline(project.runtime, task.work) if saves else None,
-        monitor=run.settings.checkpoint.monitor,
+        return _Scheduled(job=env.get("AZUREML_RUN_ID"))
+    return _Scheduled(
+        job=allocation.job_id,
+        queue_s=allocation.queue_s,
+        started=allocation.began if allocation.is_own else None,
+        retry=allocation.restarts if allocation.is_own else 0,
     )
 
 
-def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
-    """Return what asks the ranks to stop before this job's time is over."""
-    from shardline.launch.slurm.deadline import end_of_job, watch_deadline
+def _tracking_context(run: RunPlan, store: Path, task: RankTask, model: str) -> "TrackingContext":
+    """Return what trackers get of a training."""
+    from shardline.tracking import TrackingContext
 
-    started = read_attempts(work)[-1].started_s
-    times = partial(end_of_job, os.environ, started=started, walltime_min=runtime.walltime_min)
-    return partial(watch_deadline, end_of_job=times, margin_s=runtime.stop_margin_s)
+    ids = ", ".join(part.dataset.id for part in run.parts)
+    manifests = [one.manifest for one in task.datasets if one.manifest.exists()]
+    tags = {
+        "shardline.identity": digest(run.document),
+        "shardline.dataset": ids,
+        "shardline.manifest": ", ".join(map(file_sha256, manifests)),
+        "shardline.commit": git_commit(Path.cwd()),
+        "shardline.version": __version__,
+    }
+    return TrackingContext(
+        run=run.id,
+        name=run.name,
+        dataset=ids,
+        dataset_name=run.dataset_name,
+        store=str(store),
+        work=str(task.work),
+        metrics=str(task.work / ("output" if is_script(run.model_class) else "") / "metrics.jsonl"),
+        model=model,
+        params={
+            "model": run.row.model,
+            "dataset": run.dataset_name,
+            **flatten(as_plain(run.settings)),
+        },
+        tags={key: value for key, value in tags.items() if value},
+    )

@@ -18,7 +18,7 @@ def watch(project: Project, of: DatasetPlan | RunPlan) -> None:
     files, folders = map(str, _files_of(project, of)), map(str, _folders_of(project, of))
     known = counted_files.counted(project.workdir, files, folders)
     remedy = watch_reads.MODEL_REMEDY if isinstance(of, RunPlan) else watch_reads.SOURCE_REMEDY
-    watch_reads.start(watch_reads.Watch(known=known, mode=mode, remedy=remedy))
+    watch_reads.start(watch_reads.WatchedReads(known=known, mode=mode, remedy=remedy))
 
 
 def write_watched_files(project: Project, run: RunPlan, work: Path | None = None) -> None:

@@ -14,6 +14,7 @@ from shardline.core.redaction import MASK, is_secret, mask
 from shardline.core.variables import recorded_variables
 from shardline.environments.installed import image_digest, machine
 from shardline.provenance.record import now, software
+from shardline.records.jobs import Commit, JobRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,32 +31,26 @@ class Action:
     started: str = field(default_factory=now)
     git: Mapping[str, Any] = field(default_factory=lambda: git_state(Path.cwd()))
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JobRecord:
         """Return the record of this job, which ends now.
 
         Environment variables are recorded by a list of names, and what looks
         like a secret in the command line is masked.
-
-        Returns:
-            `id`, `rule`, `started` and `ended` (UTC, ISO 8601), `host`, `agent`
-            (login name), `command` (words), `variables`, `software` (versions by
-            name), `git`, `image` (digest of the container image, or None),
-            `num_cpus` that the job may use, `memory_bytes` of the machine.
         """
-        return {
-            "id": self.id,
-            "rule": self.id.partition("/")[0],
-            "started": self.started,
-            "ended": now(),
-            "host": platform.node(),
-            "agent": _login_name(),
-            "command": _masked(sys.orig_argv),
-            "variables": recorded_variables(os.environ),
-            "software": software(),
-            "git": dict(self.git),
-            "image": image_digest(),
+        return JobRecord(
+            id=self.id,
+            rule=self.id.partition("/")[0],
+            started=self.started,
+            ended=now(),
+            host=platform.node(),
+            agent=_login_name(),
+            command=_masked(sys.orig_argv),
+            variables=recorded_variables(os.environ),
+            software=software(),
+            git=Commit(**self.git),
+            image=image_digest(),
             **machine(),
-        }
+        )
 
 
 def _masked(command: Sequence[str]) -> list[str]:

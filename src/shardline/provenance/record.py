@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, convert
 
 from shardline.config.run_spec import RunSpec
 from shardline.core.files import utc_stamp
@@ -16,6 +16,7 @@ from shardline.environments.installed import observe
 from shardline.records.runs import (
     DatasetRef,
     MixedDataset,
+    RankReport,
     RanksOfTraining,
     Training,
     TrainingProvenance,
@@ -72,7 +73,7 @@ def make_provenance(
         measured: `attempts` and what the training measured of itself.
         tracking: tracker -> where it shows the training.
     """
-    ranks = preflight["ranks"]
+    ranks = convert(preflight["ranks"], list[RankReport])
     read = [
         MixedDataset(id=key, weight=weight, manifest_sha256=digest)
         for (key, weight), digest in zip(spec.datasets.items(), manifests, strict=True)
@@ -99,7 +100,7 @@ def make_provenance(
             backend=preflight["backend"],
             ranks=ranks,
         ),
-        devices=[rank["device"] for rank in ranks],
+        devices=[rank.device for rank in ranks],
         host=platform.node(),
         **sources,
     )

@@ -1,11 +1,13 @@
 """`accepted.json`: the record beside a result that an earlier identity's files stand for."""
 
-from typing import Any
+from pathlib import Path
 
 from msgspec import UNSET, UnsetType, field
 
-from shardline.records.base import Record
-from shardline.records.datasets import Action, Id, Name
+from shardline.records.base import Record, read_record
+from shardline.records.datasets import Id, Name
+from shardline.records.identities import IdentityDocument
+from shardline.records.jobs import JobRecord
 
 ACCEPTED = "accepted.json"
 
@@ -36,7 +38,7 @@ class Origin(Record, frozen=True, kw_only=True):
 
     id: Id
     identity: str
-    document: dict[str, Any]
+    document: IdentityDocument
     accepted: "Accepted | UnsetType" = UNSET
     manifest_sha256: str | UnsetType = UNSET
 
@@ -62,7 +64,7 @@ class Accepted(Record, frozen=True, kw_only=True):
     definitions: dict[str, tuple[str | None, str | None]] | UnsetType = UNSET
     first_steps: FirstSteps | UnsetType = UNSET
     files: dict[Name, str] = field(default_factory=dict)
-    action: Action
+    action: JobRecord
 
     @property
     def origin(self) -> Origin:
@@ -72,7 +74,7 @@ class Accepted(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """In one sentence from what, by whom, when and why."""
         return (
-            f"accepted from {self.from_.id} by {self.action['agent']} on {self.action['ended']}: "
+            f"accepted from {self.from_.id} by {self.action.agent} on {self.action.ended}: "
             f"{self.full_reason}"
         )
 
@@ -85,3 +87,16 @@ class Accepted(Record, frozen=True, kw_only=True):
             f"{self.reason} (the first {self.first_steps.steps} steps, trained again, gave the "
             f"{self.first_steps.values} recorded values)"
         )
+
+
+def accepted_of(folder: Path) -> Accepted | None:
+    """Return `accepted.json` of a folder of results; None where nothing was accepted.
+
+    Raises:
+        DataError: it cannot be read, or has another form.
+    """
+    path = folder / ACCEPTED
+    if not path.exists():
+        return None
+    remedy = f"delete {folder} and accept the earlier result again"
+    return read_record(path, Accepted, remedy=remedy)

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType, field
 
 from shardline.records.base import Record
+from shardline.records.identities import IdentityDocument
+from shardline.records.jobs import JobRecord
 
 DTYPES = (
     "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
@@ -13,7 +15,9 @@ Name = Annotated[str, Meta(pattern=r"^[ -~]{1,200}$")]
 Count = Annotated[int, Meta(ge=0)]
 Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
 Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(DTYPES)})$")]
-Action = dict[str, Any]
+Reference = dict[
+    str, Any
+]  # held-out values of others, as a source has them: `metric`, `value` and `meaning`
 Rows = dict[str, Count]  # by split, all three in the order of a shard's file
 _SPLITS = ("train", "validation", "test")
 
@@ -46,11 +50,11 @@ class Skipped(Record, frozen=True, kw_only=True):
     first: list[str] = field(default_factory=list)
 
 
-class Schema(Record, frozen=True, kw_only=True):
+class DatasetSchema(Record, frozen=True, kw_only=True):
     """`schema` of a manifest: of a table its features, else the columns by name."""
 
     task: str
-    classes: list[Any] | None = None
+    classes: list[Any] = field(default_factory=list)  # a class of the user's may give numbers
     columns: dict[str, str] | UnsetType = UNSET
     feature_shape: list[Count] | UnsetType = UNSET
     feature_dtype: Dtype | UnsetType = UNSET
@@ -82,24 +86,24 @@ class ShortSummary(Record, frozen=True, kw_only=True):
     max: float | None
 
 
-class Statistics(Record, frozen=True, kw_only=True):
+class DatasetStatistics(Record, frozen=True, kw_only=True):
     """`statistics` of a manifest; those of very many features lie in a file, of which it has a summary.
 
     Attributes:
+        summary: by column, of what the file holds.
         class_counts: rows of each class by split; empty where there are no classes.
         features: of a table.
         columns: by column, where the dataset is no table.
         file: beside the shards.
         blake3: digest of the file.
-        summary: by column, of what the file holds.
     """
 
+    summary: dict[str, ShortSummary] | UnsetType = UNSET
     class_counts: dict[str, list[Count]]
     features: Summary | UnsetType = UNSET
     columns: dict[str, Summary] | UnsetType = UNSET
     file: Name | UnsetType = UNSET
     blake3: str | UnsetType = UNSET
-    summary: dict[str, ShortSummary] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Refuse statistics of no column, and a file of which only a part is recorded."""
@@ -122,18 +126,18 @@ class Manifest(Record, frozen=True, kw_only=True):
     """
 
     dataset: str
-    schema: Schema
+    schema: DatasetSchema
     splits: Rows
     bytes: Count
-    statistics: Statistics
-    reference: dict[str, Any] | None = None
+    statistics: DatasetStatistics
+    reference: Reference | None = None
     skipped: Skipped
     shards: list[Shard]
-    identity: dict[str, Any]
+    identity: IdentityDocument
     has_labels: bool | UnsetType = UNSET
 
 
-class Moments(Record, frozen=True, kw_only=True):
+class RecordedMoments(Record, frozen=True, kw_only=True):
     """Moments of a column's train rows, by feature; see `data.statistics.Moments`."""
 
     count: Count
@@ -149,8 +153,8 @@ class PartStatistics(Record, frozen=True, kw_only=True):
     first: Count
     stop: Count
     class_counts: dict[str, list[Count]]
-    features: Moments | UnsetType = UNSET
-    columns: dict[str, Moments] | UnsetType = UNSET
+    features: RecordedMoments | UnsetType = UNSET
+    columns: dict[str, RecordedMoments] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Refuse statistics of no column."""
@@ -164,20 +168,36 @@ class Part(Record, frozen=True, kw_only=True):
     Attributes:
         dataset: its id.
         skipped: by shard's file.
-        action: of the job; see `provenance.actions`.
+        action: of the job.
     """
 
     dataset: str
     shards: list[Shard]
     statistics: list[PartStatistics]
     skipped: dict[str, Skipped] = field(default_factory=dict)
-    action: Action | None = None
+    action: JobRecord | None = None
 
 
-class PartRef(Record, frozen=True, kw_only=True):
-    """What is recorded of the job that wrote a part."""
+class PlanSeal(Record, frozen=True, kw_only=True):
+    """The metadata of a plan of packs.
 
-    id: Name
+    Attributes:
+        dataset: its id.
+        shards: digest of the shards' digests.
+        split: its name.
+        version: of plans.
+        rows: digest of where the split's rows lie.
+        blake3: digest of the plan's tensors.
+    """
+
+    dataset: str
+    shards: str
+    column: str
+    length: int
+    split: str
+    version: int
+    rows: str
+    blake3: str = ""
 
 
 class DatasetProvenance(Record, frozen=True, kw_only=True):
@@ -189,7 +209,7 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
         definitions: digests of the definitions of the user's code, see `config.documents`.
         inferred: what was guessed of the source's files, see `data.inferred`.
         action: of the job that sealed it.
-        parts: actions of the jobs that wrote the parts.
+        parts: records of the jobs that wrote the parts.
         files: SHA-256 of the sealed files.
     """
 
@@ -197,6 +217,6 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
     identity: str
     definitions: dict[str, Any]
     inferred: dict[str, Any]
-    action: Action
-    parts: list[Action]
+    action: JobRecord
+    parts: list[JobRecord]
     files: dict[Name, str]

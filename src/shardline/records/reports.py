@@ -7,12 +7,15 @@ from typing import Any
 from msgspec import UNSET, UnsetType, field
 
 from shardline.core.intervals import Interval, wilson_interval
+from shardline.records.attempts import Attempt
 from shardline.records.base import Record
-from shardline.records.datasets import Action
-from shardline.records.runs import Certificate
+from shardline.records.datasets import Reference
+from shardline.records.evaluations import Calibration, Mistake, Residuals, Samples
+from shardline.records.jobs import Commit, JobRecord
+from shardline.records.measured import Goodput, Intervention, Number, Resources, Throughput
+from shardline.records.runs import Certificate, PackedSamples, Places
 
 GroupKey = tuple[str, str, str, str, str]
-Made = dict[str, Any]  # figures, with the id of their `action`
 
 
 class Curve(Record, frozen=True, kw_only=True):
@@ -79,6 +82,12 @@ class ReportedHeadline(Record, frozen=True, kw_only=True):
     action: str
 
 
+class ReportedAttempt(Attempt, frozen=True, kw_only=True):
+    """An attempt with its seconds from start to end."""
+
+    duration_s: float
+
+
 class ReportedTraining(Record, frozen=True, kw_only=True):
     """How a run was trained; `host` is of rank 0."""
 
@@ -86,7 +95,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
     epochs: int | None = None
     duration_s: float | None = None
     attempts: int | None = None
-    attempt_log: list[dict[str, Any]] | None = None
+    attempt_log: list[ReportedAttempt] | None = None
     started: str | None = None
     ended: str | None = None
     world_size: int | None = None
@@ -95,11 +104,121 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
     devices: list[str] | None = None
     device_names: list[str] = field(default_factory=list)
     stopped_early: bool = False
-    interventions: list[dict[str, Any]] = field(default_factory=list)
+    interventions: list[Intervention] = field(default_factory=list)
     seed: int | None = None
     host: str | None = None
     certificate: Certificate | None = None
     action: str = ""
+
+
+class ReportedAcceptance(Record, frozen=True, kw_only=True):
+    """From what, by whom, when and why an earlier result was accepted, and what differs."""
+
+    from_: str = field(name="from")
+    by: str
+    at: str
+    reason: str
+    differs: list[str]
+    action: str
+
+
+class ReportedWarning(Record, frozen=True, kw_only=True):
+    """Why a sealed model is suspect, see `config.model_warnings`; `action` made what shows it."""
+
+    kind: str
+    sentence: str
+    action: str
+
+
+class ReportedCalibration(Record, frozen=True, kw_only=True):
+    """The expected calibration error."""
+
+    ece: Number
+    action: str
+
+
+class ReportedValidation(Record, frozen=True, kw_only=True):
+    """The validation of the sealed weights: of the headline metric, else of the loss."""
+
+    metric: str
+    value: float
+    step: int
+    action: str
+
+
+class ReportedThroughput(Throughput, frozen=True, kw_only=True):
+    """How fast steps were, with the id of the training's action."""
+
+    action: str
+
+
+class ReportedGoodput(Goodput, frozen=True, kw_only=True):
+    """Where the time went, with the id of the training's action."""
+
+    action: str
+
+
+class ReportedResources(Resources, frozen=True, kw_only=True):
+    """What the ranks used, with the id of the training's action."""
+
+    action: str
+
+
+class ReportedPacks(PackedSamples, frozen=True, kw_only=True):
+    """Samples that are blocks or packs, with the id of the training's action."""
+
+    action: str
+
+
+class ReportedEnvironment(Record, frozen=True, kw_only=True):
+    """What a run was trained in, beside what the lock pins.
+
+    Attributes:
+        sha256: digest of the installed packages.
+        differences: from the lock, a sentence for each; None where no packages were recorded.
+    """
+
+    python: str | None = None
+    platform: str | None = None
+    num_packages: int | None = None
+    sha256: str | None = None
+    image: str | None = None
+    differences: list[str] | None = None
+
+
+class Cell(Record, frozen=True, kw_only=True):
+    """A cell of a confusion matrix; `shade` is the share of the row in eighths."""
+
+    count: int
+    shade: int
+    right: bool
+
+
+class ConfusionRow(Record, frozen=True, kw_only=True):
+    """A row of a confusion matrix: a true class."""
+
+    name: str
+    cells: list[Cell]
+
+
+class ClassAccuracy(Record, frozen=True, kw_only=True):
+    """A class with its samples, and those of them that were found."""
+
+    name: Any
+    samples: int
+    right: int
+
+
+class ReportedConfusion(Record, frozen=True, kw_only=True):
+    """A confusion as the page shows it: of few classes the rows, of all what is mistaken most."""
+
+    num_classes: int
+    num_mistakes: int
+    max_undercount: int
+    classes: list[str]
+    rows: list[ConfusionRow]
+    mistakes: list[Mistake]
+    hardest: list[ClassAccuracy]
 
 
 class ReportedRun(Record, frozen=True, kw_only=True):
@@ -134,37 +253,37 @@ class ReportedRun(Record, frozen=True, kw_only=True):
     trained_on: list[ReportedDataset] = field(default_factory=list)
     dataset_names: list[str] = field(default_factory=list)
     model: str | None = None
-    accepted: dict[str, Any] | None = None
+    accepted: ReportedAcceptance | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
     varied: list[str] = field(default_factory=list)
     varied_values: dict[str, Any] = field(default_factory=dict)
     in_table: bool = True
     all_but_seed: str = ""
-    versions: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
     definitions: dict[str, Any] = field(default_factory=dict)
-    warnings: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[ReportedWarning] = field(default_factory=list)
     headline: ReportedHeadline
-    metrics: Made = field(default_factory=dict)
+    metrics: dict[str, float | str | None] = field(default_factory=dict)
     held_out_task: str = ""
-    known_value: dict[str, Any] | None = None
-    calibration: Made | None = None
-    reliability: dict[str, Any] | None = None
-    residuals: dict[str, Any] | None = None
-    confusion: dict[str, Any] | None = None
-    samples: dict[str, Any] | None = None
-    best_validation: Made | None = None
+    known_value: Reference | None = None
+    calibration: ReportedCalibration | None = None
+    reliability: Calibration | None = None
+    residuals: Residuals | None = None
+    confusion: ReportedConfusion | None = None
+    samples: Samples | None = None
+    best_validation: ReportedValidation | None = None
     training: ReportedTraining = ReportedTraining()
-    throughput: Made | None = None
-    goodput: Made | None = None
-    resources: Made | None = None
-    packs: Made | UnsetType | None = UNSET
+    throughput: ReportedThroughput | None = None
+    goodput: ReportedGoodput | None = None
+    resources: ReportedResources | None = None
+    packs: ReportedPacks | UnsetType = UNSET
     curves: dict[str, Curve] = field(default_factory=dict)
     epoch_ends: EpochEnds = EpochEnds()
-    code: dict[str, Any] | None = None
-    environment: dict[str, Any] = field(default_factory=dict)
-    software: dict[str, Any] = field(default_factory=dict)
-    tracking: dict[str, Any] = field(default_factory=dict)
+    code: Commit | None = None
+    environment: ReportedEnvironment = ReportedEnvironment()
+    software: dict[str, str] = field(default_factory=dict)
+    tracking: Places = field(default_factory=dict)
     manifest_sha256: str | None = None
     files: dict[str, str] = field(default_factory=dict)
     made: dict[str, dict[str, Any]] = field(name="actions", default_factory=dict)
@@ -238,7 +357,7 @@ class ReportedRun(Record, frozen=True, kw_only=True):
     @property
     def held_out(self) -> dict[str, float | None]:
         """Every held-out metric."""
-        return {key: value for key, value in self.metrics.items() if key != "action"}
+        return {k: v for k, v in self.metrics.items() if not isinstance(v, str)}
 
     def setting(self, key: str) -> Any:
         """Return a setting by its dotted key; None where the run has none of that name."""
@@ -255,6 +374,104 @@ def interval_of_accuracy(headline: ReportedHeadline, value: float) -> Interval |
     return wilson_interval(value, headline.num_samples)
 
 
+class EarlierBest(Record, frozen=True, kw_only=True):
+    """The best of a group in an earlier report: its value, and the run or repeats by name."""
+
+    title: str
+    metric: str
+    value: float | None
+    run: str
+
+
+class EarlierReport(Record, frozen=True, kw_only=True):
+    """What an earlier report held: `report` is its id, `ended` when it was written."""
+
+    report: str
+    ended: str | None
+    num_runs: int
+    best: list[EarlierBest]
+
+
+class Figures(Record, frozen=True, kw_only=True):
+    """Figures of a run, or their means over repeats, that stand in the leaderboard beside its score."""
+
+    loss: Number | None
+    best_validation: Number | None
+    best_step: Number | None
+    steps: Number | None
+    duration_s: Number | None
+    world_size: Number | None
+    samples_per_s: Number | None
+
+
+class RankedRow(Record, frozen=True, kw_only=True):
+    """A line of a leaderboard: a run, or its repeats with other seeds.
+
+    Attributes:
+        place: 1 for the best.
+        runs: by id.
+        num_measured: runs with a value.
+        sd: of the values over seeds.
+        standing: see `report.significance.Verdict`, as for `judged_by` and `difference_from_best`.
+        actions: ids of the evaluations.
+    """
+
+    title: str
+    place: int
+    runs: list[str]
+    num_measured: int
+    mean: float | None
+    sd: float | None
+    interval: Interval | None
+    interval_method: str | None
+    standing: str
+    judged_by: str | None
+    difference_from_best: Interval | None
+    means: Figures
+    actions: list[str]
+
+
+class ReportedGroup(Record, frozen=True, kw_only=True):
+    """A leaderboard: runs that were evaluated on the same samples by the same metric."""
+
+    dataset: str
+    title: str
+    split: str
+    metric: str
+    mode: str
+    reference: Reference | None
+    ranking: list[RankedRow]
+
+
+class RuleCount(Record, frozen=True, kw_only=True):
+    """A rule in the picture of the workflow.
+
+    Attributes:
+        ran: jobs that the pipeline run made which wrote the report.
+        fresh: jobs that an earlier one had made.
+        unknown: jobs without a record.
+        seconds: of those that ran; None where none did.
+    """
+
+    rule: str
+    ran: int
+    fresh: int
+    unknown: int
+    seconds: float | None
+
+
+class WorkflowPicture(Record, frozen=True, kw_only=True):
+    """The rules behind a report, and which waits for which.
+
+    Attributes:
+        started: when the pipeline run began (UTC, ISO 8601).
+    """
+
+    started: str
+    nodes: list[RuleCount]
+    edges: list[tuple[str, str]]
+
+
 class Report(Record, frozen=True, kw_only=True):
     """report.json.
 
@@ -268,14 +485,14 @@ class Report(Record, frozen=True, kw_only=True):
     generated_from: str = ""
     project: str | None = None
     newest: str | None = None
-    action: Action | UnsetType | None = UNSET
-    history: list[dict[str, Any]] = field(default_factory=list)
+    action: JobRecord | UnsetType | None = UNSET
+    history: list[EarlierReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    workflow: dict[str, Any] | None = None
+    workflow: WorkflowPicture | None = None
     datasets: list[dict[str, Any]] = field(default_factory=list)
-    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    environments: dict[str, dict[str, str]] = field(default_factory=dict)
     studies: list[dict[str, Any]] = field(default_factory=list)
     images: dict[str, str] = field(default_factory=dict)
     outcomes: list[dict[str, Any]] | UnsetType = UNSET
-    groups: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[ReportedGroup] = field(default_factory=list)
     runs: list[ReportedRun]

@@ -6,8 +6,24 @@ from msgspec import UNSET, UnsetType, field
 
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
-from shardline.records.datasets import Action, Count, Id, Name, Skipped
+from shardline.records.datasets import Count, Id, Name, Skipped
+from shardline.records.evaluations import Evaluated
 from shardline.records.identities import IdentityDocument, check_identity
+from shardline.records.jobs import Commit, JobRecord
+from shardline.records.measured import (
+    ConsumedSteps,
+    Goodput,
+    Intervention,
+    Number,
+    Resources,
+    SealedCheck,
+    Throughput,
+    Weights,
+)
+
+Places = dict[
+    str, dict[str, str | None] | None
+]  # by tracker, by name; None for what it has not told
 
 
 class DatasetRef(Record, frozen=True, kw_only=True):
@@ -56,7 +72,7 @@ class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
     settings: dict[str, Any]
     environment: dict[str, Any] = field(default_factory=dict)
     definitions: dict[str, Any] = field(default_factory=dict)
-    action: Action | UnsetType = UNSET
+    action: JobRecord | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Refuse a run without a dataset."""
@@ -76,20 +92,49 @@ class Installed(Record, frozen=True, kw_only=True):
     """`environment` of a training's provenance, see `environments.installed.observe`."""
 
     python: str | None = None
-    packages: dict[str, Any] | UnsetType = UNSET
-    conda: list[Any] | None = None
+    packages: dict[str, str] | UnsetType = UNSET
+    conda: list[str] | None = None
     image: str | None = None
 
 
+class ScriptInstalled(Record, frozen=True, kw_only=True):
+    """The environment that a training script has of its own: of an image its name, else what is installed."""
+
+    kind: str
+    image: str | UnsetType = UNSET
+    python: str | UnsetType = UNSET
+    packages: dict[str, str] | UnsetType = UNSET
+
+
+class ScriptHeadline(Record, frozen=True, kw_only=True):
+    """The metric by which a script's run is to be ranked."""
+
+    metric: str
+    mode: str
+
+
+class ScriptEvaluation(Record, frozen=True, kw_only=True):
+    """evaluation.json of a training script: numbers by name, and the held-out samples behind them."""
+
+    metrics: dict[str, Number]
+    num_samples: int
+    headline: ScriptHeadline | UnsetType = UNSET
+
+
 class PackedDataset(Record, frozen=True, kw_only=True):
-    """The blocks or packs of a dataset."""
+    """The blocks or packs of a dataset.
+
+    Attributes:
+        waste: of blocks the share of the values that none holds, of packs the share of their places that no
+            value fills.
+    """
 
     id: str
     number: int
     waste: float
 
 
-class Packs(Record, frozen=True, kw_only=True):
+class PackedSamples(Record, frozen=True, kw_only=True):
     """Samples that are blocks or packs."""
 
     method: str
@@ -106,31 +151,58 @@ class Training(Record, frozen=True, kw_only=True):
     epochs: int | UnsetType | None = UNSET
     stopped_early: bool | UnsetType = UNSET
     resumed_step: int | UnsetType | None = UNSET
-    consumed: dict[str, Any] | UnsetType = UNSET
+    consumed: ConsumedSteps | UnsetType = UNSET
     checkpoint_s: float | UnsetType = UNSET
-    interventions: list[dict[str, Any]] | UnsetType = UNSET
+    interventions: list[Intervention] | UnsetType = UNSET
     script: str | UnsetType = UNSET
     arguments: list[str] | UnsetType = UNSET
-    evaluation: dict[str, Any] | UnsetType | None = UNSET
-    environment: dict[str, Any] | UnsetType = UNSET
+    evaluation: ScriptEvaluation | UnsetType | None = UNSET
+    environment: ScriptInstalled | UnsetType = UNSET
 
 
-class Commit(Record, frozen=True, kw_only=True):
-    """State of a git checkout."""
+class RankReport(Record, frozen=True, kw_only=True):
+    """What a rank reported of itself in the preflight check, and what was measured to it.
 
-    commit: str | None = None
-    dirty: bool | None = None
-    diff_digest: str | None = None
+    Attributes:
+        device_name: of its hardware.
+        threads: CPU threads of an operation.
+        differences: how what is installed differs from the lock.
+        cpus: numbers of the CPUs that it may run on.
+        interface: on the way to rank 0, as is `address`.
+        settings: variables that decide how ranks reach each other.
+        latency_us: the median of small all-reduces; None in a world of one, as is `bandwidth_mb_s`.
+        bandwidth_mb_s: what it received from its left neighbour while all ranks sent at once.
+        joined_s: how long it waited for all ranks.
+    """
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    host: str
+    device: str
+    device_name: str
+    threads: int
+    libraries: dict[str, str | None] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+    cpus: str
+    interface: str
+    address: str
+    settings: dict[str, str]
+    launcher: str
+    job: str
+    latency_us: Number | None
+    bandwidth_mb_s: Number | None
+    joined_s: Number
 
 
 class RanksOfTraining(Record, frozen=True, kw_only=True):
-    """`world` of a training's provenance; `ranks` are what each reported of itself."""
+    """`world` of a training's provenance."""
 
     world_size: int | None = None
     nodes: int | None = None
     launcher: str | None = None
     backend: str | UnsetType | None = UNSET
-    ranks: list[dict[str, Any]] | UnsetType = UNSET
+    ranks: list[RankReport] | UnsetType = UNSET
 
 
 class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
@@ -139,9 +211,6 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
     Attributes:
         identity: digest of the identity document that it was trained as.
         files: SHA-256 of the sealed files.
-        resources: the machine, and what each rank used of it.
-        weights: `largest`: of the sealed parameters, in absolute value.
-        sealed_check: what came of a batch that a fresh model has evaluated again.
         tracking: where each tracker shows the training.
     """
 
@@ -155,23 +224,23 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
     duration_s: float | None = None
     attempts: int | None = None
     attempt_log: list[Attempt] | None = None
-    goodput: dict[str, Any] | None = None
-    throughput: dict[str, Any] | None = None
-    resources: dict[str, Any] | None = None
-    packs: Packs | UnsetType = UNSET
-    weights: dict[str, Any] | UnsetType = UNSET
-    sealed_check: dict[str, Any] | UnsetType = UNSET
+    goodput: Goodput | None = None
+    throughput: Throughput | None = None
+    resources: Resources | None = None
+    packs: PackedSamples | UnsetType = UNSET
+    weights: Weights | UnsetType = UNSET
+    sealed_check: SealedCheck | UnsetType = UNSET
     training: Training = Training()
-    tracking: dict[str, Any] = field(default_factory=dict)
+    tracking: Places = field(default_factory=dict)
     world: RanksOfTraining = RanksOfTraining()
     devices: list[str] | None = None
     host: str | None = None
-    software: dict[str, Any] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)
     environment: Installed = Installed()
     git: Commit | None = None
     shardline_git: Commit | None = None
     certificate: Certificate | None = None
-    action: Action | UnsetType = UNSET
+    action: JobRecord | UnsetType = UNSET
 
     @property
     def manifests(self) -> dict[str, str]:
@@ -183,49 +252,31 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
         return {self.dataset.id: self.manifest_sha256}
 
 
-class HeadlineValue(Record, frozen=True, kw_only=True):
-    """The held-out metric that runs are ranked by.
+class EvaluationRef(Record, frozen=True, kw_only=True):
+    """An evaluation of a run."""
 
-    Attributes:
-        value: None where none could be computed.
-        mode: which end of it is better, `min` or `max`.
-        interval: ends of its 95 % interval, where the evaluation has found one by `interval_method`.
-    """
-
-    metric: str
-    value: float | None
-    mode: str = "max"
-    interval: list[float] | UnsetType = UNSET
-    interval_method: str | UnsetType = UNSET
+    run: Id
+    evaluation: Name
 
 
-class EvaluationResult(Record, frozen=True, kw_only=True):
+class TakenOver(Record, frozen=True, kw_only=True):
+    """What an evaluation was taken over from."""
+
+    from_: EvaluationRef = field(name="from")
+
+
+class EvaluationResult(Evaluated, frozen=True, kw_only=True):
     """evaluations/{id}.json.
 
     Attributes:
-        measured_by: `script` or `model`; absent where Shardline measured.
-        reference: a value of others to compare with.
-        confusion, calibration, residuals, samples: see `training.evaluate`.
         files: SHA-256 of the evaluated files.
         accepted: the run and the evaluation that it was taken over from.
     """
 
-    run: str = ""
-    split: str = "test"
-    task: str = ""
-    num_samples: int | None = None
-    metrics: dict[str, float | None] = field(default_factory=dict)
-    headline: HeadlineValue
-    confusion: dict[str, Any] | UnsetType | None = UNSET
-    calibration: dict[str, Any] | UnsetType | None = UNSET
-    residuals: dict[str, Any] | UnsetType | None = UNSET
-    samples: dict[str, Any] | UnsetType | None = UNSET
-    measured_by: str | UnsetType = UNSET
-    reference: dict[str, Any] | UnsetType | None = UNSET
     files: dict[Name, str] | UnsetType = UNSET
     identity: IdentityDocument
-    accepted: dict[str, Any] | UnsetType = UNSET
-    action: Action | UnsetType = UNSET
+    accepted: TakenOver | UnsetType = UNSET
+    action: JobRecord | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Refuse an identity that is none."""
@@ -249,7 +300,7 @@ class PredictionResult(Record, frozen=True, kw_only=True):
     manifest_sha256: str = ""
     files: dict[Name, str]
     identity: IdentityDocument
-    action: Action | UnsetType = UNSET
+    action: JobRecord | UnsetType = UNSET
 
 
 class RunRecord(Record, frozen=True, kw_only=True):

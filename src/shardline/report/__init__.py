@@ -1,7 +1,7 @@
 """The report over all runs, from their small sealed files: a self-contained page, `report.json` and `runs.csv`.
 
 Reads files only; knows nothing of torch, Snakemake or how a run was made. The same files and the
-same `started`, `action`, `project` and `history` give the same bytes, whatever the files' order.
+same `workflow`, `action`, `project` and `history` give the same bytes, whatever the files' order.
 """
 
 import json
@@ -15,13 +15,14 @@ from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.core.visible import escaped, visible
 from shardline.records.base import encode
-from shardline.records.reports import Report
+from shardline.records.jobs import JobRecord
+from shardline.records.reports import EarlierReport, Report, WorkflowPicture
+from shardline.report.datasets import read_datasets
 from shardline.report.document import describe, notes_on
 from shardline.report.images import choose_images, with_tokens
 from shardline.report.leaderboard import Leaderboards
-from shardline.report.lineage import read_datasets, workflow_graph
 from shardline.report.page import render_page
-from shardline.report.reported import read_run, summary_of
+from shardline.report.reported import read_run
 from shardline.report.sealed import RunFiles, TableEntry
 from shardline.report.table import write_csv
 
@@ -30,9 +31,9 @@ __all__ = ["Report", "RunFiles", "TableEntry", "read_report", "write_report"]
 
 def read_report(
     run_dirs: Sequence[RunFiles], *, generated_from: str, studies: Sequence[Study] = (),
-    manifests: Iterable[Path] = (), started: str | None = None,
-    action: Mapping[str, Any] | None = None, outcomes: Sequence[Mapping[str, Any]] = (),
-    project: str | None = None, history: Sequence[Mapping[str, Any]] = (),
+    manifests: Iterable[Path] = (), workflow: WorkflowPicture | None = None,
+    action: JobRecord | None = None, outcomes: Sequence[Mapping[str, Any]] = (),
+    project: str | None = None, history: Sequence[EarlierReport] = (),
 ) -> Report:  # fmt: skip
     """Read the runs' files and rank the runs.
 
@@ -42,8 +43,8 @@ def read_report(
             commit 1a2b3c4"; shown as text.
         studies: Scaling studies over some of the runs.
         manifests: The datasets' manifests, as far as they are there.
-        started: When the pipeline run began that writes this (UTC, ISO 8601), if that is known.
-        action: The record of the action that writes this, kept in `report.json`.
+        workflow: Which jobs are behind the runs, as far as it is known when this pipeline run began.
+        action: The record of the job that writes this, kept in `report.json`.
         outcomes: What became of the runs that have no result, as `results.outcomes` describes it.
         project: The project's title.
         history: What earlier reports held, as `read_history` gives it.
@@ -61,15 +62,12 @@ def read_report(
     images = choose_images(sealed)
     boards = Leaderboards.of([with_tokens(run, images) for run in sealed])
     datasets = read_datasets(boards.runs, manifests)
-    graph = workflow_graph(boards.runs, datasets, started)
-    for dataset in datasets:
-        dataset["actions"] = [summary_of(record) for record in dataset.pop("records", ()) if record]
-    packages = {run.environment["sha256"]: found for run, found in read}
+    packages = {run.environment.sha256: found for run, found in read}
     return describe(
         boards,
         generated_from=generated_from, project=project,
         **({"action": action} if action else {}), history=list(history),
-        notes=notes_on(boards.runs, datasets, images), workflow=graph, datasets=datasets,
+        notes=notes_on(boards.runs, datasets, images), workflow=workflow, datasets=datasets,
         environments={digest: packages[digest] for digest in sorted(filter(None, packages))},
         studies=[asdict(study) for study in studies], images=images.by_token,
         **({"outcomes": list(outcomes)} if outcomes else {}),
@@ -88,8 +86,7 @@ def write_report(run_dirs: Sequence[RunFiles], target: Path, **options: Any) -> 
         DataError: as `read_report`, or a file cannot be written.
     """
     report = read_report(run_dirs, **options)
-    document = encode(report)
-    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(encode(report), indent=1, ensure_ascii=False) + "\n"
     write_bytes(target.with_name("report.json"), escaped(text).encode())
-    write_bytes(target.with_name("runs.csv"), visible(write_csv(document)).encode())
+    write_bytes(target.with_name("runs.csv"), visible(write_csv(report)).encode())
     write_bytes(target, render_page(report).encode())

@@ -16,7 +16,7 @@ _Keys = Mapping[tuple[str, ...], Any]
 
 
 def comparison(
-    boards: Leaderboards, environments: Mapping[str, Mapping[str, Any]]
+    boards: Leaderboards, environments: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Any]:
     """Return the data of the page's comparison.
 
@@ -105,35 +105,37 @@ def _data(run: ReportedRun) -> _Keys:
 def _code(run: ReportedRun) -> _Keys:
     """Return result versions and digests of the user's code, from the identity document."""
     return {
-        ("git commit",): (run.code or {}).get("commit"),
+        ("git commit",): run.code.commit if run.code else None,
         **{("result version of", name): number for name, number in run.versions.items()},
         **{("code", part): str(digest)[:_DIGEST_SHOWN] for part, digest in run.definitions.items()},
     }
 
 
-def _environment(run: ReportedRun, environments: Mapping[str, Mapping[str, Any]]) -> _Keys:
+def _environment(run: ReportedRun, environments: Mapping[str, Mapping[str, str]]) -> _Keys:
     found, training = run.environment, run.training
-    packages = environments.get(found.get("sha256") or "", {})
+    packages = environments.get(found.sha256 or "", {})
     return {
         ("host",): training.host,
         ("launcher",): training.launcher,
         ("devices",): training.devices,
-        ("image",): found.get("image"),
-        ("python",): found.get("python"),
+        ("image",): found.image,
+        ("python",): found.python,
         **{(name,): version for name, version in packages.items()},
     }
 
 
-def _results(run: ReportedRun) -> dict[str, Any]:
+def _results(run: ReportedRun) -> dict[str, list[float | None]]:
     """Return the figures that are shown side by side, by name: value and whose action made it."""
-    evaluated = {f"held-out {key}": [value, 0] for key, value in run.held_out.items()}
+    evaluated: dict[str, list[float | None]] = {
+        f"held-out {key}": [value, 0] for key, value in run.held_out.items()
+    }
     evaluated.setdefault(f"held-out {run.metric}", [run.value, 0])
     best = run.best_validation
     trained = {
-        **({f"{best['metric']} of the sealed weights": best["value"]} if best else {}),
+        **({f"{best.metric} of the sealed weights": best.value} if best else {}),
         "steps": run.training.steps,
         "training time (s)": run.training.duration_s,
-        "samples per second": (run.throughput or {}).get("samples_per_s"),
-        "goodput share": (run.goodput or {}).get("share"),
+        "samples per second": run.throughput.samples_per_s if run.throughput else None,
+        "goodput share": run.goodput.share if run.goodput else None,
     }
     return evaluated | {key: [value, 1] for key, value in trained.items() if value is not None}

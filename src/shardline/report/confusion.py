@@ -1,77 +1,71 @@
 """An evaluation's confusion for the page: a table of few classes, of many what is mistaken most."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+
+from msgspec import UNSET
+
+from shardline.records.evaluations import ConfusionResult, Mistake
+from shardline.records.reports import Cell, ClassAccuracy, ConfusionRow, ReportedConfusion
 
 MAX_CLASSES = 20  # a 1000-class table is 100 MB of HTML, of which nobody sees the whole
 MAX_LISTED = 20
 
 
-def view_confusion(confusion: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page shows.
-
-    Args:
-        confusion: An evaluation's `confusion`: the whole table (`classes`, `counts`), or of many
-            classes the most frequent `mistakes` and the `hardest` classes.
-
-    Returns:
-        `num_classes`, `num_mistakes`, `max_undercount`, `classes` and `rows` of shaded cells where
-        the table is shown, `mistakes` and `hardest`.
-
-    Raises:
-        KeyError, TypeError, ValueError, IndexError: it has another form.
-    """
-    if "counts" in confusion:
-        return _of_table([str(name) for name in confusion["classes"]], confusion["counts"])
-    listed = {
-        "mistakes": [
-            (one["truth"], one["predicted"], one["count"]) for one in confusion["mistakes"]
-        ],
-        "hardest": [(one["class"], one["samples"], one["right"]) for one in confusion["hardest"]],
-    }
-    counts = {key: int(confusion[key]) for key in ("num_classes", "num_mistakes", "max_undercount")}
-    return counts | {"classes": [], "rows": [], **_shortened(**listed)}
+def view_confusion(confusion: ConfusionResult) -> ReportedConfusion:
+    """Return what the page shows."""
+    if confusion.counts is not UNSET:
+        return _of_table([str(name) for name in confusion.classes or ()], confusion.counts)
+    return ReportedConfusion(
+        num_classes=confusion.num_classes or 0,
+        num_mistakes=confusion.num_mistakes or 0,
+        max_undercount=confusion.max_undercount or 0,
+        classes=[],
+        rows=[],
+        mistakes=_most_frequent(confusion.mistakes or ()),
+        hardest=_least_accurate(
+            ClassAccuracy(name=one.class_, samples=one.samples, right=one.right)
+            for one in confusion.hardest or ()
+        ),
+    )
 
 
-def _of_table(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> dict[str, Any]:
+def _of_table(classes: list[str], counts: Sequence[Sequence[int]]) -> ReportedConfusion:
     rows = list(zip(classes, counts, strict=True))
     mistakes = [
-        (truth, classes[column], count)
+        Mistake(truth=truth, predicted=classes[column], count=count)
         for index, (truth, row) in enumerate(rows)
         for column, count in enumerate(row)
         if count and column != index
     ]
-    hardest = [(name, sum(row), row[index]) for index, (name, row) in enumerate(rows)]
+    found = [
+        ClassAccuracy(name=name, samples=sum(row), right=row[index])
+        for index, (name, row) in enumerate(rows)
+    ]
     is_shown = len(classes) <= MAX_CLASSES
-    return {
-        "num_classes": len(classes),
-        "num_mistakes": sum(count for _, _, count in mistakes),
-        "max_undercount": 0,
-        "classes": classes,
-        "rows": [_row(name, row, index) for index, (name, row) in enumerate(rows) if is_shown],
-        **_shortened(mistakes, [one for one in hardest if one[1] > one[2]]),
-    }
+    return ReportedConfusion(
+        num_classes=len(classes),
+        num_mistakes=sum(one.count for one in mistakes),
+        max_undercount=0,
+        classes=classes,
+        rows=[_row(name, row, index) for index, (name, row) in enumerate(rows) if is_shown],
+        mistakes=_most_frequent(mistakes),
+        hardest=_least_accurate(one for one in found if one.samples > one.right),
+    )
 
 
-def _row(name: str, counts: Sequence[int], index: int) -> dict[str, Any]:
+def _row(name: str, counts: Sequence[int], index: int) -> ConfusionRow:
     total = max(1, sum(counts))
     cells = [
-        {"count": count, "shade": math.ceil(8 * count / total), "right": column == index}
+        Cell(count=count, shade=math.ceil(8 * count / total), right=column == index)
         for column, count in enumerate(counts)
     ]
-    return {"name": name, "cells": cells}
+    return ConfusionRow(name=name, cells=cells)
 
 
-def _shortened(
-    mistakes: Sequence[tuple[str, str, int]], hardest: Sequence[tuple[str, int, int]]
-) -> dict[str, Any]:
-    """Return the most frequent mistakes, and the classes of the lowest accuracy."""
-    mistakes = sorted(mistakes, key=lambda one: -one[2])[:MAX_LISTED]
-    hardest = sorted(hardest, key=lambda one: (one[2] / one[1], -one[1]))[:MAX_LISTED]
-    return {
-        "mistakes": [
-            dict(zip(("truth", "predicted", "count"), one, strict=True)) for one in mistakes
-        ],
-        "hardest": [dict(zip(("name", "samples", "right"), one, strict=True)) for one in hardest],
-    }
+def _most_frequent(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    return sorted(mistakes, key=lambda one: -one.count)[:MAX_LISTED]
+
+
+def _least_accurate(found: Iterable[ClassAccuracy]) -> list[ClassAccuracy]:
+    return sorted(found, key=lambda one: (one.right / one.samples, -one.samples))[:MAX_LISTED]

@@ -11,9 +11,10 @@ from typing import Any
 from msgspec import convert
 
 from shardline.records.base import encode
-from shardline.records.reports import Report, ReportedRun
+from shardline.records.measured import Number
+from shardline.records.reports import Figures, RankedRow, Report, ReportedGroup, ReportedRun
 from shardline.report.images import Images
-from shardline.report.leaderboard import Group, Leaderboards, Row
+from shardline.report.leaderboard import Group, LeaderboardRow, Leaderboards
 
 SCHEMA = "shardline-report/1"
 
@@ -25,12 +26,11 @@ def describe(boards: Leaderboards, **parts: Any) -> Report:
         parts: What the runs do not tell, by key.
     """
     runs = boards.runs
-    figures = {run.id: figures_of(run) for run in runs}
     report = Report(
         schema=SCHEMA,
         newest=newest_of(runs),
         **parts,
-        groups=[_describe_group(group, figures) for group in boards.groups],
+        groups=[_describe_group(group) for group in boards.groups],
         runs=runs,
     )
     return convert(finite(encode(report)), Report)
@@ -51,61 +51,64 @@ def newest_of(runs: Sequence[ReportedRun]) -> str | None:
     return max((end for end in ends if end), default=None)
 
 
-def figures_of(run: ReportedRun) -> dict[str, Any]:
+def figures_of(run: ReportedRun) -> Figures:
     """Return the figures of a run that stand in the leaderboard beside its score."""
-    best, training = run.best_validation or {}, run.training
-    return {
-        "loss": run.metrics.get("loss"),
-        "best_validation": best.get("value"),
-        "best_step": best.get("step"),
-        "steps": training.steps,
-        "duration_s": training.duration_s,
-        "world_size": training.world_size,
-        "samples_per_s": (run.throughput or {}).get("samples_per_s"),
-    }
+    best, training = run.best_validation, run.training
+    return Figures(
+        loss=run.held_out.get("loss"),
+        best_validation=best.value if best else None,
+        best_step=best.step if best else None,
+        steps=training.steps,
+        duration_s=training.duration_s,
+        world_size=training.world_size,
+        samples_per_s=run.throughput.samples_per_s if run.throughput else None,
+    )
 
 
-def _means(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _means(figures: Sequence[Figures]) -> Figures:
     """Return the means of runs' figures; null for what none of them has."""
-    known = {key: [one[key] for one in figures if one[key] is not None] for key in figures[0]}
-    return {
-        key: values[0] if len(values) == 1 else fmean(values) if values else None
-        for key, values in known.items()
-    }
+    return Figures(
+        **{key: _mean([getattr(one, key) for one in figures]) for key in Figures.__struct_fields__}
+    )
 
 
-def _describe_group(group: Group, figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "dataset": group.entries[0].run.dataset,
-        "title": group.title,
-        "split": group.split,
-        "metric": group.metric,
-        "mode": group.mode,
-        "reference": group.reference,
-        "ranking": [_describe_row(row, figures) for row in group.rows],
-    }
+def _mean(values: Sequence[Number | None]) -> Number | None:
+    known = [value for value in values if value is not None]
+    return known[0] if len(known) == 1 else fmean(known) if known else None
 
 
-def _describe_row(row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_group(group: Group) -> ReportedGroup:
+    return ReportedGroup(
+        dataset=group.entries[0].run.dataset,
+        title=group.title,
+        split=group.split,
+        metric=group.metric,
+        mode=group.mode,
+        reference=group.reference,
+        ranking=[_describe_row(row) for row in group.rows],
+    )
+
+
+def _describe_row(row: LeaderboardRow) -> RankedRow:
     repeats, verdict = row.repeats, row.verdict
-    return {
-        "title": row.title,
-        "place": row.place,
-        "runs": [entry.run.id for entry in row.entries],
-        "num_measured": len(repeats.values),
-        "mean": repeats.mean,
-        "sd": repeats.sd,
-        "interval": row.interval,
-        "interval_method": _method(row),
-        "standing": verdict.standing,
-        "judged_by": verdict.basis or None,
-        "difference_from_best": verdict.difference,
-        "means": _means([figures[entry.run.id] for entry in row.entries]),
-        "actions": [entry.run.actions["evaluate"] for entry in row.entries],
-    }
+    return RankedRow(
+        title=row.title,
+        place=row.place,
+        runs=[entry.run.id for entry in row.entries],
+        num_measured=len(repeats.values),
+        mean=repeats.mean,
+        sd=repeats.sd,
+        interval=row.interval,
+        interval_method=_method(row),
+        standing=verdict.standing,
+        judged_by=verdict.basis or None,
+        difference_from_best=verdict.difference,
+        means=_means([figures_of(entry.run) for entry in row.entries]),
+        actions=[entry.run.actions["evaluate"] for entry in row.entries],
+    )
 
 
-def _method(row: Row) -> str | None:
+def _method(row: LeaderboardRow) -> str | None:
     if row.repeats.interval:
         return "student-t"
     return row.run.headline.interval_method if row.interval else None
@@ -120,10 +123,9 @@ def notes_on(
         datasets: As `read_datasets` gives them.
         images: The samples' images.
     """
-    states = [run.code or {} for run in runs]
-    dirty = [run.name for run, git in zip(runs, states, strict=True) if git.get("dirty")]
+    dirty = [run.name for run in runs if run.code and run.code.dirty]
     broken = [run.name for run in runs if any(c.num_non_finite for c in run.curves.values())]
-    num_commits = len({git.get("commit") for git in states} - {None})
+    num_commits = len({run.code.commit for run in runs if run.code} - {None})
     manifests = {dataset["id"]: dataset.get("manifest_sha256") for dataset in datasets}
     strange = [
         run.name

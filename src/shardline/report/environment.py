@@ -6,30 +6,32 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from shardline.records.reports import ReportedEnvironment
 from shardline.records.runs import ResolvedRun, TrainingProvenance
 
 
-def describe_environment(spec: ResolvedRun, provenance: TrainingProvenance) -> dict[str, Any]:
-    """Return Python, number of packages, image, digest, and how the run's environment differs from the lock.
-
-    `differences` is None where the run recorded no packages (runs of older versions).
-    """
+def describe_environment(spec: ResolvedRun, provenance: TrainingProvenance) -> ReportedEnvironment:
+    """Return what a run was trained in."""
     recorded, software = provenance.environment, provenance.software
     packages = None if recorded.packages is UNSET else recorded.packages
-    return {
-        "python": recorded.python or software.get("python"),
-        "platform": software.get("platform"),
-        "num_packages": None if packages is None else len(packages),
-        "sha256": packages and _digest(packages),
-        "image": recorded.image,
-        "differences": None
-        if packages is None
-        else find_differences(spec.environment, recorded.python, packages),
-    }
+    found = ReportedEnvironment(
+        python=recorded.python or software.get("python"),
+        platform=software.get("platform"),
+        image=recorded.image,
+    )
+    if packages is None:
+        return found
+    differences = find_differences(spec.environment, recorded.python, packages)
+    return structs.replace(
+        found,
+        num_packages=len(packages),
+        sha256=_digest(packages) if packages else None,
+        differences=differences,
+    )
 
 
 def find_differences(

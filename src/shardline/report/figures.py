@@ -2,10 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from shardline.records.measured import Goodput
 from shardline.records.reports import ReportedRun
+from shardline.report.charts.axes import Spec
 from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.varied import Trial, effects, parallel_coordinates
 from shardline.report.charts.workflow import lay_out
@@ -42,77 +44,89 @@ def trials_of(group: Group) -> list[Trial]:
     ]
 
 
-def effects_chart(group: Group) -> dict[str, Any] | None:
+def effects_chart(group: Group) -> Spec | None:
     """Return the small panels of each setting's effect; None where nothing was varied."""
     return effects(trials_of(group), group.metric)
 
 
-def parallel_chart(group: Group) -> dict[str, Any] | None:
+def parallel_chart(group: Group) -> Spec | None:
     """Return the parallel coordinates; None where fewer than two settings were varied."""
     return parallel_coordinates(trials_of(group), group.metric, group.mode)
 
 
-def scatter_chart(group: Group) -> dict[str, Any] | None:
+def scatter_chart(group: Group) -> Spec | None:
     """Return the runs over any two of their numbers; None where fewer than two differ."""
     points = [Point(series=entry.series, figures=_numbers(entry.run)) for entry in group.entries]
     varied = sorted({key for entry in group.entries for key in entry.run.varied})
     return scatter(points, varied, f"held-out {group.metric}")
 
 
-def _numbers(run: ReportedRun) -> dict[str, Any]:
+def _numbers(run: ReportedRun) -> dict[str, object]:
     """Return what may be a number of a run: held-out metrics, what training measured, settings."""
-    ranks = (run.resources or {}).get("ranks") or ()
+    ranks = run.resources.ranks if run.resources else []
     return {
         f"held-out {run.metric}": run.value,
         **{f"held-out {key}": value for key, value in run.held_out.items()},
-        "validation": (run.best_validation or {}).get("value"),
+        "validation": run.best_validation.value if run.best_validation else None,
         "training time (s)": run.training.duration_s,
         "steps": run.training.steps,
-        "samples per second": (run.throughput or {}).get("samples_per_s"),
-        "goodput": (run.goodput or {}).get("share"),
-        "peak memory of a rank (bytes)": _most(ranks, "peak_rss_bytes"),
-        "peak memory of a GPU (bytes)": _most(ranks, "peak_gpu_bytes"),
-        "CPU time of all ranks (s)": sum(rank.get("cpu_s") or 0 for rank in ranks)
-        if ranks
-        else None,
+        "samples per second": run.throughput.samples_per_s if run.throughput else None,
+        "goodput": run.goodput.share if run.goodput else None,
+        "peak memory of a rank (bytes)": _most(rank.peak_rss_bytes for rank in ranks),
+        "peak memory of a GPU (bytes)": _most(rank.peak_gpu_bytes for rank in ranks),
+        "CPU time of all ranks (s)": sum(rank.cpu_s for rank in ranks) if ranks else None,
         **{key: value for key, value in run.settings.items() if key not in run.varied_values},
         **{key: value for key, value in run.varied_values.items() if key != "dataset"},
     }
 
 
-def _most(ranks: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    return max((rank[key] for rank in ranks if rank.get(key)), default=None)
+def _most(values: Iterable[int | None]) -> int | None:
+    return max(filter(None, values), default=None)
 
 
-def goodput_bars(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
-    """Return a bar per run that measured where its time went, at most the first 100.
+@dataclass(frozen=True, kw_only=True)
+class GoodputPart:
+    """A part of a training's time: seconds, None if unknown, and per cent of the elapsed time."""
 
-    Returns:
-        Per run `title`, `elapsed_s`, `share` (of computing, 0 to 1, None if unknown) and `parts`:
-        `name` and `label`, `seconds` (None if unknown) and `percent` of the elapsed time.
-    """
-    known = [(run, run.goodput) for run in runs if run.goodput and run.goodput.get("elapsed_s")]
+    name: str
+    label: str
+    seconds: float | None
+    percent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoodputBar:
+    """Where a training's time went; `share` of computing, 0 to 1, None if unknown."""
+
+    title: str
+    elapsed_s: float
+    share: float | None
+    parts: Sequence[GoodputPart]
+
+
+def goodput_bars(runs: Sequence[ReportedRun]) -> list[GoodputBar]:
+    """Return a bar per run that measured where its time went, at most the first 100."""
+    known = [(run, run.goodput) for run in runs if run.goodput and run.goodput.elapsed_s]
     names = Counter(run.name for run, _ in known)
     return [
-        {
-            "title": run.name if names[run.name] == 1 else run.id,
-            "elapsed_s": goodput["elapsed_s"],
-            "share": goodput.get("share"),
-            "parts": _parts(goodput),
-        }
+        GoodputBar(
+            title=run.name if names[run.name] == 1 else run.id,
+            elapsed_s=goodput.elapsed_s,
+            share=goodput.share,
+            parts=_parts(goodput),
+        )
         for run, goodput in known[:MAX_BARS]
     ]
 
 
-def _parts(goodput: Mapping[str, Any]) -> list[dict[str, Any]]:
-    seconds = {name: goodput.get("parts", {}).get(name) for name in GOODPUT_PARTS}
+def _parts(goodput: Goodput) -> list[GoodputPart]:
     return [
-        {
-            "name": name,
-            "label": label,
-            "seconds": seconds[name],
-            "percent": round(100 * (seconds[name] or 0) / goodput["elapsed_s"], 2),
-        }
+        GoodputPart(
+            name=name,
+            label=label,
+            seconds=goodput.parts.get(name),
+            percent=round(100 * (goodput.parts.get(name) or 0) / goodput.elapsed_s, 2),
+        )
         for name, label in GOODPUT_PARTS.items()
     ]
 

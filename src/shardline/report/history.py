@@ -1,53 +1,46 @@
 """What earlier reports of this project held, from the `report.json` beside each page."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from msgspec import ValidationError, convert
 
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
+from shardline.records.reports import EarlierBest, EarlierReport, ReportedGroup
 
 MAX_REPORTS = 20
 
 
-def read_history(own: Path) -> list[dict[str, Any]]:
+def read_history(own: Path) -> list[EarlierReport]:
     """Return the latest other reports, the latest first.
 
     What is no report of the present form is left out: it is another version's, and nobody waits for it.
 
     Args:
         own: The folder of the report that is being written, which is left out as well.
-
-    Returns:
-        Per report its id (`report`), when it was written (`ended`), `num_runs` and the `best` of each
-        group: `title`, `metric`, `value` and the `run` or repeats, by name.
     """
     others = [path for path in own.parent.glob("*/report.json") if path.parent.name != own.name]
     latest = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
     found = [summary for path in latest[:MAX_REPORTS] if (summary := _summary(path))]
-    return sorted(found, key=lambda one: one["ended"] or "", reverse=True)
+    return sorted(found, key=lambda one: one.ended or "", reverse=True)
 
 
-def _summary(path: Path) -> dict[str, Any] | None:
+def _summary(path: Path) -> EarlierReport | None:
     try:
         document = read_json(path, remedy="")
         if not document["groups"]:  # no run had a result
             return None
-        return {
-            "report": path.parent.name,
-            "ended": (document.get("action") or {}).get("ended"),
-            "num_runs": len(document["runs"]),
-            "best": [_best(group) for group in document["groups"]],
-        }
-    except (DataError, OSError, AttributeError, KeyError, TypeError, IndexError):
+        groups = convert(document["groups"], list[ReportedGroup])
+        return EarlierReport(
+            report=path.parent.name,
+            ended=(document.get("action") or {}).get("ended"),
+            num_runs=len(document["runs"]),
+            best=[_best(group) for group in groups],
+        )
+    except (DataError, ValidationError, OSError, AttributeError, KeyError, TypeError, IndexError):
         return None
 
 
-def _best(group: Mapping[str, Any]) -> dict[str, Any]:
-    first = group["ranking"][0]
-    return {
-        "title": group["title"],
-        "metric": group["metric"],
-        "value": first["mean"],
-        "run": first["title"],
-    }
+def _best(group: ReportedGroup) -> EarlierBest:
+    first = group.ranking[0]
+    return EarlierBest(title=group.title, metric=group.metric, value=first.mean, run=first.title)

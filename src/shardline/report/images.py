@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
+from shardline.records.evaluations import Samples, SampleView
 from shardline.records.reports import ReportedRun
 
 BUDGET_BYTES = 800_000  # of the page's 5 MB for 100 runs
@@ -51,11 +52,14 @@ def with_tokens(run: ReportedRun, images: Images) -> ReportedRun:
     samples = run.samples
     if not samples:
         return run
-    shown = {kind: [_with_token(one, images) for one in samples.get(kind, [])] for kind in samples}
-    return replace(run, samples=shown)
+    typical, hardest = (
+        UNSET if found is UNSET else [_with_token(one, images) for one in found]
+        for found in (samples.typical, samples.hardest)
+    )
+    return replace(run, samples=Samples(typical=typical, hardest=hardest))
 
 
-def _with_token(sample: Mapping[str, Any], images: Images) -> dict[str, Any]:
+def _with_token(sample: SampleView, images: Images) -> SampleView:
     token = images.tokens.get(str(sample.get("image")))
     rest = {key: value for key, value in sample.items() if key not in ("image", "mask")}
     mask = sample.get("mask")
@@ -66,9 +70,9 @@ def _with_token(sample: Mapping[str, Any], images: Images) -> dict[str, Any]:
 
 
 def _images(run: ReportedRun) -> Iterator[str]:
-    samples = run.samples or {}
-    for kind in ("hardest", "typical"):
-        for sample in samples.get(kind, []):
+    samples = run.samples or Samples()
+    for found in (samples.hardest, samples.typical):
+        for sample in found or ():
             mask = sample.get("mask")
             drawn = [mask.get(name) for name in _MASKS] if isinstance(mask, Mapping) else []
             yield from (

@@ -9,11 +9,13 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from shardline.records.datasets import Reference
 from shardline.records.reports import GroupKey, ReportedRun
+from shardline.report.charts.axes import Spec
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
 from shardline.report.significance import (
-    Repeats,
+    SeedRepeats,
     Verdict,
     compare_with_best,
     name_of_repeats,
@@ -42,7 +44,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class LeaderboardRow:
     """A line of a leaderboard: one run, or its repeats with other seeds.
 
     Attributes:
@@ -59,7 +61,7 @@ class Row:
     title: str
     anchor: str
     place: int
-    repeats: Repeats
+    repeats: SeedRepeats
     verdict: Verdict
     whisker: tuple[float, float, float] | None
 
@@ -97,11 +99,11 @@ class Group:
     anchor: str
     metric: str
     split: str
-    rows: Sequence[Row]
+    rows: Sequence[LeaderboardRow]
     entries: Sequence[Entry]
 
     @cached_property
-    def chart(self) -> dict[str, Any] | None:
+    def chart(self) -> Spec | None:
         """Learning curves of all that was recorded; None of nothing.
 
         Losses and headline metric are shown at first, or else the first few; the others are offered.
@@ -125,7 +127,7 @@ class Group:
         return self.entries[0].run.mode
 
     @property
-    def reference(self) -> Mapping[str, Any] | None:
+    def reference(self) -> Reference | None:
         """A value to hold the results against, if the dataset's source knows one."""
         return self.entries[0].run.known_value
 
@@ -269,13 +271,15 @@ def _group(
     )
 
 
-def _repeats(entries: Sequence[Entry]) -> Repeats:
+def _repeats(entries: Sequence[Entry]) -> SeedRepeats:
     values = [entry.run.value for entry in entries if math.isfinite(entry.run.value)]
     bounds = (0.0, 1.0) if is_share(entries[0].run.metric) else (-math.inf, math.inf)
-    return Repeats(values=values, bounds=bounds)
+    return SeedRepeats(values=values, bounds=bounds)
 
 
-def _rows(measured: Sequence[tuple[Repeats, Sequence[Entry]]], group: str, sign: int) -> list[Row]:
+def _rows(
+    measured: Sequence[tuple[SeedRepeats, Sequence[Entry]]], group: str, sign: int
+) -> list[LeaderboardRow]:
     intervals = [
         repeats.interval or members[0].run.interval_of(repeats.mean)
         for repeats, members in measured
@@ -284,7 +288,7 @@ def _rows(measured: Sequence[tuple[Repeats, Sequence[Entry]]], group: str, sign:
     scale = _scale(list(filter(None, intervals)), sign)
     best, best_run = measured[0][0], measured[0][1][0].run
     return [
-        Row(
+        LeaderboardRow(
             entries=members,
             title=name_of_repeats([entry.title for entry in members]),
             anchor=f"{group}-row-{index + 1}",

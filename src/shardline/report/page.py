@@ -1,7 +1,6 @@
 """The report's page, from `report.json` alone."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import convert
 
@@ -27,8 +26,8 @@ def render_page(report: Report) -> str:
     boards = Leaderboards.of(report.runs)
     runs, document = boards.runs, encode(report)
     columns = _setting_columns([run for run in runs if run.in_table])
-    records: dict[str, dict[str, Any]] = {record["id"]: record for record in document["runs"]}
-    machines = {run.id: view_machine(records[run.id]) for run in runs}
+    records = {record["id"]: record for record in document["runs"]}
+    machines = {run.id: view_machine(run.resources) for run in runs}
     studies = convert(report.studies, list[Study])
     has_charts = any(group.chart for group in boards.groups) or any(machines.values())
     page = load_template().render(

@@ -1,15 +1,12 @@
 """One run as the report shows it, from its sealed files."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, structs
 
 from shardline.config.defaults import default_settings
-from shardline.config.model_warnings import read_warnings
 from shardline.core.canonical import digest
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
@@ -18,13 +15,24 @@ from shardline.core.nested import flatten
 from shardline.core.redaction import mask_values
 from shardline.records.acceptances import Accepted
 from shardline.records.attempts import Attempt
-from shardline.records.base import encode
+from shardline.records.base import Record, encode
+from shardline.records.jobs import JobRecord
+from shardline.records.model_warnings import read_warnings
 from shardline.records.reports import (
     Curve,
+    ReportedAcceptance,
+    ReportedAttempt,
+    ReportedCalibration,
     ReportedDataset,
+    ReportedGoodput,
     ReportedHeadline,
+    ReportedPacks,
+    ReportedResources,
     ReportedRun,
+    ReportedThroughput,
     ReportedTraining,
+    ReportedValidation,
+    ReportedWarning,
     interval_of_accuracy,
 )
 from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
@@ -34,6 +42,7 @@ from shardline.report.confusion import view_confusion
 from shardline.report.environment import describe_environment
 from shardline.report.sealed import REMEDY, RunFiles, TableEntry, read, read_curves, sha256_of
 
+_Reported = TypeVar("_Reported", bound=Record)
 _RECORDED = ("id", "started", "ended", "host", "agent", "image", "num_cpus", "memory_bytes")
 
 
@@ -87,27 +96,31 @@ def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, Any]]:
         versions=identity.get("versions", {}),
         definitions=identity.get("code", {}),
         warnings=[
-            {**asdict(one), "action": evaluated if one.kind == "constant" else trained}
+            ReportedWarning(
+                kind=one.kind,
+                sentence=one.sentence,
+                action=evaluated if one.kind == "constant" else trained,
+            )
             for one in warnings
         ],
         headline=headline,
         metrics={**evaluation.metrics, "action": evaluated},
         held_out_task=evaluation.task,
         known_value=evaluation.reference or None,
-        calibration=_measured({"ece": (evaluation.calibration or {}).get("ece")}, evaluated),
+        calibration=_calibration(evaluation, evaluated),
         reliability=evaluation.calibration or None,
         residuals=evaluation.residuals or None,
-        confusion=_confusion(evaluation, files.evaluation),
+        confusion=view_confusion(evaluation.confusion) if evaluation.confusion else None,
         samples=evaluation.samples or None,
-        best_validation=_measured(_best_validation(headline, curves, sealed_step), trained),
+        best_validation=_best_validation(headline, curves, sealed_step, trained),
         training=training,
-        throughput=_measured(provenance.throughput, trained),
-        goodput=_measured(provenance.goodput, trained),
-        resources=_measured(provenance.resources, trained),
-        packs=_measured(encode(provenance.packs), trained) if provenance.packs else UNSET,
+        throughput=_by(ReportedThroughput, provenance.throughput, trained),
+        goodput=_by(ReportedGoodput, provenance.goodput, trained),
+        resources=_by(ReportedResources, provenance.resources, trained),
+        packs=_by(ReportedPacks, provenance.packs or None, trained) or UNSET,
         curves={name: thin(curve, MAX_POINTS_PER_CURVE) for name, curve in curves.items()},
         epoch_ends=epoch_ends(curves),
-        code=encode(provenance.git) if provenance.git else None,
+        code=provenance.git,
         environment=describe_environment(spec, provenance),
         software=provenance.software,
         tracking=provenance.tracking,
@@ -124,23 +137,21 @@ def _actions(
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return each action by rule: its id, and when and where it ran as far as that is recorded."""
     trained = (provenance.run if accepted else "") or spec.run
-    own = {key: getattr(provenance, key) for key in ("started", "ended", "host")}
     recorded = {
-        f"{'accept' if accepted else 'resolve_run'}/{spec.run}": spec.action,
-        f"train/{trained}": provenance.action or own,
-        f"evaluate/{spec.run}/{evaluation_id}": evaluation.action,
+        "resolve_run": (f"{'accept' if accepted else 'resolve_run'}/{spec.run}", spec.action),
+        "train": (f"train/{trained}", provenance.action),
+        "evaluate": (f"evaluate/{spec.run}/{evaluation_id}", evaluation.action),
     }
     return {
-        rule: {"id": action} | summary_of(record or None)
-        for rule, (action, record) in zip(
-            ("resolve_run", "train", "evaluate"), recorded.items(), strict=True
-        )
+        rule: summary_of(record) if record else {"id": action}
+        for rule, (action, record) in recorded.items()
     }
 
 
-def summary_of(action: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the report tells of an action's record."""
-    return {key: action[key] for key in _RECORDED if action and action.get(key) is not None}
+def summary_of(record: JobRecord) -> dict[str, Any]:
+    """Return what the report tells of a job's record."""
+    told = {key: getattr(record, key) for key in _RECORDED}
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def _headline(evaluation: EvaluationResult, action: str) -> ReportedHeadline:
@@ -168,7 +179,7 @@ def _training(
 ) -> ReportedTraining:
     trained, world = provenance.training, provenance.world
     last = max((curve.steps[-1] for curve in curves.values() if curve.steps), default=None)
-    names = [rank.get("device_name") for rank in world.ranks or []]
+    names = [rank.device_name for rank in world.ranks or []]
     seed = spec.settings.get("seed") if provenance.seed is UNSET else provenance.seed
     return ReportedTraining(
         steps=trained.steps if isinstance(trained.steps, int) else last,
@@ -192,8 +203,8 @@ def _training(
     )
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
-    return {**encode(attempt), "duration_s": attempt.duration_s}
+def _attempt(attempt: Attempt) -> ReportedAttempt:
+    return ReportedAttempt(**structs.asdict(attempt), duration_s=attempt.duration_s)
 
 
 def _sealed_step(
@@ -208,9 +219,9 @@ def _sealed_step(
 
 
 def _best_validation(
-    headline: ReportedHeadline, curves: Mapping[str, Curve], step: int | None
-) -> dict[str, Any] | None:
-    """Return metric, value and step of the sealed weights' validation: of the headline metric, else of the loss.
+    headline: ReportedHeadline, curves: Mapping[str, Curve], step: int | None, action: str
+) -> ReportedValidation | None:
+    """Return the sealed weights' validation: of the headline metric, else of the loss.
 
     Where their step is not known, as in a training script, the best value and its first step.
     """
@@ -218,20 +229,24 @@ def _best_validation(
     for metric, best_of in ((own, max if headline.mode == "max" else min), ("val_loss", min)):
         curve = curves.get(metric)
         if curve and curve.values:
-            if step is not None:
-                return {"metric": metric, "value": curve.at(step), "step": step}
-            value = best_of(curve.values)
-            return {
-                "metric": metric,
-                "value": value,
-                "step": curve.steps[curve.values.index(value)],
-            }
+            value = best_of(curve.values) if step is None else curve.at(step)
+            at = curve.steps[curve.values.index(value)] if step is None else step
+            return ReportedValidation(metric=metric, value=value, step=at, action=action)
     return None
 
 
-def _measured(values: Mapping[str, Any] | None, action: str) -> dict[str, Any] | None:
-    known = values and any(value is not None for value in values.values())
-    return {**values, "action": action} if values and known else None
+def _calibration(evaluation: EvaluationResult, action: str) -> ReportedCalibration | None:
+    found = evaluation.calibration
+    return (
+        ReportedCalibration(ece=found.ece, action=action)
+        if found and found.ece is not None
+        else None
+    )
+
+
+def _by(kind: type[_Reported], measured: Record | None, action: str) -> _Reported | None:
+    """Return what a training measured, with the id of the action that made it."""
+    return kind(**structs.asdict(measured), action=action) if measured else None
 
 
 def _datasets(
@@ -252,29 +267,16 @@ def _datasets(
     ]
 
 
-def _accepted(accepted: Accepted) -> dict[str, Any]:
-    """Return from what, by whom, when and why an earlier result was accepted, and what differs."""
+def _accepted(accepted: Accepted) -> ReportedAcceptance:
     action = accepted.action
-    return {
-        "from": accepted.from_.id,
-        "by": action["agent"],
-        "at": action["ended"],
-        "reason": accepted.full_reason,
-        "differs": [cause.text for cause in accepted.differs],
-        "action": action["id"],
-    }
-
-
-def _confusion(evaluation: EvaluationResult, path: Path) -> dict[str, Any] | None:
-    if not evaluation.confusion:
-        return None
-    try:
-        return view_confusion(evaluation.confusion)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise DataError(
-            f"{path} has a malformed confusion ({error}); expected `classes` and as many rows of "
-            f"`counts`, or `mistakes` and `hardest`: {REMEDY}"
-        ) from error
+    return ReportedAcceptance(
+        from_=accepted.from_.id,
+        by=action.agent,
+        at=action.ended,
+        reason=accepted.full_reason,
+        differs=[cause.text for cause in accepted.differs],
+        action=action.id,
+    )
 
 
 def _digests(files: RunFiles) -> dict[str, str]:

@@ -12,14 +12,14 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.redaction import mask_values
 from shardline.records.base import Record, decode
+from shardline.records.metrics import MetricLine
 from shardline.records.reports import Curve
 
 REMEDY = (
     "the report needs this file of every run: delete what is left of it and run `snakemake` again"
 )
 _Record = TypeVar("_Record", bound=Record)
-_Point = tuple[float, Any, Any]  # value, epoch and seconds of training
-_NOT_METRICS = frozenset({"step", "epoch", "wall_s"})
+_Point = tuple[float, float | None, float | None]  # value, epoch and seconds of training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +101,12 @@ def read_curves(path: Path) -> dict[str, Curve]:
         raise DataError(f"{path} cannot be read ({error}); {REMEDY}") from error
     points: dict[str, dict[int, _Point]] = {}
     for number, line in enumerate(lines, start=1):
-        record = _parse_record(line, f"{path} line {number}") if line.strip() else {}
-        for name, value in record.items():
-            if name not in _NOT_METRICS and is_number(value):
-                measured = math.nan if value is None else float(value)
-                place = record.get("epoch"), record.get("wall_s")
-                points.setdefault(name, {})[record["step"]] = measured, *place
+        if not line.strip():
+            continue
+        found = _parse(line, f"{path} line {number}")
+        for name, value in found.values.items():
+            measured = math.nan if value is None else float(value)
+            points.setdefault(name, {})[found.step] = measured, found.epoch, found.wall_s
     return {name: _curve(by_step) for name, by_step in points.items()}
 
 
@@ -125,20 +125,20 @@ def read(path: Path, kind: type[_Record]) -> _Record:
     return decode(document, kind, where=path, remedy=REMEDY)
 
 
-def _parse_record(line: str, place: str) -> dict[str, Any]:
+def _parse(line: str, place: str) -> MetricLine:
     try:
         record = json.loads(line)
     except ValueError as error:
         raise DataError(
             f"{place} is not JSON ({error}); expected one JSON object a line: {REMEDY}"
         ) from error
-    step = record.get("step") if isinstance(record, dict) else None
-    if isinstance(step, bool) or not isinstance(step, int):
+    if not (found := MetricLine.of(record)):
+        step = record.get("step") if isinstance(record, dict) else None
         raise DataError(
             f"{place} has no integer `step` (found {step!r}); expected an object such as "
             f'{{"step": 50, "train_loss": 0.9}}: {REMEDY}'
         )
-    return dict(record)
+    return found
 
 
 def _curve(by_step: Mapping[int, _Point]) -> Curve:

@@ -14,7 +14,7 @@ from shardline.records.reports import ReportedRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeats:
+class SeedRepeats:
     """Held-out values of runs that differ in nothing but the seed.
 
     Attributes:
@@ -66,7 +66,7 @@ class Verdict:
 
 
 def compare_with_best(
-    one: Repeats, run: ReportedRun, best: Repeats, best_run: ReportedRun
+    one: SeedRepeats, run: ReportedRun, best: SeedRepeats, best_run: ReportedRun
 ) -> Verdict:
     """Return whether a difference from the best is clear.
 

@@ -1,11 +1,13 @@
 """Scaling studies as the report reads them: one run trained at several numbers of ranks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from msgspec import UNSET
 
 from shardline.config.studies import Size, Study
 from shardline.records.reports import ReportedRun
+from shardline.report.charts.axes import Spec
 from shardline.report.charts.scaling import Measured, Scaled, scale, scaling_charts
 
 
@@ -21,7 +23,7 @@ class StudyView:
 
     study: Study
     sizes: Sequence[Scaled]
-    chart: Mapping[str, Any] | None
+    chart: Spec | None
 
     @property
     def finding(self) -> str:
@@ -50,17 +52,16 @@ def view_study(study: Study, runs: Iterable[ReportedRun]) -> StudyView:
 
 
 def _measured(size: Size, run: ReportedRun) -> Measured:
-    throughput = run.throughput or {}
-    steps = run.training.steps
-    batch, losses = throughput.get("global_batch"), run.curves.get("val_loss")
+    speed, steps = run.throughput, run.training.steps
+    batch, losses = speed.global_batch if speed else None, run.curves.get("val_loss")
     return Measured(
         label=size.label,
         ranks=size.ranks,
         run=run.name,
         duration_s=run.training.duration_s,
         samples=batch * steps if batch and steps else None,
-        step_s=(throughput.get("step_s") or {}).get("median"),
-        samples_per_s=throughput.get("samples_per_s"),
+        step_s=speed.step_s.median if speed and speed.step_s else None,
+        samples_per_s=speed.samples_per_s if speed else None,
         loss=losses.values[-1] if losses and losses.values else None,
         waiting=_waiting(run),
     )
@@ -68,8 +69,9 @@ def _measured(size: Size, run: ReportedRun) -> Measured:
 
 def _waiting(run: ReportedRun) -> list[float]:
     """Return the share of its steps that each rank waited for batches; nothing where one did not measure it."""
-    ranks = (run.resources or {}).get("ranks") or []
-    spent = [(rank.get("data_wait_s"), rank.get("compute_s")) for rank in ranks]
-    if any(wait is None or not compute for wait, compute in spent):
-        return []
-    return [wait / (wait + compute) for wait, compute in spent]
+    shares = []
+    for rank in run.resources.ranks if run.resources else ():
+        if rank.data_wait_s is UNSET or not rank.compute_s:
+            return []
+        shares.append(rank.data_wait_s / (rank.data_wait_s + rank.compute_s))
+    return shares

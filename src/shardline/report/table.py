@@ -3,16 +3,16 @@
 import csv
 import io
 import json
-from collections.abc import Mapping
-from typing import Any
+
+from shardline.records.reports import Report, ReportedRun
 
 
-def write_csv(document: Mapping[str, Any]) -> str:
-    """Return `runs.csv`: a row for each run, in the document's order.
+def write_csv(report: Report) -> str:
+    """Return `runs.csv`: a row for each run, in the report's order.
 
     What is not known is an empty cell; a list is JSON.
     """
-    rows = [_row(run) for run in document["runs"]]
+    rows = [_row(run) for run in report.runs]
     columns = list(dict.fromkeys(column for row in rows for column in row))
     first = [column for column in columns if "." not in column]
     text = io.StringIO()
@@ -22,41 +22,40 @@ def write_csv(document: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def _row(run: Mapping[str, Any]) -> dict[str, Any]:
-    headline, training = run["headline"], run["training"]
-    low, high = headline["interval"] or (None, None)
-    flat = {
-        "id": run["id"],
-        "name": run["name"],
-        "dataset": run["dataset"],
-        "model": run["model"],
-        "in_table": run["in_table"],
-        "metric": headline["metric"],
-        "value": headline["value"],
+def _row(run: ReportedRun) -> dict[str, object]:
+    headline, training, best = run.headline, run.training, run.best_validation
+    low, high = headline.interval or (None, None)
+    flat: dict[str, object] = {
+        "id": run.id,
+        "name": run.name,
+        "dataset": run.dataset,
+        "model": run.model,
+        "in_table": run.in_table,
+        "metric": headline.metric,
+        "value": headline.value,
         "interval_low": low,
         "interval_high": high,
-        "num_samples": headline["num_samples"],
-        "split": headline["split"],
-        **{
-            key: training[key]
-            for key in ("steps", "epochs", "duration_s", "attempts", "world_size")
-        },
-        "samples_per_s": (run["throughput"] or {}).get("samples_per_s"),
-        "goodput_share": (run["goodput"] or {}).get("share"),
-        "commit": (run["code"] or {}).get("commit"),
-        "identity": run["identity"],
-        "train_action": run["actions"]["train"]["id"],
-        "evaluate_action": run["actions"]["evaluate"]["id"],
-        **{f"settings.{key}": value for key, value in run["settings"].items()},
-        **{f"metrics.{key}": value for key, value in run["metrics"].items() if key != "action"},
-        **{
-            f"best_validation.{key}": value
-            for key, value in (run["best_validation"] or {}).items()
-            if key != "action"
-        },
+        "num_samples": headline.num_samples,
+        "split": headline.split,
+        "steps": training.steps,
+        "epochs": training.epochs,
+        "duration_s": training.duration_s,
+        "attempts": training.attempts,
+        "world_size": training.world_size,
+        "samples_per_s": run.throughput.samples_per_s if run.throughput else None,
+        "goodput_share": run.goodput.share if run.goodput else None,
+        "commit": run.code.commit if run.code else None,
+        "identity": run.identity,
+        "train_action": run.actions["train"],
+        "evaluate_action": run.actions["evaluate"],
+        **{f"settings.{key}": value for key, value in run.settings.items()},
+        **{f"metrics.{key}": value for key, value in run.held_out.items()},
     }
+    if best:
+        values = {"metric": best.metric, "value": best.value, "step": best.step}
+        flat |= {f"best_validation.{key}": value for key, value in values.items()}
     return {key: _cell(value) for key, value in flat.items()}
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     return json.dumps(value) if isinstance(value, dict | list) else value

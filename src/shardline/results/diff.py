@@ -90,7 +90,9 @@ def _evaluation_causes(old: SealedRun, new: SealedRun) -> Iterator[Cause]:
         yield Cause("evaluation", cause.text)
 
 
-def _definitions(old: SealedRun, new: SealedRun) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _definitions(
+    old: SealedRun, new: SealedRun
+) -> tuple[Mapping[str, object], Mapping[str, object]]:
     return read_definitions(old.folder), read_definitions(new.folder)
 
 
@@ -126,7 +128,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _installed(provenance: TrainingProvenance) -> dict[str, Any]:
+def _installed(provenance: TrainingProvenance) -> dict[str, object]:
     environment = provenance.environment
     conda = {"conda packages": len(environment.conda)} if environment.conda else {}
     return {
@@ -138,19 +140,23 @@ def _installed(provenance: TrainingProvenance) -> dict[str, Any]:
     }
 
 
-def _hardware(provenance: TrainingProvenance) -> dict[str, Any]:
-    resources = provenance.resources or {}
+def _hardware(provenance: TrainingProvenance) -> dict[str, object]:
+    resources = provenance.resources
     world = {key: value for key, value in encode(provenance.world).items() if key != "ranks"}
     return {
         **world,
         "devices": provenance.devices,
         "host": provenance.host,
-        **{key: resources[key] for key in ("num_cpus", "memory_bytes") if key in resources},
+        **(
+            {"num_cpus": resources.num_cpus, "memory_bytes": resources.memory_bytes}
+            if resources
+            else {}
+        ),
     }
 
 
 def _variables(provenance: TrainingProvenance) -> dict[str, Any]:
-    return compared((provenance.action or {}).get("variables", {}))
+    return compared(provenance.action.variables if provenance.action else {})
 
 
 def _commits(provenance: TrainingProvenance) -> dict[str, str]:

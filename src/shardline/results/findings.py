@@ -20,7 +20,7 @@ class _Reader(Protocol[_Read]):
 
 
 @dataclass(kw_only=True)
-class Verdict:
+class VerifyResult:
     """What was found of one dataset, run or report.
 
     Attributes:
@@ -43,7 +43,7 @@ class Verdict:
 class Findings:
     """Puts problems that have one remedy into a verdict."""
 
-    verdict: Verdict
+    verdict: VerifyResult
     remedy: str
 
     def add(self, problem: str) -> None:

@@ -65,7 +65,7 @@ def _has_records(run: RunPlan) -> bool:
     return all((run.folder / name).exists() for name in names)
 
 
-def _outcome(key: str, run: RunPlan) -> dict[str, Any]:
+def _outcome(key: str, run: RunPlan) -> dict[str, object]:
     known = {
         "id": key,
         "names": list(run.names),
@@ -79,7 +79,7 @@ def _outcome(key: str, run: RunPlan) -> dict[str, Any]:
     return {**known, **_missing(run)}
 
 
-def _running(run: RunPlan, progress: Progress) -> dict[str, Any]:
+def _running(run: RunPlan, progress: Progress) -> dict[str, object]:
     return {
         "state": RUNNING,
         "cause": f"it trains: {describe_progress(progress)}",
@@ -90,7 +90,7 @@ def _running(run: RunPlan, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _failed(failure: Failure) -> dict[str, Any]:
+def _failed(failure: Failure) -> dict[str, object]:
     remedy = (
         "correct what the error names, then give the same `snakemake` command again; finished runs are kept"
         if failure.is_final
@@ -106,7 +106,7 @@ def _failed(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _missing(run: RunPlan) -> dict[str, Any]:
+def _missing(run: RunPlan) -> dict[str, object]:
     again = "give the same `snakemake` command again"
     if run.has_model:
         found = {

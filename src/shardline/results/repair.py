@@ -8,10 +8,10 @@ from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.package import check_unlocked
 from shardline.data.shard_format import SHARD_NAME
-from shardline.results.findings import Verdict
+from shardline.results.findings import VerifyResult
 
 
-def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
+def repair_dataset(project: Project, verdict: VerifyResult) -> list[str]:
     """Drop what is bad of a dataset, so that the next run of the pipeline makes just that again.
 
     Its bad shards go first, its manifest last: cut off anywhere, the manifest

@@ -17,7 +17,7 @@ from shardline.config.sample_code import paths_of
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import did_you_mean
-from shardline.records.acceptances import ACCEPTED, Accepted
+from shardline.records.acceptances import Accepted, accepted_of
 from shardline.records.base import read_record
 from shardline.records.identities import IdentityDocument, read_identity
 from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
@@ -150,19 +150,6 @@ def newest_evaluation(folder: Path) -> Path | None:
     """Return the evaluation that was written last in a run's folder; None if there is none."""
     files = (folder / "evaluations").glob("*.json")
     return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
-
-
-def accepted_of(folder: Path) -> Accepted | None:
-    """Return `accepted.json` of a folder of results; None where nothing was accepted.
-
-    Raises:
-        DataError: it cannot be read, or has another form.
-    """
-    path = folder / ACCEPTED
-    if not path.exists():
-        return None
-    remedy = f"delete {folder} and accept the earlier result again"
-    return read_record(path, Accepted, remedy=remedy)
 
 
 def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force: bool) -> list[str]:

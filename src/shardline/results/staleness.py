@@ -4,13 +4,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardline.config.causes import (
     Cause,
     Definitions,
     find_causes,
     find_dataset_causes,
+    part_of,
     weight_change,
 )
 from shardline.config.layout import ResultsLayout
@@ -18,18 +19,21 @@ from shardline.config.names import identities_of, names_that_have_been
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.core.environment import rank_variables
-from shardline.core.errors import DataError
-from shardline.core.files import read_json
 from shardline.core.variables import cleaned, compared, recorded_variables, row_of
 from shardline.identity.shipped_code import edited_files, sentence_of
 from shardline.records.failures import Failure
-from shardline.records.identities import weights_of_inputs
+from shardline.records.identities import IdentityDocument, weights_of_inputs
 from shardline.results.outcomes import failure_of
 from shardline.results.running import Progress, progress_of
-from shardline.results.states import State, is_trained, sealed_names, state_of
+from shardline.results.states import State, is_trained, read_if_sound, sealed_names, state_of
 
-# names, identity document, and what is known of the user's code
-_KnownDataset = tuple[Sequence[str], Mapping[str, Any], Mapping[str, Any]]
+
+class _KnownDataset(NamedTuple):
+    """What is known of a dataset that was read: names, identity document, and the user's code."""
+
+    names: Sequence[str]
+    document: IdentityDocument
+    definitions: Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +99,7 @@ def explain(project: Project, run: RunPlan) -> Explanation:
 
 
 def _other_variables(project: Project, run: RunPlan) -> tuple[str, ...]:
-    record = _part(_read(run.folder / "provenance.json"), "action").get("variables")
+    record = part_of(read_if_sound(run.folder / "provenance.json"), "action").get("variables")
     if not isinstance(record, Mapping):
         return ()
     runtime = project.runtime
@@ -106,11 +110,11 @@ def _other_variables(project: Project, run: RunPlan) -> tuple[str, ...]:
 
 
 def nearest_document(
-    older: Iterable[tuple[Path, Mapping[str, Any]]], new: Mapping[str, Any]
-) -> tuple[Path, Mapping[str, Any]] | None:
+    older: Iterable[tuple[Path, IdentityDocument]], new: IdentityDocument
+) -> tuple[Path, IdentityDocument] | None:
     """Return the file and the document that differ least from a new one: sealed, with few causes, then the newest."""
 
-    def distance(item: tuple[Path, Mapping[str, Any]]) -> tuple[bool, int, float]:
+    def distance(item: tuple[Path, IdentityDocument]) -> tuple[bool, int, float]:
         path, old = item
         is_sealed = (path.parent / "model.safetensors").exists()
         return not is_sealed, len(find_causes(old, new)), -path.stat().st_mtime
@@ -118,38 +122,29 @@ def nearest_document(
     return min(older, key=distance, default=None)
 
 
-def _evaluations(run: RunPlan) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _evaluations(run: RunPlan) -> Iterator[tuple[Path, IdentityDocument]]:
     for path in (run.folder / "evaluations").glob("*.json"):
-        if old := _part(_read(path), "identity"):
-            yield path, old
+        if old := part_of(read_if_sound(path), "identity"):
+            yield path, dict(old)
 
 
-def _trainings(run: RunPlan) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _trainings(run: RunPlan) -> Iterator[tuple[Path, IdentityDocument]]:
     """Yield what the run's names have stood for; where nothing of it is left, all trainings."""
     own, folder = run.folder / "identity.json", run.layout.folder_of("run")
     known = {identity for name in run.names for identity in identities_of(run.layout, "run", name)}
     named = {folder / identity / "identity.json" for identity in known} - {own}
     for path in {path for path in named if path.exists()} or set(folder.glob("*/identity.json")):
-        if path != own and (old := _read(path)):
+        if path != own and (old := read_if_sound(path)):
             yield path, old
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return a JSON object; nothing of a damaged file, which `shardline verify` is for."""
-    try:
-        document = read_json(path, remedy="")
-    except DataError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def read_definitions(folder: Path) -> Mapping[str, Any]:
+def read_definitions(folder: Path) -> Mapping[str, object]:
     """Return what is known of the user's code behind a run or a dataset."""
-    record = _read(folder / "run.json") or _read(folder / "provenance.json")
-    return _part(record, "definitions")
+    record = read_if_sound(folder / "run.json") or read_if_sound(folder / "provenance.json")
+    return part_of(record, "definitions")
 
 
-def training_causes(old: Mapping[str, Any], run: RunPlan, folder: Path) -> list[Cause]:
+def training_causes(old: IdentityDocument, run: RunPlan, folder: Path) -> list[Cause]:
     """Return how a run of the config differs from an older training.
 
     Args:
@@ -157,7 +152,7 @@ def training_causes(old: Mapping[str, Any], run: RunPlan, folder: Path) -> list[
         folder: of the older one's results.
     """
     asked: dict[str, _KnownDataset] = {
-        one.id: (one.names, one.document, one.definitions)
+        one.id: _KnownDataset(one.names, one.document, one.definitions)
         for one in (part.dataset for part in run.parts)
     }
     definitions = (read_definitions(folder), run.definitions)
@@ -165,7 +160,7 @@ def training_causes(old: Mapping[str, Any], run: RunPlan, folder: Path) -> list[
 
 
 def causes_of_trainings(
-    layout: ResultsLayout, old: Mapping[str, Any], new: Mapping[str, Any], definitions: Definitions,
+    layout: ResultsLayout, old: IdentityDocument, new: IdentityDocument, definitions: Definitions,
     asked: Mapping[str, _KnownDataset] | None = None,
 ) -> list[Cause]:  # fmt: skip
     """Return how two trainings differ, the differences within the datasets in place of their digests.
@@ -179,7 +174,7 @@ def causes_of_trainings(
     places = [place for place, cause in enumerate(found) if cause.kind == "dataset"]
     if not places:
         return found
-    before, after = (weights_of_inputs(_part(one, "inputs")) for one in (old, new))
+    before, after = (weights_of_inputs(part_of(one, "inputs")) for one in (old, new))
     read = [{key: _recorded_dataset(layout, key) for key in one} for one in (before, after)]
     inside = _causes_of_datasets(before, after, read[0], read[1] | dict(asked or {}))
     rest = [cause for cause in found if cause.kind != "dataset"]
@@ -196,19 +191,25 @@ def _causes_of_datasets(
         old: weights by id, as is `new`.
     """
     pairs = dict(zip(new, old, strict=True)) if len(old) == len(new) == 1 else {}
-    for key, (names, *_) in new_read.items():
-        same_name = (one for one in old if not set(old_read[one][0]).isdisjoint(names))
+    for key, read in new_read.items():
+        same_name = (one for one in old if not set(old_read[one].names).isdisjoint(read.names))
         earlier = key if key in old else next(same_name, None)
         if earlier is not None and earlier not in pairs.values():
             pairs.setdefault(key, earlier)
     causes = []
     for key, earlier in pairs.items():
         if key != earlier:
-            (names, document, made_by), asked = old_read[earlier], new_read[key]
-            causes += find_dataset_causes(names, document, *asked[:2], (made_by, asked[2]))
+            was, asked = old_read[earlier], new_read[key]
+            causes += find_dataset_causes(
+                was.names,
+                was.document,
+                asked.names,
+                asked.document,
+                (was.definitions, asked.definitions),
+            )
     weights: list[tuple[Sequence[str], str | None, str | None]]
-    weights = [(old_read[one][0], old[one], None) for one in old if one not in pairs.values()]
-    weights += [(new_read[one][0], old.get(pairs.get(one, "")), new[one]) for one in new]
+    weights = [(old_read[one].names, old[one], None) for one in old if one not in pairs.values()]
+    weights += [(new_read[one].names, old.get(pairs.get(one, "")), new[one]) for one in new]
     return causes + [
         Cause("dataset", weight_change(", ".join(names) or "?", before, after))
         for names, before, after in weights
@@ -219,9 +220,5 @@ def _causes_of_datasets(
 def _recorded_dataset(layout: ResultsLayout, identity: str) -> _KnownDataset:
     manifest = layout.manifest(identity)
     names = names_that_have_been(layout, "dataset").get(identity, [])
-    return names, _part(_read(manifest), "identity"), read_definitions(manifest.parent)
-
-
-def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    part = document.get(key)
-    return part if isinstance(part, Mapping) else {}
+    document = dict(part_of(read_if_sound(manifest), "identity"))
+    return _KnownDataset(names, document, read_definitions(manifest.parent))

@@ -4,10 +4,10 @@ import re
 from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.model_warnings import ModelWarning, read_warnings
 from shardline.config.names import names_that_have_been
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -15,6 +15,7 @@ from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, read_object
 from shardline.records.base import encode
+from shardline.records.model_warnings import ModelWarning, read_warnings
 from shardline.results.outcomes import failure_of
 from shardline.results.running import progress_of
 from shardline.supervision.attempts import last_recorded_step, read_attempts
@@ -54,7 +55,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "step": last_step(run) if state is State.IN_PROGRESS else None,
                 "progress": asdict(progress) if progress else None,
                 "failure": encode(failure) if failure else None,
-                "headline": _headline(run) if state is State.DONE else None,
+                "headline": headline_of(run) if state is State.DONE else None,
                 "warnings": [asdict(one) for one in warnings_on(run)],
                 "folder": run.folder,
             }
@@ -66,14 +67,16 @@ def warnings_on(run: RunPlan) -> list[ModelWarning]:
     """Return what makes a run's sealed model suspect, as far as its files are here."""
     if not run.has_model:
         return []
-    documents = []
-    for path in (run.folder / "provenance.json", run.evaluation):
-        try:
-            documents.append(read_object(path, remedy=""))
-        except DataError:  # not there yet, or damaged, which `shardline verify` is for
-            documents.append({})
-    provenance, evaluation = documents
-    return read_warnings(run.folder / "metrics.jsonl", provenance, evaluation)
+    provenance = read_if_sound(run.folder / "provenance.json")
+    return read_warnings(run.folder / "metrics.jsonl", provenance, read_if_sound(run.evaluation))
+
+
+def read_if_sound(path: Path) -> dict[str, Any]:
+    """Return a JSON object; nothing of a file that is not there yet, or damaged, which `shardline verify` is for."""
+    try:
+        return read_object(path, remedy="")
+    except DataError:
+        return {}
 
 
 def state_of(run: RunPlan, known_names: set[str]) -> State:
@@ -117,7 +120,8 @@ def last_step(run: RunPlan) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def _headline(run: RunPlan) -> dict[str, Any] | None:
+def headline_of(run: RunPlan) -> dict[str, Any] | None:
+    """Return the headline metric of an evaluated run, without a value where it cannot be read; None of no figures."""
     try:
         headline = read_json(run.evaluation, remedy="")["headline"]
         if headline["value"] is None:

@@ -17,16 +17,16 @@ from shardline.provenance.crate.metadata import (
     files_of_crate,
     read_crate,
 )
-from shardline.records.base import encode, read_record
+from shardline.records.base import read_record
 from shardline.records.datasets import DatasetProvenance, Manifest, Shard
-from shardline.results.findings import Findings, Verdict, count, digest_of
+from shardline.results.findings import Findings, VerifyResult, count, digest_of
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers, check_parts, check_plans, check_statistics
 
 _READERS = 4  # a network disk answers several at once
 
 
-def verify_target(project: Project, kind: str, item: str, *, deep: bool = False) -> Verdict:
+def verify_target(project: Project, kind: str, item: str, *, deep: bool = False) -> VerifyResult:
     """Verify a `dataset`, a `run` or a `report` by its id.
 
     Args:
@@ -39,7 +39,7 @@ def verify_target(project: Project, kind: str, item: str, *, deep: bool = False)
     return verify_run(project.layout, item, deep=deep)
 
 
-def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> Verdict:
+def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> VerifyResult:
     """Hold a dataset's shards and parts against its manifest, and the manifest against its folder's name.
 
     Args:
@@ -52,16 +52,16 @@ def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> 
         remedy = (
             f"delete {manifest.parent} and {shards}, or bring back the settings it was made from"
         )
-    findings = Findings(Verdict(kind="dataset", id=dataset_id), remedy)
+    findings = Findings(VerifyResult(kind="dataset", id=dataset_id), remedy)
     findings.verdict.summary = _check_dataset(findings, manifest, shards, deep=deep)
     return findings.verdict
 
 
-def verify_report(layout: ResultsLayout, report_id: str) -> Verdict:
+def verify_report(layout: ResultsLayout, report_id: str) -> VerifyResult:
     """Hold a report, and the small files that it was made from, against the digests in its crate."""
     folder = layout.result("report", report_id)
     remedy = f"delete {folder} and run the pipeline again"
-    findings = Findings(Verdict(kind="report", id=report_id), remedy)
+    findings = Findings(VerifyResult(kind="report", id=report_id), remedy)
     findings.verdict.summary = _check_report(findings, folder, layout)
     return findings.verdict
 
@@ -94,7 +94,7 @@ def _check_store(findings: Findings, shards: Path, manifest: Manifest, *, deep: 
     parts = check_parts(shards, shards.name, manifest, findings.remedy)
     findings.verdict.problems.extend(parts.values())
     findings.verdict.bad_parts.extend(parts)
-    problem = problem_of_statistics(encode(manifest), shards)
+    problem = problem_of_statistics(manifest, shards)
     if problem:
         findings.add(problem)
     # rows are read of undamaged shards alone

@@ -11,7 +11,7 @@ from shardline.config import layout as layouts
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, identities_of, names_that_have_been
 from shardline.core.canonical import digest
-from shardline.results.findings import Findings, Verdict, count
+from shardline.results.findings import Findings, VerifyResult, count
 from shardline.results.states import IDENTITY
 
 _ID = IDENTITY.pattern
@@ -19,14 +19,14 @@ _EVALUATION = ".evaluation.json"
 _REQUIRED, _SEAL = {"kind", "name", "id"}, "sha256"
 
 
-def verify_names(layout: ResultsLayout, *, deep: bool = False) -> Verdict:
+def verify_names(layout: ResultsLayout, *, deep: bool = False) -> VerifyResult:
     """Verify that each link by a name leads to a result that has had the name.
 
     Args:
         deep: also each line of the history of names, and that each result is in it.
     """
     remedy = "delete the link, and the next `snakemake` makes it again"
-    findings = Findings(Verdict(kind="names", id=str(layout.declared.results)), remedy)
+    findings = Findings(VerifyResult(kind="names", id=str(layout.declared.results)), remedy)
     links = [found for found in _links(layout) if found[0].is_symlink()]
     for link, pattern, kind, name in links:
         if problem := _problem_of_link(layout, link, pattern, kind, name):

@@ -23,11 +23,11 @@ from shardline.records.runs import (
     ResolvedRun,
     TrainingProvenance,
 )
-from shardline.results.findings import Findings, Verdict, count, digest_of
+from shardline.results.findings import Findings, VerifyResult, count, digest_of
 from shardline.results.verify_store import check_training
 
 
-def verify_run(layout: ResultsLayout, run_id: str, *, deep: bool = False) -> Verdict:
+def verify_run(layout: ResultsLayout, run_id: str, *, deep: bool = False) -> VerifyResult:
     """Hold a run's sealed files against each other, its identity and its dataset's manifest.
 
     Args:
@@ -35,7 +35,7 @@ def verify_run(layout: ResultsLayout, run_id: str, *, deep: bool = False) -> Ver
     """
     folder = layout.run(run_id)
     remedy = f"delete {folder} and run the pipeline again"
-    findings = Findings(Verdict(kind="run", id=run_id), remedy)
+    findings = Findings(VerifyResult(kind="run", id=run_id), remedy)
     findings.verdict.summary = _check_run(findings, layout, folder, deep=deep)
     return findings.verdict
 

@@ -10,12 +10,11 @@ from shardline.core.files import read_object
 from shardline.core.seals import check_seal
 from shardline.data.pack_plans import problems_of_plans
 from shardline.data.parts import count_rows, differing_columns, read_part
-from shardline.data.shard_format import Layout
+from shardline.data.shard_format import ShardLayout
 from shardline.data.shard_map import ShardMap
 from shardline.data.statistics import merge_all
 from shardline.data.statistics_file import read_statistics
 from shardline.records.attempts import Attempt
-from shardline.records.base import encode
 from shardline.records.datasets import Manifest
 from shardline.records.runs import ResolvedRun, TrainingProvenance
 from shardline.supervision.attempts import read_attempts
@@ -73,7 +72,7 @@ def check_plans(shards: Path, manifest: Manifest, *, deep: bool) -> Iterator[str
     """Verify the plans of packs against their digests and, if deep, against the rows of the shards."""
     if any((shards / "packs").glob("*.safetensors")):
         try:
-            problems = list(problems_of_plans(ShardMap(encode(manifest), shards), deep=deep))
+            problems = list(problems_of_plans(ShardMap(manifest, shards), deep=deep))
         except (DataError, LookupError):  # the shards themselves are at fault
             return
         yield from (f"{problem}; delete it, and it is made again" for problem in problems)
@@ -81,17 +80,15 @@ def check_plans(shards: Path, manifest: Manifest, *, deep: bool) -> Iterator[str
 
 def check_statistics(shards: Path, manifest: Manifest) -> str | None:
     """Verify the manifest's statistics against the rows of the shards, which are undamaged."""
-    document = encode(manifest)
-    schema = document["schema"]
     for record in manifest.shards:
         try:
-            layout = Layout.of(schema, sum(record.rows.values()), record.values or None)
+            layout = ShardLayout.of_shard(manifest.schema, record)
         except DataError as error:
             return f"{shards}: {record.file}: {error}"
         if layout.bytes != record.bytes:
             return f"{shards}: {record.file} has other rows than the manifest"
-    found = merge_all(count_rows(shards, enumerate(document["shards"]), schema))
-    wrong = differing_columns(found, read_statistics(document, shards))
+    found = merge_all(count_rows(shards, enumerate(manifest.shards), manifest.schema))
+    wrong = differing_columns(found, read_statistics(manifest, shards))
     if found.class_counts != manifest.statistics.class_counts:
         wrong.append("class_counts")
     if not wrong:

@@ -16,6 +16,7 @@ import msgspec
 
 from shardline.core.files import renamed_when_complete
 from shardline.records.base import Record
+from shardline.records.measured import UsageCurve
 from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.proc import usage_of
 from shardline_io.heartbeat_memory import HeartbeatMemory
@@ -196,8 +197,8 @@ class Sampler:
             write_curve(self._work, self._rank, self._curve)
 
 
-def sealed_curve(work: Path, rank: int, world_size: int) -> dict[str, Any]:
-    """Return a rank's points as they are sealed with the run: key `curve`, by column; nothing of fewer than two.
+def sealed_curve(work: Path, rank: int, world_size: int) -> UsageCurve | None:
+    """Return a rank's points as they are sealed with the run; None of fewer than two.
 
     Columns that were never known are left out.
     """
@@ -206,7 +207,7 @@ def sealed_curve(work: Path, rank: int, world_size: int) -> dict[str, Any]:
     known = {
         name: values for name, values in _columns(points).items() if values != [None] * len(values)
     }
-    return {"curve": known} if len(points) > 1 else {}
+    return UsageCurve(**known) if len(points) > 1 else None
 
 
 def _columns(points: Sequence[MachinePoint]) -> dict[str, list[Any]]:

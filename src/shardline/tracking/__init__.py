@@ -5,6 +5,7 @@ starts and ends it, `tracker_process` is its program, `records` reads new metric
 what it leaves in the run's folder, and each module of `backends` is a `tracker`.
 """
 
-from shardline.tracking.processes import TrackingContext, tracked
+from shardline.records.tracking import TrackingContext
+from shardline.tracking.processes import tracked
 
 __all__ = ["TrackingContext", "tracked"]

@@ -9,13 +9,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import IO, Any, Literal
+
+from msgspec import structs
 
 from shardline.core.errors import ConfigError
 from shardline.core.process import die_with_parent, kill_group, sigterm_as_interrupt
 from shardline.core.redaction import mask_values
+from shardline.records.base import encode
+from shardline.records.tracking import TrackingContext
 
 End = Literal["sealed", "failed", "stopped"]
 
@@ -23,37 +26,6 @@ End = Literal["sealed", "failed", "stopped"]
 _LIMIT_S: Mapping[End, float] = {"sealed": 120.0, "failed": 15.0, "stopped": 15.0}
 _GRACE_S = 10.0  # to report what was not sent
 _LAST_LINES_S = 10.0  # to read a process's last lines on a busy machine
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackingContext:
-    """What trackers get of a training, and where its files are.
-
-    Attributes:
-        run: digest of the run's identity.
-        name: the run's names.
-        dataset: digest of the dataset's identity.
-        dataset_name: the dataset's names.
-        store: folder of what is bulky.
-        work: the run's folder in the store.
-        metrics: file of metric records that the training appends to.
-        model: where the sealed model is to be.
-        params: name -> value of each setting.
-        tags: name -> value of what else distinguishes the run.
-        look_s: seconds between two reads of the folder.
-    """
-
-    run: str
-    name: str
-    dataset: str
-    dataset_name: str
-    store: str
-    work: str
-    metrics: str
-    model: str
-    params: Mapping[str, Any]
-    tags: Mapping[str, str]
-    look_s: float = 5.0
 
 
 @contextmanager
@@ -150,8 +122,9 @@ class _Child:
         self._reader = threading.Thread(target=_pass_on, args=(self._process.stdout,), daemon=True)
         self._reader.start()
         # no setting may be a secret: a tracker gets these alone
-        masked = {key: mask_values(getattr(context, key)) for key in ("params", "tags")}
-        self.send({"tracker": tracker, "context": {**asdict(context), **masked}})
+        params, tags = mask_values(context.params), mask_values(context.tags)
+        masked = structs.replace(context, params=params, tags=tags)
+        self.send({"tracker": tracker, "context": encode(masked)})
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Write a line of JSON to the process."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+
+from shardline.records.metrics import MetricLine
 
 _TAIL_BYTES = 65536
-_NO_METRICS = ("step", "wall_s")
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class Records:
                 lines = file.read().split(b"\n")
         except OSError:
             return None
-        walls = (record.get("wall_s") for record in map(_parse, reversed(lines)) if record)
-        newest = next((wall for wall in walls if isinstance(wall, int | float)), None)
+        walls = (line.wall_s for line in map(_parse, reversed(lines)) if line)
+        newest = next((wall for wall in walls if wall is not None), None)
         return None if newest is None else modified - newest
 
-    def _steps(self, *, is_whole: bool) -> Iterator[tuple[int, list[dict[str, Any]], int]]:
+    def _steps(self, *, is_whole: bool) -> Iterator[tuple[int, list[MetricLine], int]]:
         """Yield step, its records and where the next step begins in the file."""
-        held: tuple[int, list[dict[str, Any]], int] | None = None
-        for step, group in groupby(self._lines(), key=lambda line: int(line[0]["step"])):
+        held: tuple[int, list[MetricLine], int] | None = None
+        for step, group in groupby(self._lines(), key=lambda line: line[0].step):
             if held:
                 yield held
             lines = list(group)
@@ -112,7 +112,7 @@ class Records:
         if held and is_whole:
             yield held
 
-    def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
+    def _lines(self) -> Iterator[tuple[MetricLine, int]]:
         """Yield each whole record and where the next line begins in the file."""
         try:
             file = self._path.open("rb")
@@ -132,18 +132,16 @@ class Records:
                     yield record, offset
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> MetricLine | None:
     """Return a record; None for what is none, which the job's own end reports."""
     try:
-        record = json.loads(line)
+        return MetricLine.of(json.loads(line))
     except ValueError:
         return None
-    return record if isinstance(record, dict) and type(record.get("step")) is int else None
 
 
-def _values(record: dict[str, Any]) -> Iterator[Value]:
+def _values(line: MetricLine) -> Iterator[Value]:
     """Yield the finite values of a record: services differ in what they make of the others."""
-    wall_s = record.get("wall_s")
-    for name, value in record.items():
-        if name not in _NO_METRICS and type(value) in (int, float) and math.isfinite(value):
-            yield Value(name, float(value), record["step"], wall_s)
+    for name, value in {"epoch": line.epoch, **line.values}.items():
+        if value is not None and math.isfinite(value):
+            yield Value(name, float(value), line.step, line.wall_s)

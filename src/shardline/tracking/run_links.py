@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.files import write_json
+from shardline.records.runs import Places
 
 FOLDER = "tracking"
 _MOMENT_S = 2.0  # a tracker's client may take as long to import as a short training takes
@@ -42,9 +43,7 @@ class RunLinks:
             write_json(self._path, {**self.read(), **changes})
 
 
-def read_places(
-    work: Path, trackers: Iterable[str], *, wait_s: float = _MOMENT_S
-) -> dict[str, dict[str, Any] | None]:
+def read_places(work: Path, trackers: Iterable[str], *, wait_s: float = _MOMENT_S) -> Places:
     """Return where each tracker has a training, as provenance.json records it.
 
     Args:

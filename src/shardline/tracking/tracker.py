@@ -2,11 +2,12 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shardline.core.redaction import mask
+from shardline.records.tracking import TrackingContext
 from shardline.tracking.records import Batch
 from shardline.tracking.run_links import RunLinks
 
@@ -33,7 +34,6 @@ class Tracker(ABC):
         warning: what users are to know once it is open; empty for nothing.
 
     Args:
-        context: the fields of `shardline.tracking.TrackingContext`.
         links: the run's links of this tracker.
     """
 
@@ -42,7 +42,7 @@ class Tracker(ABC):
     takes_checkpoints: ClassVar[bool] = False
     values_at_once: ClassVar[int] = 10_000
 
-    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+    def __init__(self, context: TrackingContext, links: RunLinks) -> None:
         self._context = context
         self.links = links
         self.files: list[str] = []

@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
+from msgspec import convert
+
+from shardline.records.tracking import TrackingContext
 from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.mlflow import MlflowRun
 from shardline.tracking.backends.tensorboard import TensorBoardFolder
@@ -37,7 +39,7 @@ def main() -> None:
     os.nice(10)  # the ranks come first
     say = _speaker()
     begin = json.loads(sys.stdin.readline())
-    process = TrackerProcess(begin["tracker"], begin["context"], say)
+    process = TrackerProcess(begin["tracker"], convert(begin["context"], TrackingContext), say)
     worker = threading.Thread(target=process.run, daemon=True)
     worker.start()
     line = sys.stdin.readline()
@@ -97,15 +99,14 @@ class TrackerProcess:
 
     Args:
         tracker: one of `runtime.tracking`.
-        context: the fields of `shardline.tracking.TrackingContext`.
         say: sends the job a message.
     """
 
-    def __init__(self, tracker: str, context: Mapping[str, Any], say: Say) -> None:
+    def __init__(self, tracker: str, context: TrackingContext, say: Say) -> None:
         self._context = context
         self._say = say
-        self._records = Records(Path(context["metrics"]))
-        links = RunLinks(context["work"], tracker)
+        self._records = Records(Path(context.metrics))
+        links = RunLinks(context.work, tracker)
         links.write(ended=None, not_sent=None)
         self._tracker = _TRACKERS[tracker](context, links)
         self._place = ""  # as last reported
@@ -171,9 +172,9 @@ class TrackerProcess:
                 break
             if is_over:
                 looks_left -= 1
-                time.sleep(self._context["look_s"])
+                time.sleep(self._context.look_s)
             else:
-                pause = self._context["look_s"] * 2 ** min(errors.count, 9)
+                pause = self._context.look_s * 2 ** min(errors.count, 9)
                 self._is_over.wait(min(pause, _LONGEST_PAUSE_S))
 
     def _send_records(self) -> bool:
@@ -226,18 +227,18 @@ class TrackerProcess:
 
         The sealed model comes first, then checkpoints, the newest first; what has failed, last.
         """
-        folder = Path(self._context["work"], "checkpoints")
+        folder = Path(self._context.work, "checkpoints")
         found = folder.glob("best-*.safetensors") if self._tracker.takes_checkpoints else []
         files = [(file, "checkpoints") for file in sorted(found, key=_changed, reverse=True)]
         if self._how == "sealed" and self._tracker.takes_model:
-            files.insert(0, (Path(self._context["model"]), ""))
+            files.insert(0, (Path(self._context.model), ""))
         left = [
             file for file in files if file[0].exists() and file[0].name not in self._tracker.files
         ]
         return sorted(left, key=lambda file: self._tries.get(file[0].name, 0))
 
     def _num_records_left(self) -> int:
-        fresh = Records(Path(self._context["metrics"]))
+        fresh = Records(Path(self._context.metrics))
         return sum(batch.records for batch in self._batches(fresh))
 
     def _batches(self, records: Records) -> Iterator[Batch]:

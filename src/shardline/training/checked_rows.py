@@ -13,9 +13,9 @@ from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Pack
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import DataError, ShardlineError
-from shardline.core.files import read_json
 from shardline.core.urls import is_url
 from shardline.data.build import make_source
+from shardline.data.dataset import read_manifest
 from shardline.data.first_rows import (
     Row,
     build_first_rows,
@@ -27,6 +27,8 @@ from shardline.data.first_rows import (
 )
 from shardline.data.inferred import describe
 from shardline.data.sources import Schema
+from shardline.records.base import read_record
+from shardline.records.datasets import DatasetProvenance
 from shardline.training.rank_task import CheckedDataset
 
 
@@ -85,12 +87,12 @@ def build_rows(
 
 def _read(dataset: CheckedDataset, number: int) -> FirstRows:
     with suppress(ShardlineError):
-        manifest = read_json(dataset.manifest, remedy="")
+        manifest = read_manifest(dataset.manifest)
         if rows := rows_of_dataset(dataset.manifest, dataset.shards, number):
             return FirstRows(
                 rows=rows,
-                schema=schema_of(manifest),
-                num_rows=sum(shard["rows"]["train"] for shard in manifest["shards"]),
+                schema=schema_of(manifest.schema),
+                num_rows=manifest.splits["train"],
                 inferred=_recorded(dataset.manifest),
             )
     if missing := [path for path in dataset.files if not path.exists()]:
@@ -118,7 +120,8 @@ def _read(dataset: CheckedDataset, number: int) -> FirstRows:
 
 def _recorded(manifest: Path) -> dict[str, Any]:
     """Return what was inferred when a dataset was sealed."""
-    return dict(read_json(manifest.with_name("provenance.json"), remedy="").get("inferred", {}))
+    provenance = manifest.with_name("provenance.json")
+    return read_record(provenance, DatasetProvenance, remedy="").inferred
 
 
 def limit_memory(free_bytes: int) -> None:

@@ -1,9 +1,10 @@
 """Which classes a classifier takes for which, counted in memory that does not grow with the rows."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+
+from shardline.records.evaluations import ConfusionResult, HardClass, Mistake
 
 # Recorded as a whole table up to here: 10,000 cells, about 110 KB of JSON.
 MAX_TABLE_CLASSES = 100
@@ -69,43 +70,38 @@ class Confusion:
             self._pairs, self._counts = self._pairs[kept], self._counts[kept] - lowered
             self.max_undercount += int(lowered)
 
-    def describe(self, classes: Sequence[str]) -> dict[str, Any]:
+    def describe(self, classes: Sequence[str]) -> ConfusionResult:
         """Return what an evaluation records.
 
         Args:
             classes: Names of the classes.
 
-        Returns:
-            Up to 100 classes `classes` and the table of `counts` (rows: true class). Of more
-            `num_classes`, `num_mistakes`, the 100 most frequent `mistakes` (`truth`, `predicted`,
-            `count`), the 100 classes of the lowest accuracy as `hardest` (`class`, `samples`,
-            `right`), and by how much a count of `mistakes` may be too low, `max_undercount`.
         """
         if self._num_classes <= MAX_TABLE_CLASSES:
-            return {"classes": list(classes), "counts": self.table().tolist()}
+            return ConfusionResult(classes=list(classes), counts=self.table().tolist())
         truth, predicted = self._places()
         most = np.argsort(-self._counts, kind="stable")[:MAX_LISTED]
-        return {
-            "num_classes": self._num_classes,
-            "num_mistakes": int(self.rows.sum()) - self.num_right,
-            "max_undercount": self.max_undercount,
-            "mistakes": [
-                {
-                    "truth": classes[truth[place]],
-                    "predicted": classes[predicted[place]],
-                    "count": int(self._counts[place]),
-                }
+        return ConfusionResult(
+            num_classes=self._num_classes,
+            num_mistakes=int(self.rows.sum()) - self.num_right,
+            max_undercount=self.max_undercount,
+            mistakes=[
+                Mistake(
+                    truth=classes[truth[place]],
+                    predicted=classes[predicted[place]],
+                    count=int(self._counts[place]),
+                )
                 for place in most
             ],
-            "hardest": [
-                {
-                    "class": classes[place],
-                    "samples": int(self.rows[place]),
-                    "right": int(self.right[place]),
-                }
+            hardest=[
+                HardClass(
+                    class_=classes[place],
+                    samples=int(self.rows[place]),
+                    right=int(self.right[place]),
+                )
                 for place in self._hardest()
             ],
-        }
+        )
 
     def table(self) -> np.ndarray:
         """Return the whole matrix [C, C]; rows: true class."""

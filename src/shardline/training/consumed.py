@@ -14,6 +14,7 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping
 from shardline.core.errors import ConfigError
 from shardline.data.datamodule import ShardDataModule
 from shardline.data.window_stream import WindowStream
+from shardline.records.measured import ConsumedSteps
 from shardline.training.evaluation_ranks import EvaluationRanks
 
 
@@ -145,7 +146,7 @@ class Consumed(Callback):
         self._batches = state_dict["steps"] * self._accumulate
         self._skips, self._first_skip = state_dict["skips"], state_dict["first_skip"]
 
-    def result(self, trainer: pl.Trainer) -> dict[str, Any]:
+    def result(self, trainer: pl.Trainer) -> ConsumedSteps:
         """Return what is recorded of an ended training: its steps, those of all epochs, and why there are fewer.
 
         Raises:
@@ -160,7 +161,7 @@ class Consumed(Callback):
                 "model that changes Lightning's loops (max_steps, max_epochs), and set trainer.max_epochs or "
                 "data.epoch_samples in its place"
             )
-        return {"steps": steps, "planned": planned, "reasons": reasons}
+        return ConsumedSteps(steps=steps, planned=planned, reasons=reasons)
 
     def _reasons(self, trainer: pl.Trainer) -> Iterator[str]:
         if self._skips:

@@ -8,6 +8,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities import move_data_to_device
+from msgspec import structs
 
 from shardline.config.hub_models import open_tokenizer
 from shardline.config.run_spec import DatasetPlace, RunSpec
@@ -16,6 +17,8 @@ from shardline.core.errors import ConfigError
 from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
 from shardline.data.run_batches import RunBatches
+from shardline.records.datasets import DatasetSchema
+from shardline.records.evaluations import Samples, SampleView
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.sample_views import SampleViews
 from shardline_io.order.blocks import BlockOrder
@@ -80,8 +83,8 @@ class DescribedSamples(pl.Callback):
     def result(
         self, model: pl.LightningModule, normalize: Normalizer, ranks: EvaluationRanks,
         convert: Callable[[Any], Any],
-    ) -> dict[str, Any]:  # fmt: skip
-        """Return the samples' record, after all blocks of all ranks; nothing but on rank 0.
+    ) -> Samples | None:  # fmt: skip
+        """Return the samples' record, after all blocks of all ranks; None but on rank 0.
 
         Args:
             normalize: as batches were for `test_step`.
@@ -92,7 +95,7 @@ class DescribedSamples(pl.Callback):
         """
         parts = ranks.gather((self._losses, self._places))
         if ranks.rank:
-            return {}
+            return None
         self._keep(*(np.concatenate(of) for of in zip(*parts, strict=True)))
         count = min(self._order.num_rows, MAX_SAMPLES)
         typical = ((2 * np.arange(count) + 1) * self._order.num_rows // (2 * count)).tolist()
@@ -102,25 +105,26 @@ class DescribedSamples(pl.Callback):
         views = dict(
             zip(wanted, self._described(model, normalize, ranks, convert, wanted), strict=True)
         )
-        found = {"typical": [views[place] for place in typical]}
+        found = Samples(typical=[views[place] for place in typical])
         if hardest:
             losses = [
                 float(f"{loss:.6g}") if np.isfinite(loss) else None
                 for loss in self._losses.tolist()
             ]
-            found["hardest"] = [
+            worst = [
                 {"row": views[place]["row"], "loss": loss, **views[place]}
                 for place, loss in zip(hardest, losses, strict=True)
             ]
+            found = structs.replace(found, hardest=worst)
         return found
 
     @torch.inference_mode()
     def _described(
         self, model: Any, normalize: Normalizer, ranks: EvaluationRanks,
         convert: Callable[[Any], Any], places: tuple[int, ...],
-    ) -> Iterator[dict[str, Any]]:  # fmt: skip
-        schema = self._run_batches.manifest["schema"]
-        views = SampleViews(what=self._what, classes=schema["classes"])
+    ) -> Iterator[SampleView]:  # fmt: skip
+        schema = self._run_batches.manifest.schema
+        views = SampleViews(what=self._what, classes=schema.classes)
         stream, _ = self._run_batches.held_out(
             self._spec.settings.evaluation.split,
             batch=1,
@@ -138,7 +142,7 @@ class DescribedSamples(pl.Callback):
 
 
 def _speller(
-    place: DatasetPlace, schema: Mapping[str, Any], pack: Pack | None
+    place: DatasetPlace, schema: DatasetSchema, pack: Pack | None
 ) -> Callable[[Sequence[int]], str]:
     """Return what gives the text of a dataset's tokens: its tokenizer, UTF-8 of bytes, else their numbers."""
     if place.tokenizer:

@@ -1,17 +1,24 @@
 """What shows how a model errs, beside its metrics: calibration, residuals, single samples, and how sure a mean is."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from shardline.data.columns import features_of
 from shardline.data.dataset import Dataset
 from shardline.data.sample_index import RowUnits
 from shardline.data.transforms.steps import TransformSpec
 from shardline.data.windowmap import WindowMap
+from shardline.records.evaluations import (
+    Calibration,
+    ConfidenceBin,
+    HeadlineValue,
+    Residuals,
+    SampleView,
+)
 from shardline.training.pictures import is_image, picture
-from shardline_io.order.pieces import Line, Piece, num_rows, split_pieces
+from shardline_io.order.pieces import Line, Piece, num_rows
 
 NUM_BINS = 15
 MAX_POINTS = 300
@@ -49,31 +56,26 @@ class Bins:
         self._rights += np.bincount(place[is_right], minlength=NUM_BINS)
         self._sums += np.bincount(place, confidence, NUM_BINS)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the calibration.
-
-        Returns:
-            `bins` (`low`, `high`, `count`, mean `confidence` and `accuracy`, null in empty bins)
-            and `ece`, 0 to 1.
-        """
+    def describe(self) -> Calibration:
+        """Return the calibration."""
         columns = zip(self._counts, self._sums, self._rights, strict=True)
         bins = [
-            {
-                "low": index / NUM_BINS,
-                "high": (index + 1) / NUM_BINS,
-                "count": int(count),
-                "confidence": float(total / count) if count else None,
-                "accuracy": float(right / count) if count else None,
-            }
+            ConfidenceBin(
+                low=index / NUM_BINS,
+                high=(index + 1) / NUM_BINS,
+                count=int(count),
+                confidence=float(total / count) if count else None,
+                accuracy=float(right / count) if count else None,
+            )
             for index, (count, total, right) in enumerate(columns)
         ]
         distances = np.abs(self._sums - self._rights)
-        return {"bins": bins, "ece": float(distances.sum() / self._counts.sum())}
+        return Calibration(bins=bins, ece=float(distances.sum() / self._counts.sum()))
 
 
-def residuals(rows: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+def residuals(rows: Mapping[str, np.ndarray]) -> Residuals:
     """Return the true and the predicted values of rows."""
-    return {"truth": _short(rows["label"]), "predicted": _short(rows["predicted"])}
+    return Residuals(truth=[*_short(rows["label"])], predicted=[*_short(rows["predicted"])])
 
 
 class Spread:
@@ -127,21 +129,19 @@ class RowValues:
         if self._column in block:
             self._kept.append(np.abs(block[self._column]))  # a loss is not negative
 
-    def interval(self) -> dict[str, Any]:
-        """Return the `interval` of the mean, 95 %, and its `interval_method`; empty where none can be had."""
+    def with_interval(self, headline: HeadlineValue) -> HeadlineValue:
+        """Return a headline with the 95 % interval of the mean, where there is one."""
         values = np.concatenate([*self._kept, []])
         if len(values) < 2 or not values.std() > 0:
-            return {}
+            return headline
         from scipy.stats import bootstrap  # some seconds
 
         found = bootstrap(
             (values,), np.mean, n_resamples=_RESAMPLES, method="percentile",
             batch=max(1, _CHUNK_VALUES // len(values)), random_state=_SEED,
         ).confidence_interval  # fmt: skip
-        return {
-            "interval": [float(found.low), float(found.high)],
-            "interval_method": "bootstrap",
-        }
+        interval = [float(found.low), float(found.high)]
+        return structs.replace(headline, interval=interval, interval_method="bootstrap")
 
 
 def _joined(
@@ -150,7 +150,7 @@ def _joined(
     return {name: np.append(first.get(name, column[:0]), column) for name, column in second.items()}
 
 
-class Samples:
+class SampleRows:
     """Describes single rows of a split; reads those rows alone, whatever the split's size.
 
     Args:
@@ -160,11 +160,11 @@ class Samples:
 
     def __init__(self, datasets: Sequence[Dataset], split: str) -> None:
         self._datasets = datasets
-        pieces = [split_pieces(dataset.manifest, split) for dataset in datasets]
+        pieces = [dataset.shards.pieces(split) for dataset in datasets]
         self._lines = [Line(of) for of in pieces]
         self._ends = np.cumsum([num_rows(of) for of in pieces])
 
-    def describe(self, rows: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    def describe(self, rows: Mapping[str, np.ndarray]) -> list[SampleView]:
         """Describe rows.
 
         Args:
@@ -179,7 +179,7 @@ class Samples:
         """
         return [self._describe(rows, index) for index in range(len(rows["place"]))]
 
-    def _describe(self, rows: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
+    def _describe(self, rows: Mapping[str, np.ndarray], index: int) -> SampleView:
         place = int(rows["place"][index])
         number = int(np.searchsorted(self._ends, place, side="right"))
         dataset, place = self._datasets[number], place - int([0, *self._ends][number])
@@ -188,22 +188,23 @@ class Samples:
         return {"row": int(dataset.shards.ids(piece)[0]), **known, **_shown(dataset, piece)}
 
     def _value(self, name: str, value: np.generic) -> str | float:
-        classes = self._datasets[0].manifest["schema"]["classes"]
+        classes = self._datasets[0].manifest.schema.classes
         if classes and name in ("label", "predicted"):
             return str(classes[int(value)])
         return _short(np.array([value]))[0]
 
 
-def _shown(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
-    if not features_of(dataset.manifest["schema"]):
+def _shown(dataset: Dataset, piece: Sequence[Piece]) -> SampleView:
+    if not features_of(dataset.manifest.schema):
         return _image(dataset, piece)
     features = WindowMap(dataset.shards, piece).values("features", piece)[0]
     if is_image(features.shape):
-        return {"image": picture(features, dataset.statistics["features"])}
+        known = dataset.statistics["features"]  # from the least to the greatest value that trains
+        return {"image": picture(features, (known.min.min(), known.max.max()))}
     return {"features": [_stored(value) for value in features.ravel()[:MAX_FEATURES]]}
 
 
-def _image(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
+def _image(dataset: Dataset, piece: Sequence[Piece]) -> SampleView:
     """Return the picture of a row's column `image`: an image file's bytes, or pixels."""
     column = dataset.shards.columns.get("image")
     if column is None or (column.kind == "array" and column.dtype != "uint8"):
@@ -213,7 +214,7 @@ def _image(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
     if isinstance(image, bytes):
         decode = TransformSpec(written="decode", what="samples of the page", has_chance=False)
         image = decode.make()((0, 0, 0, 0), {"image": image})["image"]
-    return {"image": picture(image, {})} if image is not None and is_image(image.shape) else {}
+    return {"image": picture(image)} if image is not None and is_image(image.shape) else {}
 
 
 def _short(values: np.ndarray) -> list[float]:

@@ -21,7 +21,8 @@ from shardline.config.settings.run import RunSettings
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import is_accumulating
 from shardline.core.world import World
-from shardline.training.interventions import Plan, Trouble, write_plan
+from shardline.records.measured import Trouble
+from shardline.training.interventions import Plan, write_plan
 from shardline.training.step_all_reduce import NO_LOSS, Reading, StepAllReduce
 from shardline.training.steps import LEFT_OUT
 

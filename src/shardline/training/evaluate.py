@@ -8,6 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities import move_data_to_device
+from msgspec import structs
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
@@ -16,9 +17,10 @@ from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer
 from shardline.data.integrity import Policy
 from shardline.data.run_batches import RunBatches
+from shardline.records.evaluations import Evaluated, Samples
 from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
-from shardline.training.diagnostics import MAX_SAMPLES, Hardest, RowValues, Samples, Spread
+from shardline.training.diagnostics import MAX_SAMPLES, Hardest, RowValues, SampleRows, Spread
 from shardline.training.evaluate_steps import by_test_step, by_validation_step
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
@@ -32,7 +34,7 @@ from shardline_io.order.blocks import BlockOrder
 def evaluate(
     spec: RunSpec, *, model_file: Path, datasets: Sequence[DatasetPlace], verify: Policy = "first",
     has_test_step: bool = False, has_samples: bool = False, world: World | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Evaluated | None:  # fmt: skip
     """Evaluate a sealed model, on one rank or several.
 
     A model with a `test_step` is evaluated by it. Of another one `forward` gives logits [B, C] for
@@ -51,12 +53,7 @@ def evaluate(
             process alone, on the CPU.
 
     Returns:
-        Nothing on another rank than the first. There the
-        number of samples, metrics, the headline metric; for classification the
-        `confusion` (see `Confusion.describe`) and the `calibration`, for
-        regression the `residuals`; `samples`: `typical` ones, spread evenly
-        over the split, and the `hardest`, those of the largest loss (of a
-        classifier's mistakes).
+        None on another rank than the first.
 
     Raises:
         ConfigError: a metric or the headline does not fit the model.
@@ -64,7 +61,7 @@ def evaluate(
     """
     settings = spec.settings
     run_batches = RunBatches(datasets, settings, verify=verify)
-    schema = run_batches.manifest["schema"]
+    schema = run_batches.manifest.schema
     model = sealed_model(spec, schema, model_file)
     split = settings.evaluation.split
     place = {"rank": world.rank, "world_size": world.world_size} if world else {}
@@ -73,7 +70,7 @@ def evaluate(
     )
     assert isinstance(order, BlockOrder)
     if order.rank >= order.num_blocks:
-        return {}
+        return None
     ranks = EvaluationRanks.of(world, settings.accelerator, order.num_blocks)
     if has_test_step:
         samples = DescribedSamples(spec, run_batches, order, datasets) if has_samples else None
@@ -82,27 +79,28 @@ def evaluate(
     first = next(batches)
     named = NamedMetrics(settings.evaluation.metrics, spec.title)
     column = model.column if isinstance(model, Classifier) else ""
-    is_scored = schema["task"] != "none" and (isinstance(first, tuple) or column in first)
+    is_scored = schema.task != "none" and (isinstance(first, tuple) or column in first)
     if not (is_scored or named):
-        return _alone(spec, model, run_batches) if ranks.rank == 0 else {}
+        return _alone(spec, model, run_batches) if ranks.rank == 0 else None
     ranks.join()
     model.to(ranks.device)
     normalize = Normalizer(run_batches, settings.data.normalize, torch.float32)
     scored = Scored(stream)
     outputs = _outputs(model, normalize, chain([first], batches), ranks.device, column, scored)
+    result: Evaluated | None
     if is_scored:
         as_floats = ((output.float(), labels) for output, labels in outputs)
         result = _by_forward(spec, run_batches, as_floats, order, named, ranks)
     else:
         result = _by_metrics(spec, outputs, named)
     total = scored.total(ranks, order.num_rows, f'run "{spec.title}": the evaluation')
-    if ranks.rank:
-        return {}
-    found = {"split": split, "task": schema["task"], "num_samples": total}
-    return {**found, **result, "reference": run_batches.manifest.get("reference")}
+    if ranks.rank or result is None:
+        return None
+    known = {"split": split, "task": schema.task, "reference": run_batches.manifest.reference}
+    return structs.replace(result, num_samples=total, **known)
 
 
-def _alone(spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches) -> dict[str, Any]:
+def _alone(spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches) -> Evaluated:
     """Evaluate a model by its `validation_step`, which knows nothing of other ranks' blocks."""
     evaluation = spec.settings.evaluation
     stream, order = run_batches.held_out(evaluation.split, batch=evaluation.batch, num_epochs=1)
@@ -112,10 +110,10 @@ def _alone(spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches) ->
 def _by_forward(
     spec: RunSpec, run_batches: RunBatches, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]], order: BlockOrder,
     named: NamedMetrics, ranks: EvaluationRanks,
-) -> dict[str, Any]:  # fmt: skip
-    """Return a task's own metrics, the named ones, and samples; nothing but on rank 0."""
+) -> Evaluated | None:  # fmt: skip
+    """Return a task's own metrics, the named ones, and samples; None but on rank 0."""
     evaluation, num_rows = spec.settings.evaluation, order.num_rows
-    task = make_task(run_batches.manifest["schema"], num_rows, run=spec.title)
+    task = make_task(run_batches.manifest.schema, num_rows, run=spec.title)
     typical, hardest = Spread(num_rows, MAX_SAMPLES), Hardest()
     rows = RowValues(evaluation.headline.metric if evaluation.headline else "", num_rows)
     for block in blocks(ranks.in_order(_scored(outputs, task, named), order)):
@@ -123,31 +121,26 @@ def _by_forward(
             part.add(block)
     further = named.result()  # of all ranks, on each
     if ranks.rank:
-        return {}
-    result: dict[str, Any] = task.result()
-    metrics = {**result["metrics"], **further}
+        return None
+    result = task.result()
+    metrics = {**result.metrics, **further}
     headline = choose_headline(
         metrics,
         wanted=evaluation.headline,
         what=f'run "{spec.title}": the evaluation',
-        usual=result["headline"],
+        usual=result.headline,
     )
-    headline |= rows.interval()
-    samples = Samples(run_batches.datasets, evaluation.split)
-    return {
-        **result,
-        "metrics": metrics,
-        "headline": headline,
-        "samples": {
-            "typical": samples.describe(typical.rows),
-            "hardest": samples.describe(hardest.rows),
-        },
-    }
+    described = SampleRows(run_batches.datasets, evaluation.split)
+    samples = Samples(
+        typical=described.describe(typical.rows), hardest=described.describe(hardest.rows)
+    )
+    headline = rows.with_interval(headline)
+    return structs.replace(result, metrics=metrics, headline=headline, samples=samples)
 
 
 def _by_metrics(
     spec: RunSpec, outputs: Iterable[tuple[Any, torch.Tensor]], named: NamedMetrics
-) -> dict[str, Any]:
+) -> Evaluated:
     """Return the named metrics of outputs that no task has."""
     for output, labels in outputs:
         named.update(output, labels)
@@ -158,7 +151,7 @@ def _by_metrics(
         what=f'run "{spec.title}": evaluation.metrics',
         modes=named.modes,
     )
-    return {"metrics": metrics, "headline": headline}
+    return Evaluated(metrics={**metrics}, headline=headline)
 
 
 @torch.inference_mode()

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from msgspec import structs
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torchmetrics import Metric
 
@@ -16,6 +17,7 @@ from shardline.core.lightning_compat import new_trainer
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer, model_dtype
 from shardline.data.run_batches import RunBatches
+from shardline.records.evaluations import Evaluated, HeadlineValue
 from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
 from shardline.training.evaluation_ranks import EvaluationRanks
@@ -44,8 +46,8 @@ class _HeldOut(pl.LightningDataModule):
 def by_test_step(
     spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches, loader: HeldOutLoader,
     ranks: EvaluationRanks, samples: DescribedSamples | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Evaluate a model by what its `test_step` logs over a split; nothing but on rank 0.
+) -> Evaluated | None:  # fmt: skip
+    """Evaluate a model by what its `test_step` logs over a split; None but on rank 0.
 
     Each rank tests its own blocks, and no process group stands until it has: ranks have unequally
     many, so a step must not wait for another rank.
@@ -81,7 +83,7 @@ def by_test_step(
     convert = trainer.precision_plugin.convert_input
     described = samples.result(model, normalize, ranks, convert) if samples else None
     if ranks.rank:
-        return {}
+        return None
     headline = choose_headline(
         values,
         wanted=settings.evaluation.headline,
@@ -90,7 +92,7 @@ def by_test_step(
         usual=_monitored(settings, values),
     )
     result = _result(spec, run_batches, total, values, headline)
-    return result | ({"samples": described} if samples else {})
+    return structs.replace(result, samples=described) if described else result
 
 
 def _refuse(what: str, *_: Any, **__: Any) -> NoReturn:
@@ -102,7 +104,7 @@ def _refuse(what: str, *_: Any, **__: Any) -> NoReturn:
 
 def by_validation_step(
     spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches, loader: HeldOutLoader
-) -> dict[str, Any]:
+) -> Evaluated:
     """Evaluate a model by what its `validation_step` logs over a split.
 
     Of these metrics `evaluation.headline` ranks the run, or else `checkpoint.monitor`. A `test_step`
@@ -145,11 +147,12 @@ def _names(settings: RunSettings) -> dict[str, None]:
     return dict.fromkeys((monitor, monitor.replace("val", "test", 1)))
 
 
-def _monitored(settings: RunSettings, metrics: Mapping[str, float]) -> dict[str, Any] | None:
+def _monitored(settings: RunSettings, metrics: Mapping[str, float]) -> HeadlineValue | None:
     """Return the metric that chose the weights as a headline; None where it is not among the metrics."""
     metric = next((name for name in _names(settings) if name in metrics), None)
-    mode = settings.checkpoint.mode
-    return None if metric is None else {"metric": metric, "value": metrics[metric], "mode": mode}
+    if metric is None:
+        return None
+    return HeadlineValue(metric=metric, value=metrics[metric], mode=settings.checkpoint.mode)
 
 
 def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks) -> pl.Trainer:
@@ -165,14 +168,14 @@ def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks
 
 
 def _result(
-    spec: RunSpec, run_batches: RunBatches, num_samples: int, metrics: dict[str, float], headline: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "split": spec.settings.evaluation.split,
-        "task": run_batches.manifest["schema"]["task"],
-        "num_samples": num_samples,
-        "metrics": metrics,
-        "headline": headline,
-        "measured_by": "model",
-        "reference": run_batches.manifest.get("reference"),
-    }
+    spec: RunSpec, run_batches: RunBatches, num_samples: int, metrics: Mapping[str, float], headline: HeadlineValue,
+) -> Evaluated:  # fmt: skip
+    return Evaluated(
+        split=spec.settings.evaluation.split,
+        task=run_batches.manifest.schema.task,
+        num_samples=num_samples,
+        metrics={**metrics},
+        headline=headline,
+        measured_by="model",
+        reference=run_batches.manifest.reference,
+    )

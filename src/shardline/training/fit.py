@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
 from shardline.data.ledger import SampleLedger
 from shardline.launch.device import resolve_accelerator
+from shardline.records.measured import ConsumedSteps, Intervention, SealedCheck
+from shardline.records.runs import PackedSamples
 from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
@@ -53,10 +55,9 @@ class Trained:
         best_score: its value of the monitored metric.
         resumed_step: optimiser step that this attempt resumed from last, 0 for none.
         parameters: names of the model's parameters among the weights, which hold buffers too.
-        packs: what is recorded of its samples, see `packing.describe_packs`; None where these are rows.
-        consumed: `steps` that the training took, those `planned`, and the `reasons` why there are fewer.
-        interventions: what was done where the training diverged, see `interventions.Intervention`.
-        sealed_check: what came of a batch that a fresh model has evaluated again, see `repeat_batch`.
+        packs: None where the samples are rows.
+        interventions: what was done where the training diverged.
+        sealed_check: on rank 0.
     """
 
     best: Path
@@ -66,11 +67,11 @@ class Trained:
     stopped_early: bool
     resumed_step: int
     parameters: frozenset[str] = frozenset()
-    packs: dict[str, Any] | None = None
-    consumed: dict[str, Any] = field(default_factory=dict)
+    packs: PackedSamples | None = None
+    consumed: ConsumedSteps | None = None
     checkpoint_s: float = 0.0
-    interventions: list[dict[str, Any]] = field(default_factory=list)
-    sealed_check: dict[str, Any] = field(default_factory=dict)
+    interventions: tuple[Intervention, ...] = ()
+    sealed_check: SealedCheck | None = None
 
 
 def train(
@@ -118,7 +119,7 @@ def train(
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
         ordered = [manager, validated, seeds, Steps(plan), watch, *around, best]
         try:
-            trainer, resumed_step, recorded = _fit(
+            trainer, resumed_step, packs, consumed = _fit(
                 task,
                 settings,
                 world,
@@ -132,7 +133,8 @@ def train(
         else:
             trained = replace(
                 _summary(trainer, best, resumed_step),
-                **recorded, checkpoint_s=seconds + manager.seconds, interventions=plan.to_json(),
+                packs=packs, consumed=consumed, checkpoint_s=seconds + manager.seconds,
+                interventions=plan.interventions,
             )  # fmt: skip
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             del trainer
@@ -152,8 +154,8 @@ def train(
 def _fit(
     task: RankTask, settings: RunSettings, world: World, set_by_row: Sequence[str],
     manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], callbacks: list[Callback],
-) -> tuple[pl.Trainer, int, dict[str, Any]]:  # fmt: skip
-    """Train until the end; returns the trainer, the optimiser step that was resumed from, and more fields of `Trained`.
+) -> tuple[pl.Trainer, int, PackedSamples | None, ConsumedSteps]:  # fmt: skip
+    """Train until the end; returns the trainer, the optimiser step that was resumed from, its packs and its steps.
 
     Args:
         settings: of the run, on the ranks that are there.
@@ -168,7 +170,7 @@ def _fit(
         settings, task.datasets, world,
         verify=task.runtime.verify, pin=pin,
     )  # fmt: skip
-    model = make_model(spec, data.manifest["schema"])
+    model = make_model(spec, data.manifest.schema)
     if settings.precision == "64-true":
         model.double()  # Lightning does it after a state is restored, which would round its weights
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=set_by_row)
@@ -181,7 +183,7 @@ def _fit(
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
-    return trainer, resumed_step, {"packs": data.packs, "consumed": consumed.result(trainer)}
+    return trainer, resumed_step, data.packs, consumed.result(trainer)
 
 
 def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Trained:

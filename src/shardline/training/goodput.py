@@ -3,9 +3,9 @@
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from shardline.records.attempts import Attempt
+from shardline.records.measured import Goodput, StepSeconds, Throughput
 
 # In the order in which they are drawn.
 PARTS = (
@@ -68,7 +68,7 @@ def kept_seconds(kept: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
 
 def goodput(
     attempts: Sequence[Attempt], kept: Mapping[int, Mapping[str, float]], *, is_script: bool = False
-) -> dict[str, Any]:
+) -> Goodput:
     """Return where the time of all attempts went.
 
     The time between two attempts counts nowhere. Nor does it count as lost that a resumed
@@ -81,10 +81,6 @@ def goodput(
         is_script: whether the user's own program trained, of which no more is known than
             when it ran, and what it did again if it reads by `shardline_io`; then all that is
             not known stands under `other`.
-
-    Returns:
-        `elapsed_s` (of all attempts, each from its submission to its end), `parts` (seconds, None
-        where unknown; their sum is `elapsed_s`), `share` (of computing in all).
     """
     queues = [attempt.queue_s for attempt in attempts if attempt.queue_s is not None]
     durations = [max(0.0, attempt.duration_s) for attempt in attempts]
@@ -106,16 +102,16 @@ def goodput(
             max(0.0, duration - kept_seconds(kept).get(number, 0.0))
             for number, duration in enumerate(durations[:-1], 1)
         )
-    return {
-        "elapsed_s": round(elapsed, 3),
-        "parts": {name: None if s is None else round(s, 3) for name, s in parts.items()},
-        "share": None if is_script or not elapsed else round((parts["compute"] or 0) / elapsed, 4),
-    }
+    return Goodput(
+        elapsed_s=round(elapsed, 3),
+        parts={name: None if s is None else round(s, 3) for name, s in parts.items()},
+        share=None if is_script or not elapsed else round((parts["compute"] or 0) / elapsed, 4),
+    )
 
 
 def throughput(
     readings: Sequence[float], steps_a_reading: int, *, global_batch: int, ranks: int
-) -> dict[str, Any]:
+) -> Throughput:
     """Return how fast steps are once they are steady.
 
     The first steps are left out: the larger of 10 steps and a tenth of all, at
@@ -124,11 +120,6 @@ def throughput(
     Args:
         readings: seconds of a step; each the mean of `steps_a_reading` optimiser steps.
         global_batch: samples of a step over all ranks.
-
-    Returns:
-        `step_s` (`median`, `p10`, `p90`), `samples_per_s` of all ranks together,
-        `steps` that were measured, `warmup_steps` left out, `global_batch`, `ranks`.
-        The first two are None where fewer than 10 steps are left.
     """
     num_steps = len(readings) * steps_a_reading
     dropped = min(max(WARMUP_STEPS, num_steps // WARMUP_SHARE), num_steps // 2)
@@ -136,19 +127,19 @@ def throughput(
     steady = readings[first:]
     steps = len(steady) * steps_a_reading
     step_s = _quantiles(steady) if steps >= MIN_STEPS else None
-    return {
-        "step_s": step_s,
-        "samples_per_s": round(global_batch / step_s["median"], 3) if step_s else None,
-        "steps": steps,
-        "warmup_steps": first * steps_a_reading,
-        "global_batch": global_batch,
-        "ranks": ranks,
-    }
+    return Throughput(
+        step_s=step_s,
+        samples_per_s=round(global_batch / step_s.median, 3) if step_s else None,
+        steps=steps,
+        warmup_steps=first * steps_a_reading,
+        global_batch=global_batch,
+        ranks=ranks,
+    )
 
 
-def _quantiles(values: Sequence[float]) -> dict[str, float]:
+def _quantiles(values: Sequence[float]) -> StepSeconds:
     tenths = statistics.quantiles(
         [*values] * (1 if len(values) > 1 else 2), n=10, method="inclusive"
     )
     numbers = {"median": statistics.median(values), "p10": tenths[0], "p90": tenths[-1]}
-    return {name: float(f"{value:.6g}") for name, value in numbers.items()}
+    return StepSeconds(**{name: float(f"{value:.6g}") for name, value in numbers.items()})

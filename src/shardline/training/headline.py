@@ -7,6 +7,7 @@ from typing import Any, Literal
 from shardline.config.settings.run import Headline
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean
+from shardline.records.evaluations import HeadlineValue
 
 Mode = Literal["min", "max"]
 _LOWER = {"error", "loss", "mae", "mse", "nll", "perplexity", "ppl", "rmse"}
@@ -31,9 +32,9 @@ def mode_of(metric: Any) -> Mode | None:
 
 
 def choose_headline(
-    metrics: Mapping[str, Any], *, wanted: Headline | None, what: str, modes: Mapping[str, Mode] = {},
-    usual: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    metrics: Mapping[str, float | None], *, wanted: Headline | None, what: str, modes: Mapping[str, Mode] = {},
+    usual: HeadlineValue | None = None,
+) -> HeadlineValue:  # fmt: skip
     """Return the `headline` of an evaluation.
 
     Args:
@@ -53,12 +54,13 @@ def choose_headline(
                 f"{what} gave {', '.join(metrics)}, expected evaluation.headline.metric={wanted.metric} among them; "
                 f"{remedy}"
             )
-        return {"metric": wanted.metric, "value": metrics[wanted.metric], "mode": wanted.mode}
+        value = metrics[wanted.metric]
+        return HeadlineValue(metric=wanted.metric, value=value, mode=wanted.mode)
     if usual is not None:
-        return dict(usual)
+        return usual
     for metric, value in metrics.items():
         if mode := modes.get(metric) or guess_mode(metric):
-            return {"metric": metric, "value": value, "mode": mode}
+            return HeadlineValue(metric=metric, value=value, mode=mode)
     first = next(iter(metrics))
     raise ConfigError(
         f"{what} gave {', '.join(metrics)}, and of none is known whether more of it is better; set "

@@ -6,66 +6,18 @@ alone, never from when its state was saved or its job killed.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from shardline.config.settings.run import Divergence
 from shardline.core.errors import DataError, Diverged
-from shardline.core.files import read_json, write_json
+from shardline.core.files import write_json
+from shardline.records.base import encode, read_record
+from shardline.records.measured import Intervention, Interventions, Trouble
 
 FILE = "divergence.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trouble:
-    """The first step at which a training is known to be bad.
-
-    Attributes:
-        step: optimiser step, from 1, whose loss is bad.
-        epoch: from 0.
-        rank: where it was seen, where it was worst.
-        cause: such as `the training loss is NaN`.
-        lr: learning rate of the step; None where no optimiser has recorded it.
-    """
-
-    step: int
-    epoch: int
-    rank: int
-    cause: str
-    lr: float | None
-
-    @property
-    def place(self) -> str:
-        """Where it was seen, as messages tell it."""
-        lr = "" if self.lr is None else f", lr {self.lr:.6g}"
-        return f"{self.cause} at step {self.step} (epoch {self.epoch}, rank {self.rank}{lr})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Intervention(Trouble):
-    """What was done about one.
-
-    Attributes:
-        first: the first step that is done in another way; the training goes back before it.
-        action: `skip` leaves out the updates of steps first..step, `lower` multiplies the
-            learning rate by `factor` from `first` on.
-        factor: of the learning rate; 1 under `skip`.
-    """
-
-    first: int
-    action: str
-    factor: float
-
-    def __str__(self) -> str:
-        if self.action == "skip":
-            steps = (
-                f"step {self.step}"
-                if self.first == self.step
-                else f"steps {self.first} to {self.step}"
-            )
-            return f"{self.place}: left out the update of {steps}"
-        return f"{self.place}: multiplied the learning rate by {self.factor:g} from step {self.first} on"
 
 
 @dataclass(frozen=True)
@@ -107,16 +59,12 @@ class Plan:
             last = done[-1]
             first = min(first, last.first - (last.step - last.first + 1))
         added = Intervention(
-            **asdict(trouble),
+            **structs.asdict(trouble),
             first=max(1, first),
             action=settings.policy,
             factor=settings.factor if settings.policy == "lower" else 1.0,
         )
         return Plan((*done, added))
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return one record per intervention, in the order in which they were made."""
-        return [asdict(done) for done in self.interventions]
 
 
 def read_plan(work: Path, identity: str) -> Plan:
@@ -133,17 +81,13 @@ def read_plan(work: Path, identity: str) -> Plan:
     if not path.exists():
         return Plan()
     remedy = f"delete {path} and {work / 'checkpoints'} to train from the start"
-    document = read_json(path, remedy=remedy)
-    try:
-        found = tuple(Intervention(**record) for record in document["interventions"])
-        of = document["identity"]
-    except (KeyError, TypeError):
-        raise DataError(f"{path} is not what this version writes; {remedy}") from None
-    if of != identity:
-        raise DataError(f"{path} is of another run (identity {str(of)[:12]}); {remedy}")
-    return Plan(found)
+    found = read_record(path, Interventions, remedy=remedy)
+    if found.identity != identity:
+        raise DataError(f"{path} is of another run (identity {found.identity[:12]}); {remedy}")
+    return Plan((*found.interventions,))
 
 
 def write_plan(work: Path, identity: str, plan: Plan) -> None:
     """Bring a run's interventions to disk."""
-    write_json(work / FILE, {"identity": identity, "interventions": plan.to_json()})
+    record = Interventions(identity=identity, interventions=[*plan.interventions])
+    write_json(work / FILE, encode(record))

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytorch_lightning as pl
 from lightning_fabric.loggers.logger import rank_zero_experiment
+from msgspec import structs
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from shardline.core.errors import ConfigError
 from shardline.core.files import read_json_lines, write_bytes, writing
+from shardline.records.metrics import MetricLine
 
 
 class NoWriterError(ConfigError, AttributeError):
@@ -52,7 +54,7 @@ class JsonLinesLogger(Logger):
         super().__init__()
         self._path = path
         self._started = time.monotonic()
-        self._last: dict[str, Any] = {}
+        self._last: MetricLine | None = None
 
     @property
     def name(self) -> str:
@@ -78,14 +80,15 @@ class JsonLinesLogger(Logger):
     def rewind(self, step: int) -> None:
         """Drop the records after `step`, which a resumed training writes again."""
         records = read_json_lines(self._path) if self._path.exists() else []
-        kept = [record for record in records if record["step"] <= step]
+        lines = [line for line in map(MetricLine.of, records) if line and line.step <= step]
         # all or nothing: a full disk must not cost the records of hours; and another file of that
         # name, so that who follows it begins at the beginning again
-        write_bytes(self._path, "".join(json.dumps(record) + "\n" for record in kept).encode())
-        last = dict(kept[-1]) if kept else {"wall_s": 0.0}
-        self._started = time.monotonic() - last.pop("wall_s")
+        write_bytes(
+            self._path, "".join(json.dumps(line.to_json()) + "\n" for line in lines).encode()
+        )
         # an epoch's own record may already stand behind the step that is resumed from
-        self._last = last
+        self._last = lines[-1] if lines else None
+        self._started = time.monotonic() - ((self._last and self._last.wall_s) or 0.0)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -96,13 +99,17 @@ class JsonLinesLogger(Logger):
             for key, value in metrics.items()
             if key != "epoch"
         }
-        place = {"step": (step or 0) + 1, "epoch": int(metrics.get("epoch", 0))}
-        if self._last == {**place, **values}:
+        line = MetricLine(
+            step=(step or 0) + 1,
+            epoch=int(metrics.get("epoch", 0)),
+            wall_s=round(time.monotonic() - self._started, 3),
+            values=values,
+        )
+        if self._last and structs.replace(self._last, wall_s=line.wall_s) == line:
             return
-        self._last = {**place, **values}
-        record = {**place, "wall_s": round(time.monotonic() - self._started, 3), **values}
+        self._last = line
         with writing(self._path), self._path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(line.to_json()) + "\n")
 
 
 class PlainProgress(pl.Callback):

@@ -15,9 +15,10 @@ from shardline.core.errors import ConfigError
 from shardline.data.columns import features_of
 from shardline.data.sample_columns import sample_columns
 from shardline.identity import watch_reads
+from shardline.records.datasets import DatasetSchema
 
 
-def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
+def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     """Create a run's model.
 
     The constructor gets `settings.model_args` and, where it names them,
@@ -43,23 +44,21 @@ def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
     return model
 
 
-def sealed_model(spec: RunSpec, schema: Mapping[str, Any], weights: Path) -> pl.LightningModule:
+def sealed_model(spec: RunSpec, schema: DatasetSchema, weights: Path) -> pl.LightningModule:
     """Return a run's model with sealed weights, as it is evaluated; see `make_model`."""
     model = make_model(spec, schema)
     load_weights(model, load_file(weights))
     return model.eval()
 
 
-def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(spec: RunSpec, schema: DatasetSchema) -> dict[str, Any]:
     """Return what a run's model is constructed with; see `make_model`."""
     cls = import_class(spec.model_class, f'run "{spec.title}": model')
-    given: dict[str, Any] = {"num_classes": len(schema["classes"])}
-    if "columns" not in schema:
-        given["feature_shape"] = tuple(schema["feature_shape"])
-    else:
-        given["columns"] = dict(schema["columns"])
-        if features := features_of(schema):
-            given["feature_shape"] = features.shape
+    given: dict[str, Any] = {"num_classes": len(schema.classes)}
+    if schema.columns:
+        given["columns"] = dict(schema.columns)
+    if features := features_of(schema):
+        given["feature_shape"] = features.shape
     parameters = _parameters(cls)
     if "sample_columns" in parameters:
         given["sample_columns"] = sample_columns(schema, spec.settings.data)

@@ -24,10 +24,10 @@ from shardline.checkpoints.folder import CheckpointPolicy, list_saved
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, RunSettings
 from shardline.core.errors import ConfigError, DataError, ShardlineError
-from shardline.core.files import read_json
 from shardline.core.suggest import did_you_mean
 from shardline.core.world import World
 from shardline.data.classes import weights_of_classes
+from shardline.data.dataset import read_manifest
 from shardline.training.check_errors import sort_error
 from shardline.training.checked_rows import (
     Known,
@@ -122,7 +122,7 @@ class _Trial:
         watch, doing = _Watch(self._asked, found), _STEP
         try:
             weights = self._asked.settings.data.class_weights
-            weights_of_classes(weights, read_json(self._task.datasets[0].manifest, remedy=""))
+            weights_of_classes(weights, read_manifest(self._task.datasets[0].manifest))
             with suppress(StepsDone):
                 self._train(watch)
             watch.check_trained()

@@ -4,8 +4,7 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,14 +25,15 @@ def is_image(feature_shape: tuple[int, ...]) -> bool:
     return channels in _COLOR_TYPES and min(height, width) >= _MIN_SIDE
 
 
-def picture(row: np.ndarray, statistics: Mapping[str, Any], max_side: int = MAX_SIDE) -> str:
+def picture(
+    row: np.ndarray, bounds: tuple[float, float] = (0.0, 0.0), max_side: int = MAX_SIDE
+) -> str:
     """Draw an image as a PNG data URL.
 
     Args:
         row: One row's features, of a shape that `is_image` accepts. Values of uint8 are shown as
-            they are; others are scaled so that black and white are the least and the greatest
-            value of the train split.
-        statistics: The manifest's `statistics.features`.
+            they are; others are scaled.
+        bounds: What black and white stand for, of others than uint8.
         max_side: Pixels of a side at most.
 
     Returns:
@@ -41,7 +41,7 @@ def picture(row: np.ndarray, statistics: Mapping[str, Any], max_side: int = MAX_
     """
     image = _as_image(row)
     if image.dtype != np.uint8:
-        low, high = np.min(statistics["min"]), np.max(statistics["max"])
+        low, high = bounds
         scaled = (image - low) * (255 / (high - low) if high > low else 0)
         image = np.rint(np.clip(scaled, 0, 255)).astype(np.uint8)
     reduced = _reduced(image, max_side)

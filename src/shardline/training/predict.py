@@ -18,15 +18,17 @@ from safetensors.numpy import save
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
-from shardline.core.files import read_json, write_bytes
+from shardline.core.files import write_bytes
 from shardline.core.world import World
 from shardline.data.collate import Batch
 from shardline.data.datamodule import Normalizer
+from shardline.data.dataset import read_manifest
 from shardline.data.integrity import Policy
 from shardline.data.prediction_parts import BLOCKS, ID, LABEL, LENGTHS, OUTPUT, part_file
 from shardline.data.run_batches import RunBatches
-from shardline.data.statistics import pooled
+from shardline.data.statistics import ByColumn, pooled
 from shardline.data.statistics_file import read_statistics
+from shardline.records.datasets import Manifest
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.model import sealed_model
 from shardline.training.models.base import Classifier
@@ -45,12 +47,11 @@ class TrainedOn:
 
     def __init__(self, places: Sequence[DatasetPlace]) -> None:
         self._places = places
-        remedy = "run the pipeline again to seal the dataset"
-        self._manifests = [read_json(one.manifest, remedy=remedy) for one in places]
-        self.manifest: dict[str, Any] = self._manifests[0]
+        self._manifests = [read_manifest(one.manifest) for one in places]
+        self.manifest = self._manifests[0]
 
     @cached_property
-    def statistics(self) -> dict[str, dict[str, Any]]:
+    def statistics(self) -> ByColumn:
         """The train rows' statistics by column, see `RunBatches.statistics`."""
         pairs = zip(self._manifests, self._places, strict=True)
         return pooled([read_statistics(manifest, place.shards) for manifest, place in pairs])
@@ -84,9 +85,9 @@ def predict(
     settings, known = spec.settings, TrainedOn(trained_on)
     run_batches = RunBatches([rows], settings, verify=verify)
     device = EvaluationRanks.of(world, settings.accelerator, len(parts)).device
-    model = sealed_model(spec, known.manifest["schema"], model_file).to(device)
+    model = sealed_model(spec, known.manifest.schema, model_file).to(device)
     normalize = Normalizer(known, settings.data.normalize, torch.float32)
-    last = count_blocks(run_batches.manifest["splits"][split], settings.evaluation.batch)
+    last = count_blocks(run_batches.manifest.splits[split], settings.evaluation.batch)
     blocks = [range(part * BLOCKS, min((part + 1) * BLOCKS, last)) for part in own]
     chosen = tuple(block for of_part in blocks for block in of_part)
     stream, _ = run_batches.held_out(
@@ -114,11 +115,11 @@ class Outputs:
 
     def __init__(
         self, spec: RunSpec, model: pl.LightningModule, normalize: Normalizer,
-        manifest: Mapping[str, Any], device: torch.device,
+        manifest: Manifest, device: torch.device,
     ) -> None:  # fmt: skip
         self._what = f'run "{spec.title}"'
         self._model, self._normalize, self._device = model, normalize, device
-        self._schema, self._has_labels = manifest["schema"], manifest.get("has_labels", True)
+        self._schema, self._has_labels = manifest.schema, manifest.has_labels is not False
         self._own_step = is_overridden("predict_step", model)
         self._column = model.column if isinstance(model, Classifier) else ""
 
@@ -180,7 +181,7 @@ class Outputs:
 
     def _labels(self, batch: Batch, rows: int) -> Columns:
         labels = batch.get("labels") if isinstance(batch, dict) else batch[1]
-        if not self._has_labels or self._schema["task"] == "none":
+        if not self._has_labels or self._schema.task == "none":
             return {}
         if not isinstance(labels, torch.Tensor) or labels.shape != (rows,):
             return {}
@@ -188,8 +189,8 @@ class Outputs:
 
     def _scored(self, output: torch.Tensor, rows: int) -> torch.Tensor | dict[str, torch.Tensor]:
         """Return classes and probabilities of logits, and the values of numbers."""
-        task = self._schema["task"]
-        if task == "classification" and output.shape == (rows, len(self._schema["classes"])):
+        task = self._schema.task
+        if task == "classification" and output.shape == (rows, len(self._schema.classes)):
             return predicted_rows(output.float().cpu(), CLASSES)
         if task == "regression" and output.shape == (rows, 1):
             return output.squeeze(1)

@@ -9,6 +9,7 @@ from shardline.core.error_texts import short_traceback
 from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.identity import watch_reads
+from shardline.records.base import encode
 from shardline.supervision.rank import run_rank
 from shardline.supervision.watchdog import Watch
 from shardline.training.preflight import meet
@@ -105,8 +106,8 @@ def _evaluate(task: RankTask, action: Evaluate, world: World) -> None:
     )
     if warning := watch_reads.finish():
         print(f"warning: {warning}", flush=True)
-    if world.rank == 0:
-        write_json(action.output, found)
+    if found:  # on rank 0
+        write_json(action.output, encode(found))
 
 
 def _predict(task: RankTask, action: Predict, world: World) -> None:

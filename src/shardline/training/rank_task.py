@@ -56,7 +56,7 @@ class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.l
     """What the ranks do with the run; its tag is the class in lower case."""
 
 
-class FirstSteps(msgspec.Struct, frozen=True, kw_only=True):
+class ShortTraining(msgspec.Struct, frozen=True, kw_only=True):
     """A training that ends after some steps and seals nothing.
 
     Attributes:
@@ -87,7 +87,7 @@ class Train(_Action, frozen=True, kw_only=True):
     attempt: int = 0
     set_by_row: tuple[str, ...] = ()
     tracking: tuple[str, ...] = ()
-    first_steps: FirstSteps | None = None
+    first_steps: ShortTraining | None = None
     script_python: tuple[str, ...] = ()
     script_environment: ScriptEnvironment | None = None
 

@@ -4,7 +4,7 @@ This finds what the validation depended on and no sealed model has: values in ca
 buffers that are not persistent.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from safetensors.torch import load_file
 
 from shardline.checkpoints.boundaries import after_hook
-from shardline.checkpoints.first_batch import FirstBatch, Record, Values, differences
+from shardline.checkpoints.first_batch import FirstBatch, FirstBatchRecord, Values, differences
 from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
@@ -24,6 +24,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import ignore_signals, set_place
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
+from shardline.records.measured import SealedCheck
 from shardline.training.model import make_model
 
 # of the largest value: another processor or order of sums, never another model
@@ -33,8 +34,8 @@ _OF_SHORT_NUMBERS = 5e-2
 
 def repeat_batch(
     spec: RunSpec, settings: RunSettings, world: World, data: ShardDataModule, best: Path,
-    record: Record | None, *, is_recorded_here: bool, is_error: bool, new_trainer: Callable[..., pl.Trainer],
-) -> dict[str, Any]:  # fmt: skip
+    record: FirstBatchRecord | None, *, is_recorded_here: bool, is_error: bool, new_trainer: Callable[..., pl.Trainer],
+) -> SealedCheck | None:  # fmt: skip
     """Evaluate the first batch of rank 0 again, and compare; each rank calls this.
 
     Args:
@@ -47,7 +48,7 @@ def repeat_batch(
         new_trainer: gives the Trainer of some callbacks, a logger and the steps between its records.
 
     Returns:
-        For the provenance: `is_repeated` with the `step` and its `differences`, or the `reason` against it.
+        What the provenance records, on rank 0.
 
     Raises:
         ConfigError: a fresh model gives other values, or does not take the weights.
@@ -58,30 +59,27 @@ def repeat_batch(
         dist.broadcast_object_list(shared)
         reason, record = shared
     if reason or not record:
-        return {"is_repeated": False, "reason": reason}
+        return SealedCheck(is_repeated=False, reason=reason)
     values, reason = _evaluate(spec, settings, data, best, record, new_trainer)
     if world.rank:
-        return {}
+        return None
     if reason:
         print(
             f"warning: the sealed weights are not compared with their validation: {reason}",
             flush=True,
         )
-        return {"is_repeated": False, "reason": reason}
+        return SealedCheck(is_repeated=False, reason=reason)
     exact = settings.deterministic and is_recorded_here
     tolerance = 0.0 if exact else _TOLERANCES.get(settings.precision, _OF_SHORT_NUMBERS)
     found = differences(record["values"], values, tolerance)
     if found:
         _report(spec, record["step"], found, tolerance, is_error=is_error)
-    return {
-        "is_repeated": True,
-        "step": record["step"],
-        "tolerance": tolerance,
-        "differences": found,
-    }
+    return SealedCheck(
+        is_repeated=True, step=record["step"], tolerance=tolerance, differences=found
+    )
 
 
-def _reason(settings: RunSettings, world: World, record: Record | None) -> str:
+def _reason(settings: RunSettings, world: World, record: FirstBatchRecord | None) -> str:
     """Return why the batch cannot be evaluated again, empty if it can."""
     if settings.strategy == "fsdp":
         return "strategy=fsdp: no rank holds a whole model"
@@ -95,12 +93,12 @@ def _reason(settings: RunSettings, world: World, record: Record | None) -> str:
 
 
 def _evaluate(
-    spec: RunSpec, settings: RunSettings, data: ShardDataModule, best: Path, record: Record,
+    spec: RunSpec, settings: RunSettings, data: ShardDataModule, best: Path, record: FirstBatchRecord,
     new_trainer: Callable[..., pl.Trainer],
 ) -> tuple[Values, str]:  # fmt: skip
     """Return what came of the batch, or the reason why nothing did."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
-    model = make_model(spec, data.manifest["schema"])
+    model = make_model(spec, data.manifest.schema)
     if settings.precision == "64-true":
         model.double()
     model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, nothing around them
@@ -145,9 +143,9 @@ class _BatchDone(Exception):
 class _Again(Callback):
     """Has a model evaluate one batch as the recorded one was."""
 
-    def __init__(self, best: Path, record: Mapping[str, Any]) -> None:
+    def __init__(self, best: Path, record: FirstBatchRecord) -> None:
         self.values: Values = {}
-        self._best, self._record = best, dict(record)
+        self._best, self._record = best, record
         self._first_batch = FirstBatch()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean
+from shardline.records.evaluations import SampleView
 from shardline.training.pictures import is_image, mask_picture, picture
 
 MAX_SIDE = 96
@@ -38,7 +39,7 @@ class SampleViews:
 
     def view(
         self, described: Any, default_image: Any, spell: Callable[[Sequence[int]], str]
-    ) -> dict[str, Any]:
+    ) -> SampleView:
         """Return the record of a sample.
 
         Args:
@@ -65,7 +66,7 @@ class SampleViews:
                 )
         image = self._image(described.get("image"), default_image)
         size = None if image is None else _size(image)
-        found: dict[str, Any] = {}
+        found: SampleView = {}
         if image is not None:
             found["image"] = _drawn(image)
         if "mask" in described:
@@ -91,7 +92,7 @@ class SampleViews:
             self._refuse("image", _form(image), expected, "return the image of one sample")
         return image
 
-    def _pair(self, key: str, given: Any, names: Sequence[str] = _PAIR) -> dict[str, Any]:
+    def _pair(self, key: str, given: Any, names: Sequence[str] = _PAIR) -> SampleView:
         if not isinstance(given, Mapping) or not given.keys() <= set(names):
             shown = (
                 f"a dict with {', '.join(map(str, given))}"
@@ -101,7 +102,7 @@ class SampleViews:
             self._refuse(key, shown, f"a dict with some of {', '.join(names)}")
         return {name: given[name] for name in names if given.get(name) is not None}
 
-    def _mask(self, given: Any, size: tuple[int, int] | None) -> dict[str, Any]:
+    def _mask(self, given: Any, size: tuple[int, int] | None) -> SampleView:
         masks = {kind: _array(mask) for kind, mask in self._pair("mask", given).items()}
         for kind, mask in masks.items():
             if (
@@ -124,7 +125,7 @@ class SampleViews:
             "classes": names
         }
 
-    def _boxes(self, described: Mapping[str, Any], size: tuple[int, int] | None) -> dict[str, Any]:
+    def _boxes(self, described: Mapping[Any, Any], size: tuple[int, int] | None) -> SampleView:
         if size is None:
             self._refuse(
                 "boxes", "boxes without an image", "an image beside them", "return image as well"
@@ -133,7 +134,7 @@ class SampleViews:
         boxes = {kind: _array(of) for kind, of in self._pair("boxes", described["boxes"]).items()}
         labels = self._pair("labels", described.get("labels", {}))
         scores = {"predicted": described["scores"]} if described.get("scores") is not None else {}
-        found: dict[str, Any] = {}
+        found: SampleView = {}
         left_out = 0
         for kind, array in boxes.items():
             if array.dtype.kind not in "iuf" or (
@@ -216,17 +217,17 @@ def _size(image: np.ndarray) -> tuple[int, int]:
 
 def _drawn(image: np.ndarray) -> str:
     if image.dtype == np.uint8:
-        return picture(image, {}, MAX_SIDE)
+        return picture(image, max_side=MAX_SIDE)
     values = image.astype(np.float64)
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
-    return picture(values, {"min": [low], "max": [high]}, MAX_SIDE)
+    return picture(values, (low, high), MAX_SIDE)
 
 
 def _placed(
     rows: np.ndarray, size: tuple[int, int], beside: Mapping[str, Sequence[Any]]
-) -> list[dict[str, Any]]:
+) -> list[SampleView]:
     """Return boxes as shares of the image's width and height, clipped to it, the surest first.
 
     Those that are not finite, empty or wholly outside are left out, and those beyond the limit.

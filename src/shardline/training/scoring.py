@@ -7,13 +7,14 @@ order. So a metric depends neither on the size of batches nor on who evaluates w
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from shardline.core.errors import DataError
+from shardline.records.datasets import DatasetSchema
+from shardline.records.evaluations import Evaluated, HeadlineValue
 from shardline.training.confusion import Confusion
 from shardline.training.diagnostics import MAX_POINTS, Bins, Spread, residuals
 
@@ -25,10 +26,10 @@ _CHUNK_VALUES = 1 << 18  # of float64: 2 MB, which stay in a processor's cache
 Columns = Mapping[str, np.ndarray]
 
 
-def make_task(schema: Mapping[str, Any], num_rows: int, run: str) -> "Task":
+def make_task(schema: DatasetSchema, num_rows: int, run: str) -> "Task":
     """Return what evaluates the outputs of a run's model on a split of `num_rows` rows."""
-    if schema["task"] == "classification":
-        return Classification(schema["classes"], run)
+    if schema.task == "classification":
+        return Classification(schema.classes, run)
     return Regression(num_rows, run)
 
 
@@ -109,15 +110,15 @@ class Classification:
         self._loss += _sum_of_losses(block["loss"])
         self._num_rows += len(label)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Evaluated:
         """Return accuracy and loss, the confusion and the calibration."""
         accuracy = self._confusion.num_right / self._num_rows
-        return {
-            "metrics": {"accuracy": accuracy, "loss": self._loss / self._num_rows},
-            "headline": {"metric": "accuracy", "value": accuracy, "mode": "max"},
-            "confusion": self._confusion.describe(self._classes),
-            "calibration": self._bins.describe(),
-        }
+        return Evaluated(
+            metrics={"accuracy": accuracy, "loss": self._loss / self._num_rows},
+            headline=HeadlineValue(metric="accuracy", value=accuracy, mode="max"),
+            confusion=self._confusion.describe(self._classes),
+            calibration=self._bins.describe(),
+        )
 
 
 class Regression:
@@ -162,14 +163,14 @@ class Regression:
         self._num_rows += len(block["loss"])
         self._points.add(block)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Evaluated:
         """Return both errors, and some predicted values beside the true ones."""
         mse, mae = self._squares / self._num_rows, self._distances / self._num_rows
-        return {
-            "metrics": {"mse": mse, "mae": mae},
-            "headline": {"metric": "mse", "value": mse, "mode": "min"},
-            "residuals": residuals(self._points.rows),
-        }
+        return Evaluated(
+            metrics={"mse": mse, "mae": mae},
+            headline=HeadlineValue(metric="mse", value=mse, mode="min"),
+            residuals=residuals(self._points.rows),
+        )
 
 
 def _score_logits(logits: torch.Tensor, label: torch.Tensor) -> Columns:

@@ -19,12 +19,15 @@ from typing import IO, Any
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.scripts import split_script
 from shardline.core.errors import ConfigError, DataError, ShardlineError, Stopped
-from shardline.core.files import atomic_writer, make_folder, read_json, write_bytes, write_json
+from shardline.core.files import atomic_writer, make_folder, write_bytes, write_json
 from shardline.core.process import die_with_parent, kill_group
 from shardline.core.world import World
 from shardline.environments.installed import MODULES
 from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
+from shardline.records.base import encode, read_record
+from shardline.records.measured import RankUsage
+from shardline.records.runs import Training
 from shardline.supervision.watchdog import DUMP_SIGNAL
 from shardline.supervision.watchdog.heartbeats import stack_file
 from shardline.supervision.watchdog.proc import signal_name
@@ -75,7 +78,7 @@ def run_script(
     model_class: str, world: World, *, run_json: Path, dataset: DatasetPlace, work: Path,
     window_rows: int = 0, ledger: bool = False, reads: Mapping[str, Any] | None = None,
     answers: Mapping[str, Answer] | None = None, python: Sequence[str] = (), python_args: Sequence[str] = (),
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[RankUsage]:  # fmt: skip
     """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
 
     Args:
@@ -139,7 +142,7 @@ def run_script(
             time.sleep(_LOST_PEER_S)
         raise ScriptError(message)
     used = used_by_rank(world, work)
-    write_json(work / _ENDED / f"rank-{world.rank}.json", used)
+    write_json(work / _ENDED / f"rank-{world.rank}.json", encode(used))
     return _wait_for_all(work / _ENDED, world.world_size) if world.rank == 0 else [used]
 
 
@@ -225,15 +228,15 @@ def _failure(path: str, code: int, tail: str) -> str:
     return "\n  ".join([f"script {path} {how}:", *lines[-_LINES_SHOWN:]])
 
 
-def _wait_for_all(folder: Path, world_size: int) -> list[dict[str, Any]]:
+def _wait_for_all(folder: Path, world_size: int) -> list[RankUsage]:
     # no deadline: a rank that fails has the launcher end the others
     names = [f"rank-{rank}.json" for rank in range(world_size)]
     while set(names) - {path.name for path in folder.iterdir()}:
         time.sleep(_LOOK_S)
-    return [read_json(folder / name, remedy="run it again") for name in names]
+    return [read_record(folder / name, RankUsage, remedy="run it again") for name in names]
 
 
-def seal(spec: RunSpec, *, work: Path, results: Path) -> dict[str, Any]:
+def seal(spec: RunSpec, *, work: Path, results: Path) -> Training:
     """Check what a script left, seal its model and metrics, and return what is known of the training.
 
     Raises:
@@ -247,7 +250,7 @@ def seal(spec: RunSpec, *, work: Path, results: Path) -> dict[str, Any]:
     evaluation = read_evaluation(output / "evaluation.json")
     _copy_model(output / _MODEL, results / _MODEL, spec.identity)
     write_bytes(results / "metrics.jsonl", metrics)
-    return {"script": path, "arguments": arguments, "evaluation": evaluation}
+    return Training(script=path, arguments=arguments, evaluation=evaluation)
 
 
 def _check_model(path: Path) -> None:

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from shardline.config.settings.run import Evaluation
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
-from shardline.records.runs import Training
+from shardline.records.base import decode
+from shardline.records.datasets import Manifest
+from shardline.records.evaluations import Evaluated, HeadlineValue
+from shardline.records.runs import ScriptEvaluation, Training
 from shardline.training.headline import choose_headline
 
 # By task: the metric that runs are ranked by, and which end of it is better. The
@@ -18,7 +20,7 @@ _KEYS = {"metrics", "num_samples", "headline"}
 _FORM = 'write {"metrics": {"accuracy": 0.9}, "num_samples": 1000}'
 
 
-def read_evaluation(path: Path) -> dict[str, Any] | None:
+def read_evaluation(path: Path) -> ScriptEvaluation | None:
     """Read the `evaluation.json` that a script left; None if it left none.
 
     It holds `metrics` (number by name), `num_samples` (held-out samples behind
@@ -45,14 +47,19 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
         raise DataError(f"{path}: num_samples={num_samples} is not a count of samples; {_FORM}")
     _check_headline(path, document.get("headline"), metrics)
-    return document
+    return decode(
+        {k: v for k, v in document.items() if v is not None},
+        ScriptEvaluation,
+        where=path,
+        remedy=_FORM,
+    )
 
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check_headline(path: Path, headline: object, metrics: Mapping[str, Any]) -> None:
+def _check_headline(path: Path, headline: object, metrics: Mapping[str, object]) -> None:
     if headline is None:
         return
     given = headline if isinstance(headline, dict) else {}
@@ -68,8 +75,8 @@ def _check_headline(path: Path, headline: object, metrics: Mapping[str, Any]) ->
 
 
 def evaluation_of(
-    training: Training, manifest: Mapping[str, Any], wanted: Evaluation, run: str
-) -> dict[str, Any]:
+    training: Training, manifest: Manifest, wanted: Evaluation, run: str
+) -> Evaluated:
     """Return a script's run's evaluation, from what the script left.
 
     Without figures the headline's value is None: the run is shown, not ranked.
@@ -83,13 +90,14 @@ def evaluation_of(
     Raises:
         ConfigError: no headline is named and the task has none, or the one that is wanted is missing.
     """
-    figures = training.evaluation or {}
-    task, split = manifest["schema"]["task"], str(wanted.split)
-    metrics, num_samples = figures.get("metrics", {}), figures.get("num_samples")
+    figures = training.evaluation or None
+    task, split = manifest.schema.task, str(wanted.split)
+    metrics, num_samples = (figures.metrics, figures.num_samples) if figures else ({}, None)
     metric, mode = _HEADLINES.get(task, ("loss", "min"))
-    usual = {"metric": metric, "value": metrics.get(metric), "mode": mode}
-    if named := figures.get("headline"):
-        usual = {**named, "value": metrics[named["metric"]]}
+    usual = HeadlineValue(metric=metric, value=metrics.get(metric), mode=mode)
+    if named := figures and figures.headline:
+        value = metrics[named.metric]
+        usual = HeadlineValue(metric=named.metric, value=value, mode=named.mode)
     headline = usual
     if metrics:
         knows = named or task in _HEADLINES
@@ -97,15 +105,15 @@ def evaluation_of(
         headline = choose_headline(
             metrics, wanted=wanted.headline, what=what, usual=usual if knows else None
         )
-    if num_samples not in (None, manifest["splits"][split]):
+    if num_samples not in (None, manifest.splits[split]):
         # other samples than the split's: a ranking of its own
         split = f"own {num_samples}-sample"
-    return {
-        "split": split,
-        "task": task,
-        "num_samples": num_samples,
-        "metrics": metrics,
-        "headline": headline,
-        "measured_by": "script",
-        "reference": manifest.get("reference"),
-    }
+    return Evaluated(
+        split=split,
+        task=task,
+        num_samples=num_samples,
+        metrics={**metrics},
+        headline=headline,
+        measured_by="script",
+        reference=manifest.reference,
+    )

@@ -4,9 +4,9 @@ import importlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from typing import Any
+from typing import Any, TypedDict
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from shardline.config.resolved import as_plain
@@ -26,8 +26,17 @@ from shardline.identity import watch_reads
 from shardline.launch.export import with_hosts
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
+from shardline.records.attempts import Attempt
 from shardline.records.base import sealed
-from shardline.records.runs import Training
+from shardline.records.measured import (
+    Goodput,
+    RankUsage,
+    Resources,
+    SealedCheck,
+    Throughput,
+    Weights,
+)
+from shardline.records.runs import PackedSamples, Training
 from shardline.supervision.attempts import (
     begin_attempt,
     read_attempts,
@@ -38,14 +47,29 @@ from shardline.supervision.attempts import (
 from shardline.tracking.run_links import read_places
 from shardline.training.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.training.preflight import meet
-from shardline.training.rank_task import FirstSteps, RankTask, Train
-from shardline.training.resources import gather, stepped, used_by_rank
+from shardline.training.rank_task import RankTask, ShortTraining, Train
+from shardline.training.resources import gather, used_by_rank
 from shardline.training.script_requests import kept_until
 from shardline_io import heartbeat_memory
 
 _SEALED = ("model.safetensors", "metrics.jsonl")
+
+
+class _Measured(TypedDict, total=False):
+    """What the training tells of itself, for its provenance."""
+
+    attempts: int
+    attempt_log: list[Attempt]
+    goodput: Goodput
+    throughput: Throughput
+    resources: Resources
+    packs: PackedSamples  # rows that are samples leave no key
+    weights: Weights
+    sealed_check: SealedCheck
+
+
 # What a training ended with, and what gives its measurements when all else is sealed.
-_Trained = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
+_Trained = tuple[Training, Callable[[], _Measured]]
 
 
 def train_and_seal(task: RankTask, action: Train, world: World) -> None:
@@ -98,11 +122,11 @@ def train_and_seal(task: RankTask, action: Train, world: World) -> None:
             started=began.started,
             duration_s=time.monotonic() - clock,
             measured=measured(),
-            training=Training(**training),
+            training=training,
             tracking=read_places(task.work, action.tracking),
             files={name: file_sha256(action.results / name) for name in _SEALED},
         )
-        certificate = None if is_own else find_certificate(sources)
+        certificate = None if is_own else find_certificate(sources["environment"])
         document = replace(document, certificate=certificate, action=began.record())
         write_json(action.results / "provenance.json", sealed(document))
 
@@ -124,24 +148,33 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
         if world.rank == 0 and trained.steps:
             print(f"warning: {sealed_again(trained.steps, task.run.run)}", flush=True)
     _report_reads(task, world)
-    used = gather({**used_by_rank(world, task.work), **stepped(timeline.seconds())}, world)
+    used = gather(used_by_rank(world, task.work, timeline.seconds()), world)
     if world.rank == 0:
         seal_model(trained, task.run, action.results / "model.safetensors")
         write_bytes(action.results / "metrics.jsonl", (task.work / "metrics.jsonl").read_bytes())
-    result = {
-        key: value
-        for key, value in asdict(trained).items()
-        if key not in ("best", "parameters", "packs", "sealed_check")
-    }
-    readings, packs = (stopwatch.readings, stopwatch.steps_a_reading), trained.packs
-    return result, lambda: {
-        **_measured(task, stopwatch.kept(), used, readings, packs),
-        "weights": _weights(action, trained.parameters),
-        "sealed_check": trained.sealed_check,
-    }
+    result = Training(
+        best_score=trained.best_score,
+        steps=trained.steps,
+        epochs=trained.epochs,
+        stopped_early=trained.stopped_early,
+        resumed_step=trained.resumed_step,
+        consumed=trained.consumed or UNSET,
+        checkpoint_s=trained.checkpoint_s,
+        interventions=[*trained.interventions],
+    )
+    readings = stopwatch.readings, stopwatch.steps_a_reading
+
+    def measured() -> _Measured:
+        found = _measured(task, stopwatch.kept(), used, readings, trained.packs)
+        found["weights"] = _weights(action, trained.parameters)
+        if trained.sealed_check:
+            found["sealed_check"] = trained.sealed_check
+        return found
+
+    return result, measured
 
 
-def _train_first_steps(task: RankTask, action: Train, first: FirstSteps, world: World) -> None:
+def _train_first_steps(task: RankTask, action: Train, first: ShortTraining, world: World) -> None:
     """Train some steps of a LightningModule; rank 0 writes their metrics."""
     from shardline.training.fit import train
     from shardline.training.stop_agreement import EndAfter, StepsDone
@@ -204,15 +237,19 @@ def _run_script(task: RankTask, action: Train, world: World, timeline: Timeline)
         if action.script_python
         else watch_reads.command_of_script(task.runtime.watch_reads, task.work),
     )
-    result = (
-        script.seal(task.run, work=task.work, results=action.results) if world.rank == 0 else {}
-    )
-    if result and action.script_python:
-        result["environment"] = observed_of_script(task.run.environment, action.script_python)
-    return result, lambda: {
-        **_measured(task, {action.attempt: timeline.seconds()}, used),
-        "weights": _weights(action),
-    }
+    result = Training()
+    if world.rank == 0:
+        result = script.seal(task.run, work=task.work, results=action.results)
+        if action.script_python:
+            found = observed_of_script(task.run.environment, action.script_python)
+            result = replace(result, environment=found)
+
+    def measured() -> _Measured:
+        found = _measured(task, {action.attempt: timeline.seconds()}, used)
+        found["weights"] = _weights(action)
+        return found
+
+    return result, measured
 
 
 def _reads(task: RankTask) -> dict[str, Any]:
@@ -228,27 +265,26 @@ def _reads(task: RankTask) -> dict[str, Any]:
     }
 
 
-def _weights(action: Train, parameters: Collection[str] = ()) -> dict[str, float | None]:
+def _weights(action: Train, parameters: Collection[str] = ()) -> Weights:
     """Return what is recorded of the sealed weights."""
     from shardline.training.weights import largest_weight
 
-    return {"largest": largest_weight(action.results / "model.safetensors", parameters)}
+    return Weights(largest=largest_weight(action.results / "model.safetensors", parameters))
 
 
 def _measured(
     task: RankTask, kept: Mapping[int, Mapping[str, float]],
-    used: Sequence[Mapping[str, Any]], readings: tuple[Sequence[float], int] = ((), 1),
-    packs: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Return what the training tells of itself, for its provenance."""
+    used: Sequence[RankUsage], readings: tuple[Sequence[float], int] = ((), 1),
+    packs: PackedSamples | None = None,
+) -> _Measured:  # fmt: skip
     log = sealed_log(task.work)
-    return {
+    found: _Measured = {
         "attempts": len(log),
         "attempt_log": log,
         "goodput": goodput(log, kept, is_script=is_script(task.run.model_class)),
         "throughput": throughput(
             *readings, global_batch=task.run.settings.global_batch, ranks=len(used)
         ),
-        "resources": {**machine(), "ranks": list(used)},
-        **({"packs": dict(packs)} if packs else {}),  # rows that are samples leave no key
+        "resources": Resources(**machine(), ranks=[*used]),
     }
+    return found | {"packs": packs} if packs else found

@@ -24,7 +24,7 @@ from shardline_io.order.sampling import Order, TrainOrder, permutation
 
 
 @dataclass(frozen=True)
-class Part:
+class MixPart:
     """What a mix is made of.
 
     Attributes:
@@ -76,7 +76,7 @@ class MixOrder:
         DataError: a part has no units, a weight is not positive, or an epoch has no step.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[MixPart, ...]
     global_batch: int
     seed: int
     window_rows: int

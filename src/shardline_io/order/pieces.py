@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,13 +17,17 @@ class Piece:
     last: int
 
 
-def split_pieces(manifest: Mapping[str, Any], split: str) -> tuple[Piece, ...]:
-    """Return where the rows of a split lie, shard by shard."""
+def split_pieces(shards: Iterable[Mapping[str, int]], split: str) -> tuple[Piece, ...]:
+    """Return where the rows of a split lie, shard by shard.
+
+    Args:
+        shards: the rows of each by split, in the order of its file.
+    """
     pieces = []
-    for shard, record in enumerate(manifest["shards"]):
-        names = list(record["rows"])
-        first = sum(record["rows"][name] for name in names[: names.index(split)])
-        pieces.append(Piece(shard, first, first + record["rows"][split]))
+    for shard, rows in enumerate(shards):
+        names = list(rows)
+        first = sum(rows[name] for name in names[: names.index(split)])
+        pieces.append(Piece(shard, first, first + rows[split]))
     return tuple(pieces)
 
 

@@ -65,7 +65,7 @@ def test_the_newest_is_found_with_what_its_manifest_says(folder):
     assert passed == []
     assert (saved.step, saved.epoch, saved.world_size) == (30, 1, 2)
     assert saved.bytes == 2407
-    assert saved.files["shards/rank-00000.safetensors"]["bytes"] == 7
+    assert saved.files["shards/rank-00000.safetensors"].bytes == 7
     assert [one.step for one in list_saved(folder)] == [30, 20]
     assert last_step(folder) == 30
 

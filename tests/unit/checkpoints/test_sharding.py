@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from shardline.checkpoints.sharded import Shards, put_shards, take_shards
+from shardline.checkpoints.sharded import StateShards, put_shards, take_shards
 from shardline.errors import ConfigError, DataError
 from shardline.training.sharding import find_units, shard
 
@@ -75,9 +75,11 @@ def test_what_is_not_sharded_is_left_as_it_is(tmp_path):
 
 
 def test_a_shard_is_readable_without_us_and_one_that_lacks_a_tensor_is_named(tmp_path):
-    shards = Shards("shard-00001-of-00001.safetensors", {"a/b": torch.arange(6.0)}, {"a/b": [0]})
+    shards = StateShards(
+        "shard-00001-of-00001.safetensors", {"a/b": torch.arange(6.0)}, {"a/b": [0]}
+    )
     (record,) = shards.write(tmp_path).values()
-    assert record["bytes"] == (tmp_path / shards.name).stat().st_size
+    assert record.bytes == (tmp_path / shards.name).stat().st_size
     with safe_open(tmp_path / shards.name, framework="pt") as file:
         assert torch.equal(file.get_tensor("a/b"), torch.arange(6.0))
     with pytest.raises(DataError, match=r"has no shard of a/c; delete the folder to resume"):

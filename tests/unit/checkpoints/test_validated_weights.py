@@ -42,7 +42,7 @@ def validated(trainings: Trainings, of: Case, weights: bytes) -> float:
     """Return what a fresh model with these weights, and nothing around it, measures on the validation split."""
     spec = trainings.spec_of(of)
     data = ShardDataModule(spec.settings, trainings.places(of), ALONE, verify="off")
-    model = make_model(spec, data.manifest["schema"])
+    model = make_model(spec, data.manifest.schema)
     load_weights(model, load(weights))
     model.eval()
     total = 0.0

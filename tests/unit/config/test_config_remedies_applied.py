@@ -830,7 +830,7 @@ ELSEWHERE = {
     "current_identity.": 1, "current_identity.recheck_report": 1, "current_identity._refuse_other": 1,
 }  # fmt: skip
 # Modules whose texts tell of differences, results and ranks, or that test_sources_remedies.py holds.
-NO_ERRORS = {"causes", "geometry", "model_warnings", "reference"}
+NO_ERRORS = {"causes", "geometry", "reference"}
 OF_SOURCES = {"found_files", "source_files", "sources"}
 
 

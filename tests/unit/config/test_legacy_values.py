@@ -11,7 +11,12 @@ from msgspec import defstruct
 from shardline.config.key_schema import defaults_of
 from shardline.config.resolved import settings_of, with_legacy_values, without_legacy_values
 from shardline.config.settings.base import Settings
-from shardline.config.settings.sources import Csv, Idx, OwnSource, Source
+from shardline.config.settings.sources import (
+    CsvSettings,
+    IdxSettings,
+    OwnSourceSettings,
+    SourceSettings,
+)
 from shardline.core.canonical import canonical_json
 from shardline.core.nested import flatten, merge, with_values
 from tests.support.more_settings import extended, newer
@@ -103,8 +108,12 @@ NEW = newer(float, 0)
 
 @given(st.sampled_from(["csv", "idx", "synthetic", "own:Class"]), st.sampled_from([0, 0.0, 0.5]))
 def test_settings_of_one_kind_of_source(kind: str, value: float) -> None:
-    csv = extended(Csv, {"skip_rows": NEW})
-    entry = defstruct("Entry", [("source", csv | Idx | OwnSource | Source)], bases=(Settings,))
+    csv = extended(CsvSettings, {"skip_rows": NEW})
+    entry = defstruct(
+        "Entry",
+        [("source", csv | IdxSettings | OwnSourceSettings | SourceSettings)],
+        bases=(Settings,),
+    )
     source = {"type": kind, "skip_rows": value}
     counted = without_legacy_values({"source": source, "shards": 2}, entry)
     assert ("skip_rows" in counted["source"]) == (kind != "csv" or value != 0)

@@ -68,8 +68,8 @@ def test_two_evaluations_of_one_training_are_two_runs_of_one_identity(fake):
     first, second = project.runs.values()
     assert (first.names, second.names, first.id) == (("a",), ("b", "c"), second.id)
     assert first.evaluation != second.evaluation
-    assert project.evaluated(first.id, second.evaluation_id) is second
-    assert project.evaluated(first.id, DIGEST) is None
+    assert project.runs[str(project.key_of(first.id, second.evaluation_id))] is second
+    assert project.key_of(first.id, DIGEST) is None
     assert titles_of(project)[first.id] == f"a, b, c ({first.id})"
 
 

@@ -73,8 +73,8 @@ def test_an_actions_command_is_masked_word_by_word(monkeypatch):
     words = ["python", "x.py", "--token", "abc", "--store=s3://u:p@h/", "a b"]
     monkeypatch.setattr(sys, "orig_argv", words)
     record = Action(id="train/run-0123456789ab", git={}).record()
-    assert record["command"] == ["python", "x.py", "--token", "***", "--store=s3://***@h/", "a b"]
-    assert record["rule"] == "train"
+    assert record.command == ["python", "x.py", "--token", "***", "--store=s3://***@h/", "a b"]
+    assert record.rule == "train"
 
 
 def test_a_config_without_secrets_is_published_as_it_is():

@@ -18,7 +18,7 @@ from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import WindowMap
 from shardline.errors import DataError
 from shardline_io.order.held_out import HeldOutOrder
-from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.order.pieces import Piece
 from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, manifest_of
 
@@ -62,7 +62,8 @@ def blocks_of(
 ) -> BlockUnits:
     manifest = manifest_of(source, folder)
     return BlockUnits(
-        shards=ShardMap(manifest, folder), split=split_pieces(manifest, split), column="tokens", length=length,
+        shards=ShardMap(manifest, folder), split=ShardMap(manifest, folder).pieces(split), column="tokens",
+        length=length,
         others=others,
     )  # fmt: skip
 

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from msgspec import convert
 from safetensors import safe_open
 
 from shardline.data.build import build_shards
 from shardline.data.columns import Column, parse_columns
 from shardline.data.shard_format import HEADER_BYTES
 from shardline.errors import DataError
-from shardline.records.datasets import Manifest
 from shardline.results.verify_store import check_statistics
 from shardline.sources import SPLITS, Ragged, Schema, Source, Table
 from tests.support.columns import COLUMN, Given, as_array, manifest_of, sources
@@ -27,15 +25,15 @@ def test_any_reader_of_safetensors_finds_the_rows_that_a_source_gave(source: Giv
     with TemporaryDirectory() as name:
         folder = Path(name)
         manifest = manifest_of(source, folder)
-        assert check_statistics(folder, convert(manifest, Manifest)) is None
-        for shard, record in enumerate(manifest["shards"]):
+        assert check_statistics(folder, manifest) is None
+        for shard, record in enumerate(manifest.shards):
             rows = source.rows[shard]
             order = [
                 place for split in range(3) for place in range(len(rows)) if rows[place][0] == split
             ]
             counts = [sum(split == part for split, _ in rows) for part in range(3)]
-            assert record["rows"] == dict(zip(SPLITS, counts, strict=True))
-            path = folder / record["file"]
+            assert record.rows == dict(zip(SPLITS, counts, strict=True))
+            path = folder / record.file
             header = json.loads(path.read_bytes()[8:HEADER_BYTES])
             assert header.pop("__metadata__") == {"shard": str(shard), "format": "2"}
             assert all(
@@ -101,9 +99,9 @@ def test_classes_need_a_column_of_labels() -> None:
         {"labels": "int64?"},
     ):
         with pytest.raises(DataError, match="has 2 classes and labels=.*expected a column labels"):
-            Schema(columns=columns, classes=("a", "b")).to_json()
+            Schema(columns=columns, classes=("a", "b")).record()
     tasks = [
-        Schema(columns=columns, classes=classes).to_json()["task"]
+        Schema(columns=columns, classes=classes).record().task
         for columns, classes in (
             ({"x": "bytes", "labels": "int16"}, ("a", "b")), ({"labels": "float64"}, ()), ({"labels": "int64"}, ()),
         )

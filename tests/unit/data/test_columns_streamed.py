@@ -18,7 +18,6 @@ from shardline.errors import DataError
 from shardline.sources import Ragged, Schema, Source, Table
 from shardline_io.names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 from shardline_io.order.held_out import HeldOutOrder
-from shardline_io.order.pieces import split_pieces
 from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, as_array, manifest_of, sources, together
 
@@ -76,7 +75,7 @@ def test_global_batches_are_the_same_on_any_number_of_ranks(
 
         def batches(rank: int, ranks: int, parts: int) -> Iterator[tuple[np.ndarray, Any]]:
             order = TrainOrder(
-                dataset_id="d", pieces=split_pieces(manifest, "train"), global_batch=batch, seed=1,
+                dataset_id="d", pieces=shards.pieces("train"), global_batch=batch, seed=1,
                 window_rows=max(window_rows, batch), streams=streams, is_padded=True, rank=rank,
                 world_size=ranks, accumulate=parts,
             )  # fmt: skip
@@ -126,10 +125,12 @@ def test_held_out_rows_come_once_in_their_order(
 ) -> None:
     with TemporaryDirectory() as folder:
         manifest = manifest_of(source, Path(folder))
-        if not manifest["splits"]["test"]:
+        if not manifest.splits["test"]:
             return
         order = HeldOutOrder(
-            pieces=split_pieces(manifest, "test"), global_batch=batch, window_rows=window_rows
+            pieces=ShardMap(manifest, Path(folder)).pieces("test"),
+            global_batch=batch,
+            window_rows=window_rows,
         )
         stream, seen = ShardStream(ShardMap(manifest, Path(folder)), order), []
         for found in stream.batches():
@@ -175,7 +176,7 @@ def test_offsets_that_lead_out_of_a_column_are_refused(
     path.write_bytes(content)
     order = TrainOrder(
         dataset_id="d",
-        pieces=split_pieces(manifest, "train"),
+        pieces=shards.pieces("train"),
         global_batch=40,
         seed=1,
         window_rows=40,

@@ -25,8 +25,8 @@ from shardline.data.stream import ShardStream
 from shardline.losses import token_mean
 from shardline.training.trainer import quieten_lightning
 from shardline_io.order.held_out import HeldOutOrder
-from shardline_io.order.mix import MixOrder, Part
-from shardline_io.order.pieces import num_rows, split_pieces
+from shardline_io.order.mix import MixOrder, MixPart
+from shardline_io.order.pieces import num_rows
 from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, manifest_of
 
@@ -52,7 +52,8 @@ def ragged_rows(rows: list[tuple[int, int]]) -> Given:
 
 def units_of(kind: str, folder: Path, source: Given, split: str) -> tuple[SampleIndex, ShardMap]:
     manifest = manifest_of(source, folder)
-    shards, pieces = ShardMap(manifest, folder), split_pieces(manifest, split)
+    shards = ShardMap(manifest, folder)
+    pieces = shards.pieces(split)
     if kind == "packs":
         return PackUnits(
             shards=shards, name=split, split=pieces, column="tokens", length=10
@@ -72,7 +73,7 @@ def orders(
         place = {"rank": rank, "world_size": ranks, "accumulate": accumulate, "seed": 1, **pieces}
         if kind == "mix":
             parts = [
-                Part(key=key, pieces=units.pieces, weight=Fraction(w))
+                MixPart(key=key, pieces=units.pieces, weight=Fraction(w))
                 for key, w in (("a", 1), ("b", 2))
             ]
             return MixOrder(parts=tuple(parts), epoch_samples=2 * batch, **place)
@@ -160,7 +161,7 @@ def test_a_table_stays_a_tuple_and_a_column_that_is_taken_away_is_not_counted(
     source = Given(columns, [[(0, {"features": np.arange(n), "labels": n}) for n in range(4)]])
     manifest = manifest_of(source, tmp_path)
     shards = ShardMap(manifest, tmp_path)
-    units = RowUnits(shards=shards, pieces=split_pieces(manifest, "train"))
+    units = RowUnits(shards=shards, pieces=shards.pieces("train"))
     order = orders("train", units, 4, 4)(0, 1, 1)
     (padded,) = SampleStream(
         [StreamPart(units=units, shards=shards)], order, Collate(columns)

@@ -28,7 +28,7 @@ from shardline.errors import DataError
 from shardline_io.order import packing
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.packing import plan_packs
-from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.order.pieces import Piece
 from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, manifest_of, together
 
@@ -60,7 +60,7 @@ def ragged_rows(shards: list[list[tuple[int, int]]]) -> Given:
 def packs_of(source: Given, folder: Path, split: str, length: int, **options: Any) -> PackUnits:
     manifest = manifest_of(source, folder)
     return PackUnits(
-        shards=ShardMap(manifest, folder), name=split, split=split_pieces(manifest, split), column="tokens",
+        shards=ShardMap(manifest, folder), name=split, split=ShardMap(manifest, folder).pieces(split), column="tokens",
         length=length, **options,
     )  # fmt: skip
 

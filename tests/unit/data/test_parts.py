@@ -1,6 +1,7 @@
 """Statistics that are counted from shards are those that were computed when the shards were built."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from shardline.core.seals import seal
 from shardline.data import build
 from shardline.data.build import build_shards, describe_part
 from shardline.data.parts import differing, read_part
+from shardline.data.statistics import FeatureSummary
 from shardline.errors import DataError
 from shardline.records.base import encode
 from shardline.records.datasets import Manifest
@@ -77,7 +79,7 @@ def test_a_manifest_of_any_kind_of_rows_is_verified_against_them(
     source = Cut(dtype)
     part = describe_part("d", build_shards(source, range(3), {}, tmp_path), {})
     sealed = build.seal([part], dataset="d", source=source, document={})
-    write_json(tmp_path / "manifest.json", sealed)
+    write_json(tmp_path / "manifest.json", encode(sealed))
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert check_statistics(tmp_path, convert(manifest, Manifest)) is None
     counted = changed(manifest, ("statistics", "features", "count"), 1)
@@ -90,7 +92,7 @@ def test_a_manifest_of_any_kind_of_rows_is_verified_against_them(
 
 
 def test_summaries_of_other_lengths_differ() -> None:
-    one = {"count": 2, "mean": [1.0], "std": [0.5], "min": [0.5], "max": [1.5]}
+    one = FeatureSummary(2, *(np.array([value]) for value in (1.0, 0.5, 0.5, 1.5)))
     assert differing(one, one) == []
-    assert differing(one, {**one, "mean": [1.0, 1.0]}) == ["mean"]
-    assert differing({**one, "count": 3}, one) == ["count"]
+    assert differing(one, replace(one, mean=np.array([1.0, 1.0]))) == ["mean"]
+    assert differing(replace(one, count=3), one) == ["count"]

@@ -21,7 +21,7 @@ def opened(kind, trained, files, **options):
     """Open files as another set of files is, and return the source."""
     path, settings = SHIPPED_SOURCES[kind], {"type": kind, **options}
     before = make_source(path, settings, num_shards=1, files=trained)
-    schema = before.schema.to_json()
+    schema = before.schema.record()
     features = found_features(path, settings, trained)
     source = open_files(path, settings, files=files, num_shards=1, schema=schema, features=features)
     return source, schema
@@ -55,9 +55,9 @@ def test_a_table_is_read_by_the_names_of_its_columns_without_a_label(tmp_path):
     part = describe_part("d", build_shards(source, [0], SPLITS, tmp_path), {})
     document = {"source": {str(number): one for number, one in enumerate(digests(new))}}
     sealed = seal_files([part], dataset="d", source=source, schema=schema, document=document)
-    assert sealed["splits"] == {"train": 0, "validation": 0, "test": 2}
-    assert sealed["has_labels"] is False
-    assert sealed["schema"] == schema
+    assert sealed.splits == {"train": 0, "validation": 0, "test": 2}
+    assert sealed.has_labels is False
+    assert sealed.schema == schema
 
 
 def digests(files):
@@ -131,7 +131,7 @@ def test_images_in_a_folder_of_no_class_are_read(tmp_path):
     assert not source.has_labels
     (row,) = rows_of(source)
     assert row["features"].tolist() == [[[90, 90], [90, 90]]]
-    assert source.schema.to_json() == schema
+    assert source.schema.record() == schema
     labelled, _ = opened("image_folder", trained, [trained[1]], **given)
     assert labelled.has_labels
     assert [row["labels"] for row in rows_of(labelled)] == [1]
@@ -146,7 +146,7 @@ def test_idx_images_need_no_labels(tmp_path):
     new = idx(tmp_path / "n-images-idx3-ubyte.gz", images[:1])
     source, schema = opened("idx", trained, [new])
     assert not source.has_labels
-    assert source.schema.to_json() == schema
+    assert source.schema.record() == schema
     assert [row["features"].tolist() for row in rows_of(source)] == [[[0, 1], [2, 3]]]
     wide = idx(tmp_path / "w-images-idx3-ubyte.gz", np.zeros((1, 3, 2), np.uint8))
     with pytest.raises(

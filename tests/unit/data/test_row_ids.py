@@ -16,6 +16,7 @@ from shardline.data.row_ids import check_row_ids
 from shardline.errors import DataError
 from shardline.pipeline.datasets import build_shards as build_part
 from shardline.pipeline.datasets import seal_dataset
+from shardline.records.datasets import Manifest
 from shardline.sources import Schema, Source, Table
 from tests.support.fake_project import FakeProject
 
@@ -41,7 +42,7 @@ class Numbered(Source):
         )
 
 
-def manifest_of(ids: Sequence[Sequence[int]], folder: Path) -> dict[str, Any]:
+def manifest_of(ids: Sequence[Sequence[int]], folder: Path) -> Manifest:
     source = Numbered(ids)
     part = describe_part("d", build_shards(source, range(len(ids)), {}, folder), {})
     return seal([part], dataset="d", source=source, document={})

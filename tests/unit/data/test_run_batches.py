@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Data, Pack, Pad, RunSettings
@@ -20,6 +21,7 @@ from shardline.data.run_batches import RunBatches
 from shardline.data.sample_stream import SampleStream
 from shardline.data.stream import ShardStream
 from shardline.errors import ConfigError, DataError
+from shardline.records.base import encode
 from shardline_io.order.blocks import BlockOrder
 from shardline_io.order.held_out import HeldOutOrder
 from tests.support.columns import Given, manifest_of, together
@@ -83,8 +85,8 @@ def place(folder: Path, rows: int, first: int, weight: str = "1", split: int = 0
 
 def built(folder: Path, source: Given, weight: str = "1") -> DatasetPlace:
     folder.mkdir()
-    manifest = {**manifest_of(source, folder), "dataset": f"d-{folder.name}"}
-    write_json(folder / "manifest.json", manifest)
+    manifest = structs.replace(manifest_of(source, folder), dataset=f"d-{folder.name}")
+    write_json(folder / "manifest.json", encode(manifest))
     return DatasetPlace(manifest=folder / "manifest.json", shards=folder, weight=weight)
 
 
@@ -317,12 +319,14 @@ def test_what_packs_waste_is_printed_and_recorded_by_the_first_rank(
     one = texts(tmp_path / "a")
     of = settings(2, pack=Pack(column="tokens", length=6, method=method))
     found = ShardDataModule(of, [one], world()).packs
-    assert found == {
-        "method": method,
-        "column": "tokens",
-        "length": 6,
-        "datasets": [{"id": "d-a", "number": number, "waste": pytest.approx(waste, abs=1e-6)}],
-    }
+    assert found
+    assert (found.method, found.column, found.length) == (method, "tokens", 6)
+    (packed,) = found.datasets
+    assert (packed.id, packed.number, packed.waste) == (
+        "d-a",
+        number,
+        pytest.approx(waste, abs=1e-6),
+    )
     assert capsys.readouterr().out == sentence + "\n"
     assert RunBatches([place(tmp_path / "b", 12, 0)], settings()).packs() is None
 

@@ -16,15 +16,17 @@ from shardline.data.packs import PackUnits
 from shardline.data.sample_columns import sample_columns
 from shardline.data.shard_map import ShardMap
 from shardline.data.transforms.steps import TransformSpec
-from shardline_io.order.pieces import split_pieces
+from shardline.records.datasets import DatasetSchema
+from shardline.sources import Schema
 from tests.support.columns import Given, manifest_of
 
-PHOTOS = {"columns": {"image": "bytes", "labels": "int64"}}
-DECODED = {"columns": {"image": "uint8[9,7,3]", "labels": "int64"}}
-GREY = {"columns": {"image": "uint8[9,7,1]", "labels": "int64"}}
+PHOTOS, DECODED, GREY = (
+    DatasetSchema(task="none", classes=[], columns={"image": image, "labels": "int64"})
+    for image in ("bytes", "uint8[9,7,3]", "uint8[9,7,1]")
+)
 
 
-def found(schema: dict[str, Any], **data: Any) -> dict[str, str | None] | None:
+def found(schema: DatasetSchema, **data: Any) -> dict[str, str | None] | None:
     return sample_columns(schema, as_type(data, Data))
 
 
@@ -48,7 +50,7 @@ def photo() -> bytes:
     ],
 )
 def test_of_shipped_transforms(
-    schema: dict[str, Any], transform: Any, is_known: bool | None
+    schema: DatasetSchema, transform: Any, is_known: bool | None
 ) -> None:
     columns = found(schema, transform=transform)
     assert columns is not None
@@ -72,7 +74,8 @@ def test_of_packs(tmp_path: Path, written: str, method: str) -> None:
     value: Any = "abcde" if written == "text" else np.arange(5, dtype=np.uint16)
     rows = [(0, {"tokens": value, "url": "x"})] * 9
     manifest = manifest_of(Given({"tokens": written, "url": "text"}, [rows]), tmp_path)
-    shards, split = ShardMap(manifest, tmp_path), split_pieces(manifest, "train")
+    shards = ShardMap(manifest, tmp_path)
+    split = shards.pieces("train")
     for others in ((), ("url",)):
         of: dict[str, Any] = {"column": "tokens", "length": 8, "others": others}
         units = (
@@ -81,12 +84,12 @@ def test_of_packs(tmp_path: Path, written: str, method: str) -> None:
             else PackUnits(shards=shards, name="train", split=split, **of)
         )
         pack = {"column": "tokens", "length": 8, "method": method, "with": list(others)}
-        columns = found(manifest["schema"], pack=pack)
+        columns = found(manifest.schema, pack=pack)
         assert columns == {name: str(column) for name, column in units.columns.items()}
 
 
 def test_of_a_table_and_of_what_only_the_users_code_knows() -> None:
-    table = {"task": "classification", "feature_dtype": "uint8", "feature_shape": [3, 4, 4]}
+    table = Schema(feature_dtype="uint8", feature_shape=(3, 4, 4)).record()
     assert found(table) == {"features": "uint8[3,4,4]", "labels": "int64"}
     assert found(table, collate="pad") == found(table)
     assert found(table, transform="mypkg.data:Augment") is None

@@ -23,8 +23,7 @@ from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
 from shardline_io.order.held_out import HeldOutOrder
-from shardline_io.order.mix import MixOrder, Part, joined
-from shardline_io.order.pieces import split_pieces
+from shardline_io.order.mix import MixOrder, MixPart, joined
 from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, manifest_of, sources, together
 
@@ -44,7 +43,7 @@ def part_of(source: Given, folder: Path, split: str, key: int = 0) -> StreamPart
     folder.mkdir(exist_ok=True)
     manifest = manifest_of(source, folder)
     shards = ShardMap(manifest, folder)
-    units = RowUnits(shards=shards, pieces=split_pieces(manifest, split))
+    units = RowUnits(shards=shards, pieces=shards.pieces(split))
     return StreamPart(units=units, shards=shards, key=key)
 
 
@@ -141,7 +140,7 @@ def mixed(
     parts: Sequence[StreamPart], batch: int, *, rank: int = 0, ranks: int = 1, accumulate: int = 1
 ) -> SampleStream:
     of_order = tuple(
-        Part(key=f"k{part.key}", pieces=part.units.pieces, weight=Fraction(n + 1))
+        MixPart(key=f"k{part.key}", pieces=part.units.pieces, weight=Fraction(n + 1))
         for n, part in enumerate(parts)
     )
     order = MixOrder(
@@ -185,7 +184,7 @@ def test_rows_are_chosen_by_class(tmp_path: Path) -> None:
     classes = rows_of_classes(part.shards, part.units.pieces, 2)
     assert [sum(p.last - p.first for p in one.pieces) for one in classes] == [45, 5]
     order = MixOrder(
-        parts=tuple(Part(key=f"c{n}", pieces=one.pieces, weight=Fraction(1)) for n, one in enumerate(classes)),
+        parts=tuple(MixPart(key=f"c{n}", pieces=one.pieces, weight=Fraction(1)) for n, one in enumerate(classes)),
         global_batch=10, seed=1, window_rows=20, epoch_samples=50,
     )  # fmt: skip
     parts = [StreamPart(units=one, shards=part.shards) for one in classes]

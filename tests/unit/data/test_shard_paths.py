@@ -6,17 +6,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import convert
 
 from shardline.core.files import read_json, write_json
 from shardline.data.shard_format import shard_path
 from shardline.data.shard_map import ShardMap
 from shardline.errors import DataError
-from shardline.provenance.crate.contents import collect
+from shardline.provenance.crate.contents import collect, records_of
+from shardline.records.datasets import Manifest
 from shardline.results.verify import verify_dataset
 from tests.support.command_line import shardline
 
 SECRET = "../../../secret.txt"
-SCHEMA = {"feature_shape": [1], "feature_dtype": "uint8", "task": "regression"}
+SCHEMA = {"classes": [], "feature_shape": [1], "feature_dtype": "uint8", "task": "regression"}
 PARTS = st.sampled_from(
     ["..", ".", "", "a", "shard-00000.safetensors", "\x00", "é", "C:", "~", "٣"]
 )
@@ -51,7 +53,7 @@ def dataset(fake):
         document = read_json(dataset.manifest, remedy="")
         document["shards"][0]["file"] = name
         write_json(dataset.manifest, document)
-        return document | {"schema": SCHEMA}
+        return convert(document | {"schema": SCHEMA}, Manifest)
 
     return dataset, alter
 
@@ -64,7 +66,7 @@ def test_a_name_outside_of_the_folder_is_rejected_wherever_it_is_used(fake, data
     secret.write_text("kept")
     for use in (
         lambda: ShardMap(manifest, Path("store/datasets") / found.id),
-        lambda: collect(fake.load(), with_data=True),
+        lambda: collect(project := fake.load(), records_of(project), with_data=True),
     ):
         with pytest.raises(DataError, match=re.escape(f"shards[].file={name!r} is not a shard's")):
             use()

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from blake3 import blake3
+from msgspec import convert
 from safetensors import safe_open
 
 from shardline.data.build import build_shards, describe_part, make_source, seal
@@ -13,6 +14,8 @@ from shardline.data.sources.digits import Digits
 from shardline.data.sources.synthetic import Synthetic
 from shardline.data.splits import assign_splits
 from shardline.errors import DataError
+from shardline.records.base import encode
+from shardline.records.datasets import Manifest
 from shardline.sources import SPLITS, Schema, Source, Table
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -229,19 +232,18 @@ def sealed(source, parts, document=None):
 def test_a_manifest_does_not_depend_on_how_the_parts_were_cut(tmp_path):
     source = Synthetic(num_shards=5, rows_per_shard=100, features=5)
     manifests = [
-        json.dumps(sealed(source, parts_of(source, tmp_path, step))) for step in (1, 2, 3, 5)
+        json.dumps(encode(sealed(source, parts_of(source, tmp_path, step))))
+        for step in (1, 2, 3, 5)
     ]
     assert len(set(manifests)) == 1
-    manifest = json.loads(manifests[0])
-    assert sum(manifest["splits"].values()) == 500
-    assert [r["file"] for r in manifest["shards"]] == [
-        f"shard-0000{i}.safetensors" for i in range(5)
-    ]
-    for record in manifest["shards"]:
-        content = (tmp_path / record["file"]).read_bytes()
+    manifest = convert(json.loads(manifests[0]), Manifest)
+    assert sum(manifest.splits.values()) == 500
+    assert [r.file for r in manifest.shards] == [f"shard-0000{i}.safetensors" for i in range(5)]
+    for record in manifest.shards:
+        content = (tmp_path / record.file).read_bytes()
         assert (len(content), blake3(content).hexdigest()) == (
-            record["bytes"],
-            record["blake3"],
+            record.bytes,
+            record.blake3,
         )
 
 
@@ -253,13 +255,12 @@ def test_the_statistics_are_those_of_the_train_rows(tmp_path):
     digits = load_digits()
     split = assign_splits(np.arange(len(digits.target)), SHARES)
     train = digits.data[split == 0]
-    features = manifest["statistics"]["features"]
-    assert features["count"] == len(train)
-    assert features["mean"] == pytest.approx(train.mean(axis=0), abs=1e-6)
-    assert features["std"] == pytest.approx(train.std(axis=0), abs=1e-5)
+    features = manifest.statistics.features
+    assert features.count == len(train)
+    assert features.mean == pytest.approx(train.mean(axis=0), abs=1e-6)
+    assert features.std == pytest.approx(train.std(axis=0), abs=1e-5)
     assert (
-        manifest["statistics"]["class_counts"]["test"]
-        == np.bincount(digits.target[split == 2]).tolist()
+        manifest.statistics.class_counts["test"] == np.bincount(digits.target[split == 2]).tolist()
     )
 
 
@@ -273,7 +274,7 @@ def test_a_missing_or_doubled_shard_cannot_be_sealed(tmp_path):
 
 def test_a_held_out_split_may_be_empty_and_the_train_split_may_not(tmp_path):
     source = Given(np.ones((2, 3)), splits=[0, 1])
-    assert sealed(source, parts_of(source, tmp_path))["splits"] == {
+    assert sealed(source, parts_of(source, tmp_path)).splits == {
         "train": 1,
         "validation": 1,
         "test": 0,
@@ -296,7 +297,7 @@ def test_classes_without_any_row_are_sealed_and_the_log_names_the_first(tmp_path
     classes = ("cat", "dog", *(f"class {number}" for number in range(20_000)))
     source = Given(np.ones((3, 3)), splits=[0, 1, 2], classes=classes)
     manifest = sealed(source, parts_of(source, tmp_path))
-    assert manifest["statistics"]["class_counts"]["train"][:2] == [1, 0]
+    assert manifest.statistics.class_counts["train"][:2] == [1, 0]
     assert (
         "no row is of class dog, class 0, class 1, class 2, class 3 and 19996 more" in caplog.text
     )
@@ -307,9 +308,9 @@ def test_what_a_source_skipped_is_counted_in_the_manifest_and_the_first_20_are_n
     source.skipped = {0: [f"a.csv row {row}" for row in range(15)], 2: ["c.csv row 7"] * 30}
     parts = parts_of(source, tmp_path)
     assert [part.skipped != {} for part in parts] == [True, False, True]
-    skipped = sealed(source, parts)["skipped"]
-    assert skipped["count"] == 45
-    assert skipped["first"] == [*source.skipped[0], *source.skipped[2][:5]]
+    skipped = sealed(source, parts).skipped
+    assert skipped.count == 45
+    assert skipped.first == [*source.skipped[0], *source.skipped[2][:5]]
 
 
 def test_a_source_that_changed_while_it_was_read_cannot_be_sealed(tmp_path):
@@ -319,7 +320,7 @@ def test_a_source_that_changed_while_it_was_read_cannot_be_sealed(tmp_path):
     source.files = (file,)
     before = {"00000/rows.csv": hashlib.sha256(file.read_bytes()).hexdigest()}
     parts = parts_of(source, tmp_path)
-    assert sealed(source, parts, {"source": before})["splits"]["train"] == 1
+    assert sealed(source, parts, {"source": before}).splits["train"] == 1
     file.write_text("1,2,4")
     with pytest.raises(
         DataError, match="the source's content is now .* as when the pipeline started"

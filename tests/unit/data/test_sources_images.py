@@ -259,7 +259,7 @@ def keep(source: dict[str, Any]) -> dict[str, Any]:
 def test_bytes_of_files(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardline.data.sources.image_folder._BLOCK_BYTES", block)
     source = make(tmp_path, keep(write_flowers(tmp_path)))
-    assert source.schema.to_json()["columns"] == {"image": "bytes", "labels": "int64"}
+    assert source.schema.record().columns == {"image": "bytes", "labels": "int64"}
     assert source.schema.classes == ("daisy", "rose", "tulip")
     rows = [row for shard in range(3) for row in source.iter_rows(shard)]
     files = {path.read_bytes(): path.parent.name for path in source.files}

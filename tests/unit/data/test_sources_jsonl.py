@@ -241,9 +241,9 @@ def test_a_dataset_of_json(tmp_path: Path) -> None:
     shares = {"train": 0.8, "validation": 0.1, "test": 0.1}
     part = describe_part(dataset.id, build_shards(made, range(3), shares, tmp_path), made.skipped)
     manifest = seal([part], dataset=dataset.id, source=made, document=dataset.document)
-    assert manifest["schema"]["columns"] == {**columns, "tokens": "uint8[*]"}
-    assert sum(manifest["splits"].values()) == 100
-    assert sum(shard["values"]["boxes"] for shard in manifest["shards"]) == 99
+    assert manifest.schema.columns == {**columns, "tokens": "uint8[*]"}
+    assert sum(manifest.splits.values()) == 100
+    assert sum(shard.values["boxes"] for shard in manifest.shards) == 99
 
 
 def test_a_text_of_a_million_characters_among_numbers_takes_no_memory(tmp_path: Path) -> None:

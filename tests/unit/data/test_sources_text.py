@@ -292,10 +292,10 @@ def built(folder: Path, source: dict[str, Any], **settings: Any) -> dict[str, An
 def test_a_dataset_of_texts(book: dict[str, Any], tmp_path: Path) -> None:
     splits = {"files": {"train": ["0.txt"], "validation": 0.2, "test": ["1.txt"]}}
     manifest = built(tmp_path, book, splits=splits)
-    assert manifest["schema"]["columns"] == {"tokens": "uint16[*]", "text": "text"}
-    assert manifest["splits"]["test"] == 50
-    assert manifest["splits"]["train"] + manifest["splits"]["validation"] == 250
-    assert 0 < manifest["splits"]["validation"] < 100
+    assert manifest.schema.columns == {"tokens": "uint16[*]", "text": "text"}
+    assert manifest.splits["test"] == 50
+    assert manifest.splits["train"] + manifest.splits["validation"] == 250
+    assert 0 < manifest.splits["validation"] < 100
 
 
 def test_a_tokenizer_that_changed_meanwhile_is_found(book: dict[str, Any], tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ def test_moments_are_those_of_long_double(features):
     exact = features.astype(np.longdouble)
     mean, std = exact.mean(axis=0), exact.std(axis=0)
     found = Moments.of(features).summary()
-    assert found["count"] == len(features)
-    assert (np.abs(found["mean"] - mean) <= 1e-6 * std + 1e-15 * np.abs(mean)).all()
-    assert (np.abs(found["std"] - std) <= 2e-6 * std).all()
-    assert (found["min"] == exact.min(axis=0)).all()
-    assert (found["max"] == exact.max(axis=0)).all()
+    assert found.count == len(features)
+    assert (np.abs(found.mean - mean) <= 1e-6 * std + 1e-15 * np.abs(mean)).all()
+    assert (np.abs(found.std - std) <= 2e-6 * std).all()
+    assert (found.min == exact.min(axis=0)).all()
+    assert (found.max == exact.max(axis=0)).all()
 
 
 @pytest.mark.parametrize("value", [0.1, 1e-30, 16_777_217.0, -3e30])
@@ -55,8 +55,8 @@ def test_moments_are_those_of_long_double(features):
 def test_a_constant_feature_has_no_deviation_at_all(value, dtype):
     features = np.full((1000, 2), value, dtype=dtype)
     found = Moments.of(features).summary()
-    assert found["std"] == [0.0, 0.0]
-    assert found["mean"] == [features[0, 0]] * 2
+    assert found.std.tolist() == [0.0, 0.0]
+    assert found.mean.tolist() == [features[0, 0]] * 2
 
 
 def test_merged_moments_equal_those_of_the_whole():
@@ -66,10 +66,10 @@ def test_merged_moments_equal_those_of_the_whole():
     for first, stop in cuts:
         merged = merged.merge(Moments.of(features[first:stop]))
     found = merged.summary()
-    assert found["count"] == 1000
-    assert found["mean"] == pytest.approx(features.mean(0, dtype=np.float64), rel=1e-12)
-    assert found["std"] == pytest.approx(features.std(0, dtype=np.float64), rel=1e-6)
-    assert found["max"] == pytest.approx(features.max(0))
+    assert found.count == 1000
+    assert found.mean == pytest.approx(features.mean(0, dtype=np.float64), rel=1e-12)
+    assert found.std == pytest.approx(features.std(0, dtype=np.float64), rel=1e-6)
+    assert found.max == pytest.approx(features.max(0))
 
 
 def shards(count):

@@ -17,15 +17,16 @@ from shardline.config.plans import DatasetPlan
 from shardline.core.files import read_json, write_json
 from shardline.data import statistics_file
 from shardline.data.datamodule import Normalizer, shift_and_scale
-from shardline.data.dataset import Dataset
+from shardline.data.dataset import Dataset, read_manifest
 from shardline.data.statistics_file import MOST_INSIDE, read_statistics, set_aside
 from shardline.errors import DataError
 from shardline.pipeline.datasets import build_shards, seal_dataset
+from shardline.records.datasets import DatasetStatistics, Manifest, Summary
 from shardline.results.accept.candidates import find_candidate
 from shardline.results.accept.take import accept_dataset
 from shardline.results.repair import repair_dataset
 from shardline.results.verify import verify_dataset
-from tests.support.columns import Given, manifest_of
+from tests.support.columns import Given, bare_manifest, manifest_of
 from tests.support.fake_project import LOCK, FakeProject
 from tests.support.tampering import fields_changed
 
@@ -92,7 +93,7 @@ def test_a_manifest_of_photos_is_small_and_they_are_normalised_as_by_statistics_
     photos.seal()
     assert manifest.stat().st_size > 5_000_000
     within = Dataset(manifest, photos.folder, verify="off")
-    assert "file" not in within.manifest["statistics"]
+    assert not within.manifest.statistics.file
     for mode in ("standard", "global"):
         mine = shift_and_scale(dataset.statistics["features"], mode)
         expected = shift_and_scale(within.statistics["features"], mode)
@@ -149,13 +150,11 @@ def test_an_accepted_dataset_has_its_statistics(photos: Photos) -> None:
     assert dataset.id != photos.dataset.id
     accept_dataset(project, find_candidate(dataset), reason="the same bits")
     assert verify_dataset(project, dataset.id, deep=True).problems == []
-    assert read_statistics(
-        read_json(dataset.manifest, remedy=""), project.layout.shards(dataset.id)
-    )
+    assert read_statistics(read_manifest(dataset.manifest), project.layout.shards(dataset.id))
 
 
-def manifest_with(columns: dict[str, Any]) -> dict[str, Any]:
-    return {"dataset": "0123456789ab", "statistics": {"columns": columns, "class_counts": {}}}
+def manifest_with(columns: dict[str, Summary]) -> Manifest:
+    return bare_manifest(statistics=DatasetStatistics(columns=columns, class_counts={}))
 
 
 @settings(max_examples=60, deadline=None, print_blob=True)
@@ -163,13 +162,13 @@ def manifest_with(columns: dict[str, Any]) -> dict[str, Any]:
                                   st.integers(0, 9)), min_size=1, max_size=3))  # fmt: skip
 def test_what_is_set_aside_is_read_with_its_bits(numbers: list[tuple[np.ndarray, int]]) -> None:
     """However many features a column has; a column without a row has no statistics."""
-    columns: dict[str, Any] = {}
+    columns: dict[str, Summary] = {}
     for place, (values, rows) in enumerate(numbers):
         of = [MOST_INSIDE * values.tolist() if rows else []] * 4
         keys = ("mean", "std", "min", "max")
-        columns[f"c{place}.mean"] = {"count": rows, **dict(zip(keys, of, strict=True))}
+        columns[f"c{place}.mean"] = Summary(count=rows, **dict(zip(keys, of, strict=True)))
     manifest = manifest_with(columns)
-    size = sum(len(of["mean"]) for of in columns.values())
+    size = sum(len(of.mean) for of in columns.values())
     with TemporaryDirectory() as name:
         written = set_aside(manifest, Path(name))
         assert (written == manifest) == (size <= MOST_INSIDE)
@@ -177,9 +176,11 @@ def test_what_is_set_aside_is_read_with_its_bits(numbers: list[tuple[np.ndarray,
         read = read_statistics(written, Path(name))
     assert [*read] == [*columns]
     for column, of in columns.items():
-        assert read[column]["count"] == of["count"]
+        assert read[column].count == of.count
         for key in ("mean", "std", "min", "max"):
-            assert np.array(read[column][key]).tobytes() == np.array(of[key], float).tobytes()
+            assert (
+                getattr(read[column], key).tobytes() == np.array(getattr(of, key), float).tobytes()
+            )
 
 
 # --- a table as named columns ---------------------------------------------------------------------
@@ -195,7 +196,7 @@ def test_named_columns_of_features_and_labels_are_normalised_as_a_table_is(tmp_p
     features = np.random.default_rng(2).normal(3, 2, (50, 2, 3)).astype(np.float32)
     rows = [{"features": row, "labels": place % 2} for place, row in enumerate(features)]
     dataset = sealed({"features": "float32[2,3]", "labels": "int64"}, rows, tmp_path)
-    assert dataset.statistics["features"]["count"] == 50
+    assert dataset.statistics["features"].count == 50
     given, labels = torch.from_numpy(features), torch.arange(50)
     normalize = Normalizer(dataset, "standard", torch.float32)
     expected = torch.from_numpy((features - features.mean(0)) / features.std(0))

@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from shardline.config.settings.run import Data, RunSettings
-from shardline.core.files import read_json, write_json
+from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.data import stream as streaming
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import Column
 from shardline.data.datamodule import Normalizer, TrainLoader
-from shardline.data.dataset import Dataset
+from shardline.data.dataset import Dataset, read_manifest
 from shardline.data.integrity import Verifier
 from shardline.data.shard_map import ShardMap
 from shardline.errors import DataError
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -53,7 +54,7 @@ def make(folder, num_shards=4, **options):
     source = Numbered(num_shards=num_shards, **options)
     part = describe_part("d", build_shards(source, range(num_shards), SHARES, folder), {})
     sealed = seal([part], dataset="table-0123456789ab", source=source, document={})
-    write_json(folder / "manifest.json", sealed)
+    write_json(folder / "manifest.json", encode(sealed))
     return folder / "manifest.json"
 
 
@@ -227,10 +228,10 @@ def _resident_bytes(name):
 
 
 def test_normalising_on_the_way_to_the_model(built):
-    manifest = read_json(built[0], remedy="")
+    manifest = read_manifest(built[0])
     features = torch.arange(12).reshape(2, 3, 2)
-    mean = torch.tensor(manifest["statistics"]["features"]["mean"]).reshape(3, 2)
-    std = torch.tensor(manifest["statistics"]["features"]["std"]).reshape(3, 2)
+    mean = torch.tensor(manifest.statistics.features.mean).reshape(3, 2)
+    std = torch.tensor(manifest.statistics.features.std).reshape(3, 2)
     dataset = Dataset(*built)
     standard = Normalizer(dataset, "standard", torch.float64)(features)
     assert standard.dtype == torch.float64
@@ -312,7 +313,7 @@ def test_a_shard_is_verified_once_per_node_and_again_when_its_file_changes(copy)
         f"shard-{i:05d}.safetensors" for i in range(4)
     ]
 
-    manifest, shards = read_json(copy[0], remedy=""), []
+    manifest, shards = read_manifest(copy[0]), []
     verifier = Verifier(ShardMap(manifest, copy[1]), "first")
     verifier._digest = shards.append
     for shard in range(4):

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 
 from shardline.data import addresses, capacity, windowmap
 from shardline.data.capacity import Capacity
-from shardline.data.shard_format import Layout
+from shardline.data.shard_format import ShardLayout
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
+from shardline.records.datasets import DatasetSchema, Shard
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.pieces import split_pieces
 from shardline_io.order.sampling import TrainOrder
+from tests.support.columns import bare_manifest
 
 SPLITS = ("train", "validation", "test")
 
@@ -36,10 +38,12 @@ class Data:
 
     def __init__(self, folder, rows, shape=(6,), dtype="float32", times=1):
         self.folder, generator = folder, np.random.default_rng(3)
-        schema = {"feature_shape": shape, "feature_dtype": dtype, "task": "regression"}
+        schema = DatasetSchema(
+            task="regression", classes=[], feature_shape=[*shape], feature_dtype=dtype
+        )
         records, self.features, self.labels, self.ids = [], [], [], []
         for shard, counts in enumerate(rows):
-            layout, total = Layout.of(schema, sum(counts)), sum(counts)
+            layout, total = ShardLayout.of(schema, sum(counts)), sum(counts)
             features = generator.integers(0, 256, (total, *shape), np.uint8).astype(dtype)
             labels = generator.random(total, dtype=np.float32)
             ids = 1000 * shard + np.arange(total)
@@ -48,12 +52,12 @@ class Data:
             (folder / name).write_bytes(content)
             self.features.append(features), self.labels.append(labels), self.ids.append(ids)
             counted = dict(zip(SPLITS, counts, strict=True))
-            records.append({"file": name, "rows": counted, "bytes": len(content), "blake3": ""})
-        self.manifest = {"dataset": "odd-0123456789ab", "schema": schema, "shards": records * times}
+            records.append(Shard(file=name, rows=counted, bytes=len(content), blake3=""))
+        self.manifest = bare_manifest(schema=schema, shards=records * times)
         self.num_files = len(rows)
 
     def train_order(self, **options):
-        pieces = split_pieces(self.manifest, "train")
+        pieces = split_pieces([one.rows for one in self.manifest.shards], "train")
         return TrainOrder(dataset_id="odd-0123456789ab", pieces=pieces, seed=1, **options)
 
     def window(self, window):
@@ -128,7 +132,7 @@ def test_streams_equal_numpy_and_map_no_more_than_the_windows_in_use(
         patch.setattr(addresses, "strides", lambda *of: strides(*of)[place:])
         data = Data(Path(folder), rows, shape, dtype)
         held_out = HeldOutOrder(
-            pieces=split_pieces(data.manifest, "validation"),
+            pieces=split_pieces([one.rows for one in data.manifest.shards], "validation"),
             global_batch=global_batch,
             window_rows=window_rows,
         )
@@ -285,7 +289,7 @@ def test_too_few_open_files_are_refused_by_their_limit(tmp_path):
             match=r"files are open, expected at most .* under `ulimit -n \d+` .* raise the limit to \d+",
         ),
     ):
-        capacity_of.claim(split_pieces(data.manifest, "train"), 4, 4)
+        capacity_of.claim(split_pieces([one.rows for one in data.manifest.shards], "train"), 4, 4)
 
 
 def test_a_limit_of_the_machine_is_no_fault_of_a_shard(tmp_path):
@@ -301,7 +305,9 @@ def test_a_limit_of_the_machine_is_no_fault_of_a_shard(tmp_path):
             match=r"shard-00000.safetensors cannot be read \(Too many open files\); raise .*`ulimit -n`",
         ),
     ):
-        windowmap.WindowMap(shards, split_pieces(data.manifest, "train"))
+        windowmap.WindowMap(
+            shards, split_pieces([one.rows for one in data.manifest.shards], "train")
+        )
     memory = shards.unreadable(0, OSError(12, "Cannot allocate memory"))
     assert "raise vm.max_map_count" in str(memory)
     assert "repair" not in str(memory)

@@ -21,7 +21,7 @@ from shardline.config.run_spec import DatasetPlace
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
 from shardline.identity.counted_files import Counted, counted, write_counted
-from shardline.identity.watch_reads import Watch, path_of, shown
+from shardline.identity.watch_reads import WatchedReads, path_of, shown
 from shardline.training import script
 from shardline.training.rank_task import write_task
 from tests.support import compiled_files
@@ -99,7 +99,7 @@ def test_a_path_counts_by_the_file_that_it_leads_to(place, data):
         files=frozenset(map(str, known)), folders={str(k): v for k, v in left_alone.items()}
     )
     for path in files:
-        watch = Watch(known=tested, mode="warn")
+        watch = WatchedReads(known=tested, mode="warn")
         watch.hear("open", (respelled(data.draw, path, root), "r", os.O_RDONLY))
         around = [
             left_alone.get(folder, True)
@@ -164,7 +164,7 @@ def test_the_line_that_reads_is_named_wherever_the_code_lies(tmp_path, monkeypat
         code = compile(
             "from pathlib import Path\nPath(vocab).read_text()", f"{folder}/net.py", "exec"
         )
-        watch = Watch(known=counted(project, [], []), mode="warn")
+        watch = WatchedReads(known=counted(project, [], []), mode="warn")
         watch_reads.start(watch)
         try:
             exec(code, {"vocab": project / "vocab.txt"})
@@ -188,12 +188,14 @@ def test_a_shown_path_is_one_line(name):
 
 
 @pytest.fixture
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Watch]]:
+def watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., WatchedReads]]:
     """Watch this process's reads in an empty project."""
     monkeypatch.chdir(tmp_path)
 
-    def begin(mode: str = "warn", *files: str) -> Watch:
-        watch = Watch(known=counted(tmp_path, files, []), mode=mode)
+    def begin(mode: str = "warn", *files: str) -> WatchedReads:
+        watch = WatchedReads(known=counted(tmp_path, files, []), mode=mode)
         watch_reads.start(watch)
         return watch
 
@@ -201,7 +203,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     watch_reads.start(None)
 
 
-def names(watch: Watch) -> list[str]:
+def names(watch: WatchedReads) -> list[str]:
     return [Path(path).name for path in watch.found]
 
 

@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.errors import DataError
-from shardline_io.order.mix import MixedWindow, MixOrder, Part
+from shardline_io.order.mix import MixedWindow, MixOrder, MixPart
 from shardline_io.order.pieces import Piece
 
 Unit = tuple[int, int, int]  # part, shard, unit
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> tuple[Part, ...]:
+def parts(draw: st.DrawFn) -> tuple[MixPart, ...]:
     count = draw(st.integers(1, 4))
     found = []
     for number in range(count):
         sizes = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any))
         pieces = tuple(Piece(shard, 3, 3 + size) for shard, size in enumerate(sizes))
         weight = draw(st.fractions(Fraction(1, 1000), 10, max_denominator=1000))
-        found.append(Part(key=f"k{number}", pieces=pieces, weight=weight))
+        found.append(MixPart(key=f"k{number}", pieces=pieces, weight=weight))
     return tuple(found)
 
 
@@ -104,9 +104,9 @@ def test_ranks_share_each_global_batch(order: MixOrder, ranks: int, accumulate: 
 
 def test_the_passes_of_a_part_differ_and_do_not_depend_on_the_other_parts() -> None:
     pieces = tuple(Piece(shard, 0, 10) for shard in range(4))
-    part = Part(key="web", pieces=pieces, weight=Fraction(1, 2))
+    part = MixPart(key="web", pieces=pieces, weight=Fraction(1, 2))
 
-    def of_part(*others: Part) -> list[Unit]:
+    def of_part(*others: MixPart) -> list[Unit]:
         order = MixOrder(
             parts=(part, *others), global_batch=40 * (1 + len(others)), seed=1, window_rows=40,
             epoch_samples=40 * (1 + len(others)),
@@ -117,7 +117,7 @@ def test_the_passes_of_a_part_differ_and_do_not_depend_on_the_other_parts() -> N
     alone = of_part()
     assert sorted(alone[:40]) == sorted(alone[40:])
     assert alone[:40] != alone[40:]
-    others = [Part(key=key, pieces=pieces, weight=Fraction(1, 2)) for key in ("books", "code")]
+    others = [MixPart(key=key, pieces=pieces, weight=Fraction(1, 2)) for key in ("books", "code")]
     for few in (others[:1], others):
         beside = of_part(*few)
         assert sorted(beside[:40]) == sorted(beside[40:]) == sorted(alone[:40])
@@ -127,19 +127,21 @@ def test_what_cannot_be_mixed_is_refused_by_name() -> None:
     full, none = (Piece(0, 0, 9),), (Piece(0, 4, 4),)
     options = {"global_batch": 4, "seed": 1, "window_rows": 9, "epoch_samples": 9}
     with pytest.raises(DataError, match=r"books has nothing to train on.*leave it out"):
-        MixOrder(parts=(Part(key="b", pieces=none, weight=Fraction(1), name="books"),), **options)
+        MixOrder(
+            parts=(MixPart(key="b", pieces=none, weight=Fraction(1), name="books"),), **options
+        )
     with pytest.raises(DataError, match=r"web has the weight 0.*more than 0"):
-        MixOrder(parts=(Part(key="w", pieces=full, weight=Fraction(0), name="web"),), **options)
+        MixOrder(parts=(MixPart(key="w", pieces=full, weight=Fraction(0), name="web"),), **options)
     with pytest.raises(DataError, match=r"3 samples, expected global_batch=4.*data.epoch_samples"):
         MixOrder(
-            parts=(Part(key="w", pieces=full, weight=Fraction(1)),),
+            parts=(MixPart(key="w", pieces=full, weight=Fraction(1)),),
             **{**options, "epoch_samples": 3},
         )
 
 
 def test_a_mix_of_a_million_shards_finds_its_windows_at_once() -> None:
     pieces = tuple(Piece(shard, 0, 1000) for shard in range(1_000_000))
-    parts = tuple(Part(key=f"k{n}", pieces=pieces, weight=Fraction(n + 1)) for n in range(3))
+    parts = tuple(MixPart(key=f"k{n}", pieces=pieces, weight=Fraction(n + 1)) for n in range(3))
     order = MixOrder(
         parts=parts, global_batch=4096, seed=1, window_rows=1 << 20, epoch_samples=10**12
     )

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 import shardline_io as io
 from shardline.config.run_spec import DatasetPlace
@@ -19,6 +20,7 @@ from shardline.config.settings.run import Data, Pack, Pad, RunSettings, Trainer
 from shardline.core.files import write_json
 from shardline.data.run_batches import RunBatches
 from shardline.ledger import read_samples
+from shardline.records.base import encode
 from shardline_io.errors import ConfigError, DataError
 from tests.support.columns import Given, manifest_of
 from tests.support.script_rank import as_rank, world_of, write_run
@@ -73,8 +75,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[DatasetPlace]:
             for place in range(rows)
         ]  # fmt: skip
         source = Given(COLUMNS, [written[::2], written[1::2]], classes=("a", "b"))
-        manifest = {**manifest_of(source, folder), "dataset": f"d-{number:012d}"}
-        write_json(folder / "manifest.json", manifest)
+        manifest = structs.replace(manifest_of(source, folder), dataset=f"d-{number:012d}")
+        write_json(folder / "manifest.json", encode(manifest))
         weight = ("2/3", "1/3")[number]
         found.append(DatasetPlace(manifest=folder / "manifest.json", shards=folder, weight=weight))
     return found

@@ -16,7 +16,7 @@ def test_a_launch_asks_scontrol_once_and_a_deadline_asks_again(tmp_path: Path, m
     program.chmod(0o755)
     env = {"SLURM_JOB_ID": "17", "PATH": f"{tmp_path}:/usr/bin:/bin"}
     monkeypatch.setenv("PATH", env["PATH"])
-    assert training._scheduled(env)["job"] == "17"
+    assert training._scheduled(env).job == "17"
     assert (
         start.allocation_of_launch(env) == start.allocation_of_launch(env) == find_allocation(env)
     )

@@ -27,8 +27,8 @@ from snakemake_logger_plugin_shardline import LogHandler
 from snakemake_logger_plugin_shardline.board import Board, results_of
 from snakemake_logger_plugin_shardline.display import Display
 from snakemake_logger_plugin_shardline.lines import screen, table
-from snakemake_logger_plugin_shardline.output import STREAM, Lines
-from snakemake_logger_plugin_shardline.progress import Progress, parse
+from snakemake_logger_plugin_shardline.output import STREAM, PlainOutput
+from snakemake_logger_plugin_shardline.progress import ReportedProgress, parse
 from snakemake_logger_plugin_shardline.summary import summary
 from snakemake_logger_plugin_shardline.text import cells, clip, visible, wrap
 
@@ -134,7 +134,7 @@ def test_a_text_is_clipped_and_wrapped_between_words(text, width):
 def test_any_document_beside_a_log_is_read_without_an_error(document):
     names = ("title", "step", "steps", "epoch", "unit", "metrics", "rate", "left_s", "error")
     for name in names:
-        assert isinstance(parse({name: document}), Progress)
+        assert isinstance(parse({name: document}), ReportedProgress)
 
 
 def test_a_thousand_runs_on_24_lines_are_counted():
@@ -205,7 +205,7 @@ def shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     stream, clock = io.StringIO(), Clock()
-    display = Display(Lines(stream), clock=clock)
+    display = Display(PlainOutput(stream), clock=clock)
     yield SimpleNamespace(display=display, clock=clock, text=stream.getvalue)
     display.close()
 

@@ -12,7 +12,7 @@ from shardline import __version__
 from shardline.errors import ConfigError
 from shardline.provenance.crate.citation import authors_of, license_of, publisher_of, read_citation
 from shardline.provenance.crate.contents import Contents, Item
-from shardline.provenance.crate.graph import Graph
+from shardline.provenance.crate.entities import Entities
 from tests.support.workspace import REPOSITORY
 
 # Citation File Format 1.2.0, its top level.
@@ -37,7 +37,8 @@ def test_shardlines_own_citation_has_the_form_and_says_what_the_package_says():
 def contents(text: str | None) -> Contents:
     items = {} if text is None else {"CITATION.cff": Item(source=text.encode())}
     project: Any = SimpleNamespace()
-    return Contents(project=project, with_data=False, items=items)
+    records: Any = None
+    return Contents(project=project, records=records, with_data=False, items=items)
 
 
 def test_people_and_their_institute():
@@ -47,13 +48,13 @@ def test_people_and_their_institute():
             "- {name: A Group, website: 'https://group.example'}\nlicense: [MIT, Apache-2.0]\n"
         )
     )
-    graph = Graph()
-    person, group = authors_of(graph, cited)
+    entities = Entities()
+    person, group = authors_of(entities, cited)
     assert (person["name"], person["affiliation"]["name"]) == ("Ada L", "An Institute")
     assert (group.id, group.type) == ("https://group.example", "Organization")
     assert publisher_of([person, group]) == group
     assert publisher_of([person]) == person["affiliation"]
-    licenses = license_of(graph, cited)
+    licenses = license_of(entities, cited)
     assert isinstance(licenses, list)
     assert [one.id for one in licenses] == [
         "https://spdx.org/licenses/MIT", "https://spdx.org/licenses/Apache-2.0",
@@ -63,9 +64,9 @@ def test_people_and_their_institute():
 def test_without_a_citation_nothing_is_made_up():
     cited = read_citation(contents(None))
     assert cited == {}
-    assert authors_of(Graph(), cited) == []
+    assert authors_of(Entities(), cited) == []
     assert publisher_of([]) is None
-    stated: Any = license_of(Graph(), cited)
+    stated: Any = license_of(Entities(), cited)
     assert stated["name"] == "No licence was given"
 
 

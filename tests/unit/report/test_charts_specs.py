@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from shardline.config.studies import Size, Study
-from shardline.records.reports import Curve
+from shardline.records.measured import RankUsage
+from shardline.records.reports import Curve, ReportedResources
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.scaling import Measured, scale, scaling_charts
 from shardline.report.charts.series import Series, thin
@@ -183,9 +184,16 @@ def test_a_study_is_read_from_its_runs():
     sizes = tuple(
         Size(nodes=nodes, devices=2, run=f"r{2 * nodes // 2}-0123456789ab") for nodes in (1, 4, 8)
     )
-    waits = [{"data_wait_s": 1.0, "compute_s": 3.0}, {"data_wait_s": 0.0, "compute_s": 4.0}]
-    measured = zip(runs, (waits, [*waits, {"cpu_s": 1.0}]), strict=True)
-    runs = [structs.replace(run, resources={"ranks": ranks}) for run, ranks in measured]
+    used = RankUsage(rank=0, host="n1", peak_rss_bytes=1, cpu_s=1.0)
+    waits = [
+        structs.replace(used, data_wait_s=wait, compute_s=compute)
+        for wait, compute in ((1.0, 3.0), (0.0, 4.0))
+    ]
+    machine = {"num_cpus": 4, "memory_bytes": 8 * 10**9, "action": ""}
+    runs = [
+        structs.replace(run, resources=ReportedResources(**machine, ranks=ranks))
+        for run, ranks in zip(runs, (waits, [*waits, used]), strict=True)
+    ]
     view = view_study(Study(name="s", run="r", mode="strong", sizes=sizes), runs)
     assert [size.measured.label for size in view.sizes] == ["1x2", "4x2"]  # 8x2 has not run yet
     first = view.sizes[0].measured

@@ -11,7 +11,7 @@ import pytest
 from shardline.core.intervals import wilson_interval
 from shardline.core.visible import visible
 from shardline.errors import DataError
-from shardline.records.base import read_record
+from shardline.records.base import encode, read_record
 from shardline.records.reports import Curve, Report
 from shardline.report import RunFiles, write_report
 from shardline.report.charts.series import OTHER_RUNS, thin
@@ -233,7 +233,7 @@ def test_a_malformed_file_is_named_with_what_was_found(tmp_path, stem, content, 
 
 def test_a_malformed_confusion_is_named(tmp_path):
     evaluation = {"confusion": {"classes": ["a", "b"], "counts": [[1, 2]]}}
-    with pytest.raises(DataError, match="malformed confusion"):
+    with pytest.raises(DataError, match="has not the form"):
         page_of(write_run(tmp_path, "one", evaluation=evaluation))
 
 
@@ -302,7 +302,7 @@ def test_a_thousand_classes_give_the_worst_mistakes_and_the_hardest_classes(tmp_
     label[:300], predicted[:300] = 17, 5
     found = Confusion(1000)
     found.add(label, predicted)
-    confusion = found.describe([f"class {index}" for index in range(1000)])
+    confusion = encode(found.describe([f"class {index}" for index in range(1000)]))
     text = own_text(page_of(write_run(tmp_path, "one", evaluation={"confusion": confusion})))
     assert (
         f"The most frequent of {confusion['num_mistakes']:,} mistakes among 1,000 classes" in text
@@ -315,7 +315,7 @@ def test_a_thousand_classes_give_the_worst_mistakes_and_the_hardest_classes(tmp_
 
 def test_a_capped_confusion_without_its_lists_is_malformed(tmp_path):
     for confusion in ({"num_classes": 3}, {"mistakes": [], "hardest": [{}]}, {"counts": 3}):
-        with pytest.raises(DataError, match="malformed confusion"):
+        with pytest.raises(DataError, match="has not the form"):
             page_of(write_run(tmp_path, "one", evaluation={"confusion": confusion}))
 
 

@@ -16,19 +16,26 @@ from shardline.report.compare import comparison
 from shardline.report.environment import find_differences
 from shardline.report.images import choose_images
 from shardline.report.leaderboard import Leaderboards
-from shardline.report.lineage import workflow_graph
 from shardline.report.reported import read_run
 from shardline.report.sealed import sha256_of
+from tests.support.job_records import job_document
 from tests.support.report_runs import render, write_run
 
 MEASURED = {
-    "throughput": {"samples_per_s": 812.5, "step_s": {"median": 0.1, "p10": 0.1, "p90": 0.2}},
+    "throughput": {
+        "samples_per_s": 812.5,
+        "step_s": {"median": 0.1, "p10": 0.1, "p90": 0.2},
+        "steps": 90,
+        "warmup_steps": 10,
+        "global_batch": 64,
+        "ranks": 2,
+    },
     "goodput": {
         "elapsed_s": 10.0,
         "share": 0.8,
         "parts": {"compute": 8.0, "other": 2.0, "queue": None},
     },
-    "resources": {"num_cpus": 4, "memory_bytes": 8e9, "ranks": []},
+    "resources": {"num_cpus": 4, "memory_bytes": 8 * 10**9, "ranks": []},
     "files": {"model.safetensors": "ee" * 32},
 }
 
@@ -54,8 +61,9 @@ def write_dataset(folder, dataset="0123456789ab", **provenance):
     }  # fmt: skip
     path.write_text(json.dumps(manifest))
     if provenance:
-        whole = {key: {} for key in ("definitions", "inferred", "action", "files")}
-        whole |= {"dataset": dataset, "identity": "ab" * 32, "parts": []} | provenance
+        whole = {key: {} for key in ("definitions", "inferred", "files")}
+        whole |= {"dataset": dataset, "identity": "ab" * 32, "parts": []}
+        whole |= {"action": job_document(f"seal_dataset/{dataset}")} | provenance
         path.with_name("provenance.json").write_text(json.dumps(whole))
     return path
 
@@ -147,11 +155,13 @@ def test_data_and_table_have_the_same_bytes_whatever_the_order(tmp_path):
 
 
 def test_lineage_goes_down_to_shards_and_source(tmp_path):
-    manifest = write_dataset(tmp_path)
+    parts = [job_document("build_shards/0123456789ab/00000-00029")]
+    manifest = write_dataset(tmp_path, parts=parts)
     files = write_run(tmp_path / "runs", "one", provenance={"manifest_sha256": sha256_of(manifest)})
     document = document_of([files], manifests=[manifest])
     dataset = document["datasets"][0]
     assert dataset["action"] == "seal_dataset/0123456789ab"
+    assert [one["id"] for one in dataset["actions"]] == [dataset["action"], parts[0]["id"]]
     assert (dataset["num_shards"], len(dataset["shards"])) == (30, 20)
     assert dataset["source"]["files"] == {"0/a.csv": "cd" * 32}
     assert document["notes"] == []
@@ -168,39 +178,6 @@ def test_a_run_of_another_manifest_is_told(tmp_path):
         "Trained on another manifest than their dataset has now: one; "
         "`shardline verify` tells which files were altered."
     ]
-
-
-def action(rule, ended):
-    started = ended[:-3] + "00Z"
-    return {"rule": rule, "started": started, "ended": ended}
-
-
-def test_what_ended_after_the_start_ran_and_the_rest_was_fresh(tmp_path):
-    old, new = "2026-05-04T09:00:30Z", "2026-05-05T09:00:40Z"
-    parts = [action("build_shards", old), action("build_shards", old)]
-    manifest = write_dataset(tmp_path, action=action("seal_dataset", old), parts=parts)
-    runs = [
-        write_run(
-            tmp_path / "runs", name, run={"action": action("resolve_run", new)},
-            provenance={"action": action("train", ended)}, evaluation={"action": action("evaluate", new)},
-        )
-        for name, ended in (("a", old), ("b", new))
-    ]  # fmt: skip
-    graph = document_of(runs, manifests=[manifest], started="2026-05-05T09:00:00Z")["workflow"]
-    found = {node["rule"]: (node["ran"], node["fresh"], node["seconds"]) for node in graph["nodes"]}
-    assert found == {
-        "build_shards": (0, 2, None), "seal_dataset": (0, 1, None), "resolve_run": (2, 0, 80.0),
-        "train": (1, 1, 40.0), "evaluate": (2, 0, 80.0), "render_report": (1, 0, None),
-    }  # fmt: skip
-    assert {end for edge in graph["edges"] for end in edge} == set(found)
-
-
-def test_an_action_without_a_record_counts_as_unknown(tmp_path):
-    run, _ = read_run(write_run(tmp_path, "one"))
-    graph = workflow_graph([run], [], "2026-05-05T09:00:00Z")
-    assert graph is not None
-    assert {node["rule"]: node["unknown"] for node in graph["nodes"]}["train"] == 1
-    assert workflow_graph([run], [], None) is None
 
 
 def test_the_start_of_a_pipeline_run_is_told_to_its_jobs(tmp_path, monkeypatch):
@@ -242,7 +219,7 @@ def test_images_beyond_the_budget_are_left_out_and_counted(tmp_path):
     kept = list(chosen.tokens)
     assert chosen.num_left_out == 4
     # both runs keep their two hardest
-    assert [run.samples["hardest"][n]["image"] for n in (0, 1) for run in runs] == kept
+    assert [run.samples.hardest[n]["image"] for n in (0, 1) for run in runs] == kept
 
 
 def test_only_png_data_is_taken_for_an_image(tmp_path):

@@ -8,7 +8,7 @@ from scipy import stats
 
 from shardline.core.intervals import seed_interval
 from shardline.report import read_report
-from shardline.report.significance import Repeats, name_of_repeats
+from shardline.report.significance import SeedRepeats, name_of_repeats
 from tests.support.report_runs import render, write_run
 
 TIGHT = (0.951, 0.953, 0.952)
@@ -26,7 +26,7 @@ def repeated(folder, name, values, lr):
 def ranking(*runs):
     report = read_report(runs, generated_from="config/runs.tsv")
     assert len(report.groups) == 1
-    return report.groups[0]["ranking"]
+    return report.groups[0].ranking
 
 
 def text_of(*runs):
@@ -40,11 +40,11 @@ def test_interval_of_a_mean_is_students(values):
     expected = stats.t.interval(
         0.95, len(values) - 1, loc=sum(values) / len(values), scale=stats.sem(values)
     )
-    assert Repeats(values=values).interval == pytest.approx(expected)
+    assert SeedRepeats(values=values).interval == pytest.approx(expected)
 
 
 def test_interval_stays_within_what_the_metric_can_be():
-    interval = Repeats(values=(0.9, 1.0), bounds=(0.0, 1.0)).interval
+    interval = SeedRepeats(values=(0.9, 1.0), bounds=(0.0, 1.0)).interval
     assert interval is not None
     assert interval[1] == 1.0
 
@@ -57,7 +57,7 @@ def test_interval_of_a_difference_is_welchs(one, other):
 
 
 def test_one_value_or_no_spread_has_no_interval_over_seeds():
-    single, same = Repeats(values=(0.9,)), Repeats(values=(0.9, 0.9))
+    single, same = SeedRepeats(values=(0.9,)), SeedRepeats(values=(0.9, 0.9))
     assert single.interval is None
     assert seed_interval(TIGHT, single.values) is None
     assert seed_interval(same.values, same.values) is None
@@ -69,20 +69,20 @@ def test_runs_that_differ_in_the_seed_alone_are_one_line_with_mean_and_spread(tm
         write_run(tmp_path, "one", accuracy=0.9, lr=1.0),
     ]
     first, second = ranking(*runs)
-    assert first["title"] == "mlp_lr=0.1"
-    assert (first["num_measured"], len(first["runs"])) == (3, 3)
-    assert first["mean"] == pytest.approx(0.952)
-    assert first["sd"] == pytest.approx(0.001)
-    assert first["interval_method"] == "student-t"
-    assert (second["num_measured"], second["sd"], second["interval_method"]) == (1, None, "wilson")
+    assert first.title == "mlp_lr=0.1"
+    assert (first.num_measured, len(first.runs)) == (3, 3)
+    assert first.mean == pytest.approx(0.952)
+    assert first.sd == pytest.approx(0.001)
+    assert first.interval_method == "student-t"
+    assert (second.num_measured, second.sd, second.interval_method) == (1, None, "wilson")
     assert "95.2 % ± 0.1 %" in text_of(*runs)
 
 
 def test_a_difference_beyond_seed_noise_is_clear(tmp_path):
     runs = [*repeated(tmp_path, "a", TIGHT, 0.1), *repeated(tmp_path, "b", LOWER, 0.3)]
     other = ranking(*runs)[1]
-    assert (other["standing"], other["judged_by"]) == ("apart", "seeds")
-    assert other["difference_from_best"][1] < 0
+    assert (other.standing, other.judged_by) == ("apart", "seeds")
+    assert other.difference_from_best[1] < 0
     # the intervals of one run's held-out sample overlap by far, so seeds it must be that tell
     text = text_of(*runs)
     assert "Best of 2 settings; every other one is clearly lower against seed noise." in text
@@ -92,8 +92,8 @@ def test_a_difference_beyond_seed_noise_is_clear(tmp_path):
 def test_a_difference_within_seed_noise_is_said_to_be_too_small(tmp_path):
     runs = [*repeated(tmp_path, "a", TIGHT, 0.1), *repeated(tmp_path, "b", WIDE, 0.3)]
     other = ranking(*runs)[1]
-    assert (other["standing"], other["judged_by"]) == ("close", "seeds")
-    low, high = other["difference_from_best"]
+    assert (other.standing, other.judged_by) == ("close", "seeds")
+    low, high = other.difference_from_best
     assert low < 0 < high
     assert "1 is not clearly different against seed noise." in text_of(*runs)
 
@@ -104,7 +104,7 @@ def test_without_repeats_the_held_out_sample_judges_and_the_page_says_so(tmp_pat
         write_run(tmp_path, "b", accuracy=0.95, lr=0.3),
         write_run(tmp_path, "c", accuracy=0.6, lr=0.9),
     ]
-    assert [(row["standing"], row["judged_by"]) for row in ranking(*runs)] == [
+    assert [(row.standing, row.judged_by) for row in ranking(*runs)] == [
         ("best", None), ("close", "sampling"), ("apart", "sampling"),
     ]  # fmt: skip
     assert "by the held-out sample alone; seed noise is not known." in text_of(*runs)
@@ -118,7 +118,7 @@ def test_nothing_is_claimed_where_nothing_tells_the_noise(tmp_path):
         )
 
     runs = [error("low", 3.25, 0.1), error("high", 9.5, 0.3)]
-    assert [row["standing"] for row in ranking(*runs)] == ["best", "unknown"]
+    assert [row.standing for row in ranking(*runs)] == ["best", "unknown"]
     text = text_of(*runs)
     assert "no difference is claimed" in text
     assert "clearly" not in text.partition("Leaderboard")[0].partition("Lowest of 2")[2]
@@ -130,13 +130,13 @@ def test_runs_that_differ_in_more_than_the_seed_are_no_repeats(tmp_path, changed
     two = write_run(tmp_path, "two", seed=2)
     document = json.loads(two.identity.read_text())
     two.identity.write_text(json.dumps({**document, changed: {"another": "aa"}}))
-    assert [len(row["runs"]) for row in ranking(one, two)] == [1, 1]
+    assert [len(row.runs) for row in ranking(one, two)] == [1, 1]
 
 
 def test_the_same_seed_again_is_no_repeat(tmp_path):
     """Two equal runs would make the spread too small."""
     runs = [write_run(tmp_path, name, seed=1) for name in ("one", "two")]
-    assert [len(row["runs"]) for row in ranking(*runs)] == [1, 1]
+    assert [len(row.runs) for row in ranking(*runs)] == [1, 1]
 
 
 def test_a_seed_that_failed_is_left_out_of_the_mean_and_stays_in_sight(tmp_path):
@@ -144,8 +144,8 @@ def test_a_seed_that_failed_is_left_out_of_the_mean_and_stays_in_sight(tmp_path)
     headline = {"metric": "accuracy", "value": None, "mode": "max"}
     failed = write_run(tmp_path, "a_seed=9", seed=9, lr=0.1, evaluation={"headline": headline})
     row = ranking(*runs, failed)[0]
-    assert (row["num_measured"], len(row["runs"])) == (3, 4)
-    assert row["mean"] == pytest.approx(0.952)
+    assert (row.num_measured, len(row.runs)) == (3, 4)
+    assert row.mean == pytest.approx(0.952)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.config.defaults import default_settings
+from shardline.records.reports import EarlierBest
 from shardline.report import write_report
 from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.series import Series
@@ -17,6 +18,7 @@ from shardline.report.leaderboard import titles_of
 from shardline.report.reported import changed_settings
 from shardline.report.template import _breakable
 from tests.support.chart_page import HOSTILE
+from tests.support.job_records import job_document, job_record
 from tests.support.report_runs import render, write_run
 
 CHECKPOINT = {"monitor": "val_loss", "mode": "min"}
@@ -103,7 +105,7 @@ def test_the_drawing_of_an_interval_has_room_for_its_dot_at_both_ends(tmp_path):
 
 
 def test_the_page_begins_with_the_project_and_the_date_of_its_newest_result(tmp_path):
-    trained = {"started": "2026-05-04T09:12:00Z", "ended": "2026-05-04T09:13:10Z"}
+    trained = {"action": job_document("train/one", ended="2026-05-04T09:13:10Z")}
     runs = [write_run(tmp_path, "one", provenance=trained), write_run(tmp_path, "two")]
     page = render(runs, generated_from="config/runs.tsv", project="Digits & co")
     assert "<h1>Digits &amp; co</h1>" in page
@@ -148,7 +150,7 @@ def test_earlier_reports_are_read_and_what_is_none_is_left_out(tmp_path):
             [write_run(tmp_path / "runs", "one", accuracy=0.9 + index / 100)],
             tmp_path / name / "index.html",
             generated_from="config/runs.tsv",
-            action={"id": f"render_report/{name}", "ended": f"2026-05-0{index + 1}T00:00:00Z"},
+            action=job_record(f"render_report/{name}", ended=f"2026-05-0{index + 1}T00:00:00Z"),
         )
     for name, text in (
         ("broken", "{"),
@@ -158,9 +160,9 @@ def test_earlier_reports_are_read_and_what_is_none_is_left_out(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "report.json").write_text(text)
     found = read_history(tmp_path / "own")
-    assert [one["report"] for one in found] == ["second", "first"]
-    best = {"title": "digits", "metric": "accuracy", "value": 0.91, "run": "one"}
-    assert found[0]["best"] == [best]
+    assert [one.report for one in found] == ["second", "first"]
+    best = EarlierBest(title="digits", metric="accuracy", value=0.91, run="one")
+    assert found[0].best == [best]
     page = render([write_run(tmp_path, "one")], generated_from="x", history=found)
     assert "accuracy 91.0 %" in page
 

@@ -35,7 +35,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PUBLIC = {"errors", "ledger", "losses", "models", "sources", "transforms"}
 # The report reads sealed files, and no settings, so that it can be made without the project; the
 # defaults are Shardline's own.
-OF_REPORT = {"config.defaults", "config.model_warnings", "config.studies"}
+OF_REPORT = {"config.defaults", "config.studies"}
 
 
 def imports_of(path: Path) -> set[tuple[str, ...]]:

@@ -17,14 +17,13 @@ from safetensors.numpy import save_file
 from shardline.config.layout import ResultsLayout
 from shardline.core.files import read_json, write_json
 from shardline.errors import ConfigError, DataError
-from shardline.records.acceptances import Difference
+from shardline.records.acceptances import Difference, accepted_of
 from shardline.results.accept.candidates import find_candidate
 from shardline.results.accept.first_steps import compare_first_steps, differences, values_of
-from shardline.results.accept.take import accept_dataset, accept_run
-from shardline.results.accept.unasked import accept_unasked
+from shardline.results.accept.take import accept_dataset, accept_run, accept_unasked
 from shardline.results.diff import compare_runs
 from shardline.results.lineage.tracer import trace
-from shardline.results.sealed_run import accepted_of, find_sealed_run
+from shardline.results.sealed_run import find_sealed_run
 from shardline.results.states import State, sealed_names, state_of
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
@@ -71,7 +70,7 @@ def test_an_accepted_run_is_trained_and_says_who_when_why_and_what(stale):
     assert accepted.from_.id == before
     assert accepted.reason == REASON
     assert accepted.differs == [Difference(kind="settings", text="optim.lr 0.1 -> 0.2")]
-    assert {"agent", "ended", "host"} <= set(accepted.action)
+    assert (accepted.action.id, accepted.action.rule) == (f"accept/{run.id}", "accept")
     assert read_json(folder / "run.json", remedy="")["settings"]["optim"]["lr"] == 0.2
     verdict = verify_run(HERE, run.id)
     assert verdict.problems == []

@@ -16,12 +16,14 @@ from shardline.config.layout import ResultsLayout
 from shardline.core.files import write_json
 from shardline.core.intervals import sampling_interval, seed_interval
 from shardline.environments.installed import requirements_of
+from shardline.provenance.nodes import ActionNode, FileNode
 from shardline.results.export import card
-from shardline.results.lineage.graph import Action, File, Lineage
+from shardline.results.lineage.lineage import Lineage
 from shardline.results.lineage.tracer import trace
 from shardline.results.replay.compare import compare
 from tests.support.command_line import lines, shardline
 from tests.support.fake_project import DIGEST
+from tests.support.job_records import job_document, job_record
 
 HERE = ResultsLayout(root=Path())  # the present folder
 
@@ -237,20 +239,23 @@ def test_lineage_refuses_what_nothing_is_recorded_of(fake):
         assert (result.exit_code, told in result.stderr) == (code, True), result.output
     own = fake.workspace.write(f"results/runs/{fake.run('net').id}/notes.txt", "mine")
     assert (
-        "expected one of metrics.jsonl, model.safetensors" in shardline("lineage", str(own)).stderr
+        "expected one of identity.json, metrics.jsonl, model.safetensors"
+        in shardline("lineage", str(own)).stderr
     )
 
 
 def test_lineage_needs_neither_config_nor_store_and_names_sources_by_their_digests(fake):
     fake.seal_all()
     run = fake.run("net")
-    parts = [{"id": f"build_shards/{run.dataset.id}/00000-00000", "host": "n1", "ended": "then"}]
-    fake.record_parts(run.dataset, parts)
+    fake.record_parts(run.dataset, [job_record(f"build_shards/{run.dataset.id}/00000-00000")])
     for folder in ("config", "store"):
         shutil.rmtree(folder)
     result = shardline("lineage", str(run.evaluation))
     assert result.exit_code == 0, result.output
-    assert f"build_shards/{run.dataset.id}/00000-00000  then, on n1, code" in result.stdout
+    assert (
+        f"build_shards/{run.dataset.id}/00000-00000  2026-05-04T09:00:30Z, on n1, code"
+        in result.stdout
+    )
     for name in ("a.csv", "b.csv"):
         assert re.search(rf"{name}  sha256 [0-9a-f]{{12}}$", result.stdout, re.MULTILINE)
 
@@ -265,13 +270,14 @@ def test_the_lineage_of_a_report_is_that_of_its_runs(fake):
         for run in fake.load().runs.values()
     ]
     folder = Path("results/reports") / DIGEST
-    write_json(folder / "report.json", {"runs": runs, "action": {"host": "n1"}})
+    action = job_document(f"render_report/{DIGEST}")
+    write_json(folder / "report.json", {"runs": runs, "action": action})
     (folder / "index.html").write_text("page")
     Path("results/report").symlink_to(f"reports/{DIGEST}")
     found = trace(Path("results/report/index.html"), HERE)
     assert found.file == f"results/reports/{DIGEST}/index.html"
     report = found.actions[f"render_report/{DIGEST}"]
-    assert {Path(name).name for name in report.inputs} >= {"run.json", "metrics.jsonl"}
+    assert {Path(name).name for name in report.files_read} >= {"run.json", "metrics.jsonl"}
     assert {f"train/{run['id']}" for run in runs} < found.actions.keys()
 
 
@@ -280,11 +286,11 @@ def test_the_graph_is_graphviz_whatever_the_names_hold():
     graph = Lineage(
         file=odd,
         files={
-            odd: File(name=odd, made_by="train/x", digest="sha256:" + "0" * 64),
-            "in": File(name="in", members=("src",)),
-            "src": File(name="src"),
+            odd: FileNode(name=odd, made_by="train/x", digest="sha256:" + "0" * 64),
+            "in": FileNode(name="in", members=("src",)),
+            "src": FileNode(name="src"),
         },
-        actions={"train/x": Action(id="train/x", inputs=["in"])},
+        actions={"train/x": ActionNode(id="train/x", rule="train", inputs={"spec": ["in"]})},
     )
     text = graph.dot()
     statements = [line.strip() for line in text.splitlines()[1:-1]]

@@ -16,18 +16,19 @@ from shardline.core.canonical import digest
 from shardline.core.files import json_bytes, read_json, write_json
 from shardline.core.seals import seal
 from shardline.errors import ConfigError, DataError
+from shardline.provenance import graph
 from shardline.provenance.crate.metadata import METADATA, metadata_bytes, seal_crate
 from shardline.results import diff, findings, verify, verify_runs
 from shardline.results.diff import compare_runs
-from shardline.results.lineage import tracer
 from shardline.results.lineage.tracer import trace
 from shardline.results.sealed_run import find_sealed_run
 from shardline.results.verify import verify_dataset, verify_report
 from shardline.results.verify_runs import verify_run
 from tests.support.fake_project import DIGEST, FakeProject
+from tests.support.job_records import job_document, job_record
 from tests.support.tampering import bytes_changed, changed, edits, fields_changed, paths_of
 
-ACTION = {"id": "a", "agent": "someone", "host": "n1", "started": "then", "ended": "then"}
+ACTION = job_document("a")
 MOMENTS = {"count": 2, "mean": [1.0], "m2": [2.0], "low": [0.0], "high": [2.0]}
 STRANGE = st.one_of(
     st.sampled_from(
@@ -77,25 +78,28 @@ class Sealed:
         }
         self.part = self.layout.parts(self.dataset.id) / "00000-00003.json"
         write_json(self.part, seal({**part, "action": ACTION}))
-        parts = [{"id": f"build_shards/{self.dataset.id}/00000-00003", **ACTION}]
+        parts = [job_record(f"build_shards/{self.dataset.id}/00000-00003")]
         fake.record_parts(self.dataset, parts)
         self.report = self.layout.result("report", DIGEST)
         headline = {
             "metric": "accuracy",
             "action": f"evaluate/{self.run.id}/{self.run.evaluation_id}",
         }
-        report = {"runs": [{"id": self.run.id, "headline": headline}], "action": ACTION}
+        runs = [{"id": self.run.id, "headline": headline}]
+        datasets = [{"id": self.dataset.id, "manifest_sha256": "0" * 64}]
+        report = {"runs": runs, "datasets": datasets, "action": ACTION}
         write_json(self.report / "report.json", report)
         (self.report / "index.html").write_text("page")
-        graph = [{"@id": f"results/reports/{DIGEST}/index.html", "sha256": "0" * 64}]
-        (self.report / METADATA).write_bytes(metadata_bytes(seal_crate({"@graph": graph})))
+        entities = [{"@id": f"results/reports/{DIGEST}/index.html", "sha256": "0" * 64}]
+        (self.report / METADATA).write_bytes(metadata_bytes(seal_crate({"@graph": entities})))
 
     def _complete(self, folder: Path, evaluation: Path) -> None:
         git = {"commit": "c" * 40, "dirty": False}
         more = {
             "action": ACTION, "git": git, "shardline_git": git, "software": {"platform": "Linux"},
             "environment": {"packages": {"torch": "2"}, "conda": None, "python": "3.11"},
-            "world": {"world_size": 1}, "resources": {"num_cpus": 2}, "devices": ["cpu"],
+            "world": {"world_size": 1}, "resources": {"num_cpus": 2, "memory_bytes": 9, "ranks": []},
+            "devices": ["cpu"],
         }  # fmt: skip
         for path, added in (
             (folder / "run.json", {"action": ACTION}),
@@ -198,7 +202,7 @@ def test_a_bug_of_ours_is_never_reported_as_damage(
         (verify, "files_of_crate"): lambda: verify_report(sealed.layout, DIGEST),
         (findings, "check_seal"): lambda: verify_run(sealed.layout, sealed.run.id),
         (diff, "find_causes"): lambda: list(sealed.read()),
-        (tracer, "is_script"): lambda: list(sealed.read()),
+        (graph, "is_script"): lambda: list(sealed.read()),
     }
     for (module, name), reader in readers.items():
         with monkeypatch.context() as patch:

@@ -10,13 +10,16 @@ import onnxruntime
 import pytest
 import pytorch_lightning as pl
 import torch
+from msgspec import structs
 from PIL import Image
 from safetensors.torch import load_file
 
 from shardline.config.settings.run import Data, Pack, Pad
+from shardline.core.files import write_json
 from shardline.data.sources.image_folder import ImageFolder
 from shardline.data.transforms.steps import TransformSpec
 from shardline.errors import ConfigError
+from shardline.records.base import encode
 from shardline.results.export.calls import find_call, named_outputs
 from shardline.results.export.program import program
 from shardline.training.models.base import Classifier
@@ -65,9 +68,9 @@ def photos(folder: Path, *, turned: bool = False, count: int = 18) -> dict[str, 
 
 def named(model: Model, classes: list[str]) -> None:
     """Give the sealed dataset's classes other names."""
-    path = model.sealed / "manifest.json"
-    model.manifest["schema"]["classes"] = classes
-    path.write_text(json.dumps(model.manifest))
+    schema = structs.replace(model.manifest.schema, classes=classes)
+    model.manifest = structs.replace(model.manifest, schema=schema)
+    write_json(model.sealed / "manifest.json", encode(model.manifest))
 
 
 def inputs_of(config: dict[str, Any]) -> list[tuple[str, str, list[Any]]]:
@@ -96,7 +99,7 @@ def test_a_photo_is_predicted_by_the_cards_lines_as_the_original_predicts_it(tmp
         ["normalize"],
     )
     assert config["preprocessing"]["inside_the_model"][0]["mean"] == NORMALIZE["mean"]
-    assert check.rows == model.manifest["splits"]["test"]
+    assert check.rows == model.manifest.splits["test"]
     for file in sorted((tmp_path / "photos").rglob("*.jpg"))[:4]:
         outputs, shown = predicted(folder, program(config), str(file))
         sample: Any = {"image": file.read_bytes()}

@@ -29,7 +29,7 @@ from shardline.results.outcomes import outcomes_of, present_report
 from shardline.results.states import State, describe_runs
 from shardline.supervision.attempts import attempted, begin_attempt, record_resumed_step
 from shardline.supervision.job_failures import FailureFile
-from shardline.supervision.watchdog.heartbeats import Heartbeat, write_heartbeat
+from shardline.supervision.watchdog.heartbeats import RankHeartbeat, write_heartbeat
 
 STATES = (
     "sealed", "failed", "failed dataset", "missing", "killed", "stopped", "running", "evaluation failed",
@@ -67,7 +67,7 @@ def train_now(run, *, step: int = 3) -> None:
         "ticks": 1,
         "idle_s": 0.0,
     }
-    write_heartbeat(work, Heartbeat(rank=0, step=step, state="R", **beat))
+    write_heartbeat(work, RankHeartbeat(rank=0, step=step, state="R", **beat))
 
 
 def stop(run) -> None:

@@ -17,14 +17,14 @@ from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.core.visible import from_here
 from shardline.provenance.certificates import write_certificate
-from shardline.results.findings import Verdict
+from shardline.results.findings import VerifyResult
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 from tests.support.fake_project import FakeProject
 from tests.support.workspace import REPOSITORY
 
 
-def dataset_verdict(fake: FakeProject) -> Verdict:
+def dataset_verdict(fake: FakeProject) -> VerifyResult:
     return verify_dataset(fake.load(), fake.run("flat").dataset.id)
 
 
@@ -98,7 +98,7 @@ def test_a_manifest_of_another_form_is_a_problem_and_no_crash(fake, content):
     assert dataset_verdict(fake).problems
 
 
-def run_verdict(fake: FakeProject) -> Verdict:
+def run_verdict(fake: FakeProject) -> VerifyResult:
     run = fake.run("flat")
     return verify_run(run.layout, run.id)
 
@@ -263,7 +263,7 @@ def describe_part(fake: FakeProject, part: str) -> Path:
     counted = {"class_counts": {}, "features": moments}
     statistics = [{"first": numbers.start, "stop": numbers.stop, **counted}]
     path = shard(fake).parent / "parts" / f"{part}.json"
-    document = {"dataset": dataset.id, "shards": records, "statistics": statistics, "action": {}}
+    document = {"dataset": dataset.id, "shards": records, "statistics": statistics}
     write_json(path, seal(document))
     return path
 

@@ -20,7 +20,7 @@ from shardline.supervision.watchdog.diagnosis import (
     report_exit,
 )
 from shardline.supervision.watchdog.heartbeats import (
-    Heartbeat,
+    RankHeartbeat,
     any_works,
     has_main_thread,
     heartbeat_file,
@@ -38,7 +38,7 @@ OWN = {"waits": False}
 def sign(rank, count=9, **known):
     host = f"n{rank // 2 + 1}"
     told = {"step": 12, "phase": "train", "place": 24, "ticks": 40, "idle_s": 600.0, "state": "S"}
-    return Heartbeat(**{"rank": rank, "host": host, "pid": 7, "count": count, **told, **known})
+    return RankHeartbeat(**{"rank": rank, "host": host, "pid": 7, "count": count, **told, **known})
 
 
 CASES = {  # for each of four ranks on two hosts what differs, the diagnosis, and what it symptom like

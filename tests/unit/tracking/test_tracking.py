@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from shardline.errors import ConfigError
+from shardline.records.tracking import TrackingContext
 from shardline.tracking import tracker_process
 from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.wandb import has_key
-from shardline.tracking.processes import TrackingContext, check_packages, tracked
+from shardline.tracking.processes import check_packages, tracked
 from shardline.tracking.records import Batch, Records
 from shardline.tracking.run_links import RunLinks, read_places
 from shardline.tracking.tracker import shorten
@@ -208,10 +209,12 @@ def test_a_tracker_that_does_not_take_the_end_is_told_of(tmp_path, monkeypatch):
     monkeypatch.setitem(tracker_process._TRACKERS, "csv", Stuck)
     write(tmp_path / "metrics.jsonl", record(1))
     said: list[str] = []
-    texts = dict.fromkeys(("run", "name", "dataset", "store", "model"), "")
+    texts = dict.fromkeys(("run", "name", "dataset", "dataset_name", "store", "model"), "")
     context = {**texts, "work": str(tmp_path), "metrics": str(tmp_path / "metrics.jsonl")}
     process = tracker_process.TrackerProcess(
-        "csv", {**context, "look_s": 0.0}, lambda text, _: said.append(text)
+        "csv",
+        TrackingContext(**context, dataset_name="", params={}, tags={}, look_s=0.0),
+        lambda text, _: said.append(text),
     )
     process.end("sealed")
     process.run()

@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import RunSettings
-from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
 from shardline.errors import ConfigError, DataError
 from shardline.models import Classifier
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 from shardline.training.evaluate import evaluate
 from tests.support.columns import manifest_of
@@ -118,17 +118,18 @@ def test_a_classifier_of_a_column_has_the_metrics_and_samples_of_a_tables(tmp_pa
 def evaluated(
     folder: Path, model: type[pl.LightningModule], source: Source | None = None, **settings: Any
 ) -> dict[str, Any]:
-    write_json(folder / "manifest.json", manifest_of(source or Numbers(num_shards=1), folder))
+    manifest_of(source or Numbers(num_shards=1), folder)
     save_file({"weight": torch.tensor(2.0)}, folder / "model.safetensors")
     spec = RunSpec(
         run="one", model_class=f"{__name__}:{model.__name__}",
         settings=msgspec.convert({"global_batch": 7, **settings}, RunSettings),
     )  # fmt: skip
-    return evaluate(
+    found = evaluate(
         spec,
         model_file=folder / "model.safetensors",
         datasets=[DatasetPlace(manifest=folder / "manifest.json", shards=folder)],
     )
+    return encode(found)
 
 
 @pytest.mark.parametrize(("model", "metric"), [(Validated, "val_loss"), (Tested, "test_loss")])
@@ -151,7 +152,7 @@ def test_a_model_that_does_not_log_the_monitor_is_refused(tmp_path: Path) -> Non
 
 def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
     manifest = manifest_of(Numbers(num_shards=1), tmp_path)
-    assert manifest["splits"]["validation"] == 0
+    assert manifest.splits["validation"] == 0
     world = World(
         rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="localhost",
         master_port=0, launcher="none",

@@ -10,9 +10,9 @@ from PIL import Image
 
 from shardline.data.dataset import Dataset
 from shardline.data.sources.digits import Digits
+from shardline.records.base import encode
 from shardline.training import diagnostics
 from shardline.training.pictures import is_image, picture
-from shardline_io.order.pieces import split_pieces
 from tests.support.evaluated_model import CLASSES, Rows, evaluated
 
 
@@ -39,7 +39,7 @@ def test_calibration_equals_a_sum_by_hand():
     bins = diagnostics.Bins()
     for part in (slice(0, 1), slice(1, 6)):
         bins.add(confidence[part], is_right[part])
-    found = bins.describe()
+    found = encode(bins.describe())
     filled = {i: b for i, b in enumerate(found["bins"]) if b["count"]}
     assert {index: one["count"] for index, one in filled.items()} == {0: 2, 9: 2, 14: 2}
     assert filled[9]["confidence"] == pytest.approx(0.63)
@@ -74,7 +74,7 @@ def test_the_hardest_are_the_mistakes_of_the_largest_loss(tmp_path):
     source = Rows(num_shards=2, shape=(5,), dtype="float32")
     result, model = evaluated(tmp_path, source)
     dataset = Dataset(tmp_path / "manifest.json", tmp_path)
-    ids = dataset.shards.ids(split_pieces(dataset.manifest, "test"))
+    ids = dataset.shards.ids(dataset.shards.pieces("test"))
     places = [by_id(source)[key] for key in ids.tolist()]
     labels = torch.from_numpy(source.labels[places])
     with torch.no_grad():
@@ -136,10 +136,10 @@ def test_which_rows_are_images(shape, expected):
 
 def test_a_large_image_is_reduced_and_a_small_one_never_enlarged():
     ramp = np.tile(np.arange(0, 200, dtype=np.uint8), (130, 1))
-    small = decoded(picture(ramp, {}))
+    small = decoded(picture(ramp))
     assert small.shape == (32, 50)
     np.testing.assert_array_equal(small[0], np.arange(200).reshape(50, 4).mean(axis=1).round())
-    assert decoded(picture(ramp[:5, :7], {})).shape == (5, 7)
+    assert decoded(picture(ramp[:5, :7])).shape == (5, 7)
 
 
 def test_the_middle_of_each_stretch_stands_for_it():

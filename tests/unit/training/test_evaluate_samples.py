@@ -19,9 +19,9 @@ from shardline.config.hub_models import TokenizerFile
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import write_json
 from shardline.data.sources.text import Text
 from shardline.models import GPT, UNet
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 from shardline.training.described_samples import MAX_SAMPLES
 from shardline.training.evaluate import evaluate
@@ -103,16 +103,17 @@ def evaluated(
     weights: dict[str, torch.Tensor] | None = None, **given: Any,
 ) -> dict[str, Any]:  # fmt: skip
     folder.mkdir(exist_ok=True)
-    write_json(folder / "manifest.json", manifest_of(source, folder, SHARES))
+    manifest_of(source, folder, SHARES)
     save_file(weights or {"weight": torch.tensor(1.0)}, folder / "model.safetensors")
     spec = RunSpec(
         run="one", model_class=f"{model.__module__}:{model.__name__}",
         settings=msgspec.convert(given, RunSettings),
     )  # fmt: skip
     place = DatasetPlace(manifest=folder / "manifest.json", shards=folder, tokenizer=tokenizer)
-    return evaluate(
+    found = evaluate(
         spec, model_file=folder / "model.safetensors", datasets=[place], has_test_step=True, has_samples=True
     )  # fmt: skip
+    return encode(found)
 
 
 @settings(

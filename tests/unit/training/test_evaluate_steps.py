@@ -15,6 +15,7 @@ from torchmetrics.classification import MulticlassF1Score
 from shardline.config.settings.run import Headline
 from shardline.core.errors import ConfigError
 from shardline.data.splits import SPLITS, assign_splits
+from shardline.records.evaluations import HeadlineValue
 from shardline.training import headline as headlines
 from shardline.training.diagnostics import MAX_ROWS, RowValues
 from tests.support.evaluated_model import SHARES, Flat, Rows, evaluated
@@ -128,9 +129,9 @@ def test_what_cannot_be_ranked_is_a_sentence(
 def test_of_logged_metrics_the_first_that_is_known_to_have_a_better_end_is_the_headline() -> None:
     metrics = {"wibble": 3.0, "bleu": 2.0, "test_loss": 1.0, "test_f1": 0.5}
     chosen = headlines.choose_headline(metrics, wanted=None, what="it")
-    assert chosen == {"metric": "test_loss", "value": 1.0, "mode": "min"}
+    assert chosen == HeadlineValue(metric="test_loss", value=1.0, mode="min")
     chosen = headlines.choose_headline(metrics, wanted=None, what="it", modes={"bleu": "max"})
-    assert chosen == {"metric": "bleu", "value": 2.0, "mode": "max"}
+    assert chosen == HeadlineValue(metric="bleu", value=2.0, mode="max")
 
 
 def test_a_wanted_headline_stands_whatever_its_name_says(tmp_path: Any) -> None:
@@ -247,4 +248,5 @@ def test_no_interval_is_claimed_where_none_can_be_had(case: tuple[str, int]) -> 
     metric, num_rows = case
     rows = RowValues(metric, num_rows)
     rows.add({"loss": np.full(min(num_rows, 9), 0.5), "error": np.arange(9.0)})
-    assert rows.interval() == {}
+    headline = HeadlineValue(metric="m", value=0.5)
+    assert rows.with_interval(headline) is headline

@@ -14,6 +14,7 @@ from sklearn import metrics
 from torch.nn import functional
 
 from shardline.core.files import json_bytes
+from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table
 from shardline.training import scoring
 from shardline.training.confusion import MAX_LISTED, MAX_TABLE_CLASSES, Confusion
@@ -48,7 +49,7 @@ def streamed(task, outputs, labels, batches, block_rows):
     for block in scoring.blocks((task.score(*part) for part in parts), block_rows):
         for part in (task, typical, hardest):
             part.add(block)
-    return task.result(), typical.rows["place"].tolist(), hardest.rows["place"].tolist()
+    return encode(task.result()), typical.rows["place"].tolist(), hardest.rows["place"].tolist()
 
 
 def cuts(num_rows, generator, max_cuts=8):

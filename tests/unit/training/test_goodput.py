@@ -10,6 +10,8 @@ import pytest
 from shardline.core.errors import Stopped
 from shardline.launch.slurm.allocation import parse_job
 from shardline.records.attempts import Attempt
+from shardline.records.measured import StepSeconds
+from shardline.records.runs import PackedSamples
 from shardline.supervision.attempts import (
     attempted,
     begin_attempt,
@@ -29,24 +31,24 @@ FLOW = {"global_batch": 64, "ranks": 2}
 )
 def test_the_warm_up_is_ten_steps_or_a_tenth_and_at_most_half(steps, warmup):
     speed = throughput([0.5] * steps, 1, **FLOW)
-    assert (speed["warmup_steps"], speed["steps"]) == (warmup, steps - warmup)
-    assert (speed["step_s"] is None) == (steps - warmup < 10)
+    assert (speed.warmup_steps, speed.steps) == (warmup, steps - warmup)
+    assert (speed.step_s is None) == (steps - warmup < 10)
 
 
 def test_slow_first_steps_and_a_single_stall_leave_the_median_alone():
     readings = [9.0] * 10 + [0.25] * 40
     readings[30] = 5.0
     speed = throughput(readings, 1, **FLOW)
-    assert speed["step_s"] == {"median": 0.25, "p10": 0.25, "p90": 0.25}
-    assert speed["samples_per_s"] == 256
+    assert speed.step_s == StepSeconds(median=0.25, p10=0.25, p90=0.25)
+    assert speed.samples_per_s == 256
 
 
 def test_readings_of_ten_steps_each_drop_whole_readings():
     speed = throughput([9.0, 9.0, *[0.5] * 13], 10, **FLOW)
-    assert (speed["warmup_steps"], speed["steps"]) == (20, 130)
-    assert speed["step_s"]["p90"] == 0.5
+    assert (speed.warmup_steps, speed.steps) == (20, 130)
+    assert speed.step_s.p90 == 0.5
     one = throughput([9.0, 0.5], 10, **FLOW)
-    assert (one["step_s"]["p10"], one["steps"]) == (0.5, 10)
+    assert (one.step_s.p10, one.steps) == (0.5, 10)
 
 
 def attempt(number, seconds, **changes):
@@ -62,24 +64,24 @@ def test_parts_of_all_attempts_sum_to_the_elapsed_time():
     }
     log = [attempt(1, 10, queue_s=4.0), attempt(2, 5, queue_s=1.0), attempt(3, 30)]
     found = goodput(log, kept)
-    assert found["elapsed_s"] == 50
-    assert {name: value for name, value in found["parts"].items() if value} == {
+    assert found.elapsed_s == 50
+    assert {name: value for name, value in found.parts.items() if value} == {
         "queue": 5, "environment": 5, "rendezvous": 1, "compute": 25, "lost": 3 + 5, "other": 6,
     }  # fmt: skip
-    assert sum(found["parts"].values()) == 50
-    assert found["share"] == 0.5
+    assert sum(found.parts.values()) == 50
+    assert found.share == 0.5
 
 
 def test_of_a_script_what_is_not_known_is_other():
     found = goodput(
         [attempt(1, 10), attempt(2, 20)], {2: {"environment": 3.0, "other": 17.0}}, is_script=True
     )
-    known = {name: value for name, value in found["parts"].items() if value is not None}
+    known = {name: value for name, value in found.parts.items() if value is not None}
     assert known == {"environment": 3, "rendezvous": 0, "other": 27}
-    assert (found["elapsed_s"], found["share"]) == (30, None)
+    assert (found.elapsed_s, found.share) == (30, None)
     log = [attempt(1, 10, lost_s=4.0), attempt(2, 20, resumed_step=7)]
     found = goodput(log, {2: {"environment": 3.0, "other": 17.0}}, is_script=True)
-    assert (found["parts"]["lost"], found["parts"]["other"]) == (4, 23), "as shardline_io has told"
+    assert (found.parts["lost"], found.parts["other"]) == (4, 23), "as shardline_io has told"
 
 
 def test_a_timeline_has_one_part_at_a_time():
@@ -194,7 +196,7 @@ def test_the_queue_of_a_slurm_job_is_from_when_it_could_start():
 
 def test_what_packs_waste_is_recorded_of_a_training_that_has_them_alone(tmp_path):
     begin_attempt(tmp_path)
-    packs = {"method": "concat", "column": "tokens", "length": 4, "datasets": []}
+    packs = PackedSamples(method="concat", column="tokens", length=4, datasets=[])
     run = SimpleNamespace(model_class="nets:Net", settings=SimpleNamespace(global_batch=8))
     task = SimpleNamespace(run=run, work=tmp_path)
     assert sealed_training._measured(task, {}, [], packs=packs)["packs"] == packs

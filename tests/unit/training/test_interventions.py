@@ -71,5 +71,5 @@ def test_what_is_on_disk_is_the_plan_of_the_next_start(tmp_path):
         read_plan(tmp_path, "b" * 64)
     for damaged in ({}, {"identity": IDENTITY, "interventions": [{"step": 1}]}):
         (tmp_path / FILE).write_text(json.dumps(damaged))
-        with pytest.raises(DataError, match="is not what this version writes; delete"):
+        with pytest.raises(DataError, match="has not the form that the pipeline writes.*; delete"):
             read_plan(tmp_path, IDENTITY)

@@ -91,7 +91,7 @@ def predicted(model: Model) -> dict[str, list[Any]]:
     )
     parts = model.folder / "parts"
     parts.mkdir()
-    numbers = range(count_parts(model.manifest["splits"]["test"], BATCH))
+    numbers = range(count_parts(model.manifest.splits["test"], BATCH))
     list(
         predict(
             spec, model_file=model.sealed / "model.safetensors", trained_on=[place], rows=place,
@@ -100,7 +100,7 @@ def predicted(model: Model) -> dict[str, list[Any]]:
     )  # fmt: skip
     files = [part_file(parts, number) for number in numbers]
     path = model.folder / "predictions.parquet"
-    write_predictions(path, files, classes=model.manifest["schema"]["classes"], names=(), about={})
+    write_predictions(path, files, classes=model.manifest.schema.classes, names=(), about={})
     table = pq.read_table(path)
     return {name: table[name].to_pylist() for name in table.column_names}
 
@@ -111,7 +111,7 @@ def logits(model: Model) -> list[torch.Tensor]:
     stream, _ = RunBatches([place], model.spec.settings).held_out("test", batch=1, num_epochs=1)
     own = model.model
     with torch.inference_mode():
-        rows = model.manifest["splits"]["test"]
+        rows = model.manifest.splits["test"]
         batches = stream.batches()
         return [own(next(batches))[0].double() for _ in range(rows)]
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import Data, RunSettings
 from shardline.errors import ConfigError, DataError
+from shardline.records.datasets import DatasetSchema
 from shardline.training.model import make_model
 from shardline.training.models.resnet import ResNet
 from shardline.training.models.unet import UNet
@@ -126,11 +127,8 @@ def test_a_resnet_learns_from_columns_as_from_a_table() -> None:
 
 
 def test_a_run_gives_a_model_the_columns_of_its_samples() -> None:
-    schema = {
-        "columns": {"image": "bytes", "labels": "int64"},
-        "classes": ["a", "b"],
-        "task": "classification",
-    }
+    columns = {"image": "bytes", "labels": "int64"}
+    schema = DatasetSchema(columns=columns, classes=["a", "b"], task="classification")
     transform = [{"type": "resize", "size": [40, 40], "mode": "L"}, "normalize"]
     settings = RunSettings(data=Data(transform=transform))
     spec = RunSpec(

@@ -14,15 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from shardline.core.files import read_json
 from shardline.core.world import World
-from shardline.data.dataset import Dataset
+from shardline.data.dataset import Dataset, read_manifest
 from shardline.data.prediction_file import write_predictions
 from shardline.data.prediction_parts import count_parts, missing_parts, part_file, rows_of_parts
 from shardline.data.sources.from_files import ids_in_file, text_id
 from shardline.errors import ConfigError, DataError
 from shardline.training.predict import predict
-from shardline_io.order.pieces import split_pieces
 from tests.support.evaluated_model import Rows, sealed_model
 
 BATCH = 3
@@ -67,23 +65,23 @@ class Sealed:
 
     @property
     def manifest(self):
-        return read_json(self.given["datasets"][0].manifest, remedy="")
+        return read_manifest(self.given["datasets"][0].manifest)
 
     @property
     def num_rows(self):
-        return self.manifest["splits"][self.split]
+        return self.manifest.splits[self.split]
 
     def ids(self):
         """Return the row ids of the split, in order."""
         place = self.given["datasets"][0]
         dataset = Dataset(place.manifest, place.shards)
-        return dataset.shards.ids(split_pieces(dataset.manifest, self.split)).tolist()
+        return dataset.shards.ids(dataset.shards.pieces(self.split)).tolist()
 
     def normal(self, source):
         """Return the normalised features of these rows, and their labels, from the source."""
         rows = [int(np.flatnonzero(source.ids == one)[0]) for one in self.ids()]
-        statistics = self.manifest["statistics"]["features"]
-        mean, std = (np.array(statistics[name]) for name in ("mean", "std"))
+        statistics = self.manifest.statistics.features
+        mean, std = np.array(statistics.mean), np.array(statistics.std)
         return (source.features[rows] - mean) / std, source.labels[rows]
 
     def world(self, folder, rank, ranks, parts):
@@ -108,7 +106,7 @@ class Sealed:
 
     def write(self, folder):
         parts = count_parts(self.num_rows, BATCH)
-        classes = self.manifest["schema"]["classes"]
+        classes = self.manifest.schema.classes
         files = [part_file(folder, part) for part in range(parts)]
         write_predictions(
             folder / "p.parquet", files, classes=classes, names=(), about={"run": "r"}
@@ -141,7 +139,7 @@ def test_rows_are_there_once_in_their_order_with_class_and_probabilities(classif
     assert pq.ParquetFile(whole).num_row_groups == count_parts(len(ids), BATCH) > 2
     assert json.loads(table.schema.metadata[b"shardline"]) == {"run": "r"}
     normal, labels = classifier.normal(Rows(num_shards=4, shape=(2,), dtype="float32"))
-    classes = classifier.manifest["schema"]["classes"]
+    classes = classifier.manifest.schema.classes
     assert table["label"].to_pylist() == [classes[label] for label in labels]
     with torch.inference_mode():
         expected = classifier.model(torch.tensor(normal).float()).softmax(1).numpy()

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from msgspec import convert
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -20,10 +21,12 @@ from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import Evaluation, Headline, RunSettings
 from shardline.core.world import World
 from shardline.errors import ConfigError, DataError
-from shardline.records.runs import Training
+from shardline.records.datasets import DatasetSchema
+from shardline.records.runs import ScriptEvaluation, Training
 from shardline.supervision.watchdog import DUMP_SIGNAL
 from shardline.training import script
 from shardline.training.script_outputs import evaluation_of, read_evaluation
+from tests.support.columns import bare_manifest
 from tests.support.processes import wait_until
 
 ALONE = World(
@@ -53,7 +56,7 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "output"
 
 
-def seal(output: Path) -> dict[str, Any]:
+def seal(output: Path) -> Training:
     return script.seal(SPEC, work=output.parent, results=output.parent / "results")
 
 
@@ -62,11 +65,11 @@ def test_model_metrics_and_figures_are_sealed(output: Path) -> None:
         '{"step": 1, "train_loss": NaN}\n\n{"step": 2, "note": "x"}'
     )
     (output / "evaluation.json").write_text('{"metrics": {"accuracy": 1}, "num_samples": 5}')
-    assert seal(output) == {
-        "script": "train.py",
-        "arguments": ["--lr", "0.1"],
-        "evaluation": {"metrics": {"accuracy": 1}, "num_samples": 5},
-    }
+    assert seal(output) == Training(
+        script="train.py",
+        arguments=["--lr", "0.1"],
+        evaluation=ScriptEvaluation(metrics={"accuracy": 1}, num_samples=5),
+    )
     results = output.parent / "results"
     assert (results / "metrics.jsonl").read_text() == (
         '{"step": 1, "train_loss": null}\n{"step": 2, "note": "x"}\n'
@@ -82,7 +85,7 @@ def test_model_metrics_and_figures_are_sealed(output: Path) -> None:
 
 
 def test_a_model_is_enough(output: Path) -> None:
-    assert seal(output)["evaluation"] is None
+    assert seal(output).evaluation is None
     assert (output.parent / "results/metrics.jsonl").read_bytes() == b""
 
 
@@ -165,17 +168,19 @@ WIBBLE = Evaluation(headline=Headline(metric="wibble", mode="min"))
 def test_an_evaluation_is_what_the_script_told(
     task: str, told: Any, wanted: Evaluation, headline: Any, split: str
 ) -> None:
-    manifest = {"schema": {"task": task}, "splits": {"test": 40}}
-    made = evaluation_of(Training(evaluation=told), manifest, wanted, "x")
-    assert tuple(made["headline"][key] for key in ("metric", "value", "mode")) == headline
-    assert made["split"] == split
-    assert made["measured_by"] == "script"
+    manifest = bare_manifest(
+        schema=DatasetSchema(task=task, classes=[], columns={}), splits={"test": 40}
+    )
+    made = evaluation_of(convert({"evaluation": told}, Training), manifest, wanted, "x")
+    assert (made.headline.metric, made.headline.value, made.headline.mode) == headline
+    assert made.split == split
+    assert made.measured_by == "script"
     assert read_evaluation(Path("nothing here")) is None
 
 
 def test_a_headline_that_the_script_did_not_write_is_refused() -> None:
-    manifest = {"schema": {"task": "none"}, "splits": {"test": 40}}
-    told = Training(evaluation={"metrics": {"f1": 0.5}, "num_samples": 40})
+    manifest = bare_manifest(splits={"test": 40})
+    told = Training(evaluation=ScriptEvaluation(metrics={"f1": 0.5}, num_samples=40))
     with pytest.raises(ConfigError, match='run "x": the script gave f1, .*headline.metric=wibble'):
         evaluation_of(told, manifest, WIBBLE, "x")
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torchmetrics
+from msgspec import structs
 from msgspec.structs import replace
 from pytorch_lightning import LightningModule
 from pytorch_lightning.loggers.logger import DummyLogger
@@ -21,6 +22,7 @@ from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import Divergence, Optim, RunSettings, Schedule, Trainer
 from shardline.core.files import read_json_lines
 from shardline.errors import ConfigError, Diverged, LaunchError
+from shardline.sources import Schema
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy
 from shardline.training.fit import Trained, seal_model
 from shardline.training.metrics import JsonLinesLogger
@@ -31,7 +33,7 @@ from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.trainer import make_trainer, resolve_accelerator
 from tests.support.simulated_kills import ALONE
 
-SCHEMA = {"feature_shape": [8, 8], "classes": list("0123456789")}
+SCHEMA = Schema(feature_shape=(8, 8), classes=tuple("0123456789")).record()
 OPTIM = Optim(name="sgd", lr=0.1)
 
 
@@ -91,7 +93,7 @@ def test_metrics_compute_in_64_bits_from_their_first_batch_on_where_the_model_do
     [
         (
             spec("shardline.training.models.cnn:CNN"),
-            {**SCHEMA, "feature_shape": [5]},
+            structs.replace(SCHEMA, feature_shape=[5]),
             r"images.*shape \(5,\)",
         ),
         (spec("shardline.errors:Net"), SCHEMA, "does not import: AttributeError"),

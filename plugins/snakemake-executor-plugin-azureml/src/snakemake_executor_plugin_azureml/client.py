@@ -19,7 +19,7 @@ CREDENTIAL_VARIABLE = "SNAKEMAKE_AZUREML_CREDENTIAL"
 _LISTED_FROM = 3
 
 
-class State(Enum):
+class RemoteState(Enum):
     """What a job's status means for the workflow."""
 
     WAITING = "waiting"
@@ -32,23 +32,23 @@ class State(Enum):
     @property
     def is_over(self) -> bool:
         """Whether the job has ended and stays as it is."""
-        return self in (State.COMPLETED, State.FAILED, State.CANCELED)
+        return self in (RemoteState.COMPLETED, RemoteState.FAILED, RemoteState.CANCELED)
 
 
 _STATES = {
-    "running": State.RUNNING,
-    "finalizing": State.RUNNING,
-    "notresponding": State.RUNNING,
-    "cancelrequested": State.CANCELLING,
-    "completed": State.COMPLETED,
-    "finished": State.COMPLETED,
-    "failed": State.FAILED,
-    "canceled": State.CANCELED,
+    "running": RemoteState.RUNNING,
+    "finalizing": RemoteState.RUNNING,
+    "notresponding": RemoteState.RUNNING,
+    "cancelrequested": RemoteState.CANCELLING,
+    "completed": RemoteState.COMPLETED,
+    "finished": RemoteState.COMPLETED,
+    "failed": RemoteState.FAILED,
+    "canceled": RemoteState.CANCELED,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class RemoteJob:
     """A job as the service reports it.
 
     Attributes:
@@ -64,9 +64,9 @@ class Job:
     code: str = ""
 
     @property
-    def state(self) -> State:
+    def state(self) -> RemoteState:
         """What the status means; every status before the start, known or not, is waiting."""
-        return _STATES.get(self.status.lower(), State.WAITING)
+        return _STATES.get(self.status.lower(), RemoteState.WAITING)
 
     @property
     def runs(self) -> str:
@@ -76,10 +76,10 @@ class Job:
 
 def status_of(
     names: Collection[str],
-    listed: Callable[[Collection[str]], dict[str, Job]],
-    look_up: Callable[[str], Job | None],
+    listed: Callable[[Collection[str]], dict[str, RemoteJob]],
+    look_up: Callable[[str], RemoteJob | None],
     pause: Callable[[], None],
-) -> dict[str, Job]:
+) -> dict[str, RemoteJob]:
     """Return the jobs: the newest of the workflow from a list, the rest one by one."""
     found = listed(names) if len(names) >= _LISTED_FROM else {}
     for name in names:
@@ -93,15 +93,15 @@ def status_of(
 class Client(Protocol):
     """The requests of the executor to the service; every call may raise the SDK's errors."""
 
-    def submit(self, request: JobRequest) -> Job:
+    def submit(self, request: JobRequest) -> RemoteJob:
         """Create the job, and the code and environment that it needs where they are missing."""
         ...
 
-    def find(self, name: str) -> Job | None:
+    def find(self, name: str) -> RemoteJob | None:
         """Return the job of this name, None if there is none."""
         ...
 
-    def status(self, names: Collection[str]) -> dict[str, Job]:
+    def status(self, names: Collection[str]) -> dict[str, RemoteJob]:
         """Return those of the jobs that exist, in as few requests as the SDK allows."""
         ...
 

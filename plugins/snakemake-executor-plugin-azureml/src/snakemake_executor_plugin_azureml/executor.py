@@ -15,7 +15,7 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from snakemake_executor_plugin_azureml.assets import variables_of
-from snakemake_executor_plugin_azureml.client import Job, State, make_client
+from snakemake_executor_plugin_azureml.client import RemoteJob, RemoteState, make_client
 from snakemake_executor_plugin_azureml.errors import (
     AzureMLError,
     find_secrets,
@@ -77,7 +77,7 @@ class Executor(RemoteExecutor):
         self._submitting = ThreadPoolExecutor(_SUBMITTING_AT_ONCE, "azureml-submit")
         # Snakemake's own list is empty while their status is asked for, and may be cancelled then.
         self._live: dict[str, SubmittedJobInfo] = {}
-        self._states: dict[str, State] = {}
+        self._states: dict[str, RemoteState] = {}
         self._misses: dict[str, int] = {}
         self._preempted: set[str] = set()
         self._last_warning = ""
@@ -185,7 +185,7 @@ class Executor(RemoteExecutor):
         if not future.cancelled() and (error := future.exception()) is not None:
             self.workflow.scheduler.executor_error_callback(error)
 
-    def _settle(self, info: SubmittedJobInfo, name: str, job: Job | None) -> bool:
+    def _settle(self, info: SubmittedJobInfo, name: str, job: RemoteJob | None) -> bool:
         """Report a job if it has ended; returns whether it has."""
         if job is None:
             self._misses[name] = self._misses.get(name, 0) + 1
@@ -199,7 +199,11 @@ class Executor(RemoteExecutor):
             return True
         self._misses.pop(name, None)
         before, self._states[name] = self._states.get(name), job.state
-        if before is State.RUNNING and job.state is State.WAITING and name not in self._preempted:
+        if (
+            before is RemoteState.RUNNING
+            and job.state is RemoteState.WAITING
+            and name not in self._preempted
+        ):
             self._preempted.add(name)
             self.logger.info(
                 f"Azure ML preempted job {name} (low priority) and queued it again; "
@@ -208,7 +212,7 @@ class Executor(RemoteExecutor):
         if not job.state.is_over:
             return False
         self._live.pop(name, None)
-        if job.state is State.COMPLETED:
+        if job.state is RemoteState.COMPLETED:
             self.report_job_success(info)
         else:
             self._fail(info, failure_message(self.service, job))

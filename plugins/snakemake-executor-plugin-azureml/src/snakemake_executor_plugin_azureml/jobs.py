@@ -32,7 +32,7 @@ def target_of(job: Any, prefix: str) -> Target:
     return Target(rule=rule, wildcards=wildcards, outputs=outputs, prefix=prefix)
 
 
-def resources_of(job: Any) -> dict[str, Any]:
+def resources_of(job: Any) -> dict[str, object]:
     """Return a job's resources.
 
     Of a group, Snakemake adds up what its members ask for at a time; but these take turns on all

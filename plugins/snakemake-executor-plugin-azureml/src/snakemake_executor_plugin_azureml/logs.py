@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from snakemake_executor_plugin_azureml.client import Job, State
+from snakemake_executor_plugin_azureml.client import RemoteJob, RemoteState
 from snakemake_executor_plugin_azureml.errors import text_of
 from snakemake_executor_plugin_azureml.service import Service
 
@@ -25,7 +25,7 @@ _LINES = 30
 _PREEMPTED = re.compile(r"preempt|evict|reclaim|low.?priority", re.I)
 
 
-def failure_message(service: Service, job: Job) -> str:
+def failure_message(service: Service, job: RemoteJob) -> str:
     """Return the service's reason, the last lines of the relevant logs, and the page in studio."""
     try:
         reason = service.reason(job.name)
@@ -46,13 +46,13 @@ def failure_message(service: Service, job: Job) -> str:
     return "\n".join(lines)
 
 
-def _what_happened(job: Job, reason: str) -> str:
+def _what_happened(job: RemoteJob, reason: str) -> str:
     if _PREEMPTED.search(reason):
         return (
             f"Azure ML job {job.name} was preempted (low priority) and was not started again; a "
             f"preemption is not a failure of the rule, and `retries` submits the job again. {reason}"
         )
-    if job.state is State.CANCELED:
+    if job.state is RemoteState.CANCELED:
         return (
             f"Azure ML job {job.name} was cancelled, by a user or at its time limit (the "
             f"resource runtime). {reason}"

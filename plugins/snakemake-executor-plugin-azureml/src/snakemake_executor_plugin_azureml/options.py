@@ -46,7 +46,7 @@ class Mount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class JobIdentity:
     """Whose rights a job has: `user` or `managed`, the latter perhaps by its client ID."""
 
     kind: str
@@ -68,7 +68,7 @@ class Resources:
     processes_per_node: int
     distribution: str
     mounts: tuple[Mount, ...]
-    identity: Identity | None
+    identity: JobIdentity | None
     variables: Mapping[str, str] = field(repr=False)
     tags: Mapping[str, str]
     shm_size: str
@@ -148,7 +148,7 @@ def read_tags(text: str | None) -> dict[str, str]:
     return tags
 
 
-def read_identity(text: str | None) -> Identity | None:
+def read_identity(text: str | None) -> JobIdentity | None:
     """Return the identity that `azureml-identity` names."""
     if not text:
         return None
@@ -160,11 +160,11 @@ def read_identity(text: str | None) -> Identity | None:
             "the form 00000000-0000-0000-0000-000000000000; correct it, or leave it out for the "
             "compute's own"
         )
-    return Identity(kind=kind, client_id=client_id)
+    return JobIdentity(kind=kind, client_id=client_id)
 
 
 def read_resources(
-    settings: ExecutorSettings, resources: Mapping[str, Any], *, rule: str
+    settings: ExecutorSettings, resources: Mapping[str, object], *, rule: str
 ) -> Resources:
     """Return what a job's resources ask for, with the settings as defaults."""
     identity = read_identity(settings.identity)
@@ -233,7 +233,7 @@ def _count(resources: Mapping[str, Any], name: str, default: int, rule: str) -> 
     return count
 
 
-def _distribution(resources: Mapping[str, Any], rule: str, is_parallel: bool) -> str:
+def _distribution(resources: Mapping[str, object], rule: str, is_parallel: bool) -> str:
     value = resources.get("azureml_distribution")
     if value is None:
         return "pytorch" if is_parallel else ""
@@ -242,7 +242,7 @@ def _distribution(resources: Mapping[str, Any], rule: str, is_parallel: bool) ->
     return str(value)
 
 
-def _shm_size(resources: Mapping[str, Any], rule: str) -> str:
+def _shm_size(resources: Mapping[str, object], rule: str) -> str:
     value = str(resources.get("shm_size") or "")
     if value and not re.fullmatch(r"[1-9][0-9]*[bkmg]", value):
         expected = "a number with the unit b, k, m or g is expected, such as 16g"
@@ -250,7 +250,7 @@ def _shm_size(resources: Mapping[str, Any], rule: str) -> str:
     return value
 
 
-def _priority(sdk: str, resources: Mapping[str, Any], rule: str) -> str:
+def _priority(sdk: str, resources: Mapping[str, object], rule: str) -> str:
     value = str(resources.get("azureml_priority") or "").lower()
     is_known = value.isdigit() if sdk == "v1" else value in _PRIORITIES
     if value and not is_known:

@@ -97,7 +97,7 @@ class Target:
 def make_request(
     settings: ExecutorSettings,
     target: Target,
-    resources: Mapping[str, Any],
+    resources: Mapping[str, object],
     *,
     command: str,
     snapshot: str,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import TypeVar
 
-from snakemake_executor_plugin_azureml.client import Client, Job, State
+from snakemake_executor_plugin_azureml.client import Client, RemoteJob, RemoteState
 from snakemake_executor_plugin_azureml.errors import AzureMLError, text_of
 from snakemake_executor_plugin_azureml.request import CODE_TAG, JobRequest
 from snakemake_executor_plugin_azureml.retries import Interrupted, retry
@@ -46,7 +46,7 @@ class Service:
         self._numbers: dict[str, int] = {}
         self.stopped = threading.Event()
 
-    def submit(self, request: JobRequest) -> tuple[Job, bool]:
+    def submit(self, request: JobRequest) -> tuple[RemoteJob, bool]:
         """Return the job that makes what the request is about, and whether it was there already.
 
         The name identifies what is made, so the job of a controller that died, or
@@ -70,11 +70,11 @@ class Service:
         self._numbers[request.stem] = number
         return self._create(request.numbered(number)), False
 
-    def find(self, name: str) -> Job | None:
+    def find(self, name: str) -> RemoteJob | None:
         """Return the job of this name, None if there is none."""
         return self._ask(f"looking for job {name}", lambda client: client.find(name))
 
-    def status(self, names: Collection[str]) -> dict[str, Job]:
+    def status(self, names: Collection[str]) -> dict[str, RemoteJob]:
         """Return those of the jobs that exist."""
         return self._ask("asking for the status of jobs", lambda client: client.status(names))
 
@@ -99,10 +99,10 @@ class Service:
             stop=threading.Event(),
         )
 
-    def _create(self, request: JobRequest) -> Job:
+    def _create(self, request: JobRequest) -> RemoteJob:
         has_tried = False
 
-        def create(client: Client) -> Job:
+        def create(client: Client) -> RemoteJob:
             nonlocal has_tried
             if has_tried and (job := self._ours(client, request)):
                 return job
@@ -122,22 +122,22 @@ class Service:
             )
             return job
 
-    def _ours(self, client: Client, request: JobRequest) -> Job | None:
+    def _ours(self, client: Client, request: JobRequest) -> RemoteJob | None:
         job = client.find(request.name)
         return job if job is not None and job.runs == request.code else None
 
-    def _is_new(self, job: Job, request: JobRequest) -> bool:
+    def _is_new(self, job: RemoteJob, request: JobRequest) -> bool:
         """Return whether a job made the same after this workflow looked for existing outputs."""
-        if job.state is not State.COMPLETED or job.runs != request.code:
+        if job.state is not RemoteState.COMPLETED or job.runs != request.code:
             return False
         ended = self.ended(job.name)
         return ended is not None and ended > self._since
 
-    def _ended_by_now(self, name: str) -> Job | None:
+    def _ended_by_now(self, name: str) -> RemoteJob | None:
         """Return the job of this name; one that is being cancelled is waited for."""
         deadline = time.monotonic() + 60 * _CANCELLING_MINUTES
         is_noted = False
-        while (job := self.find(name)) is not None and job.state is State.CANCELLING:
+        while (job := self.find(name)) is not None and job.state is RemoteState.CANCELLING:
             if not is_noted:
                 self._warn(f"job {name} is being cancelled; waiting for its end")
                 is_noted = True
@@ -179,7 +179,7 @@ class Service:
             self._client = None
 
 
-def _occupied(job: Job, request: JobRequest) -> str:
+def _occupied(job: RemoteJob, request: JobRequest) -> str:
     return (
         f"Azure ML job {job.name} is {job.status} and makes the same files from other code or "
         f"settings (its tag {CODE_TAG} is {job.runs or 'not set'}, this workflow's is "

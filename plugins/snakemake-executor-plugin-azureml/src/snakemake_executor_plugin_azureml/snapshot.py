@@ -37,7 +37,7 @@ _FOLDERS_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class CodeSnapshot:
     """A copy of the code, which no edit reaches while the workflow runs.
 
     Attributes:
@@ -49,7 +49,7 @@ class Snapshot:
     digest: str
 
 
-def take_snapshot(source: Path, target: Path) -> Snapshot:
+def take_snapshot(source: Path, target: Path) -> CodeSnapshot:
     """Copy the code of a folder.
 
     Args:
@@ -74,7 +74,7 @@ def take_snapshot(source: Path, target: Path) -> Snapshot:
         partial.mkdir(parents=True, exist_ok=True)
         (partial / ".amlignore").write_text("# what is left out is not here\n")
         partial.rename(folder)
-    return Snapshot(folder, digest)
+    return CodeSnapshot(folder, digest)
 
 
 def code_files(source: Path) -> Iterator[str]:

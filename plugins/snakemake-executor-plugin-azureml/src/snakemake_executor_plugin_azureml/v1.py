@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_executor_plugin_azureml.child_process import ChildProcess
-from snakemake_executor_plugin_azureml.client import Job, status_of
+from snakemake_executor_plugin_azureml.client import RemoteJob, status_of
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 
@@ -36,11 +36,11 @@ class ClientV1:
         """Return a method of `v1_sdk.Sdk`; all but `status` are called there as they are here."""
         return partial(self._sdk.call, name)
 
-    def status(self, names: Collection[str]) -> dict[str, Job]:
+    def status(self, names: Collection[str]) -> dict[str, RemoteJob]:
         """Return the jobs that exist."""
         return status_of(names, self._listed, self.look_up, self._pause)
 
-    def _listed(self, names: Collection[str]) -> dict[str, Job]:
+    def _listed(self, names: Collection[str]) -> dict[str, RemoteJob]:
         self._pause()
-        found: dict[str, Job] = self._sdk.call("listed", frozenset(names))
+        found: dict[str, RemoteJob] = self._sdk.call("listed", frozenset(names))
         return found

@@ -31,7 +31,7 @@ from azureml.core.runconfig import (  # noqa: E402
 )
 
 from snakemake_executor_plugin_azureml.child_process import serve  # noqa: E402
-from snakemake_executor_plugin_azureml.client import Job, make_credential  # noqa: E402
+from snakemake_executor_plugin_azureml.client import RemoteJob, make_credential  # noqa: E402
 from snakemake_executor_plugin_azureml.logs import own_logs, read_tails  # noqa: E402
 from snakemake_executor_plugin_azureml.request import (  # noqa: E402
     CODE_VARIABLE,
@@ -94,7 +94,7 @@ class Sdk:
         # Its file of uploaded snapshots is one per workspace, and not safe to write in parallel.
         self._submitting = threading.Lock()
 
-    def submit(self, request: JobRequest) -> Job:
+    def submit(self, request: JobRequest) -> RemoteJob:
         """Create the job, and its tags with a second request."""
         with self._submitting:
             run = self._experiment.submit(
@@ -105,7 +105,7 @@ class Sdk:
             )
         return replace(_job(run), tags=dict(request.tags), code=request.code)
 
-    def find(self, name: str) -> Job | None:
+    def find(self, name: str) -> RemoteJob | None:
         """Return the job of this name, None if there is none."""
         run = self._run(name)
         if run is None:
@@ -117,9 +117,9 @@ class Sdk:
         variables = definition.get("environmentVariables") or {}
         return replace(job, code=variables.get(CODE_VARIABLE, ""))
 
-    def listed(self, names: Collection[str]) -> dict[str, Job]:
+    def listed(self, names: Collection[str]) -> dict[str, RemoteJob]:
         """Return those of the jobs that are among the newest of the workflow."""
-        found: dict[str, Job] = {}
+        found: dict[str, RemoteJob] = {}
         runs = Run.list(self._experiment, tags={self._workflow: "1"}, _rehydrate_runs=False)
         for _, run in zip(range(_MAX_LISTED), runs, strict=False):
             if run.id in names:
@@ -128,7 +128,7 @@ class Sdk:
                 break
         return found
 
-    def look_up(self, name: str) -> Job | None:
+    def look_up(self, name: str) -> RemoteJob | None:
         """Return the job of this name as its run alone describes it."""
         run = self._run(name)
         return None if run is None else _job(run)
@@ -245,8 +245,8 @@ def build_run(request: JobRequest, code: Path, environment: Environment) -> Scri
     return config
 
 
-def _job(run: Any) -> Job:
-    return Job(
+def _job(run: Any) -> RemoteJob:
+    return RemoteJob(
         name=run.id,
         status=str(run.status),
         tags=dict(run.tags or {}),

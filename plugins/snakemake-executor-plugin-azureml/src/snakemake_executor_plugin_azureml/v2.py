@@ -17,9 +17,9 @@ from azure.ai.ml.entities import (
 )
 from azure.core.exceptions import ResourceNotFoundError
 
-from snakemake_executor_plugin_azureml.client import Job, make_credential, status_of
+from snakemake_executor_plugin_azureml.client import RemoteJob, make_credential, status_of
 from snakemake_executor_plugin_azureml.logs import own_logs, read_tails
-from snakemake_executor_plugin_azureml.options import SERVERLESS, Identity
+from snakemake_executor_plugin_azureml.options import SERVERLESS, JobIdentity
 from snakemake_executor_plugin_azureml.request import CODE_VARIABLE, EnvironmentRequest, JobRequest
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
@@ -58,7 +58,7 @@ class ClientV2:
         self._preparing = threading.Lock()
         self._environment = cache(self._registered)
 
-    def submit(self, request: JobRequest) -> Job:
+    def submit(self, request: JobRequest) -> RemoteJob:
         """Create the job; the first one brings code and environment, the others name them."""
         with self._preparing:
             environment = self._environment(request.environment)
@@ -75,19 +75,19 @@ class ClientV2:
             )
         )
 
-    def find(self, name: str) -> Job | None:
+    def find(self, name: str) -> RemoteJob | None:
         """Return the job of this name, None if there is none."""
         try:
             return _job(self._ml.jobs.get(name))
         except ResourceNotFoundError:
             return None
 
-    def status(self, names: Collection[str]) -> dict[str, Job]:
+    def status(self, names: Collection[str]) -> dict[str, RemoteJob]:
         """Return the jobs that exist."""
         return status_of(names, self._listed, self.find, self._pause)
 
-    def _listed(self, names: Collection[str]) -> dict[str, Job]:
-        found: dict[str, Job] = {}
+    def _listed(self, names: Collection[str]) -> dict[str, RemoteJob]:
+        found: dict[str, RemoteJob] = {}
         pages = self._ml.jobs.list(tag=self._workflow).by_page()
         for _ in range(_MAX_PAGES):
             self._pause()
@@ -176,7 +176,7 @@ def build_job(request: JobRequest, *, code: str | Path, environment: str) -> Any
     )
 
 
-def _identity(identity: Identity | None) -> Any:
+def _identity(identity: JobIdentity | None) -> Any:
     if identity is None:
         return None
     if identity.kind == "user":
@@ -184,10 +184,10 @@ def _identity(identity: Identity | None) -> Any:
     return ManagedIdentityConfiguration(client_id=identity.client_id or None)
 
 
-def _job(job: Any) -> Job:
+def _job(job: Any) -> RemoteJob:
     status = job.status
     variables = getattr(job, "environment_variables", None) or {}
-    return Job(
+    return RemoteJob(
         name=job.name,
         status=str(getattr(status, "value", status)),
         tags=dict(job.tags or {}),

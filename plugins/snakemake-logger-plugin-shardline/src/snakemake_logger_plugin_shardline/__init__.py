@@ -34,12 +34,12 @@ class LogHandler(LogHandlerBase):
     def _make_display(self) -> "Display":
         # every plugin that is installed is imported at each start, used or not
         from snakemake_logger_plugin_shardline.display import Display
-        from snakemake_logger_plugin_shardline.output import Lines, Terminal
+        from snakemake_logger_plugin_shardline.output import PlainOutput, Terminal
 
         stream = sys.stdout if self.common_settings.stdout else sys.stderr
         if stream.isatty() and os.environ.get("TERM") != "dumb":
             return Display(Terminal(stream), self._quiet)
-        return Display(Lines(stream), self._quiet)
+        return Display(PlainOutput(stream), self._quiet)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record; where that fails, Snakemake's own lines follow."""

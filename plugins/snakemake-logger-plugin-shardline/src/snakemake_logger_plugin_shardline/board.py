@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from snakemake_logger_plugin_shardline.progress import Progress, mark_of, read_progress
+from snakemake_logger_plugin_shardline.progress import ReportedProgress, mark_of, read_progress
 
 # Clocks of a file server and of this machine may differ by so many seconds.
 SKEW_S = 5.0
@@ -40,7 +40,7 @@ class Job:
     took: float = 0.0
     causes: list[str] = field(default_factory=list)
     earlier: list[str] = field(default_factory=list)
-    progress: Progress | None = None
+    progress: ReportedProgress | None = None
     since: float = 0.0
     mark: tuple[int, int] | None = None
 

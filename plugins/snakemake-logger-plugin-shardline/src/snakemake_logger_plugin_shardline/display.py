@@ -8,7 +8,7 @@ from typing import Any
 
 from snakemake_logger_plugin_shardline.board import Board, Job, results_of
 from snakemake_logger_plugin_shardline.lines import count_line, is_long, screen, table
-from snakemake_logger_plugin_shardline.output import Lines, Terminal
+from snakemake_logger_plugin_shardline.output import PlainOutput, Terminal
 from snakemake_logger_plugin_shardline.records import message_of
 from snakemake_logger_plugin_shardline.summary import summary
 from snakemake_logger_plugin_shardline.text import clock, one_line, wrap
@@ -32,7 +32,7 @@ class Display:
 
     def __init__(
         self,
-        output: Lines | Terminal,
+        output: PlainOutput | Terminal,
         quiet: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

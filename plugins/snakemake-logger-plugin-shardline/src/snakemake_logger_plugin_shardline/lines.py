@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from snakemake_logger_plugin_shardline.board import Board, Job
-from snakemake_logger_plugin_shardline.progress import Progress
+from snakemake_logger_plugin_shardline.progress import ReportedProgress
 from snakemake_logger_plugin_shardline.text import cells, clip, clock, number, one_line, pad
 
 _GAP = "  "
@@ -108,7 +108,7 @@ def _total_width(rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
 
 
 def _columns(job: Job, seconds: float) -> list[str]:
-    progress = job.progress or Progress()
+    progress = job.progress or ReportedProgress()
     metrics = [
         f"{one_line(name)} {number(value)}"
         for name, value in list(progress.metrics.items())[:_METRICS]

@@ -19,7 +19,7 @@ from snakemake_logger_plugin_shardline.text import visible
 STREAM = "SNAKEMAKE_LOGGER_STREAM"
 
 
-class Lines:
+class PlainOutput:
     """A stream that is no terminal. One that is closed is passed over: the workflow goes on."""
 
     width: int | None = None

@@ -11,7 +11,7 @@ _LARGEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class ReportedProgress:
     """What is known of a job; whatever is missing, or of another type than expected, is left out.
 
     Attributes:
@@ -52,7 +52,7 @@ def mark_of(log: str) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def read_progress(log: str) -> Progress | None:
+def read_progress(log: str) -> ReportedProgress | None:
     """Read what the job with this log reports; None where there is nothing that can be read."""
     try:
         with progress_file(log).open("rb") as file:
@@ -62,10 +62,10 @@ def read_progress(log: str) -> Progress | None:
     return parse(document) if isinstance(document, dict) else None
 
 
-def parse(document: Mapping[str, Any]) -> Progress:
+def parse(document: Mapping[str, object]) -> ReportedProgress:
     """Return what a job's document holds."""
     metrics = document.get("metrics")
-    return Progress(
+    return ReportedProgress(
         title=_text(document.get("title")),
         step=_count(document.get("step")),
         steps=_count(document.get("steps")),

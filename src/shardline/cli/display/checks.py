@@ -12,7 +12,7 @@ from shardline.results.accept.candidates import Candidate
 from shardline.results.diff import Change, Comparison
 from shardline.results.export.start import Exported
 from shardline.results.findings import count
-from shardline.results.lineage.graph import Lineage
+from shardline.results.lineage.lineage import Lineage
 from shardline.results.replay.compare import DIFFERENT
 from shardline.results.replay.start import Replay
 
@@ -131,7 +131,7 @@ def _grow(tree: Tree, lineage: Lineage, name: str, seen: set[str]) -> None:
         action = lineage.actions[file.made_by]
         circumstances = f"  {action.circumstances}".rstrip()
         branch = tree.add(Text.assemble((action.id, "cyan"), (circumstances, "dim")))
-        _add(branch, lineage, action.inputs, seen)
+        _add(branch, lineage, action.files_read, seen)
 
 
 def _add(tree: Tree, lineage: Lineage, names: Sequence[str], seen: set[str]) -> None:

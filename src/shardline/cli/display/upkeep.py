@@ -13,7 +13,7 @@ from shardline.cli.display.tables import show_rows
 from shardline.cli.display.terminal import say
 from shardline.core.package import making
 from shardline.core.visible import from_here
-from shardline.results.findings import Verdict, count
+from shardline.results.findings import VerifyResult, count
 from shardline.results.gc import Garbage
 from shardline.results.outcomes import describe_progress
 from shardline.results.rerun import Rerun
@@ -187,7 +187,7 @@ def show_rerun(rerun: Rerun) -> None:
     )
 
 
-def show_verdict(verdict: Verdict, title: str, width: int) -> None:
+def show_verdict(verdict: VerifyResult, title: str, width: int) -> None:
     """Print one line for what was verified, and one for each problem.
 
     Args:
@@ -201,7 +201,7 @@ def show_verdict(verdict: Verdict, title: str, width: int) -> None:
         say(f"     {problem}")
 
 
-def show_repair(verdict: Verdict, parts: Sequence[str], manifest: Path) -> None:
+def show_repair(verdict: VerifyResult, parts: Sequence[str], manifest: Path) -> None:
     """Print what a repair dropped, and the command that rebuilds it."""
     dropped = f"{count(len(verdict.bad_shards), 'bad shard')} and " if verdict.bad_shards else ""
     say(f"\ndropped {dropped}the manifest")

@@ -105,7 +105,7 @@ class PredictionSettings(Settings, frozen=True, kw_only=True):
     """In place of `dataset`, files or patterns, read as the run's dataset is; they need no labels."""
 
 
-class Identity(Settings, frozen=True, kw_only=True):
+class IdentitySettings(Settings, frozen=True, kw_only=True):
     """How closely an earlier result must fit to be taken over by itself; changes no digest."""
 
     environment: Literal["exact", "minor", "off"] = "exact"
@@ -137,7 +137,7 @@ class Config(Settings, frozen=True, kw_only=True):
     conda: Conda = Conda()
     azureml: AzureML = AzureML()
     image: Image = Image()
-    identity: Identity = Identity()
+    identity: IdentitySettings = IdentitySettings()
     runtime: Runtime = Runtime()
 
 

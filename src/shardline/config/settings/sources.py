@@ -41,7 +41,7 @@ Files = Annotated[
 ]
 
 
-class Source(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
+class SourceSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """A source whose type is not known, which is found out later."""
 
     named: ClassVar[str] = ""
@@ -56,14 +56,17 @@ class Source(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
         return table.get("type") == cls.named or not cls.named
 
 
-class Samples(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the formats of other libraries have."""
-
+class _ColumnsInFiles(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: Files
     columns: TypedColumns | UnsetType = UNSET
     """Type of each column that is kept, by name; left out, all that the files hold."""
     rename: Renamed | UnsetType = UNSET
     """What columns are called in the files, where not by their name in `columns`."""
+
+
+class SamplesSettings(_ColumnsInFiles, frozen=True, kw_only=True):
+    """What the formats of other libraries have."""
+
     num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
     """Number of classes of an integer column `labels`; else list `classes`, or neither."""
     classes: list[str | int] = []
@@ -72,34 +75,29 @@ class Samples(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a row that cannot be used ends the build by name, or is left out and counted."""
 
 
-class LitData(Samples, frozen=True, kw_only=True):
+class LitDataSettings(SamplesSettings, frozen=True, kw_only=True):
     """Folders that LitData optimised."""
 
     named: ClassVar[str] = "litdata"
 
 
-class Mds(Samples, frozen=True, kw_only=True):
+class MdsSettings(SamplesSettings, frozen=True, kw_only=True):
     """Folders of MosaicML Streaming."""
 
     named: ClassVar[str] = "mds"
 
 
-class WebDataset(Samples, frozen=True, kw_only=True):
+class WebDatasetSettings(SamplesSettings, frozen=True, kw_only=True):
     """Tar files of samples."""
 
     named: ClassVar[str] = "webdataset"
 
 
-class Hf(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HfSettings(_ColumnsInFiles, frozen=True, kw_only=True):
     """Folders that Hugging Face's `datasets` saved."""
 
     named: ClassVar[str] = "hf"
 
-    files: Files
-    columns: TypedColumns | UnsetType = UNSET
-    """Type of each column that is kept, by name; left out, all that the files hold."""
-    rename: Renamed | UnsetType = UNSET
-    """What columns are called in the files, where not by their name in `columns`."""
     label: Text | UnsetType = UNSET
     """Column of the label, which becomes the column `labels`."""
     id_column: Text | UnsetType = UNSET
@@ -116,7 +114,7 @@ class Hf(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a row that cannot be used ends the build by name, or is left out and counted."""
 
 
-class Columns(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ColumnsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What all tables of columns have."""
 
     label: Text | UnsetType = UNSET
@@ -145,7 +143,7 @@ class Columns(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a row that cannot be used ends the build by name, or is left out and counted."""
 
 
-class Parquet(Columns, frozen=True, kw_only=True):
+class ParquetSettings(ColumnsSettings, frozen=True, kw_only=True):
     """Parquet files."""
 
     named: ClassVar[str] = "parquet"
@@ -153,7 +151,7 @@ class Parquet(Columns, frozen=True, kw_only=True):
     files: Files
 
 
-class Csv(Columns, frozen=True, kw_only=True):
+class CsvSettings(ColumnsSettings, frozen=True, kw_only=True):
     """CSV files."""
 
     named: ClassVar[str] = "csv"
@@ -165,7 +163,7 @@ class Csv(Columns, frozen=True, kw_only=True):
     """Mark of decimals in numbers, a point or a comma."""
 
 
-class Delta(Columns, frozen=True, kw_only=True):
+class DeltaSettings(ColumnsSettings, frozen=True, kw_only=True):
     """A version of a Delta table."""
 
     named: ClassVar[str] = "delta"
@@ -178,7 +176,7 @@ class Delta(Columns, frozen=True, kw_only=True):
     """Id that the table must have; required where `table` is a URL."""
 
 
-class Idx(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IdxSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Files of the MNIST family's format."""
 
     named: ClassVar[str] = "idx"
@@ -188,7 +186,7 @@ class Idx(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Names of the classes; left out, the numbers up to the largest label."""
 
 
-class ImageFolder(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ImageFolderSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Images in folders that are named by class."""
 
     named: ClassVar[str] = "image_folder"
@@ -213,13 +211,13 @@ class ImageFolder(Source, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Images decoded at a time by one job; 0 takes one thread per core."""
 
 
-class Digits(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DigitsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The handwritten digits that come with scikit-learn."""
 
     named: ClassVar[str] = "digits"
 
 
-class Synthetic(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SyntheticSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Rows that are drawn."""
 
     named: ClassVar[str] = "synthetic"
@@ -234,7 +232,7 @@ class Synthetic(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Length of the true weight vector; larger makes labels easier to predict."""
 
 
-class OwnSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OwnSourceSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A class of the user's."""
 
     named: ClassVar[str] = "own class"
@@ -249,7 +247,7 @@ class OwnSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ":" in str(table.get("type"))
 
 
-class Tokenized(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TokenizedSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What all sources have that make tokens of texts."""
 
     files: Files
@@ -265,7 +263,7 @@ class Tokenized(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether what cannot be used ends the build by name, or is left out and counted."""
 
 
-class TextFiles(Tokenized, frozen=True, kw_only=True):
+class TextFilesSettings(TokenizedSettings, frozen=True, kw_only=True):
     """Text files."""
 
     named: ClassVar[str] = "text"
@@ -276,7 +274,7 @@ class TextFiles(Tokenized, frozen=True, kw_only=True):
     """Whether rows have a column `text` beside `tokens`."""
 
 
-class JsonLines(Tokenized, frozen=True, kw_only=True):
+class JsonLinesSettings(TokenizedSettings, frozen=True, kw_only=True):
     """JSON Lines files."""
 
     named: ClassVar[str] = "jsonl"
@@ -300,6 +298,7 @@ class JsonLines(Tokenized, frozen=True, kw_only=True):
 
 
 AnySource = (
-    Csv | Delta | Digits | Hf | Idx | ImageFolder | JsonLines | LitData | Mds | Parquet | Synthetic
-    | TextFiles | WebDataset | OwnSource | Source
+    CsvSettings | DeltaSettings | DigitsSettings | HfSettings | IdxSettings | ImageFolderSettings | JsonLinesSettings
+    | LitDataSettings | MdsSettings | ParquetSettings | SyntheticSettings | TextFilesSettings | WebDatasetSettings
+    | OwnSourceSettings | SourceSettings
 )  # fmt: skip

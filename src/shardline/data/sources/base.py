@@ -5,7 +5,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +15,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.found_files import unreadable
 from shardline.data.columns import parse_columns
+from shardline.records.datasets import DatasetSchema
 from shardline_io.names import IDS
 
 
@@ -42,16 +43,20 @@ class Schema:
         """NumPy name of the type of a table's labels."""
         return "int64" if self.task == "classification" else "float32"
 
-    def to_json(self) -> dict[str, Any]:
+    def record(self) -> DatasetSchema:
         """Return the `schema` of a manifest, with each column in its one spelling.
 
         Raises:
             DataError: a name or a type is not allowed; the message names it.
         """
+        classes = [*self.classes]
         if not self.columns:
-            table = asdict(self)
-            del table["columns"]
-            return table
+            return DatasetSchema(
+                task=self.task,
+                classes=classes,
+                feature_shape=[*self.feature_shape],
+                feature_dtype=self.feature_dtype,
+            )
         columns = parse_columns(self.columns)
         labels = columns.get("labels")
         is_scalar = labels is not None and not (labels.varies or labels.shape or labels.optional)
@@ -62,11 +67,8 @@ class Schema:
                 'integer for each row; add "labels": "int64" to its columns, or leave the classes out'
             )
         task = "classification" if self.classes else "regression" if kind == "f" else "none"
-        return {
-            "columns": {name: str(column) for name, column in columns.items()},
-            "task": task,
-            "classes": self.classes,
-        }
+        written = {name: str(column) for name, column in columns.items()}
+        return DatasetSchema(task=task, classes=classes, columns=written)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from rocrate.model.entity import Entity
 
 from shardline.core.errors import ConfigError
 from shardline.provenance.crate.contents import CITATION, Contents
-from shardline.provenance.crate.graph import Graph, refer
+from shardline.provenance.crate.entities import Entities, refer
 
 
 def read_citation(contents: Contents) -> dict[str, Any]:
@@ -35,28 +35,30 @@ def read_citation(contents: Contents) -> dict[str, Any]:
     return dict(cited)
 
 
-def license_of(graph: Graph, cited: Mapping[str, Any]) -> Entity | list[Entity] | None:
+def license_of(entities: Entities, cited: Mapping[str, Any]) -> Entity | list[Entity] | None:
     """Return the licence, by its SPDX identifier, or that none was given."""
     names = cited.get("license") or []
     if names:
-        return refer(spdx(graph, name) for name in ([names] if isinstance(names, str) else names))
-    return graph.entity(
+        return refer(
+            spdx(entities, name) for name in ([names] if isinstance(names, str) else names)
+        )
+    return entities.entity(
         "#no-license", "CreativeWork", name="No licence was given",
         description=f"Nobody stated terms for these results; {CITATION} in the project's folder can.",
     )  # fmt: skip
 
 
-def spdx(graph: Graph, name: str) -> Entity:
+def spdx(entities: Entities, name: str) -> Entity:
     """Return a licence of the SPDX list."""
     url = f"https://spdx.org/licenses/{name}"
-    return graph.entity(
+    return entities.entity(
         url, "CreativeWork", name=name, description=f"Licence {name} of the SPDX list"
     )
 
 
-def authors_of(graph: Graph, cited: Mapping[str, Any]) -> list[Entity]:
+def authors_of(entities: Entities, cited: Mapping[str, Any]) -> list[Entity]:
     """Return the authors: entities (`name`) and persons."""
-    return [_author(graph, author) for author in cited.get("authors", [])]
+    return [_author(entities, author) for author in cited.get("authors", [])]
 
 
 def publisher_of(authors: Sequence[Entity]) -> Entity | None:
@@ -65,15 +67,17 @@ def publisher_of(authors: Sequence[Entity]) -> Entity | None:
     return first or next((one["affiliation"] for one in authors if "affiliation" in one), None)
 
 
-def _author(graph: Graph, author: Mapping[str, Any]) -> Entity:
+def _author(entities: Entities, author: Mapping[str, Any]) -> Entity:
     url = author.get("orcid") or author.get("website")
     if "name" in author:
         name = str(author["name"])
-        identifier = url or graph.local_id("organization", name)
-        return graph.entity(identifier, "Organization", name=name, url=url)
+        identifier = url or entities.local_id("organization", name)
+        return entities.entity(identifier, "Organization", name=name, url=url)
     names = [author.get("given-names"), author.get("family-names")]
     name = " ".join(filter(None, names)) or str(author.get("alias", "unknown"))
     works_at = author.get("affiliation")
-    affiliation = works_at and graph.local("organization", works_at, "Organization", name=works_at)
-    identifier = url or graph.local_id("author", name)
-    return graph.entity(identifier, "Person", name=name, affiliation=affiliation or None)
+    affiliation = works_at and entities.local(
+        "organization", works_at, "Organization", name=works_at
+    )
+    identifier = url or entities.local_id("author", name)
+    return entities.entity(identifier, "Person", name=name, affiliation=affiliation or None)

@@ -6,23 +6,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
 from shardline.core.digests import file_sha256
-from shardline.core.files import read_object
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import MASK, is_secret, mask, mask_values
 from shardline.data.shard_format import shard_path
 from shardline.data.statistics_file import STATISTICS_FILE
 from shardline.provenance.crate.metadata import METADATA
+from shardline.provenance.sealed_records import SealedRecords
 from shardline.records.acceptances import ACCEPTED
-from shardline.records.base import Record, decode
 from shardline.records.datasets import DatasetProvenance, Manifest
-from shardline.records.runs import EvaluationResult, ResolvedRun, RunRecord, TrainingProvenance
+from shardline.records.runs import RunRecord, TrainingProvenance
 
 WORKFLOW = "workflow"
 CONFIG = Path("config/config.yaml")
@@ -45,7 +44,6 @@ Models and shards that are not here are described by their checksums. The comman
 in the project verifies files against these checksums.
 """
 _REMEDY = "run the pipeline again to write it"
-_Record = TypeVar("_Record", bound=Record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +81,7 @@ class Contents:
 
     Attributes:
         project: whose results they are.
+        records: reads the sealed files.
         items: by path in the crate.
         with_data: whether models and shards are in it.
         shards: their places and BLAKE3 digests, by path in the crate; none without data.
@@ -91,6 +90,7 @@ class Contents:
     """
 
     project: Project
+    records: SealedRecords
     with_data: bool
     items: dict[str, Item] = field(default_factory=dict)
     shards: dict[str, tuple[Path, str]] = field(default_factory=dict)
@@ -110,28 +110,25 @@ class Contents:
 
 
 def collect(
-    project: Project, *, config: Path = CONFIG, with_data: bool = False,
-    at: Mapping[str, Path] | None = None,
-) -> Contents:  # fmt: skip
+    project: Project, records: SealedRecords, *, config: Path = CONFIG, with_data: bool = False
+) -> Contents:
     """Find the files of the present report, its runs, their datasets and the workflow.
 
     Args:
         config: the config file; a copy without what looks like a secret goes into the crate.
         with_data: whether models and shards are to be in the crate.
-        at: where declared files lie that are not at their own path, as with a storage.
 
     Raises:
         DataError: one of the small files is missing; the message names it.
     """
-    contents = Contents(project=project, with_data=with_data)
-    places = at or {}
+    contents = Contents(project=project, records=records, with_data=with_data)
     for name, item in _project_files(project, config):
         contents.items[name] = item
     for dataset in project.datasets.values():
-        _add_dataset(contents, dataset.id, places)
+        _add_dataset(contents, dataset.id)
     for run in project.runs.values():
-        _add_run(contents, run.id, run.evaluation_id, places)
-    report = _place(contents, contents.report_folder / project.report.name, places).parent
+        _add_run(contents, run.id, run.evaluation_id)
+    report = records.at(contents.report_folder / project.report.name).parent
     for path in sorted(report.rglob("*")):
         if path.is_file() and path.name != METADATA and not path.name.startswith("."):
             contents.items[str(contents.report_folder / path.relative_to(report))] = Item(
@@ -140,9 +137,13 @@ def collect(
     return contents
 
 
-def _place(contents: Contents, name: Path, at: Mapping[str, Path]) -> Path:
-    """Return where a file of the crate lies now."""
-    return at.get(str(name), contents.project.workdir / name)
+def records_of(project: Project, places: Mapping[str, Path] | None = None) -> SealedRecords:
+    """Return what reads a project's sealed files, without what looks like a secret.
+
+    Args:
+        places: where declared files lie that are not at their own path, as with a storage.
+    """
+    return SealedRecords(layout=project.layout, remedy=_REMEDY, places=places or {}, is_masked=True)
 
 
 def _project_files(project: Project, config: Path) -> Iterator[tuple[str, Item]]:
@@ -208,18 +209,16 @@ def _hidden(values: Any) -> Any:
     return [f"{word.partition('=')[0]}={MASK}" if "=" in word else MASK for word in values]
 
 
-def _add_dataset(contents: Contents, dataset: str, at: Mapping[str, Path]) -> None:
-    folder = contents.paths.result("dataset", dataset)
-    names = [folder / name for name in ("manifest.json", "provenance.json")]
-    manifest, provenance = (_place(contents, name, at) for name in names)
+def _add_dataset(contents: Contents, dataset: str) -> None:
     # results may be older than provenances, or outlive their dataset's
-    if manifest.exists():
-        contents.manifests[dataset] = _masked(manifest, Manifest)
-    if provenance.exists():
-        contents.provenances[dataset] = _masked(provenance, DatasetProvenance)
-    for name, path in zip(names, (manifest, provenance), strict=True):
-        if path.exists():
-            contents.items[str(name)] = Item(source=path)
+    if manifest := contents.records.manifest(dataset):
+        contents.manifests[dataset] = manifest
+    if provenance := contents.records.dataset(dataset):
+        contents.provenances[dataset] = provenance
+    for name in ("manifest.json", "provenance.json"):
+        path = contents.paths.result("dataset", dataset) / name
+        if (source := contents.records.at(path)).exists():
+            contents.items[str(path)] = Item(source=source)
     if contents.with_data and dataset in contents.manifests:
         store, found = contents.project.layout.shards(dataset), contents.manifests[dataset]
         for shard in found.shards:
@@ -235,26 +234,16 @@ def shards_folder(dataset: str) -> str:
     return f"{ResultsLayout(root=Path()).shards(dataset)}/"  # wherever the project's own store is
 
 
-def _masked(path: Path, kind: type[_Record]) -> _Record:
-    """Return the record in a file, without what looks like a secret."""
-    document = mask_values(read_object(path, remedy=_REMEDY))
-    return decode(document, kind, where=path, remedy=_REMEDY)
-
-
-def _add_run(contents: Contents, run: str, evaluation: str, at: Mapping[str, Path]) -> None:
+def _add_run(contents: Contents, run: str, evaluation: str) -> None:
     folder = contents.paths.run(run)
-    names = (*_RUN_FILES, f"evaluations/{evaluation}.json")
-    for name in names:
-        path = _place(contents, folder / name, at)
+    for name in (*_RUN_FILES, f"evaluations/{evaluation}.json"):
+        path = contents.records.at(folder / name)
         if path.exists() or name != "identity.json":
             contents.items[str(folder / name)] = Item(source=path)
-    spec, provenance, evaluated = (
-        _place(contents, folder / name, at) for name in (names[0], names[3], names[4])
-    )
     read = RunRecord(
-        spec=_masked(spec, ResolvedRun),
-        provenance=_masked(provenance, TrainingProvenance),
-        evaluation=_masked(evaluated, EvaluationResult),
+        spec=contents.records.spec(run),
+        provenance=contents.records.read(folder / "provenance.json", TrainingProvenance),
+        evaluation=contents.records.evaluation(run, evaluation),
     )
     contents.runs[evaluation] = read
     certificate = read.provenance.certificate

@@ -4,12 +4,14 @@ The profile: https://w3id.org/ro/wfrun/provenance/0.5. The root is the folder of
 the project, so that every file has the path in the crate that it has there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rocrate.model.entity import Entity
 
 from shardline import __version__
+from shardline.config.layout import ResultsLayout
 from shardline.provenance.crate.citation import (
     authors_of,
     license_of,
@@ -18,10 +20,12 @@ from shardline.provenance.crate.citation import (
     spdx,
 )
 from shardline.provenance.crate.contents import CONFIG, WORKFLOW, Contents, shards_folder
-from shardline.provenance.crate.executed import describe_step, settings_of, time_of
-from shardline.provenance.crate.graph import Graph, refer
+from shardline.provenance.crate.entities import Entities, refer
+from shardline.provenance.crate.executed import describe_job, settings_of, time_of
 from shardline.provenance.crate.metadata import seal_crate
-from shardline.provenance.crate.steps import Step, find_steps
+from shardline.provenance.graph import ProvenanceGraph
+from shardline.provenance.nodes import ActionNode
+from shardline.records.jobs import JobRecord
 
 _PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -32,46 +36,61 @@ _PROFILES = {
 _BIOSCHEMAS = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
 
 
-def describe(contents: Contents, report_action: Mapping[str, Any] | None) -> dict[str, Any]:
+def describe(contents: Contents, report_action: JobRecord | None) -> dict[str, Any]:
     """Return the crate's metadata; the same files give the same document.
 
     Args:
         report_action: record of the job that rendered the report.
     """
-    steps = find_steps(contents, report_action)
-    newest = max((step.action for step in steps), key=lambda action: action["ended"], default={})
-    engine = newest.get("software", {}).get("snakemake", "unknown")
-    graph = Graph()
-    _describe_files(graph, contents)
-    workflow = _describe_workflow(graph, contents, engine)
-    _describe_root(graph, contents, steps)
-    actions = [(step, describe_step(graph, workflow, contents, step)) for step in steps]
+    jobs = _recorded_jobs(contents, report_action)
+    newest = max((job.recorded for job in jobs), key=lambda record: record.ended, default=None)
+    engine = newest.software.get("snakemake", "unknown") if newest else "unknown"
+    entities = Entities()
+    _describe_files(entities, contents)
+    for name, path in (pair for job in jobs for pair in job.accepted_as.items()):
+        entities.alias(name, path)
+    workflow = _describe_workflow(entities, contents, engine)
+    _describe_root(entities, contents, jobs)
+    actions = [(job, describe_job(entities, workflow, contents, job)) for job in jobs]
     if actions:
-        _describe_run(graph, workflow, actions, contents, engine)
-    return seal_crate(graph.document())
+        _describe_run(entities, workflow, actions, contents, engine)
+    return seal_crate(entities.document())
 
 
-def _describe_files(graph: Graph, contents: Contents) -> None:
+def _recorded_jobs(contents: Contents, report_action: JobRecord | None) -> list[ActionNode]:
+    """Return the jobs behind the report that left a record, in the order of the pipeline."""
+    # in a crate, shards have this place wherever the project's own store is
+    graph = ProvenanceGraph(contents.records, names=ResultsLayout(root=Path()))
+    runs = [(run.id, run.evaluation_id) for run in contents.project.runs.values()]
+    known = [dataset for dataset in contents.provenances if dataset in contents.manifests]
+    jobs = graph.jobs_behind(runs, known)
+    if report_action:
+        report = contents.project.report.parent.name
+        jobs.append(graph.report_of(report, runs, contents.manifests, report_action))
+    return [job for job in jobs if job.record]
+
+
+def _describe_files(entities: Entities, contents: Contents) -> None:
     for path, item in contents.items.items():
         if path not in (f"{WORKFLOW}/Snakefile", "README.md"):
-            graph.file(path, item)
-    graph.file("README.md", contents.items["README.md"], about=graph.root)
+            entities.file(path, item)
+    entities.file("README.md", contents.items["README.md"], about=entities.root)
     for dataset, manifest in contents.manifests.items():
         folder = shards_folder(dataset)
         where = (
             "" if contents.with_data else f" Not in this crate; in the store it is {folder[6:]}."
         )
-        graph.folder(
+        entities.folder(
             folder,
             is_here=contents.with_data,
             name=f"Shards of {dataset}",
             description=f"{len(manifest.shards)} shards, {manifest.bytes} bytes; its manifest has rows, bytes "
             f"and BLAKE3 digest of each.{where}",
-            subjectOf=graph.get(str(contents.paths.manifest(dataset))),
+            subjectOf=entities.get(str(contents.paths.manifest(dataset))),
         )
 
 
-def _describe_workflow(graph: Graph, contents: Contents, engine: str) -> Entity:
+def _describe_workflow(entities: Entities, contents: Contents, engine: str) -> Entity:
     path = f"{WORKFLOW}/Snakefile"
     item = contents.items[path]
     properties = {
@@ -84,20 +103,20 @@ def _describe_workflow(graph: Graph, contents: Contents, engine: str) -> Entity:
         "sha256": item.sha256,
         "contentSize": str(item.bytes),
         "conformsTo": {"@id": _BIOSCHEMAS},
-        "license": spdx(graph, "MIT"),
-        "softwareRequirements": graph.get(f"{WORKFLOW}/{contents.project.lock_file.name}"),
+        "license": spdx(entities, "MIT"),
+        "softwareRequirements": entities.get(f"{WORKFLOW}/{contents.project.lock_file.name}"),
     }
-    return graph.workflow(path, engine, **properties)
+    return entities.workflow(path, engine, **properties)
 
 
-def _describe_root(graph: Graph, contents: Contents, steps: list[Step]) -> None:
+def _describe_root(entities: Entities, contents: Contents, jobs: Sequence[ActionNode]) -> None:
     cited = read_citation(contents)
     profiles = [
-        graph.entity(url, "CreativeWork", name=name, version=url.rpartition("/")[2])
+        entities.entity(url, "CreativeWork", name=name, version=url.rpartition("/")[2])
         for url, name in _PROFILES.items()
     ]
     runs = len(contents.runs)
-    root = graph.root
+    root = entities.root
     root["conformsTo"] = profiles
     root["name"] = cited.get("title") or f"Shardline report {contents.project.report.parent.name}"
     root["description"] = cited.get("abstract") or (
@@ -105,11 +124,9 @@ def _describe_root(graph: Graph, contents: Contents, steps: list[Step]) -> None:
         "them, and every job that made them."
     )
     # of all that is known to have ended, so that the same files give the same date
-    root["datePublished"] = max(
-        (time_of(step.action["ended"]) for step in steps), default="1970-01-01"
-    )
-    root["license"] = license_of(graph, cited)
-    authors = authors_of(graph, cited) or [graph.person(step.action["agent"]) for step in steps]
+    root["datePublished"] = max((time_of(job.recorded.ended) for job in jobs), default="1970-01-01")
+    root["license"] = license_of(entities, cited)
+    authors = authors_of(entities, cited) or [entities.person(job.recorded.agent) for job in jobs]
     if made_by := refer(authors):
         root["author"] = made_by
     if publisher := publisher_of(authors):
@@ -117,43 +134,45 @@ def _describe_root(graph: Graph, contents: Contents, steps: list[Step]) -> None:
 
 
 def _describe_run(
-    graph: Graph,
+    entities: Entities,
     workflow: Entity,
-    actions: list[tuple[Step, Entity]],
+    actions: Sequence[tuple[ActionNode, Entity]],
     contents: Contents,
     engine: str,
 ) -> None:
     """Add the execution of the workflow as a whole, and Snakemake as what organised it."""
-    steps = [step for step, _ in actions]
-    started = min(time_of(step.action["started"]) for step in steps)
-    ended = max(time_of(step.action["ended"]) for step in steps)
-    agents = refer(graph.person(step.action["agent"]) for step in steps)
-    asked = [*(graph.get(path) for path in (str(CONFIG), contents.project.table))]
+    jobs = [job for job, _ in actions]
+    started = min(time_of(job.recorded.started) for job in jobs)
+    ended = max(time_of(job.recorded.ended) for job in jobs)
+    agents = refer(entities.person(job.recorded.agent) for job in jobs)
+    asked = [*(entities.get(path) for path in (str(CONFIG), contents.project.table))]
     report = [
-        graph.get(path) for path in contents.items if path.startswith(f"{contents.report_folder}/")
+        entities.get(path)
+        for path in contents.items
+        if path.startswith(f"{contents.report_folder}/")
     ]
-    settings = {value.id: value for step in steps for value in settings_of(graph, step)}
+    settings = {value.id: value for job in jobs for value in settings_of(entities, job)}
     for given, direction in ((asked, "input"), (report, "output")):
         for file in filter(None, given):
-            graph.exemplify(file, graph.parameter(workflow, direction, file["name"], "File"))
-    run = graph.local(
+            entities.exemplify(file, entities.parameter(workflow, direction, file["name"], "File"))
+    run = entities.local(
         "run", contents.project.report.parent.name, "CreateAction",
         name="The run of the workflow", description="All jobs behind this report, whenever they ran.",
         startTime=started, endTime=ended, agent=agents, instrument=workflow,
         actionStatus="http://schema.org/CompletedActionStatus",
         object=refer([*filter(None, asked), *settings.values()]), result=refer(filter(None, report)),
     )  # fmt: skip
-    graph.link(graph.root, "mentions", run)
-    graph.local(
+    entities.link(entities.root, "mentions", run)
+    entities.local(
         "organize", contents.project.report.parent.name, "OrganizeAction",
-        name=f"Snakemake {engine}", instrument=_snakemake(graph, engine), agent=agents,
+        name=f"Snakemake {engine}", instrument=_snakemake(entities, engine), agent=agents,
         startTime=started, endTime=ended, object=refer(control for _, control in actions), result=run,
     )  # fmt: skip
 
 
-def _snakemake(graph: Graph, version: str) -> Entity:
+def _snakemake(entities: Entities, version: str) -> Entity:
     """Return the program that ran the jobs."""
     url = f"https://snakemake.readthedocs.io/en/v{version}/"
-    return graph.entity(
+    return entities.entity(
         url, "SoftwareApplication", name="Snakemake", softwareVersion=version, url=url
     )

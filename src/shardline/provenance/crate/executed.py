@@ -1,68 +1,72 @@
 """One executed job in the crate: its tool, its action, and what it read, wrote, ran with and on."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from rocrate.model.entity import Entity
 
 from shardline import __version__
 from shardline.core.files import read_json
-from shardline.provenance.crate.contents import WORKFLOW, Contents
-from shardline.provenance.crate.graph import Graph, image, refer
-from shardline.provenance.crate.steps import RULES, Step
+from shardline.provenance.crate.contents import CONFIG, WORKFLOW, Contents
+from shardline.provenance.crate.entities import Entities, image, refer
+from shardline.provenance.nodes import ActionNode
+from shardline.provenance.rules import ORDER, RULES, SOURCE
+from shardline.records.jobs import JobRecord
+from shardline.records.runs import TrainingProvenance
 
 _SOURCE_FILES = 10  # named with their digests; of more, the manifest alone does
 
 
-def describe_step(graph: Graph, workflow: Entity, contents: Contents, step: Step) -> Entity:
+def describe_job(
+    entities: Entities, workflow: Entity, contents: Contents, job: ActionNode
+) -> Entity:
     """Add one executed job: its tool, its step of the workflow, its action, and what controlled it."""
-    record, rule = step.action, step.rule
-    tool = _tool(graph, workflow, rule)
-    inputs = _files(graph, tool, contents, step.inputs, "input")
-    settings = settings_of(graph, step)
+    record, rule = job.recorded, job.rule
+    tool = _tool(entities, workflow, rule)
+    inputs = _files(entities, tool, contents, job, "input")
+    settings = settings_of(entities, job)
     for value in settings:
-        graph.exemplify(value, graph.parameter(workflow, "input", value["name"], "PropertyValue"))
-    outputs = _files(graph, tool, contents, step.outputs, "output")
-    action = graph.local("action", record["id"], "CreateAction")
+        entities.exemplify(
+            value, entities.parameter(workflow, "input", value["name"], "PropertyValue")
+        )
+    outputs = _files(entities, tool, contents, job, "output")
+    action = entities.local("action", record.id, "CreateAction")
     for key, value in {
-        "name": record["id"],
-        "description": f"{RULES[rule]}. Command: {' '.join(record['command'])}",
-        "startTime": time_of(record["started"]),
-        "endTime": time_of(record["ended"]),
+        "name": record.id,
+        "description": f"{RULES[rule].purpose}. Command: {' '.join(record.command)}",
+        "startTime": time_of(record.started),
+        "endTime": time_of(record.ended),
         "actionStatus": "http://schema.org/CompletedActionStatus",
-        "agent": graph.person(record["agent"]),
+        "agent": entities.person(record.agent),
         "instrument": tool,
         "object": refer([*inputs, *settings]),
         "result": refer(outputs),
-        "environment": refer(_environment(graph, record)),
-        "location": _machine(graph, step),
-        "containerImage": _image(graph, contents, record.get("image")),
-        "resourceUsage": _usage(graph, step),
+        "environment": refer(_environment(entities, record)),
+        "location": _machine(entities, job),
+        "containerImage": _image(entities, contents, record.image),
+        "resourceUsage": _usage(entities, job),
     }.items():
         if value is not None:
             action[key] = value
-    control = graph.local(
-        "control", record["id"], "ControlAction", name=f"Snakemake runs {record['id']}",
-        instrument=graph.get(_step_id(rule)), object=action,
+    control = entities.local(
+        "control", record.id, "ControlAction", name=f"Snakemake runs {record.id}",
+        instrument=entities.get(_step_id(rule)), object=action,
     )  # fmt: skip
-    graph.link(graph.root, "mentions", action)
+    entities.link(entities.root, "mentions", action)
     return control
 
 
-def _tool(graph: Graph, workflow: Entity, rule: str) -> Entity:
+def _tool(entities: Entities, workflow: Entity, rule: str) -> Entity:
     path = f"{WORKFLOW}/scripts/{rule}.py"
-    tool = graph.entity(path, "File")  # which is there: it is of the workflow's files
-    if graph.get(_step_id(rule)) is None:
+    tool = entities.entity(path, "File")  # which is there: it is of the workflow's files
+    if entities.get(_step_id(rule)) is None:
         for key, value in {"name": rule, "softwareVersion": __version__, "url": path}.items():
             tool[key] = value
-        tool["description"] = RULES[rule]
+        tool["description"] = RULES[rule].purpose
         tool.properties()["@type"] = ["File", "SoftwareApplication"]
-        step = graph.entity(
-            _step_id(rule), "HowToStep", name=rule, description=RULES[rule],
-            position=str(list(RULES).index(rule) + 1), workExample=tool,
+        step = entities.entity(
+            _step_id(rule), "HowToStep", name=rule, description=RULES[rule].purpose,
+            position=str(ORDER.index(rule) + 1), workExample=tool,
         )  # fmt: skip
-        graph.link(workflow, "hasPart", tool)
-        graph.link(workflow, "step", step)
+        entities.link(workflow, "hasPart", tool)
+        entities.link(workflow, "step", step)
     return tool
 
 
@@ -71,85 +75,101 @@ def _step_id(rule: str) -> str:
 
 
 def _files(
-    graph: Graph, tool: Entity, contents: Contents, named: Mapping[str, list[str]], direction: str
+    entities: Entities, tool: Entity, contents: Contents, job: ActionNode, direction: str
 ) -> list[Entity]:
-    """Return what a job read or wrote, each as an example of the tool's parameter."""
+    """Return what a job read or wrote as far as the crate has it, each as an example of the tool's parameter."""
     found = []
-    for name, paths in named.items():
-        if name.startswith("source/"):
-            found.append(_source(graph, contents, name.removeprefix("source/")))
-        for path in paths:
-            what = graph.get(path)
-            if what is None:
-                continue
-            kind = "Dataset" if path.endswith("/") else "File"
-            graph.exemplify(what, graph.parameter(tool, direction, name, kind))
-            found.append(what)
+    for parameter, names in (job.inputs if direction == "input" else job.outputs).items():
+        if parameter == SOURCE:
+            found.append(_source(entities, contents, job.ids["dataset"]))
+        for path in (path for name in names for path in _paths(contents, parameter, job, name)):
+            if what := entities.get(path):
+                kind = "Dataset" if path.endswith("/") else "File"
+                entities.exemplify(what, entities.parameter(tool, direction, parameter, kind))
+                found.append(what)
     return found
 
 
-def _source(graph: Graph, contents: Contents, dataset: str) -> Entity:
+def _paths(contents: Contents, parameter: str, job: ActionNode, name: str) -> list[str]:
+    """Return the paths in the crate of a file, or of what a name stands for there."""
+    if job.rule == "resolve_run":
+        return [{"config": str(CONFIG), "runs": contents.project.table}.get(parameter, name)]
+    if name == f"{contents.report_folder}/":
+        return [path for path in contents.items if path.startswith(name)]
+    return [name]
+
+
+def _source(entities: Entities, contents: Contents, dataset: str) -> Entity:
     identity = contents.manifests[dataset].identity
     digests = identity.get("source") or {}
     kind = identity.get("settings", {}).get("source", {}).get("type", "A source")
     files = [f" {name}: SHA-256 {digest}." for name, digest in digests.items()]
     if len(files) > _SOURCE_FILES:
         files = [f" {len(files)} files; their digests are in the manifest."]
-    return graph.local(
+    return entities.local(
         "source", dataset, "CreativeWork", name=f"Source of {dataset}",
         description=f"{kind}; not in this crate.{''.join(files)}",
     )  # fmt: skip
 
 
-def _environment(graph: Graph, record: Mapping[str, Any]) -> list[Entity]:
+def _environment(entities: Entities, record: JobRecord) -> list[Entity]:
     """Return versions of software and the recorded environment variables."""
     versions = [
-        graph.value("software", name, version) for name, version in record["software"].items()
+        entities.value("software", name, version) for name, version in record.software.items()
     ]
-    git = record.get("git") or {}
-    commit = git.get("commit") and f"{git['commit']}{'-dirty' if git.get('dirty') else ''}"
+    git = record.git
+    commit = git.commit and f"{git.commit}{'-dirty' if git.dirty else ''}"
     variables = [
-        graph.value("variable", name, value) for name, value in record["variables"].items()
+        entities.value("variable", name, value) for name, value in record.variables.items()
     ]
-    return [*versions, *([graph.value("git", "commit", commit)] if commit else []), *variables]
+    return [*versions, *([entities.value("git", "commit", commit)] if commit else []), *variables]
 
 
-def _machine(graph: Graph, step: Step) -> Entity:
+def _machine(entities: Entities, job: ActionNode) -> Entity:
     """Return the machine of a job, as an IndividualProduct: what ran there has no other place for it."""
-    record, devices = step.action, sorted(set(step.devices))
-    size = f"{record['num_cpus']} CPUs, {record['memory_bytes']} bytes of memory"
+    record, devices = job.recorded, sorted(_devices(job.training))
+    size = f"{record.num_cpus} CPUs, {record.memory_bytes} bytes of memory"
     properties = [
-        graph.value("hardware", "num_cpus", record["num_cpus"], unitText="CPUs"),
-        graph.value("hardware", "memory", record["memory_bytes"], unitCode="AD", unitText="bytes"),
-        *(graph.value("hardware", "device", device) for device in devices),
+        entities.value("hardware", "num_cpus", record.num_cpus, unitText="CPUs"),
+        entities.value("hardware", "memory", record.memory_bytes, unitCode="AD", unitText="bytes"),
+        *(entities.value("hardware", "device", device) for device in devices),
     ]
-    name = "/".join([record["host"], str(record["num_cpus"]), *devices])
-    return graph.local(
-        "machine", name, "IndividualProduct", name=record["host"],
+    name = "/".join([record.host, str(record.num_cpus), *devices])
+    return entities.local(
+        "machine", name, "IndividualProduct", name=record.host,
         description=", ".join([size, *devices]), additionalProperty=properties,
     )  # fmt: skip
 
 
-def _image(graph: Graph, contents: Contents, digest: str | None) -> Entity | None:
+def _image(entities: Entities, contents: Contents, digest: str | None) -> Entity | None:
     if not digest:
         return None
     path = contents.project.environment
     known = path and path.name == "image.json" and path.exists()
-    return image(graph, digest, read_json(path, remedy="") if path and known else {})
+    return image(entities, digest, read_json(path, remedy="") if path and known else {})
 
 
-def _usage(graph: Graph, step: Step) -> Entity | None:
-    if step.peak_bytes is None:
+def _devices(training: TrainingProvenance | None) -> set[str]:
+    """Return the models of the GPUs or processors that a training's ranks computed on."""
+    ranks = (training.world.ranks or []) if training else []
+    return {rank.device_name or rank.device for rank in ranks}
+
+
+def _usage(entities: Entities, job: ActionNode) -> Entity | None:
+    """Return the most memory that a rank of a training has used; None where it was not measured."""
+    measured = job.training.resources if job.training else None
+    peaks = [rank.peak_rss_bytes for rank in (measured.ranks if measured else [])]
+    if not peaks:
         return None
-    return graph.value(
-        "usage", "peak_rss_bytes", step.peak_bytes,
+    return entities.value(
+        "usage", "peak_rss_bytes", max(peaks),
         propertyID="https://en.wikipedia.org/wiki/Resident_set_size", unitCode="AD", unitText="bytes",
     )  # fmt: skip
 
 
-def settings_of(graph: Graph, step: Step) -> list[Entity]:
+def settings_of(entities: Entities, job: ActionNode) -> list[Entity]:
     """Return what a job was set to, as PropertyValues."""
-    return [graph.value("setting", key, value) for key, value in step.settings.items()]
+    return [entities.value("setting", key, value) for key, value in job.settings.items()]
 
 
 def time_of(recorded: str) -> str:

@@ -2,34 +2,38 @@
 
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from shardline.config.project import Project
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import DataError
-from shardline.core.files import atomic_writer, read_json, write_bytes
-from shardline.provenance.crate.contents import Contents, collect
+from shardline.core.files import atomic_writer, write_bytes
+from shardline.provenance.crate.contents import Contents, collect, records_of
 from shardline.provenance.crate.metadata import METADATA, metadata_bytes
+from shardline.provenance.sealed_records import SealedRecords
+from shardline.records.base import read_record
+from shardline.records.jobs import JobRecord
+from shardline.records.reports import Report
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can hold
 _STORED = (".safetensors", ".png")  # what does not get smaller
 
 
 def write_metadata(
-    project: Project, target: Path, *, at: Mapping[str, Path], report_action: Mapping[str, Any]
+    project: Project, target: Path, *, records: SealedRecords, report_action: JobRecord
 ) -> None:
     """Write the metadata of the present report's crate.
 
     Args:
         target: `ro-crate-metadata.json` in the report's folder.
-        at: where declared files lie, by their own path.
+        records: reads the sealed files.
         report_action: record of the job that rendered the report.
     """
     from shardline.provenance.crate.describe import describe
 
-    document = describe(collect(project, at=at), report_action)
+    document = describe(collect(project, records), report_action)
     write_bytes(target, metadata_bytes(document))
 
 
@@ -49,18 +53,16 @@ def write_zip(project: Project, target: Path, *, config: Path, with_data: bool) 
 
     if not project.report.exists():
         raise DataError(f"{project.report} is not there; run the pipeline to its end first")
-    contents = collect(project, config=config, with_data=with_data)
+    contents = collect(project, records_of(project), config=config, with_data=with_data)
     document = describe(contents, _report_action(project))
     with atomic_writer(target) as file:
         return _write(file, contents, metadata_bytes(document))
 
 
-def _report_action(project: Project) -> dict[str, Any] | None:
+def _report_action(project: Project) -> JobRecord | None:
     path = project.report.with_name("report.json")
-    action = (
-        read_json(path, remedy="run the pipeline again").get("action") if path.exists() else None
-    )
-    return dict(action) if action else None
+    remedy = "run the pipeline again"
+    return read_record(path, Report, remedy=remedy).action or None if path.exists() else None
 
 
 def _write(file: IO[bytes], contents: Contents, metadata: bytes) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import altair as alt
 
+Spec = dict[str, Any]  # Vega-Lite
 _LARGEST = 1e307  # the span between two numbers of this size is still a finite one
 # Of the largest value. Labels of a narrower axis would differ in their sixth digit or later, and
 # those of a span of zero are rounded to whole numbers by Vega.
@@ -73,5 +74,5 @@ def _within(value: float) -> float:
 def _linear(values: Sequence[float]) -> alt.Axis:
     largest = max(map(abs, values))
     is_plain = largest == 0 or 1e-3 <= largest < 1e7
-    options: dict[str, Any] = {} if is_plain else {"format": "~g"}
+    options: Spec = {} if is_plain else {"format": "~g"}
     return alt.Axis(tickCount=5, **options)

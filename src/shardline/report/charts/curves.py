@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from shardline.records.reports import Curve
-from shardline.report.charts.axes import TIME_UNITS, short, time_unit, y_axis
+from shardline.report.charts.axes import TIME_UNITS, Spec, short, time_unit, y_axis
 from shardline.report.charts.series import Series, thin
 
 MAX_POINTS_PER_CURVE = 300
@@ -23,7 +23,7 @@ _PICKED = "length(picked) == 0 || indexof(picked, datum.label) >= 0"
 
 def learning_curves(
     series: Sequence[Series], metrics: Sequence[str], others: Sequence[str] = ()
-) -> dict[str, Any] | None:
+) -> Spec | None:
     """Build one Vega-Lite specification with a panel per metric.
 
     Args:
@@ -82,7 +82,7 @@ def _axes(series: Sequence[Series], unit: str) -> dict[str, str]:
     return axes
 
 
-def _columns(one: Series, curve: Curve, unit: str) -> dict[str, Any]:
+def _columns(one: Series, curve: Curve, unit: str) -> dict[str, Sequence[float]]:
     columns = {
         "epoch": one.epochs_at(curve) if curve.epochs else (),
         "time": [seconds / TIME_UNITS[unit] for seconds in curve.wall_s],
@@ -143,7 +143,7 @@ def _hover_points(base: Any, index: int) -> Any:
     )
 
 
-def _hover_params(index: int) -> dict[str, Any]:
+def _hover_params(index: int) -> Spec:
     select = {
         "type": "point",
         "fields": ["run", "step"],  # flattened points share their row's hidden id

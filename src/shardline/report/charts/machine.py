@@ -3,7 +3,6 @@
 The specification of a few kinds of figure stands in the page once; each run has its rows alone.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +11,8 @@ from typing import Any
 import altair as alt
 
 from shardline.core.canonical import short_digest
-from shardline.report.charts.axes import TIME_UNITS, short, time_unit
+from shardline.records.measured import Resources, UsageCurve
+from shardline.report.charts.axes import TIME_UNITS, Spec, short, time_unit
 from shardline.report.charts.series import PALETTE
 
 MAX_RANKS = len(PALETTE)
@@ -26,7 +26,6 @@ _TITLES = {
 }
 _OF_A_CORE = "% of a core"
 _ALWAYS = ("s", "attempt", "rss_bytes", "cpu_percent")
-_Columns = Mapping[str, Sequence[Any]]
 _Panels = tuple[tuple[str, str], ...]  # column and unit
 
 
@@ -45,31 +44,32 @@ class MachineView:
     """
 
     name: str
-    spec: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
+    spec: Spec
+    rows: Sequence[Spec]
     legend: Mapping[str, str]
     num_ranks: int
     titles: Sequence[str]
     description: str
 
 
-def view_machine(record: Mapping[str, Any]) -> MachineView | None:
+def view_machine(resources: Resources | None) -> MachineView | None:
     """Return the machine curves of a run, of at most the eight ranks with the most memory.
 
     Args:
-        record: The run's part of `report.json`; what is no curve is left out.
+        resources: What the ranks of the run used.
 
     Returns:
         None where no rank recorded two points.
     """
-    ranks = _curves(((record.get("resources") or {}).get("ranks")) or ())
+    used = resources.ranks if resources else []
+    ranks: dict[int, UsageCurve] = {rank.rank: rank.curve for rank in used if rank.curve}
     if not ranks:
         return None
     drawn = dict(sorted(sorted(ranks.items(), key=_by_peak)[:MAX_RANKS]))
-    unit = time_unit(max(curve["s"][-1] for curve in drawn.values()))
+    unit = time_unit(max(curve.s[-1] for curve in drawn.values()))
     values = {name: [v for one in drawn.values() for v in _known(one, name)] for name in _TITLES}
     panels = tuple((name, _unit_of(name, found)) for name, found in values.items() if found)
-    is_sparse = max(len(curve["s"]) for curve in drawn.values()) <= _FEW_POINTS
+    is_sparse = max(len(curve.s) for curve in drawn.values()) <= _FEW_POINTS
     labels = [f"rank {rank}" for rank in drawn]
     curves = zip(labels, drawn.values(), strict=True)
     return MachineView(
@@ -85,39 +85,13 @@ def view_machine(record: Mapping[str, Any]) -> MachineView | None:
     )
 
 
-def _by_peak(item: tuple[int, _Columns]) -> tuple[float, int]:
+def _by_peak(item: tuple[int, UsageCurve]) -> tuple[float, int]:
     rank, curve = item
-    return -max(curve["rss_bytes"]), rank
+    return -max(curve.rss_bytes), rank
 
 
-def _curves(ranks: Any) -> dict[int, _Columns]:
-    """Return the curves by rank, as far as they are whole."""
-    found = {}
-    for entry in ranks if isinstance(ranks, Sequence) else ():
-        curve = entry.get("curve") if isinstance(entry, Mapping) else None
-        if isinstance(curve, Mapping) and isinstance(entry.get("rank"), int) and _is_whole(curve):
-            found[entry["rank"]] = curve
-    return found
-
-
-def _is_whole(curve: Mapping[str, Any]) -> bool:
-    """Return whether the columns are as long as one another, and numbers but for what is not known."""
-    columns: list[Any] = [curve.get(name) for name in _ALWAYS]
-    optional = [curve[name] for name in _TITLES if name in curve and name not in _ALWAYS]
-    if not all(isinstance(column, list) for column in columns + optional):
-        return False
-    numbers = [v for column in columns for v in column]
-    numbers += [v for column in optional for v in column if v is not None]
-    lengths = {len(column) for column in columns + optional}
-    return len(lengths) == 1 and min(lengths) > 1 and all(map(_is_finite, numbers))
-
-
-def _known(curve: _Columns, name: str) -> list[float]:
-    return [value for value in curve.get(name, ()) if value is not None]
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < 1e300 and not math.isnan(value)
+def _known(curve: UsageCurve, name: str) -> list[float]:
+    return [value for value in getattr(curve, name) or () if value is not None]
 
 
 def _unit_of(name: str, values: Sequence[float]) -> str:
@@ -126,15 +100,15 @@ def _unit_of(name: str, values: Sequence[float]) -> str:
     return _OF_A_CORE if name == "cpu_percent" else "%"
 
 
-def _row(place: int, label: str, curve: _Columns, panels: _Panels, unit: str) -> dict[str, Any]:
-    unknown = [None] * len(curve["s"])
+def _row(place: int, label: str, curve: UsageCurve, panels: _Panels, unit: str) -> Spec:
+    unknown = [None] * len(curve.s)
     return {
         "run": label,
         "place": place,
-        "attempt": list(curve["attempt"]),
-        "time": [short(seconds / TIME_UNITS[unit]) for seconds in curve["s"]],
+        "attempt": list(curve.attempt),
+        "time": [short(seconds / TIME_UNITS[unit]) for seconds in curve.s],
         **{
-            name: [v if v is None else _in(of, v) for v in curve.get(name, unknown)]
+            name: [v if v is None else _in(of, v) for v in getattr(curve, name) or unknown]
             for name, of in panels
         },
     }
@@ -145,7 +119,7 @@ def _in(unit: str, value: float) -> float:
 
 
 @cache
-def _spec(panels: _Panels, unit: str, is_sparse: bool) -> dict[str, Any]:
+def _spec(panels: _Panels, unit: str, is_sparse: bool) -> Spec:
     charts = [_panel(panels, index, unit, is_sparse) for index in range(len(panels))]
     columns = 2 if len(charts) == 4 else 3
     return dict(alt.concat(*charts, columns=columns).resolve_scale(x="shared").to_dict())

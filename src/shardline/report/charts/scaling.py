@@ -12,6 +12,7 @@ from typing import Any
 
 import altair as alt
 
+from shardline.report.charts.axes import Spec
 from shardline.report.charts.series import PALETTE
 
 _Pairs = Sequence[tuple[float | None, float | None]]  # measured and ideal, by size
@@ -103,7 +104,7 @@ def _against(size: Measured, base: Measured, mode: str) -> Scaled:
     )
 
 
-def scaling_charts(scaled: Sequence[Scaled]) -> dict[str, Any] | None:
+def scaling_charts(scaled: Sequence[Scaled]) -> Spec | None:
     """Build a Vega-Lite specification of panels over the sizes.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from shardline.report.charts.axes import is_log, short
+from shardline.report.charts.axes import Spec, is_log, short
 from shardline.report.charts.series import Series
 
 MAX_FIGURES = 40
@@ -24,10 +24,10 @@ class Point:
     """
 
     series: Series
-    figures: Mapping[str, Any]
+    figures: Mapping[str, object]
 
 
-def scatter(points: Sequence[Point], across: Sequence[str], up: str) -> dict[str, Any] | None:
+def scatter(points: Sequence[Point], across: Sequence[str], up: str) -> Spec | None:
     """Build a chart of points over two figures, with a choice of both below.
 
     Args:
@@ -55,7 +55,7 @@ def scatter(points: Sequence[Point], across: Sequence[str], up: str) -> dict[str
     ]
     colors = {point.series.label: point.series.color for point in points}
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
-    place: dict[str, Any] = {
+    place: Spec = {
         "scale": alt.Scale(zero=False, padding=12),
         "axis": alt.Axis(tickCount=4, title=None),
     }
@@ -99,6 +99,7 @@ def _columns(points: Sequence[Point]) -> dict[str, list[float | None]]:
     return dict(list(found.items())[:MAX_FIGURES])
 
 
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return short(value) if is_number and math.isfinite(value) else None
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return short(value) if math.isfinite(value) else None

@@ -13,7 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from shardline.report.charts.axes import short, y_axis
+from shardline.report.charts.axes import Spec, short, y_axis
 from shardline.report.charts.series import Series
 
 # From the worst result to the best; distinguished by the colour-blind, legible on both backgrounds.
@@ -42,7 +42,7 @@ class Trial:
 
     series: Series
     value: float
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _Axis:
         value = trial.settings[self.key]
         return value if self.is_numeric else shown(value)
 
-    def ticks(self, index: int) -> list[dict[str, Any]]:
+    def ticks(self, index: int) -> list[Spec]:
         """Return what is written along the axis: its values, of many the ends and some between."""
         values = sorted(set(self.values)) if self.is_numeric else self.categories
         every = -(-(len(values) - 1) // (_MAX_TICKS - 1)) or 1
@@ -95,7 +95,7 @@ class _Axis:
         return [{"axis": index, "at": short(at(v)), "text": shown(v)} for v in sorted(kept, key=at)]
 
 
-def effects(trials: Sequence[Trial], metric: str) -> dict[str, Any] | None:
+def effects(trials: Sequence[Trial], metric: str) -> Spec | None:
     """Build a small panel per setting: headline metric against its values, and their mean.
 
     Args:
@@ -139,7 +139,7 @@ def _panel(
         )
     )
     # between categories there is no line to be drawn
-    style: dict[str, Any] = {"color": _RULE_COLOR}
+    style: Spec = {"color": _RULE_COLOR}
     mean = (
         alt.Chart().mark_line(strokeWidth=1.25, strokeDash=[4, 3], **style)
         if axis.is_numeric
@@ -155,7 +155,7 @@ def _x(axis: _Axis, field: str) -> alt.X:
         # not `sort`, which would put the user's words into an expression
         scale = alt.Scale(domain=axis.categories)
         return alt.X(f"{field}:N", title=axis.key, sort=None, scale=scale, axis=labels)
-    kind: dict[str, Any] = {"type": "log"} if axis.is_log else {"zero": False}
+    kind: Spec = {"type": "log"} if axis.is_log else {"zero": False}
     scale = alt.Scale(**kind, nice=False, padding=12)
     values = sorted(set(axis.values))
     ticks = (
@@ -167,7 +167,7 @@ def _x(axis: _Axis, field: str) -> alt.X:
     return alt.X(f"{field}:Q", title=title, scale=scale, axis=ticks)
 
 
-def parallel_coordinates(trials: Sequence[Trial], metric: str, mode: str) -> dict[str, Any] | None:
+def parallel_coordinates(trials: Sequence[Trial], metric: str, mode: str) -> Spec | None:
     """Build parallel coordinates: a vertical axis per setting, a line per run, coloured by result.
 
     Args:
@@ -225,7 +225,7 @@ def _share(axes: int, of: int, *, most: int) -> Any:
     return alt.ExprRef(f"max(24, min({most}, {axes} * width / {of} - 10))")
 
 
-def _trial_lines(rows: Sequence[Mapping[str, Any]], mode: str) -> Any:
+def _trial_lines(rows: Sequence[Spec], mode: str) -> Any:
     hover = alt.selection_point(
         name="hovered", fields=["run"], on="pointerover", clear="pointerout", empty=False
     )
@@ -249,7 +249,7 @@ def _trial_lines(rows: Sequence[Mapping[str, Any]], mode: str) -> Any:
     )
 
 
-def _texts(rows: Sequence[Mapping[str, Any]], **style: Any) -> Any:
+def _texts(rows: Sequence[Spec], **style: Any) -> Any:
     return (
         alt.Chart(alt.InlineData(values=list(rows)))
         .mark_text(**style)
@@ -257,7 +257,7 @@ def _texts(rows: Sequence[Mapping[str, Any]], **style: Any) -> Any:
     )
 
 
-def _tip(trial: Trial, axes: Sequence[_Axis], metric: str) -> dict[str, Any]:
+def _tip(trial: Trial, axes: Sequence[_Axis], metric: str) -> Spec:
     """Return a tooltip's lines: the run and, below, its result and varied settings."""
     settings = [f"{axis.key} {shown(trial.settings[axis.key])}" for axis in axes]
     return {"run": trial.series.run, "said": [f"{metric} {shown(trial.value)}", *settings]}

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -16,10 +15,11 @@ from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
+from shardline.records.acceptances import accepted_of
 from shardline.records.base import read_record
 from shardline.records.datasets import Manifest
-from shardline.records.identities import weights_of_inputs
-from shardline.results.sealed_run import REMAKE, accepted_of
+from shardline.records.identities import IdentityDocument, weights_of_inputs
+from shardline.results.sealed_run import REMAKE
 from shardline.results.staleness import nearest_document, training_causes
 
 
@@ -36,7 +36,7 @@ class Candidate:
 
     asked: RunPlan | DatasetPlan
     earlier: str
-    document: Mapping[str, Any]
+    document: IdentityDocument
     causes: tuple[Cause, ...]
 
     @property
@@ -90,7 +90,7 @@ def find_candidate(asked: RunPlan | DatasetPlan, earlier: str | None = None) -> 
 
 def _documents(
     layout: ResultsLayout, kind: Kind, ids: list[str]
-) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+) -> Iterator[tuple[Path, IdentityDocument]]:
     """Yield the identity documents that can be read."""
     for identity in ids:
         with suppress(DataError):
@@ -110,7 +110,7 @@ def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidat
     """
     taken: dict[str, str] = {}
     for dataset in project.datasets.values():
-        if (found := _if_any(dataset)) and _kinds(found) <= set(kinds):
+        if (found := _if_any(dataset)) and {one.kind for one in found.causes} <= set(kinds):
             taken[dataset.id] = found.earlier
             yield found
     for run in project.runs.values():
@@ -123,7 +123,7 @@ def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidat
             yield found
 
 
-def _has_datasets_of(run: RunPlan, earlier: Mapping[str, Any], taken: Mapping[str, str]) -> bool:
+def _has_datasets_of(run: RunPlan, earlier: IdentityDocument, taken: Mapping[str, str]) -> bool:
     """Return whether a run reads the datasets of an earlier training, or such as took them over.
 
     Args:
@@ -137,7 +137,7 @@ def _has_datasets_of(run: RunPlan, earlier: Mapping[str, Any], taken: Mapping[st
     return len(before) == len(run.parts) and now == before
 
 
-def is_near(old: Mapping[str, Any], new: Mapping[str, Any], level: str) -> bool:
+def is_near(old: IdentityDocument, new: IdentityDocument, level: str) -> bool:
     """Return whether the environments of two identity documents differ by no more than a level allows.
 
     Args:
@@ -170,10 +170,6 @@ def _if_any(asked: RunPlan | DatasetPlan) -> Candidate | None:
     except DataError as error:  # one damaged result is no reason to leave the others
         logging.warning("%s is passed over: %s", asked.name, error)
         return None
-
-
-def _kinds(candidate: Candidate) -> set[str]:
-    return {cause.kind for cause in candidate.causes}
 
 
 def _taken_before(dataset: DatasetPlan) -> str | None:

@@ -103,7 +103,7 @@ def _recorded(candidate: Candidate, earlier: Path, steps: int) -> dict[_Key, flo
         )
     path = earlier / "provenance.json"
     trained = read_record(path, TrainingProvenance, remedy="train the run again").training
-    changed = [done["first"] for done in trained.interventions or []]
+    changed = [done.first for done in trained.interventions or []]
     if changed and min(changed) <= steps:
         raise ConfigError(
             f"--after-steps {steps}: {earlier} diverged, and was trained in another way from step {min(changed)} "

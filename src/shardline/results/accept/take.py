@@ -1,5 +1,6 @@
 """Taking an earlier result over: its files under the present identity, and the record of it."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,22 +12,32 @@ from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
-from shardline.core.errors import ConfigError, DataError
+from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.files import json_bytes, make_folder, write_bytes, write_json
+from shardline.core.package import check_unlocked
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
-from shardline.records.acceptances import ACCEPTED, Accepted, Difference, FirstSteps, Origin
+from shardline.records.acceptances import (
+    ACCEPTED,
+    Accepted,
+    Difference,
+    FirstSteps,
+    Origin,
+    accepted_of,
+)
 from shardline.records.base import encode, read_record, sealed
 from shardline.records.datasets import DatasetProvenance
-from shardline.records.runs import EvaluationResult, ResolvedRun
-from shardline.results.accept.candidates import Candidate, read_manifest
+from shardline.records.identities import weights_of_inputs
+from shardline.records.runs import EvaluationRef, EvaluationResult, ResolvedRun, TakenOver
+from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
-from shardline.results.findings import Verdict
-from shardline.results.sealed_run import REMAKE, accepted_of
+from shardline.results.findings import VerifyResult
+from shardline.results.sealed_run import REMAKE
 from shardline.results.staleness import read_definitions
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 
+_LOG = logging.getLogger("shardline")
 _TRAINED = ("model.safetensors", "metrics.jsonl", "provenance.json")
 _DECLARED = (*_TRAINED, "run.json", "identity.json")
 
@@ -117,7 +128,7 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
     return dataset.manifest.parent
 
 
-def _inferred(earlier: Path) -> dict[str, Any]:
+def _inferred(earlier: Path) -> dict[str, object]:
     """Return what was inferred from the files that the shards were made of."""
     path = earlier / "provenance.json"
     return read_record(path, DatasetProvenance, remedy=REMAKE).inferred if path.exists() else {}
@@ -189,7 +200,7 @@ def _take_evaluation(
         evaluation,
         run=run.id,
         identity=run.evaluation_document,
-        accepted={"from": {"run": candidate.earlier, "evaluation": path.stem}},
+        accepted=TakenOver(from_=EvaluationRef(run=candidate.earlier, evaluation=path.stem)),
         action=evaluation.action or action.record(),
     )
     write_json(scratch / "evaluations" / run.evaluation.name, sealed(taken))
@@ -201,7 +212,7 @@ def _keep_evaluations(folder: Path, scratch: Path) -> None:
             link(path, scratch / "evaluations" / path.name)
 
 
-def refuse_damage(verdict: Verdict) -> None:
+def refuse_damage(verdict: VerifyResult) -> None:
     """Refuse what a verification found fault with.
 
     Raises:
@@ -244,7 +255,7 @@ def check_model(run: RunPlan, earlier: Path) -> None:
 
     from shardline.training.model import make_model
 
-    model = make_model(run.spec, encode(read_manifest(run.layout, run.dataset.id).schema))
+    model = make_model(run.spec, read_manifest(run.layout, run.dataset.id).schema)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     with safe_open(earlier / "model.safetensors", framework="pt") as sealed:
         names = sealed.keys()
@@ -261,3 +272,46 @@ def check_model(run: RunPlan, earlier: Path) -> None:
             f"{run.name} ({run.id}): the model has other tensors than that of {earlier} ({differences}), so it "
             "cannot be taken over; train the run again"
         )
+
+
+def accept_unasked(project: Project) -> None:
+    """Accept what differs by its environment alone, as far as `identity.environment` allows.
+
+    The log names the accepted results. What cannot be accepted is made again, and the log names the reason.
+    """
+    level = project.identity.environment
+    if level == "exact":
+        return
+    # one after the other: a run is looked for when its dataset has been taken over
+    for found in find_by_cause(project, {"environment"}):
+        if not _fits(found, level):
+            continue
+        try:
+            check_unlocked(project.workdir)
+            _accept(project, found, f"identity.environment: {level}")
+        except ShardlineError as error:
+            _LOG.warning("%s is not accepted: %s", found.earlier_title, error)
+            continue
+        _LOG.warning("%s is accepted as %s", found.earlier_title, found.title)
+
+
+def _fits(found: Candidate, level: str) -> bool:
+    if not is_near(found.document, found.asked.document, level):
+        return False
+    if isinstance(found.asked, DatasetPlan):
+        return True
+    layout, present = found.asked.layout, [part.dataset for part in found.asked.parts]
+    before = weights_of_inputs(found.document["inputs"]).keys() - {one.id for one in present}
+    documents = [read_manifest(layout, earlier).identity for earlier in before]
+    return all(any(is_near(old, one.document, level) for one in present) for old in documents)
+
+
+def _accept(project: Project, found: Candidate, reason: str) -> None:
+    if isinstance(found.asked, DatasetPlan):
+        accept_dataset(project, found, reason=reason)
+        return
+    # nothing but the environment differs, so the model is the same
+    assert isinstance(found.asked, RunPlan)
+    earlier = found.asked.folder.with_name(found.earlier)
+    has_evaluation = fitting_evaluation(found.asked, earlier) is not None
+    accept_run(project, found, reason=reason, with_evaluation=has_evaluation, checks_model=False)

@@ -35,7 +35,7 @@ def read_profile(file: Path) -> dict[str, Any]:
 
 
 def problems_of_profile(
-    profile: Mapping[str, Any], file: Path, options: Iterable[str], installed: Iterable[str]
+    profile: Mapping[str, object], file: Path, options: Iterable[str], installed: Iterable[str]
 ) -> Iterator[str]:
     """Yield what Snakemake would not take, or would pass over in silence.
 

@@ -78,10 +78,10 @@ def _required(model: pl.LightningModule) -> list[str]:
     return [one.name for one in parameters if one.kind in kinds and one.default is one.empty]
 
 
-class _Reading(dict[str, Any]):
+class _Reading(dict[str, object]):
     """A batch that notes which columns are read."""
 
-    def __init__(self, batch: Mapping[str, Any]) -> None:
+    def __init__(self, batch: Mapping[str, object]) -> None:
         super().__init__(batch)
         self.read: dict[str, None] = {}
 
@@ -108,7 +108,7 @@ class _Reading(dict[str, Any]):
 
 
 def _read_by(
-    model: pl.LightningModule, batch: Mapping[str, Any], wanted: Sequence[str]
+    model: pl.LightningModule, batch: Mapping[str, object], wanted: Sequence[str]
 ) -> tuple[str, ...]:
     reading, reason = _Reading(batch), ""
     if len(wanted) == 1:

@@ -2,8 +2,7 @@
 
 import html
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -14,8 +13,9 @@ from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
 from shardline.records.base import encode
+from shardline.records.datasets import Manifest
 from shardline.records.runs import TrainingProvenance
-from shardline.results.export import DESCRIPTION
+from shardline.results.export import DESCRIPTION, DescribedStep, ExportConfig
 from shardline.results.export.program import program
 from shardline.results.sealed_run import SealedRun
 
@@ -26,7 +26,7 @@ _SHOWN_FILES = 20
 
 
 def make_card(
-    recorded: SealedRun, manifest: Mapping[str, Any], config: Mapping[str, Any],
+    recorded: SealedRun, manifest: Manifest, config: ExportConfig,
     changes: Sequence[str], num_parameters: int,
 ) -> str:  # fmt: skip
     """Return the text of `README.md`.
@@ -47,7 +47,7 @@ def make_card(
     )
     environment.filters |= {"text": _text, "step": _step, "sizes": _sizes, "literal": repr}
     template = environment.get_template("model_card.md.j2")
-    source = manifest["identity"]["source"]
+    source = manifest.identity["source"]
     card = template.render(
         front_matter=yaml.safe_dump(
             _front_matter(recorded, config), sort_keys=False, allow_unicode=True
@@ -72,7 +72,7 @@ def make_card(
     return visible(card)
 
 
-def _front_matter(recorded: SealedRun, config: Mapping[str, Any]) -> dict[str, Any]:
+def _front_matter(recorded: SealedRun, config: ExportConfig) -> dict[str, object]:
     """Return what the Hub reads; the licence is left to the author."""
     evaluation, ids = recorded.evaluation, list(recorded.run_spec.datasets)
     assert evaluation is not None
@@ -96,7 +96,7 @@ def _front_matter(recorded: SealedRun, config: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _pipeline_tag(config: Mapping[str, Any]) -> str:
+def _pipeline_tag(config: ExportConfig) -> str:
     """Return the Hub's name of what the model does; empty for what has none."""
     raw, meaning = config["preprocessing"]["raw_input"], config["outputs"][0]["meaning"]
     if raw == "numbers" and len(config["inputs"][0]["shape"]) == 2:
@@ -109,7 +109,7 @@ def _pipeline_tag(config: Mapping[str, Any]) -> str:
     return kinds.get(raw, "") if meaning.startswith("logits of the classes") else ""
 
 
-def _step(step: Mapping[str, Any]) -> str:
+def _step(step: DescribedStep) -> str:
     """Return a step of the preprocessing as a table's cell."""
     known = {k: v for k, v in step.items() if k not in ("step", "does") and v is not None}
     arguments = ", ".join(f"{key}={value}" for key, value in known.items())

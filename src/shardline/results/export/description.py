@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from shardline.config.settings.run import Pad
 from shardline.core.redaction import mask_values
 from shardline.data.sources.tokenizer import make_tokenizer
-from shardline.results.export import FORMATS, preprocessing
+from shardline.records.datasets import Manifest
+from shardline.results.export import FORMATS, Array, ExportConfig, Output, preprocessing
 from shardline.results.export.original import Original
 from shardline.training.model import arguments_of
 from shardline.training.models.language import LanguageModel
@@ -15,8 +17,8 @@ from shardline.training.models.unet import UNet
 
 
 def describe(
-    original: Original, manifest: Mapping[str, Any], to: str, *, is_free: bool, tokenizer: Path | None
-) -> dict[str, Any]:  # fmt: skip
+    original: Original, manifest: Manifest, to: str, *, is_free: bool, tokenizer: Path | None
+) -> ExportConfig:  # fmt: skip
     """Return it.
 
     Args:
@@ -37,8 +39,8 @@ def describe(
         "inputs": inputs,
         "outputs": _outputs(original, is_free=is_free),
         "fixed_length": [] if is_free else sorted(original.varying),
-        "task": schema["task"],
-        "classes": schema["classes"],
+        "task": schema.task,
+        "classes": schema.classes,
         "normalization": {
             "mode": mode if original.constants else "none",
             "where": where if original.constants else "none",
@@ -55,7 +57,7 @@ def describe(
     }
 
 
-def _inputs(original: Original, *, is_free: bool) -> list[dict[str, Any]]:
+def _inputs(original: Original, *, is_free: bool) -> list[Array]:
     lengths = original.lengths if is_free else {}
     return [
         _array(name, tensor, {0: "batch", **({1: lengths[name]} if name in lengths else {})})
@@ -63,9 +65,9 @@ def _inputs(original: Original, *, is_free: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _outputs(original: Original, *, is_free: bool) -> list[dict[str, Any]]:
+def _outputs(original: Original, *, is_free: bool) -> list[Output]:
     """Return the outputs; a dimension of the length of a varying input is taken for that length."""
-    found = []
+    found: list[Output] = []
     for name, tensor in original.outputs[0].items():
         names: dict[int, str] = {0: "batch"}
         for of, length in original.lengths.items() if is_free else ():
@@ -78,13 +80,13 @@ def _outputs(original: Original, *, is_free: bool) -> list[dict[str, Any]]:
     return found
 
 
-def _array(name: str, tensor: Any, names: Mapping[int, str]) -> dict[str, Any]:
+def _array(name: str, tensor: torch.Tensor, names: Mapping[int, str]) -> Array:
     shape = [names.get(place, size) for place, size in enumerate(tensor.shape)]
     return {"name": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": shape}
 
 
-def _meaning(original: Original, output: Any) -> str:
-    classes, task = original.schema["classes"], original.schema["task"]
+def _meaning(original: Original, output: torch.Tensor) -> str:
+    classes, task = original.schema.classes, original.schema.task
     is_one = len(original.outputs[0]) == 1
     if is_one and task == "classification" and list(output.shape[1:]) == [len(classes)]:
         return "logits of the classes below"
@@ -102,8 +104,8 @@ def _context(original: Original) -> int | None:
     return context if isinstance(context, int) and not isinstance(context, bool) else None
 
 
-def _tokens(manifest: Mapping[str, Any], tokenizer: Path | None) -> preprocessing.Tokens | None:
-    source = manifest["identity"]["settings"]["source"]
+def _tokens(manifest: Manifest, tokenizer: Path | None) -> preprocessing.Tokens | None:
+    source = manifest.identity["settings"]["source"]
     if source.get("type") not in preprocessing.TEXT_SOURCES:
         return None
     special = bool(source.get("special_tokens", False))

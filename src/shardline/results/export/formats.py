@@ -126,8 +126,8 @@ def _write_huggingface(original: Original, path: Path) -> bool:
             f"--to huggingface is for a model of transformers, and the run has {original.spec.model_class}; export it "
             "--to safetensors, or train model=hf:AutoModelForCausalLM or its like"
         )
-    if original.schema["task"] == "classification":
-        hub.config.id2label = dict(enumerate(original.schema["classes"]))
+    if original.schema.task == "classification":
+        hub.config.id2label = dict(enumerate(original.schema.classes))
         hub.config.label2id = {name: place for place, name in hub.config.id2label.items()}
     hub.save_pretrained(path.parent, max_shard_size=_ONE_FILE)
     return True

@@ -15,8 +15,9 @@ from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
 from shardline.data.run_batches import RunBatches
 from shardline.data.transforms.image import Normalize
+from shardline.records.datasets import DatasetSchema
 from shardline.results.export.calls import Call, Tensors, find_call, named_outputs
-from shardline.results.export.steps import Steps, steps_of
+from shardline.results.export.steps import ExportSteps, steps_of
 from shardline.training.model import sealed_model
 
 _ROWS, _BYTES = 512, 1 << 26  # of rows that are compared, with their outputs
@@ -44,11 +45,11 @@ class Original:
     """
 
     spec: RunSpec
-    schema: dict[str, Any]
+    schema: DatasetSchema
     weights: Path
     model: pl.LightningModule
     call: Call
-    steps: Steps
+    steps: ExportSteps
     constants: Constants | None
     split: str
     batches: list[Tensors]
@@ -112,7 +113,7 @@ class Original:
 
 
 def deployed(
-    model: torch.nn.Module, call: Call, steps: Steps, constants: Constants | None
+    model: torch.nn.Module, call: Call, steps: ExportSteps, constants: Constants | None
 ) -> "Deployed":
     """Return a model with its normalisation inside, in evaluation mode."""
     first: dict[str, torch.nn.Module] = {
@@ -145,7 +146,7 @@ def load_original(
     data = structs.replace(spec.settings.data, workers=0)
     spec = structs.replace(spec, settings=structs.replace(spec.settings, data=data))
     run_batches = RunBatches(datasets, spec.settings, verify="always")
-    schema = run_batches.manifest["schema"]
+    schema = run_batches.manifest.schema
     steps = steps_of(spec.settings.data, schema, with_inside=with_inside)
     model = sealed_model(spec, schema, weights)
     normalize = Normalizer(run_batches, spec.settings.data.normalize, torch.float32)
@@ -164,7 +165,7 @@ def load_original(
             break
     if call is None:
         raise DataError(
-            f"the {spec.settings.evaluation.split} split of {run_batches.manifest['dataset']} has no rows, expected "
+            f"the {spec.settings.evaluation.split} split of {run_batches.manifest.dataset} has no rows, expected "
             "some to compare the export with; give it a share in the dataset's `splits`"
         )
     return Original(
@@ -179,11 +180,11 @@ def _float(output: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(
-    run_batches: RunBatches, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: Steps
+    run_batches: RunBatches, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: ExportSteps
 ) -> Iterator[tuple[Any, Any]]:
     """Yield held-out batches as the evaluation has them, and without the steps that the export holds itself."""
     split = spec.settings.evaluation.split
-    is_table = "columns" not in run_batches.manifest["schema"]
+    is_table = not run_batches.manifest.schema.columns
     place: dict[str, Any] = {
         "batch": _TABLE_ROWS if is_table else _ROWS_OF_COLUMNS,
         "num_epochs": 1,
@@ -201,7 +202,7 @@ def _pairs(
 
 
 def _varying(
-    spec: RunSpec, schema: dict[str, Any], call: Call, batches: Sequence[Tensors]
+    spec: RunSpec, schema: DatasetSchema, call: Call, batches: Sequence[Tensors]
 ) -> frozenset[str]:
     data, columns = spec.settings.data, columns_of(schema)
     packed = {data.pack.column, *data.pack.with_} if data.pack else set()

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from shardline.core.redaction import mask_values
 from shardline.data.columns import columns_of
-from shardline.results.export.steps import Step, Steps
+from shardline.records.datasets import DatasetSchema, Manifest
+from shardline.results.export import Array, DescribedStep, Preprocessing
+from shardline.results.export.steps import ExportStep, ExportSteps
 from shardline_io.names import LENGTHS
-
-Raw = Literal["image", "text", "numbers", "arrays"]
 
 TEXT_SOURCES = ("text", "jsonl")
 _DOES = {
@@ -41,17 +41,17 @@ class Tokens:
     end: tuple[int, ...] = ()
 
 
-def tokenizer_digest(manifest: Mapping[str, Any]) -> str:
+def tokenizer_digest(manifest: Manifest) -> str:
     """Return the SHA-256 of the tokenizer.json that a dataset was made with; empty for none."""
-    found = {key.partition("/")[2]: of for key, of in manifest["identity"]["source"].items()}
-    type_ = manifest["identity"]["settings"]["source"].get("type")
+    found = {key.partition("/")[2]: of for key, of in manifest.identity["source"].items()}
+    type_ = manifest.identity["settings"]["source"].get("type")
     return str(found.get("tokenizer", "")) if type_ in TEXT_SOURCES else ""
 
 
 def describe(
-    manifest: Mapping[str, Any], steps: Steps, shapes: Mapping[str, Mapping[str, Any]], *,
+    manifest: Manifest, steps: ExportSteps, shapes: Mapping[str, Array], *,
     is_table: bool, tokens: Tokens | None, pad_to: Mapping[str, int], context: int | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Preprocessing:  # fmt: skip
     """Return what `config.json` has as `preprocessing`.
 
     Args:
@@ -62,18 +62,20 @@ def describe(
         pad_to: lengths that `data.collate` fills rows up to.
         context: most values of a row that the model takes, where it has such a number.
     """
-    source, columns = manifest["identity"]["settings"]["source"], manifest["schema"].get("columns")
-    raw, before = _raw(source, manifest["schema"], steps, shapes, is_table, tokens)
+    source, columns = manifest.identity["settings"]["source"], manifest.schema.columns
+    raw, before = _raw(source, manifest.schema, steps, shapes, is_table, tokens)
     if raw == "text":
         assert tokens is not None
         (name,) = (name for name in shapes if not name.endswith(LENGTHS))
         before = _text_steps(name, tokens, pad_to.get(name), context)
-    described: dict[str, Any] = mask_values(
+    described: Preprocessing = mask_values(
         {
             "raw_input": raw,
             "reads": _READS.get(raw) or _before_arrays(steps, source),
             "source": {key: value for key, value in source.items() if key != "files"},
-            "columns": dict(columns) if columns else _table_columns(manifest["schema"]),
+            "columns": dict(columns)
+            if columns
+            else {name: str(one) for name, one in columns_of(manifest.schema).items()},
             "steps": before,
             "inside_the_model": [_described(step) for step in steps.inside],
         }
@@ -81,14 +83,10 @@ def describe(
     return described
 
 
-def _table_columns(schema: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(column) for name, column in columns_of(schema).items()}
-
-
 def _raw(
-    source: Mapping[str, Any], schema: Mapping[str, Any], steps: Steps,
-    shapes: Mapping[str, Mapping[str, Any]], is_table: bool, tokens: Tokens | None,
-) -> tuple[Raw, list[dict[str, Any]]]:  # fmt: skip
+    source: Mapping[str, Any], schema: DatasetSchema, steps: ExportSteps,
+    shapes: Mapping[str, Array], is_table: bool, tokens: Tokens | None,
+) -> tuple[str, list[DescribedStep]]:  # fmt: skip
     """Return what the model can be given from, and the steps that lead from there to its inputs."""
     described = [_described(step) for step in steps.before]
     names = [name for name in shapes if not name.endswith(LENGTHS)]
@@ -119,13 +117,13 @@ def _columns_of_tokens(source: Mapping[str, Any]) -> list[str]:
     return [*source.get("tokenize", {})]
 
 
-def _described(step: Step) -> dict[str, Any]:
+def _described(step: ExportStep) -> DescribedStep:
     if not step.kind:
         return {"step": "own code", "class": step.type, "arguments": dict(step.arguments)}
     return {"step": step.kind, **step.arguments, "does": _DOES.get(step.kind, "")}
 
 
-def _folder_steps(source: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _folder_steps(source: Mapping[str, Any]) -> list[DescribedStep]:
     does = {
         "crop": "scale by Pillow's bicubic filter until the image covers the size, and cut off what stands over",
         "stretch": "resize by Pillow's bicubic filter",
@@ -141,9 +139,9 @@ def _folder_steps(source: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _text_steps(
     name: str, tokens: Tokens, pad_to: int | None, context: int | None
-) -> list[dict[str, Any]]:
+) -> list[DescribedStep]:
     if tokens.sha256:
-        first: dict[str, Any] = {
+        first: DescribedStep = {
             "step": "tokenize",
             "column": name,
             "file": "tokenizer.json",
@@ -163,7 +161,7 @@ def _text_steps(
     return found
 
 
-def _before_arrays(steps: Steps, source: Mapping[str, Any]) -> str:
+def _before_arrays(steps: ExportSteps, source: Mapping[str, Any]) -> str:
     """Return where the arrays come from that the model takes."""
     if steps.collate:
         return f"arrays as {steps.collate} (data.collate) gives them"

@@ -1,10 +1,12 @@
 """Ten lines of Python that predict from raw input by an exported ONNX model, without Shardline and torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from shardline.results.export import DescribedStep, ExportConfig
 
-def program(config: Mapping[str, Any]) -> list[str]:
+
+def program(config: ExportConfig) -> list[str]:
     """Return the lines; they need onnxruntime, NumPy, and Pillow for images or tokenizers for texts.
 
     Args:
@@ -14,30 +16,30 @@ def program(config: Mapping[str, Any]) -> list[str]:
     return {"image": _image, "text": _text, "numbers": _numbers, "arrays": _arrays}[raw](config)
 
 
-def _run(config: Mapping[str, Any], given: str) -> str:
+def _run(config: ExportConfig, given: str) -> str:
     of = "" if len(config["outputs"]) > 1 else "[0]"
     return f'outputs = onnxruntime.InferenceSession("{config["file"]}").run(None, {given}){of}'
 
 
-def _imports(config: Mapping[str, Any], more: Sequence[str]) -> list[str]:
+def _imports(config: ExportConfig, more: Sequence[str]) -> list[str]:
     modules = "json, sys" if _is_classifier(config) else "sys"
     return [f"import {modules}", "import numpy as np, onnxruntime", *more]
 
 
-def _is_classifier(config: Mapping[str, Any]) -> bool:
-    return str(config["outputs"][0]["meaning"]).startswith("logits of the classes")
+def _is_classifier(config: ExportConfig) -> bool:
+    return config["outputs"][0]["meaning"].startswith("logits of the classes")
 
 
-def _shown(config: Mapping[str, Any]) -> str:
+def _shown(config: ExportConfig) -> str:
     """Return the line that prints what was predicted."""
     if _is_classifier(config):
         return 'print(json.load(open("config.json", encoding="utf-8"))["classes"][outputs[0].argmax()])'
-    if str(config["outputs"][0]["meaning"]).startswith("logits of each pixel"):
+    if config["outputs"][0]["meaning"].startswith("logits of each pixel"):
         return "print(outputs[0].argmax(axis=0))  # the class of each pixel"
     return "print(outputs)"
 
 
-def _image(config: Mapping[str, Any]) -> list[str]:
+def _image(config: ExportConfig) -> list[str]:
     (given,) = config["inputs"]
     lines = _imports(config, ["from PIL import Image, ImageOps"])
     steps, is_file = config["preprocessing"]["steps"], _is_file(config)
@@ -61,14 +63,14 @@ def _image(config: Mapping[str, Any]) -> list[str]:
     return [*lines, _run(config, f"{{{given['name']!r}: {array}}}"), _shown(config)]
 
 
-def _is_file(config: Mapping[str, Any]) -> bool:
+def _is_file(config: ExportConfig) -> bool:
     """Return whether rows hold image files, of which large ones are decoded at a fraction of their size."""
     steps = config["preprocessing"]["steps"]
     column = config["preprocessing"]["columns"].get(config["inputs"][0]["name"], "")
     return column.startswith("bytes") or any(step["step"] in ("fit", "stretch") for step in steps)
 
 
-def _draft(steps: Sequence[Mapping[str, Any]], mode: str) -> str:
+def _draft(steps: Sequence[DescribedStep], mode: str) -> str:
     first = next((step for step in steps if step["step"] != "decode"), {"step": ""})
     if first["step"] in ("fit", "stretch"):
         edge = 2 * max(first["size"])
@@ -79,7 +81,7 @@ def _draft(steps: Sequence[Mapping[str, Any]], mode: str) -> str:
     return 'image.draft("L", image.size)' if mode == "L" else ""
 
 
-def _step(step: Mapping[str, Any], least: int | None) -> tuple[list[str], int | None]:
+def _step(step: DescribedStep, least: int | None) -> tuple[list[str], int | None]:
     """Return the lines of a step, and the shorter edge behind it."""
     kind = step["step"]
     if kind in ("decode", "channels_first"):
@@ -109,11 +111,11 @@ def _pair(size: Any) -> tuple[int, int]:
     return height, width
 
 
-def _text(config: Mapping[str, Any]) -> list[str]:
+def _text(config: ExportConfig) -> list[str]:
     steps = {step["step"]: step for step in config["preprocessing"]["steps"]}
     name = next(iter(steps.values()))["column"]
     dtypes = {given["name"]: given["dtype"] for given in config["inputs"]}
-    is_next = str(config["outputs"][0]["meaning"]).startswith("logits of the token that follows")
+    is_next = config["outputs"][0]["meaning"].startswith("logits of the token that follows")
     shown = _shown(config)
     if "tokenize" in steps:
         lines = _imports(config, ["from tokenizers import Tokenizer"])
@@ -144,7 +146,7 @@ def _text(config: Mapping[str, Any]) -> list[str]:
     return [*lines, _run(config, f"{{{', '.join(given)}}}"), shown]
 
 
-def _numbers(config: Mapping[str, Any]) -> list[str]:
+def _numbers(config: ExportConfig) -> list[str]:
     (given,) = config["inputs"]
     shape = ", ".join(str(1 if n == "batch" else n) for n in given["shape"])
     return [
@@ -155,7 +157,7 @@ def _numbers(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _arrays(config: Mapping[str, Any]) -> list[str]:
+def _arrays(config: ExportConfig) -> list[str]:
     return [
         *_imports(config, []),
         "rows = dict(np.load(sys.argv[1]))  # an .npz file with an array of each input",

@@ -2,11 +2,11 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardline.config.project import Project
 from shardline.config.run_spec import DatasetPlace, RunSpec
@@ -14,12 +14,13 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import (
     make_folder,
-    read_json,
     renamed_when_complete,
     write_bytes,
     write_json,
 )
-from shardline.results.export import DESCRIPTION, FORMATS
+from shardline.data.dataset import read_manifest
+from shardline.records.datasets import Manifest
+from shardline.results.export import DESCRIPTION, FORMATS, ExportConfig
 from shardline.results.export.card import make_card
 from shardline.results.export.preprocessing import tokenizer_digest
 from shardline.results.sealed_run import SealedRun, check_repeatable
@@ -32,7 +33,7 @@ _TOLERANCE = 1e-4  # another runtime sums in another order
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class ExportCheck:
     """How far an export's outputs are from the original's.
 
     Attributes:
@@ -61,7 +62,7 @@ class Exported:
     format: str
     folder: Path
     files: list[str]
-    check: Check
+    check: ExportCheck
     code: list[str]
 
 
@@ -85,7 +86,7 @@ def export_run(
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
     changes = check_repeatable(project, recorded, "exported", force=force)
-    manifest = read_json(recorded.manifest, remedy="run the pipeline again")
+    manifest = read_manifest(recorded.manifest)
     tokenizer = find_tokenizer(project, manifest)
     with _whole(folder) as scratch:
         model, config, check = checked_export(
@@ -130,7 +131,7 @@ def _whole(folder: Path) -> Iterator[Path]:
         ) from error
 
 
-def find_tokenizer(project: Project, manifest: Mapping[str, Any]) -> Path | None:
+def find_tokenizer(project: Project, manifest: Manifest) -> Path | None:
     """Return the tokenizer.json that a dataset was made with; None where it was made without one.
 
     Args:
@@ -146,15 +147,15 @@ def find_tokenizer(project: Project, manifest: Mapping[str, Any]) -> Path | None
         if path.is_file() and file_sha256(path) == wanted:
             return path
     raise DataError(
-        f"dataset {manifest['dataset']} was made with a tokenizer of SHA-256 {wanted}, which no dataset of the config "
+        f"dataset {manifest.dataset} was made with a tokenizer of SHA-256 {wanted}, which no dataset of the config "
         "names now; an export holds it: put the file back where it was, with its dataset in the config"
     )
 
 
 def checked_export(
-    spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Mapping[str, Any], *,
+    spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Manifest, *,
     to: str, tokenizer: Path | None, folder: Path, title: str = "",
-) -> tuple["LightningModule", dict[str, Any], Check]:  # fmt: skip
+) -> tuple["LightningModule", ExportConfig, ExportCheck]:  # fmt: skip
     """Write a sealed model and what goes with it into a folder, and compare it with the original.
 
     Args:
@@ -176,7 +177,7 @@ def checked_export(
 
     original = load_original(spec, datasets, weights, with_inside=to not in AS_SEALED)
     is_free = write(original, to, folder / FORMATS[to])
-    check = Check(
+    check = ExportCheck(
         split=original.split,
         rows=original.num_rows,
         max_difference=original.difference(outputs_of(original, to, folder / FORMATS[to])),
@@ -190,7 +191,7 @@ def checked_export(
         )
     if tokenizer:
         shutil.copyfile(tokenizer, folder / "tokenizer.json")
-    config = {
+    config: ExportConfig = {
         **describe(original, manifest, to, is_free=is_free, tokenizer=tokenizer),
         "identity": spec.identity,
         "dataset": ", ".join(spec.datasets),

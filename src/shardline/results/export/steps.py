@@ -11,10 +11,11 @@ from shardline.config.settings.run import Data
 from shardline.core.error_texts import import_class
 from shardline.data.columns import columns_of
 from shardline.data.transforms.image import Normalize
+from shardline.records.datasets import DatasetSchema
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ExportStep:
     """One transform of `data.eval_transform`.
 
     Attributes:
@@ -39,7 +40,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class ExportSteps:
     """What happens to a sample before `forward`.
 
     Attributes:
@@ -48,8 +49,8 @@ class Steps:
         collate: import path of the user's function that makes batches; empty without one.
     """
 
-    before: tuple[Step, ...] = ()
-    inside: tuple[Step, ...] = ()
+    before: tuple[ExportStep, ...] = ()
+    inside: tuple[ExportStep, ...] = ()
     collate: str = ""
 
     @property
@@ -58,7 +59,7 @@ class Steps:
         return {step.column: Normalize(**step.arguments) for step in self.inside}
 
 
-def steps_of(data: Data, schema: Mapping[str, Any], *, with_inside: bool) -> Steps:
+def steps_of(data: Data, schema: DatasetSchema, *, with_inside: bool) -> ExportSteps:
     """Return the steps of a run's evaluation.
 
     Args:
@@ -68,17 +69,22 @@ def steps_of(data: Data, schema: Mapping[str, Any], *, with_inside: bool) -> Ste
     """
     before = [_step(one) for one in transforms_of(data.eval_transform)]
     collate = data.collate if isinstance(data.collate, str) and data.collate not in COLLATE else ""
-    inside: list[Step] = []
-    while with_inside and not collate and before and _is_last(before[-1], inside):
-        inside.insert(0, before.pop())
+    inside: list[ExportStep] = []
+    if with_inside and not collate:
+        while (
+            before
+            and before[-1].kind == "normalize"
+            and before[-1].column not in {one.column for one in inside}
+        ):
+            inside.insert(0, before.pop())
     for step in inside:
         if not any(step.column == other.column for other in before) and _is_file(step, schema):
             decode = {key: step.arguments[key] for key in ("column", "mode")}
-            before.append(Step(kind="decode", type="decode", arguments=decode))
-    return Steps(before=tuple(before), inside=tuple(inside), collate=collate)
+            before.append(ExportStep(kind="decode", type="decode", arguments=decode))
+    return ExportSteps(before=tuple(before), inside=tuple(inside), collate=collate)
 
 
-def _step(written: Mapping[str, Any]) -> Step:
+def _step(written: Mapping[str, Any]) -> ExportStep:
     arguments = {key: value for key, value in written.items() if key != "type"}
     name = str(written["type"])
     cls = import_class(SHIPPED_TRANSFORMS.get(name, name), "data.eval_transform")
@@ -88,13 +94,9 @@ def _step(written: Mapping[str, Any]) -> Step:
         bound = inspect.signature(cls).bind(**arguments)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
-    return Step(kind=kind, type=name, arguments=arguments)
+    return ExportStep(kind=kind, type=name, arguments=arguments)
 
 
-def _is_last(step: Step, inside: list[Step]) -> bool:
-    return step.kind == "normalize" and step.column not in {one.column for one in inside}
-
-
-def _is_file(step: Step, schema: Mapping[str, Any]) -> bool:
+def _is_file(step: ExportStep, schema: DatasetSchema) -> bool:
     column = columns_of(schema).get(step.column)
     return column is None or column.kind == "bytes"

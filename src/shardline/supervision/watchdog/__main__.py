@@ -33,7 +33,7 @@ from shardline.supervision.watchdog.heartbeats import (
     FOLDER,
     UNWATCHED,
     WANTED,
-    Heartbeat,
+    RankHeartbeat,
     any_works,
     has_main_thread,
     read_heartbeats,
@@ -59,7 +59,7 @@ class Evidence:
 
     Attributes:
         stopped: state of a stopped rank, before it was woken to write its stacks.
-        waits: see `Heartbeat`, as is `reaches`.
+        waits: see `RankHeartbeat`, as is `reaches`.
     """
 
     is_taken: bool = False
@@ -140,9 +140,9 @@ class Watchdog:
             self._idle_s = self._patience_s = 0.0
         self._looked, self._progress = now, progress
 
-    def _heartbeat(self) -> Heartbeat:
+    def _heartbeat(self) -> RankHeartbeat:
         self._count += 1
-        return Heartbeat(
+        return RankHeartbeat(
             rank=self._task.rank,
             host=socket.gethostname(),
             pid=self._task.pid,
@@ -227,7 +227,7 @@ class Watchdog:
         # a heartbeat may be a period old
         return any_works(others, before, limit_s=self._timeout_s - self._period_s)
 
-    def _all_heartbeats(self) -> list[Heartbeat]:
+    def _all_heartbeats(self) -> list[RankHeartbeat]:
         """Return the heartbeats of all ranks, as far as they can be read."""
         mine = self._heartbeat()
         others = read_heartbeats(self._work, self._task.num_ranks)

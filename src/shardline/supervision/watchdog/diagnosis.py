@@ -10,7 +10,7 @@ from pathlib import Path
 from shardline.core.errors import DataError
 from shardline.records.failures import Failure
 from shardline.supervision.failures import read_failures, report_failure
-from shardline.supervision.watchdog.heartbeats import ENDING, Heartbeat
+from shardline.supervision.watchdog.heartbeats import ENDING, RankHeartbeat
 from shardline.supervision.watchdog.proc import exit_code_of, signal_name
 
 _SHOWN = 4  # ranks that a message names; a hang without a clear suspect has all of them
@@ -32,11 +32,11 @@ class Diagnosis:
         symptom: what the evidence shows, as part of a sentence.
     """
 
-    suspects: tuple[Heartbeat, ...]
+    suspects: tuple[RankHeartbeat, ...]
     symptom: str
 
 
-def diagnose_hang(before: Sequence[Heartbeat], after: Sequence[Heartbeat]) -> Diagnosis:
+def diagnose_hang(before: Sequence[RankHeartbeat], after: Sequence[RankHeartbeat]) -> Diagnosis:
     """Find the ranks that a hung job waits for; the strongest evidence decides.
 
     Args:
@@ -45,7 +45,7 @@ def diagnose_hang(before: Sequence[Heartbeat], after: Sequence[Heartbeat]) -> Di
             without any heartbeat keeps its files where this rank cannot read them.
     """
     earlier = {beat.rank: beat for beat in before}
-    by_evidence: tuple[tuple[str, Callable[[Heartbeat], bool]], ...] = (
+    by_evidence: tuple[tuple[str, Callable[[RankHeartbeat], bool]], ...] = (
         (
             "its host sends no heartbeat: it is down, or cut off from the store",
             lambda beat: beat.state not in "LXZ" and _is_silent(earlier, beat),
@@ -67,15 +67,15 @@ def diagnose_hang(before: Sequence[Heartbeat], after: Sequence[Heartbeat]) -> Di
     )
 
 
-def _is_silent(earlier: Mapping[int, Heartbeat], beat: Heartbeat) -> bool:
+def _is_silent(earlier: Mapping[int, RankHeartbeat], beat: RankHeartbeat) -> bool:
     return beat.rank in earlier and beat.count == earlier[beat.rank].count
 
 
-def _makes_progress(earlier: Mapping[int, Heartbeat], beat: Heartbeat) -> bool:
+def _makes_progress(earlier: Mapping[int, RankHeartbeat], beat: RankHeartbeat) -> bool:
     return beat.rank in earlier and beat.ticks != earlier[beat.rank].ticks
 
 
-def _how(beat: Heartbeat, num_ranks: int) -> str:
+def _how(beat: RankHeartbeat, num_ranks: int) -> str:
     if beat.state == "D":
         return _ON_DISK
     if num_ranks == 1:
@@ -87,7 +87,7 @@ def _waiting(waits: bool) -> str:
     return "it waits for other ranks" if waits else "it is in code of its own"
 
 
-def _not_waiting(stuck: Sequence[Heartbeat]) -> Diagnosis | None:
+def _not_waiting(stuck: Sequence[RankHeartbeat]) -> Diagnosis | None:
     """Find the ranks that are somewhere in their code while others wait in a collective operation."""
     own = [beat for beat in stuck if beat.waits is False]
     if not own or not any(beat.waits for beat in stuck):
@@ -101,7 +101,7 @@ def _not_waiting(stuck: Sequence[Heartbeat]) -> Diagnosis | None:
     )
 
 
-def _cut_off(stuck: Sequence[Heartbeat]) -> Diagnosis | None:
+def _cut_off(stuck: Sequence[RankHeartbeat]) -> Diagnosis | None:
     found = [beat for beat in stuck if beat.reaches_first is False]
     if not found:
         return None
@@ -115,7 +115,7 @@ def _cut_off(stuck: Sequence[Heartbeat]) -> Diagnosis | None:
     )
 
 
-def _behind(stuck: Sequence[Heartbeat]) -> Diagnosis | None:
+def _behind(stuck: Sequence[RankHeartbeat]) -> Diagnosis | None:
     """Find the ranks that are behind the others, where their progress can be compared."""
     last, first = (pick((beat.step for beat in stuck), default=0) for pick in (min, max))
     found = [beat for beat in stuck if beat.step == last]
@@ -129,7 +129,7 @@ def _behind(stuck: Sequence[Heartbeat]) -> Diagnosis | None:
     return Diagnosis(suspects=tuple(found), symptom="it is behind the others")
 
 
-def _all_wait(stuck: Sequence[Heartbeat]) -> str:
+def _all_wait(stuck: Sequence[RankHeartbeat]) -> str:
     if stuck and all(beat.waits for beat in stuck):
         return "all wait in a collective operation; their stacks should be the same"
     return "no evidence singles a rank out; compare their stacks"
@@ -155,7 +155,7 @@ def hung_message(diagnosis: Diagnosis, *, idle_s: float, timeout_s: float, stack
     )
 
 
-def report_exit(work: Path, heartbeat: Heartbeat, kills: int) -> None:
+def report_exit(work: Path, heartbeat: RankHeartbeat, kills: int) -> None:
     """Record how a rank ended that could not do so itself, unless a cause is recorded already.
 
     Args:
@@ -179,7 +179,7 @@ def report_exit(work: Path, heartbeat: Heartbeat, kills: int) -> None:
         )
 
 
-def exit_message(heartbeat: Heartbeat, code: int | None, kills: int) -> str:
+def exit_message(heartbeat: RankHeartbeat, code: int | None, kills: int) -> str:
     """Return one sentence on a rank's exit.
 
     Args:

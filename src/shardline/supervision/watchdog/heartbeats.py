@@ -21,7 +21,7 @@ _WAITS = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heartbeat:
+class RankHeartbeat:
     """State of a rank, as its watchdog sees it.
 
     Attributes:
@@ -62,7 +62,7 @@ def stack_file(work: Path, rank: int) -> Path:
     return work / FOLDER / f"rank-{rank:05d}.stack"
 
 
-def write_heartbeat(work: Path, heartbeat: Heartbeat) -> None:
+def write_heartbeat(work: Path, heartbeat: RankHeartbeat) -> None:
     """Write a heartbeat; a full disk or a missing folder does not end a training.
 
     Readers see this heartbeat or the previous one, whole. It is not forced to disk: it need not
@@ -73,15 +73,15 @@ def write_heartbeat(work: Path, heartbeat: Heartbeat) -> None:
         scratch.write_text(json.dumps(asdict(heartbeat)))
 
 
-def read_heartbeats(work: Path, num_ranks: int) -> Iterator[Heartbeat]:
+def read_heartbeats(work: Path, num_ranks: int) -> Iterator[RankHeartbeat]:
     """Yield the heartbeats that can be read now."""
     for rank in range(num_ranks):
         with suppress(OSError, ValueError, TypeError):
-            yield Heartbeat(**json.loads(heartbeat_file(work, rank).read_bytes()))
+            yield RankHeartbeat(**json.loads(heartbeat_file(work, rank).read_bytes()))
 
 
 def any_works(
-    heartbeats: Iterable[Heartbeat], before: Mapping[int, int], *, limit_s: float
+    heartbeats: Iterable[RankHeartbeat], before: Mapping[int, int], *, limit_s: float
 ) -> bool:
     """Return whether any of these ranks works, such as one that evaluates while the others wait for it.
 

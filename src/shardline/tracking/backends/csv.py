@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from shardline.core.files import atomic_writer
+from shardline.records.tracking import TrackingContext
 from shardline.tracking.records import Batch
 from shardline.tracking.run_links import FOLDER, RunLinks
 from shardline.tracking.tracker import Tracker
@@ -22,9 +23,9 @@ class CsvFile(Tracker):
 
     label = "CSV"
 
-    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+    def __init__(self, context: TrackingContext, links: RunLinks) -> None:
         super().__init__(context, links)
-        self._path = Path(context["work"], FOLDER, "metrics.csv")
+        self._path = Path(context.work, FOLDER, "metrics.csv")
         self._columns = list(_FIRST)
         links.write(where={"file": str(self._path)})
 

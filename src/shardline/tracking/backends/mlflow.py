@@ -4,7 +4,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from shardline.core.errors import ShardlineError
 from shardline.core.files import make_folder
+from shardline.records.tracking import TrackingContext
 from shardline.tracking.records import Batch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker, shorten
@@ -52,9 +53,9 @@ class MlflowRun(Tracker):
     takes_model = takes_checkpoints = True
     values_at_once = _VALUES_AT_ONCE
 
-    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+    def __init__(self, context: TrackingContext, links: RunLinks) -> None:
         super().__init__(context, links)
-        self._local = Path(context["store"], "mlflow")
+        self._local = Path(context.store, "mlflow")
         self._uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._local}/mlflow.db"
         self._is_local = not os.environ.get("MLFLOW_TRACKING_URI")
         self._client: MlflowClient | None = None
@@ -81,7 +82,7 @@ class MlflowRun(Tracker):
             run = self._find(self._client)
         tags = run.data.tags
         holds = tags.get(_RUN)
-        if holds not in (None, self._context["run"]):
+        if holds not in (None, self._context.run):
             raise ShardlineError(
                 f"MLFLOW_RUN_ID={self.run_id} holds {holds} already; name another run, or none"
             )
@@ -109,13 +110,13 @@ class MlflowRun(Tracker):
 
         params = [
             Param(_name(key), _text(value)[:_PARAM_CHARACTERS])
-            for key, value in self._context["params"].items()
+            for key, value in self._context.params.items()
         ]
         for begin in range(0, len(params), _PARAMS_AT_ONCE):
             client.log_batch(self.run_id, params=params[begin : begin + _PARAMS_AT_ONCE])
         if not self._uri.startswith("azureml:"):  # whose service has none of MLflow's datasets
             self._describe_dataset(client)
-        tags = {**self._context["tags"], _RUN: self._context["run"]}
+        tags = {**self._context.tags, _RUN: self._context.run}
         if commit := tags.get("shardline.commit"):
             tags["mlflow.source.git.commit"] = commit  # what MLflow's page shows as the version
         run_tags = [RunTag(key, value[:_TAG_CHARACTERS]) for key, value in tags.items()]
@@ -125,9 +126,9 @@ class MlflowRun(Tracker):
         from mlflow.entities import Dataset, DatasetInput, InputTag
         from mlflow.exceptions import MlflowException
 
-        identity = self._context["dataset"]
+        identity = self._context.dataset
         source = json.dumps({"id": identity})
-        dataset = Dataset(self._context["dataset_name"], identity, "shardline", source)
+        dataset = Dataset(self._context.dataset_name, identity, "shardline", source)
         context = InputTag("mlflow.data.context", "training")
         try:
             client.log_inputs(self.run_id, datasets=[DatasetInput(dataset, [context])])
@@ -182,7 +183,7 @@ class MlflowRun(Tracker):
         else:
             artifacts = (self._local / "artifacts").absolute().as_uri() if self._is_local else None
             run = self._resume(client, where["run_id"]) or client.create_run(
-                _experiment(client, artifacts), run_name=self._context["name"]
+                _experiment(client, artifacts), run_name=self._context.name
             )
         info = run.info
         if info.run_id != self.run_id:

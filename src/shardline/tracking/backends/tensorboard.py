@@ -2,10 +2,10 @@
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardline.records.tracking import TrackingContext
 from shardline.tracking.records import Batch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker
@@ -24,9 +24,9 @@ class TensorBoardFolder(Tracker):
 
     label = "TensorBoard"
 
-    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+    def __init__(self, context: TrackingContext, links: RunLinks) -> None:
         super().__init__(context, links)
-        self._folder = Path(context["store"], "tensorboard", context["run"])
+        self._folder = Path(context.store, "tensorboard", context.run)
         self._writer: EventFileWriter | None = None
         links.write(where={"folder": str(self._folder)})
 
@@ -50,8 +50,8 @@ class TensorBoardFolder(Tracker):
             file.unlink()
         # a TensorBoard that shows the earlier file drops it
         self._write(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
-        params = {key: _plain(value) for key, value in self._context["params"].items()}
-        summary = hparams_pb(params, trial_id=self._context["run"], start_time_secs=time.time())
+        params = {key: _plain(value) for key, value in self._context.params.items()}
+        summary = hparams_pb(params, trial_id=self._context.run, start_time_secs=time.time())
         self._write(Event(summary=summary))
         self._writer.flush()
         return -1

@@ -6,9 +6,10 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from shardline.records.tracking import TrackingContext
 from shardline.tracking.records import Batch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker, shorten
@@ -50,13 +51,13 @@ class WandbRun(Tracker):
     label = "W&B"
     takes_model = True
 
-    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+    def __init__(self, context: TrackingContext, links: RunLinks) -> None:
         super().__init__(context, links)
-        self._id = _FORBIDDEN.sub("-", context["run"])[-_ID_CHARACTERS:]
+        self._id = _FORBIDDEN.sub("-", context.run)[-_ID_CHARACTERS:]
         self._run: Run | None = None
         for name, value in _CLIENT.items():
             os.environ.setdefault(name, value)
-        folder = Path(context["store"], "wandb").absolute()
+        folder = Path(context.store, "wandb").absolute()
         for name in ("CACHE", "DATA"):  # a home may have little room
             os.environ.setdefault(f"WANDB_{name}_DIR", str(folder / f".{name.lower()}"))
         if not os.environ.get("WANDB_MODE"):
@@ -99,15 +100,15 @@ class WandbRun(Tracker):
         import wandb
 
         if os.environ["WANDB_MODE"] == "offline":
-            for folder in Path(self._context["store"], "wandb").glob(f"offline-run-*-{self._id}"):
+            for folder in Path(self._context.store, "wandb").glob(f"offline-run-*-{self._id}"):
                 if not list(folder.glob("*.synced")):  # metrics.jsonl has all that is in it
                     shutil.rmtree(folder)
         return wandb.init(
             id=self._id,
             resume="allow",
-            name=self._context["name"],
-            dir=self._context["store"],
-            config={**self._context["params"], **self._context["tags"]},
+            name=self._context.name,
+            dir=self._context.store,
+            config={**self._context.params, **self._context.tags},
             # the client reads the variable only once
             settings=wandb.Settings(**_SILENT, mode=os.environ["WANDB_MODE"]),
         )
@@ -126,7 +127,7 @@ class WandbRun(Tracker):
         import wandb
 
         assert self._run is not None
-        model = wandb.Artifact(self._id, type="model", metadata=dict(self._context["tags"]))
+        model = wandb.Artifact(self._id, type="model", metadata=dict(self._context.tags))
         model.add_file(str(file), policy="immutable", skip_cache=True)
         self._run.log_artifact(model)
         self.files.append(file.name)

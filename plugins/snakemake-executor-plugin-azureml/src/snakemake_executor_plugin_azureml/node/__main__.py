@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from snakemake_executor_plugin_azureml.node.environment import Settings, parse_mounts
+from snakemake_executor_plugin_azureml.node.environment import NodeSettings, parse_mounts
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.follower import follow
 from snakemake_executor_plugin_azureml.node.launch import launch
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     place, stop = find_place(os.environ), Stop()
-    settings = Settings(
+    settings = NodeSettings(
         mounts=parse_mounts(args.mount),
         wait_s=args.wait_s,
         grace_s=args.grace_s,

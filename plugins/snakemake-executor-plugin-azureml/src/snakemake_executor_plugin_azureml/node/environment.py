@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 
@@ -24,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class NodeSettings:
     """What the command line of the node program sets.
 
     Attributes:
@@ -60,14 +59,14 @@ def parse_mounts(texts: Sequence[str]) -> dict[str, str]:
     return mounts
 
 
-def single_process_world() -> list[dict[str, Any]]:
+def single_process_world() -> list[dict[str, object]]:
     """Return the world of one process."""
     host = socket.gethostname()
     return [{"rank": 0, "node": 0, "host": host, "local_rank": 0, "address": "127.0.0.1"}]
 
 
 def job_environment(
-    world: Sequence[Mapping[str, Any]], rank: int, mounts: Mapping[str, str]
+    world: Sequence[Mapping[str, object]], rank: int, mounts: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of what a process starts: its own, and the job's processes by rank."""
     env = {name: os.environ[name] for name in os.environ.keys() - {LAUNCH, CONTROL, FOLDER}}

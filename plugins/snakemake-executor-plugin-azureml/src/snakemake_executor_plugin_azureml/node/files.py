@@ -28,7 +28,7 @@ def relative_to_working_folder(path: str, working_folder: Path) -> str:
     return relative.as_posix()
 
 
-def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[str, Any]], bytes]:
+def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[str, object]], bytes]:
     """Read files that are sent with a launch.
 
     Returns:

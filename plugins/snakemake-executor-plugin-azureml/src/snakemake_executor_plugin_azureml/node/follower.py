@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_executor_plugin_azureml.node.environment import (
-    Settings,
+    NodeSettings,
     job_environment,
     with_own_mounts,
 )
@@ -147,7 +147,7 @@ class Follower:
             child.wait()
 
 
-def follow(place: Place, command: str | None, settings: Settings, stop: Stop) -> int:
+def follow(place: Place, command: str | None, settings: NodeSettings, stop: Stop) -> int:
     """Join the leader, serve, and return the job's exit code.
 
     Args:
@@ -170,7 +170,7 @@ def follow(place: Place, command: str | None, settings: Settings, stop: Stop) ->
 
 
 def _find_leader(
-    place: Place, settings: Settings, stop: Stop
+    place: Place, settings: NodeSettings, stop: Stop
 ) -> tuple[Connection, dict[str, Any]] | None:
     """Try every address and port until the leader answers; None if this process is to stop."""
     folder, problems = folder_of(place, settings.mounts), dict[str, str]()
@@ -198,7 +198,7 @@ def _find_leader(
 
 def _join(
     place: Place, folder: Path, at: tuple[str, int], timeout_s: float, silence_s: float
-) -> tuple[Connection, dict[str, Any]]:
+) -> tuple[Connection, dict[str, object]]:
     """Join the hub that listens at an address.
 
     Args:

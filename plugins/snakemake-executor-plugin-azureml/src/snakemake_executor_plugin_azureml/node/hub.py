@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from snakemake_executor_plugin_azureml.node.environment import Settings
+from snakemake_executor_plugin_azureml.node.environment import NodeSettings
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.launches import Launches, Member
 from snakemake_executor_plugin_azureml.node.place import Place, is_loopback
@@ -38,7 +38,7 @@ _SHARE_OF_WAIT = 0.9
 class Hub:
     """Holds the connections; all work is done in `step`, on one thread."""
 
-    def __init__(self, place: Place, secret: Secret, settings: Settings) -> None:
+    def __init__(self, place: Place, secret: Secret, settings: NodeSettings) -> None:
         """Listen for followers, which must have read the secret, and for launches.
 
         Args:

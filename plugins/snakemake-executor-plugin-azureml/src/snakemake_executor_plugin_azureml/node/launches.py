@@ -73,7 +73,7 @@ class Launches:
         self._current: Launch | None = None
         self._count = 0
 
-    def add(self, client: Connection, document: dict[str, Any], payload: bytes) -> None:
+    def add(self, client: Connection, document: dict[str, object], payload: bytes) -> None:
         """Queue a launch; it begins once those before it have ended."""
         self._count += 1
         launch = Launch(self._count, client, document, payload)
@@ -149,7 +149,7 @@ class Launches:
         if self._current is launch:
             self._close(launch, {"type": "refused", "reason": reason})
 
-    def _close(self, launch: Launch, last: dict[str, Any]) -> None:
+    def _close(self, launch: Launch, last: dict[str, object]) -> None:
         launch.send(last)
         if launch.client is not None:
             self._hub.close_connection(launch.client)

@@ -9,7 +9,7 @@ from snakemake_executor_plugin_azureml.node.environment import (
     CONTROL,
     FOLDER,
     LAUNCH,
-    Settings,
+    NodeSettings,
     job_environment,
     launch_prefix,
     single_process_world,
@@ -24,7 +24,7 @@ from snakemake_executor_plugin_azureml.node.secret import folder_of, make_secret
 _SHARE_OF_GRACE = 0.4
 
 
-def lead(place: Place, job: str, settings: Settings, stop: Stop) -> int:
+def lead(place: Place, job: str, settings: NodeSettings, stop: Stop) -> int:
     """Run the job, Snakemake's own shell command, and return its exit code.
 
     Raises:

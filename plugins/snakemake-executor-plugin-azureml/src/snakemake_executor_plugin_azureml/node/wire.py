@@ -182,7 +182,7 @@ class Connection:
         self._socket.close()
 
 
-def _document(text: bytes) -> dict[str, Any]:
+def _document(text: bytes) -> dict[str, object]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

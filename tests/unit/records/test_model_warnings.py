@@ -11,8 +11,10 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from tests.support.report_runs import write_run
 
-from shardline.config.model_warnings import (
+from shardline.pipeline.terminal import rows_of_runs
+from shardline.records.model_warnings import (
     MIN_SAMPLES,
     on_evaluation,
     on_losses,
@@ -20,12 +22,10 @@ from shardline.config.model_warnings import (
     read_losses,
     read_warnings,
 )
-from shardline.pipeline.terminal import rows_of_runs
 from shardline.report import read_report
 from shardline.report.page import render_page
 from shardline.results.states import describe_runs
 from shardline.training.weights import largest_weight
-from tests.support.report_runs import write_run
 
 LOSSES = st.floats(1e-6, 1e6)
 CURVES = st.lists(LOSSES, min_size=1, max_size=40)
@@ -286,11 +286,11 @@ def test_the_page_marks_the_run_and_has_the_sentence_and_the_data(tmp_path):
     report = read_report(runs, generated_from="config/config.yaml")
     warned = {run.name: run.warnings for run in report.runs}
     assert warned["good"] == []
-    assert [(one["kind"], one["action"].split("/")[0]) for one in warned["wild"]] == [
+    assert [(one.kind, one.action.split("/")[0]) for one in warned["wild"]] == [
         ("loss", "train"),
         ("weights", "train"),
     ]
     page = render_page(report)
     assert page.count('<span class="pill warned">warning</span>') == 1
     for one in warned["wild"]:
-        assert page.count(one["sentence"].replace("'", "&#39;")) == 2, "leaderboard and details"
+        assert page.count(one.sentence.replace("'", "&#39;")) == 2, "leaderboard and details"

@@ -22,7 +22,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-class Graph:
+class Entities:
     """A crate under construction. Entities are made when they are first asked for."""
 
     def __init__(self) -> None:
@@ -48,6 +48,11 @@ class Graph:
     def get(self, name: str) -> Entity | None:
         """Return the entity of a path in the crate, or of an id; None where there is none."""
         return self._known.get(name)
+
+    def alias(self, name: str, path: str) -> None:
+        """Let a path that the crate does not have stand for the entity of another, which has its content."""
+        if path in self._known:
+            self._known.setdefault(name, self._known[path])
 
     def local(self, kind: str, name: str, types: str | list[str], /, **properties: Any) -> Entity:
         """Return a contextual entity of the crate's own: `#kind/name`."""
@@ -150,11 +155,11 @@ def _type_of(path: str) -> str:
     return _TYPES.get(Path(name).suffix, "text/plain")
 
 
-def image(graph: Graph, digest: str, reference: Mapping[str, Any]) -> Entity:
+def image(entities: Entities, digest: str, reference: Mapping[str, Any]) -> Entity:
     """Return a container image by its digest; registry and name as far as they are known."""
     named = str(reference.get("reference") or "").partition("@")[0]
     registry, _, name = named.rpartition("/")
-    return graph.local(
+    return entities.local(
         "image", digest, "ContainerImage",
         additionalType={"@id": f"{_WFRUN}#DockerImage"},
         name=name or "shardline",

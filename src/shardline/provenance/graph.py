@@ -1,0 +1,347 @@
+"""Which job read and wrote which file: actions and files, from the sealed records and the table of rules."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shardline.config.layout import Kind, ResultsLayout
+from shardline.config.names import names_that_have_been
+from shardline.config.plans import order_of_part, shards_of_part
+from shardline.config.scripts import is_script
+from shardline.core.canonical import short_digest
+from shardline.core.errors import DataError
+from shardline.core.nested import flatten
+from shardline.provenance import rules
+from shardline.provenance.nodes import ActionNode, FileNode, Ids, Names, flat
+from shardline.provenance.rules import ACCEPT, MAKERS, RULES, filled, ids_in
+from shardline.provenance.sealed_records import SealedRecords
+from shardline.records.acceptances import accepted_of
+from shardline.records.datasets import Manifest, Part
+from shardline.records.identities import read_identity
+from shardline.records.jobs import JobRecord
+from shardline.records.reports import Report, ReportedRun
+from shardline.records.runs import ResolvedRun, TrainingProvenance
+
+_TAKEN_OVER: dict[str, Kind] = {
+    "train": "run",
+    "seal_dataset": "dataset",
+}  # rules whose files may be
+_READS_OF_UNKNOWN_PARTS = {**RULES["seal_dataset"].reads, **RULES["build_shards"].reads}
+
+
+class ProvenanceGraph:
+    """Derives actions and files from records; each view asks for those that it shows.
+
+    Args:
+        names: spells the names of files, where it is not the layout of the records.
+
+    Attributes:
+        sources: what no job has made of what the actions read so far, by name; members come first.
+    """
+
+    def __init__(self, records: SealedRecords, names: ResultsLayout | None = None) -> None:
+        self.records = records
+        self.templates = rules.file_names(names or records.layout)
+        self.sources: dict[str, list[FileNode]] = {}
+        self._parts: dict[str, dict[str, JobRecord]] = {}
+
+    def jobs_behind(
+        self, runs: Iterable[tuple[str, str]], datasets: Iterable[str]
+    ) -> list[ActionNode]:
+        """Return the jobs of the pipeline that made some results, each once, in its order.
+
+        Args:
+            runs: ids of runs, each with that of its evaluation.
+            datasets: ids.
+        """
+        nodes = []
+        for dataset in datasets:
+            parts = self._recorded_parts(dataset)
+            nodes += [self.build_shards(dataset, part) for part in parts]
+            nodes.append(self.seal_dataset(dataset))
+        for run, evaluation in runs:
+            nodes += [self.resolve_run(run), self.train(run), self.evaluate(run, evaluation)]
+        # what a job's own files tell counts before what a result tells that has taken them over
+        nodes.sort(key=lambda node: bool(node.accepted_as), reverse=True)
+        once = {node.id: node for node in nodes if node.rule in RULES}
+        return sorted(once.values(), key=lambda node: node.order)
+
+    def find(self, name: str) -> tuple[FileNode, ActionNode] | None:
+        """Return a file by its name, and the action that made it; None where no record tells of such files.
+
+        Raises:
+            DataError: a record is missing or damaged.
+        """
+        for kind, rule in MAKERS.items():
+            ids = ids_in(name, self.templates[kind], rules.INSIDE.get(kind, ""))
+            if ids is None:
+                continue
+            if kind == "shards":
+                part, digest = self._listed(name, **ids)
+                action = self.build_shards(part=part, **ids)
+            else:
+                digest = self._digest(rule, kind, name, ids)
+                action = self._acceptance(rule, kind, name, ids) or self._maker(rule, kind, ids)
+            return FileNode(name=name, digest=digest, made_by=action.id), action
+        return None
+
+    def _maker(self, rule: str, kind: str, ids: Ids) -> ActionNode:
+        if kind == "work":
+            return self.train(ids["run"], is_sealed=False)
+        action: ActionNode = getattr(self, rule)(**ids)
+        return action
+
+    def _digest(self, rule: str, kind: str, name: str, ids: Ids) -> str:
+        files: Mapping[str, str] = {}
+        if rule == "train" and not self._is_folder(kind):
+            path = filled(self.templates["provenance"], ids)
+            files = self.records.read(path, TrainingProvenance).files
+        elif rule == "seal_dataset":
+            self.records.read(
+                filled(self.templates["manifest"], ids), Manifest
+            )  # it has to be there
+            sealed = self.records.dataset(ids["dataset"])
+            files = sealed.files if sealed else {}
+        sha256 = files.get(Path(name).name)
+        return f"sha256:{sha256}" if sha256 else ""
+
+    def _is_folder(self, kind: str) -> bool:
+        return self.templates[kind].endswith("/")
+
+    # --- actions --------------------------------------------------------------------------------
+
+    def _action(
+        self, rule: str, ids: Ids, others: Iterable[Ids] = (), *, record: JobRecord | None,
+        identity: Mapping[str, Any] | None = None, reads: Mapping[str, str] | None = None, **more: Any,
+    ) -> ActionNode:  # fmt: skip
+        """Return a rule's action.
+
+        Args:
+            ids: what the job was about, by the place of its files. A record in files that were taken over is that
+                of the job that made the earlier ones.
+            others: ids of what it read beside its own files.
+            identity: the identity document that has its code.
+            reads: kinds of files, unless they are the rule's.
+        """
+        about = f"{rule}/{RULES[rule].about}"
+        own = (ids_in(record.id, about) if record else None) or dict(ids)
+        is_accept = record is not None and record.rule == ACCEPT
+        outputs, placed = (self._names(RULES[rule].writes, [of]) for of in (own, ids))
+        made_by = {
+            key: identity[key] for key in ("versions", "code") if identity and key in identity
+        }
+        return ActionNode(
+            id=record.id if record and is_accept else filled(about, own),
+            rule=ACCEPT if is_accept else rule,
+            ids=own,
+            inputs=self._names(RULES[rule].reads if reads is None else reads, [own, *others]),
+            outputs=outputs,
+            record=record,
+            code=short_digest(made_by) if made_by else "",
+            accepted_as={} if own == ids else dict(zip(flat(outputs), flat(placed), strict=True)),
+            **more,
+        )
+
+    def _names(self, kinds: Mapping[str, str], rows: Sequence[Ids]) -> Names:
+        """Return the files of some kinds, one for each row of ids that names one."""
+        found = {}
+        for parameter, kind in kinds.items():
+            template = self.templates[kind]
+            fitting = [row for row in rows if "{" not in filled(template, row)]
+            found[parameter] = list(dict.fromkeys(self._name(kind, row) for row in fitting))
+        return found
+
+    def _name(self, kind: str, ids: Ids) -> str:
+        if kind == rules.SOURCE:
+            return self._source_of(ids["dataset"])
+        if kind == rules.ASKED:
+            names = self._rows.get(ids["run"], [])
+            row = f"row {', '.join(names)}" if names else "a row"
+            return self._source(f"{row} of the run table, the config's defaults")
+        return filled(self.templates[kind], ids)
+
+    def build_shards(self, dataset: str, part: str) -> ActionNode:
+        """Return the job that wrote a part of a dataset."""
+        ids = {"dataset": dataset, "part": part}
+        record = self._recorded_parts(dataset).get(part)
+        path = filled(self.templates["part"], ids)
+        if record is None and (listed := self.records.read_if_there(path, Part)):
+            record = listed.action
+        identity = self._identity_of(dataset)
+        settings = flatten(identity.get("settings", {}))
+        return self._action(
+            "build_shards", ids, record=record, identity=identity, settings=settings
+        )
+
+    def seal_dataset(self, dataset: str) -> ActionNode:
+        """Return the job that sealed a dataset; where no part is known, it read the source."""
+        parts = [{"dataset": dataset, "part": part} for part in self._all_parts(dataset)]
+        sealed = self.records.dataset(dataset)
+        return self._action(
+            "seal_dataset", {"dataset": dataset}, parts,
+            record=sealed.action if sealed else None,
+            identity=self._identity_of(dataset),
+            reads=None if parts else _READS_OF_UNKNOWN_PARTS,
+        )  # fmt: skip
+
+    def resolve_run(self, run: str) -> ActionNode:
+        """Return the job that wrote a run's settings."""
+        return self._action(
+            "resolve_run", {"run": run}, record=self.records.spec(run).action or None
+        )
+
+    def train(self, run: str, *, is_sealed: bool = True) -> ActionNode:
+        """Return the job that trained a run.
+
+        Args:
+            is_sealed: whether the sealed result is meant, which may have been taken over, or what lies in the store.
+        """
+        spec, training = self.records.spec(run), self.records.training(run)
+        if training and training.run not in ("", run) and not is_sealed:
+            training = None
+        path = self.records.at(filled(self.templates["identity"], {"run": run}))
+        identity = read_identity(path, remedy=self.records.remedy) if path.exists() else {}
+        return self._action(
+            "train", {"run": run}, _datasets(spec, training),
+            record=(training.action or None) if training else None,
+            identity=identity,
+            settings=self._settings_of_training(run, spec, identity),
+            training=training,
+        )  # fmt: skip
+
+    def _settings_of_training(
+        self, run: str, spec: ResolvedRun, identity: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        settings = _settings(spec)
+        if accepted := accepted_of(self.records.at(self.records.layout.declared.run(run))):
+            documents = accepted.origin.document, identity
+            then, now = (flatten(document.get("settings", {})) for document in documents)
+            settings = {key: settings[key] for key in settings if key in then or key not in now}
+            settings |= {key: then[key] for key in then if then[key] != now.get(key)}
+        return {key: settings[key] for key in settings if not key.startswith("evaluation.")}
+
+    def evaluate(self, run: str, evaluation: str) -> ActionNode:
+        """Return the job that evaluated a run."""
+        spec, result = self.records.spec(run), self.records.evaluation(run, evaluation)
+        settings = _settings(spec)
+        return self._action(
+            "evaluate", {"run": run, "evaluation": evaluation},
+            _datasets(spec, self.records.training(run) if result.accepted else None),
+            record=result.action or None,
+            identity=result.identity,
+            reads=RULES["evaluate"].reads_of_script if is_script(spec.model_class) else None,
+            settings={key: settings[key] for key in settings if key.startswith("evaluation.")},
+        )  # fmt: skip
+
+    def render_report(self, report: str) -> ActionNode:
+        """Return the job that wrote a report, from the report's own data."""
+        path = self.records.layout.declared.report(report).with_name("report.json")
+        data = self.records.read(path, Report)
+        runs = [(run.training_id or run.id, _evaluation_of(run)) for run in data.runs]
+        datasets = [str(one["id"]) for one in data.datasets if "manifest_sha256" in one]
+        return self.report_of(report, runs, datasets, data.action or None)
+
+    def report_of(
+        self, report: str, runs: Iterable[tuple[str, str]], datasets: Iterable[str], record: JobRecord | None
+    ) -> ActionNode:  # fmt: skip
+        """Return the job that wrote a report over some runs and their datasets; see `jobs_behind`."""
+        rows = [{"run": run, "evaluation": evaluation} for run, evaluation in runs]
+        read = [*rows, *({"dataset": dataset} for dataset in datasets)]
+        return self._action("render_report", {"report": report}, read, record=record)
+
+    def _acceptance(self, rule: str, kind: str, name: str, ids: Ids) -> ActionNode | None:
+        """Return the acceptance that took a file over from an earlier result; None of other files."""
+        of = "run" if kind == "evaluation" else _TAKEN_OVER.get(rule)
+        if not of or self._is_folder(kind):
+            return None
+        folder = self.records.layout.declared.result(of, ids[of])
+        accepted = accepted_of(self.records.at(folder))
+        earlier: dict[str, str] = {of: accepted.from_.id} if accepted else {}
+        if kind == "evaluation":
+            taken = self.records.evaluation(**ids).accepted
+            earlier = (
+                {"run": taken.from_.run, "evaluation": taken.from_.evaluation} if taken else {}
+            )
+        if not accepted or not earlier:
+            return None
+        before = filled(self.templates[kind], earlier)
+        if not self.records.at(before).exists():
+            before = self._source(f"{before}, deleted since: {accepted}")
+        return ActionNode(
+            id=f"{ACCEPT}/{ids[of]}/{Path(name).name}",
+            rule=ACCEPT,
+            inputs={"earlier": [before]},
+            outputs={"accepted": [name]},
+            record=accepted.action,
+        )
+
+    # --- sources and shards ---------------------------------------------------------------------
+
+    def _source(self, name: str, members: Iterable[FileNode] = ()) -> str:
+        files = list(members)
+        node = FileNode(name=name, members=tuple(file.name for file in files))
+        self.sources[name] = [*files, node]
+        return name
+
+    def _source_of(self, dataset: str) -> str:
+        """Return a dataset's source, with the files that it read and their digests of then."""
+        identity = self._identity_of(dataset)
+        kind = identity.get("settings", {}).get("source", {}).get("type")
+        known = f"source {kind} of {dataset}"
+        name = known if kind else f"source of {dataset}, known once the dataset is sealed"
+        return self._source(name, (
+            FileNode(name=f"{name}: {key.partition('/')[2]}", digest=f"sha256:{sha256}")
+            for key, sha256 in identity.get("source", {}).items()
+        ))  # fmt: skip
+
+    @cached_property
+    def _rows(self) -> Mapping[str, list[str]]:
+        return names_that_have_been(self.records.layout, "run")
+
+    def _identity_of(self, dataset: str) -> Mapping[str, Any]:
+        manifest = self.records.manifest(dataset)
+        return manifest.identity if manifest else {}
+
+    def _recorded_parts(self, dataset: str) -> dict[str, JobRecord]:
+        if dataset not in self._parts:
+            sealed = self.records.dataset(dataset)
+            records = sealed.parts if sealed else []
+            self._parts[dataset] = {Path(record.id).name: record for record in records}
+        return self._parts[dataset]
+
+    def _all_parts(self, dataset: str) -> list[str]:
+        """Return the parts of a dataset in their order: of its provenance, and of the store's lists."""
+        lists = self.records.layout.parts(dataset).glob("*.json")
+        found = {*self._recorded_parts(dataset), *(file.stem for file in lists)}
+        return sorted(found, key=order_of_part)
+
+    def _listed(self, name: str, dataset: str) -> tuple[str, str]:
+        """Return the part that lists a shard, and the shard's digest there."""
+        number = int(Path(name).stem.partition("-")[2])
+        for part in self._all_parts(dataset):
+            path = filled(self.templates["part"], {"dataset": dataset, "part": part})
+            if number in shards_of_part(part) and (found := self.records.read_if_there(path, Part)):
+                listed = {shard.file: shard.blake3 for shard in found.shards}
+                if digest := listed.get(Path(name).name):
+                    return part, f"blake3:{digest}"
+        raise DataError(
+            f"{name} stands in no list of {self.records.layout.declared.parts(dataset)}, so no job is known to have "
+            "finished it; run the pipeline to its end"
+        )
+
+
+def _settings(spec: ResolvedRun) -> dict[str, Any]:
+    return {"model": spec.model_class, **flatten(spec.settings)}
+
+
+def _datasets(spec: ResolvedRun, training: TrainingProvenance | None) -> list[Ids]:
+    """Return the datasets that a run's job read: those of the training, where its record is of an earlier run."""
+    mix = (training.mix if training else {}) or spec.mix
+    return [{"dataset": dataset} for dataset in mix]
+
+
+def _evaluation_of(run: ReportedRun) -> str:
+    """Return the id of the evaluation that a report has read of a run."""
+    files = (name for name in run.files if name.startswith("evaluations/"))
+    return Path(next(files, run.headline.action)).name.removesuffix(".json")

@@ -1,0 +1,153 @@
+"""The rules whose jobs make results, in the order of the pipeline, and the files that each reads and writes.
+
+The graph follows this table, and with it the crate, `shardline lineage` and the report's picture of the workflow.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from shardline.config.layout import ResultsLayout
+
+SOURCE, ASKED = "source", "asked"  # a dataset's source; config and run table
+ACCEPT = "accept"  # the command that takes files of an earlier result over; no rule
+_ID = "[0-9a-f]{12}"
+IDS = {
+    "run": _ID, "dataset": _ID, "report": _ID, "evaluation": "[^/]+", "part": "[^/]+",
+}  # fmt: skip
+# Of a folder that counts as one thing, the files that stand for it.
+INSIDE = {"shards": r"shard-\d+\.safetensors", "work": ".+", "report": ".+"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A rule of the workflow; kinds of files are those of `file_names`.
+
+    Attributes:
+        purpose: what it is for.
+        about: what its jobs differ by, in their actions' ids.
+        reads: kinds of files by parameter.
+        writes: likewise.
+        reads_of_script: what it reads instead of `reads` where a training script has evaluated its own model.
+    """
+
+    purpose: str
+    about: str
+    reads: Mapping[str, str]
+    writes: Mapping[str, str]
+    reads_of_script: Mapping[str, str] = field(default_factory=dict)
+
+
+RULES = {
+    "build_shards": Rule(
+        purpose="Write a part of a dataset's shards",
+        about="{dataset}/{part}",
+        reads={"source": SOURCE},
+        writes={"part": "part", "shards": "shards"},
+    ),
+    "seal_dataset": Rule(
+        purpose="Merge a dataset's parts into its manifest",
+        about="{dataset}",
+        reads={"parts": "part", "shards": "shards"},
+        writes={"manifest": "manifest", "provenance": "dataset"},
+    ),
+    "resolve_run": Rule(
+        purpose="Write a run's resolved settings and its identity",
+        about="{run}",
+        reads={"config": ASKED, "runs": ASKED},
+        writes={"spec": "spec", "identity": "identity"},
+    ),
+    "train": Rule(
+        purpose="Train a run, from its settings to sealed weights",
+        about="{run}",
+        reads={"spec": "spec", "manifest": "manifest", "shards": "shards"},
+        writes={
+            "model": "model", "metrics": "metrics", "provenance": "provenance", "checkpoints": "work",
+        },
+    ),
+    "evaluate": Rule(
+        purpose="Evaluate a sealed model on held-out data",
+        about="{run}/{evaluation}",
+        reads={"spec": "spec", "manifest": "manifest", "shards": "shards", "model": "model"},
+        writes={"evaluation": "evaluation"},
+        reads_of_script={"spec": "spec", "manifest": "manifest", "provenance": "provenance"},
+    ),
+    "render_report": Rule(
+        purpose="Compare all runs on one page",
+        about="{report}",
+        reads={
+            "runs": "spec", "metrics": "metrics", "provenances": "provenance", "evaluations": "evaluation",
+            "identities": "identity", "manifests": "manifest", "datasets": "dataset",
+        },
+        writes={"report": "report"},
+    ),
+}  # fmt: skip
+ORDER = list(RULES)
+MAKERS = {kind: rule for rule, of in RULES.items() for kind in of.writes.values()}
+
+
+def file_names(layout: ResultsLayout) -> dict[str, str]:
+    """Return the declared name of each kind of file, with ids in braces; that of a folder ends in `/`."""
+    names = layout.declared
+    run, dataset = names.run("{run}"), names.result("dataset", "{dataset}")
+    return {
+        SOURCE: "{dataset}",
+        ASKED: "{run}",
+        "part": str(names.parts("{dataset}") / "{part}.json"),
+        "shards": f"{names.shards('{dataset}')}/",
+        "manifest": str(names.manifest("{dataset}")),
+        "dataset": str(dataset / "provenance.json"),
+        "spec": str(run / "run.json"),
+        "identity": str(run / "identity.json"),
+        "model": str(names.model("{run}")),
+        "metrics": str(run / "metrics.jsonl"),
+        "provenance": str(run / "provenance.json"),
+        "work": f"{names.work('{run}')}/",
+        "evaluation": str(names.evaluation("{run}", "{evaluation}")),
+        "report": f"{names.result('report', '{report}')}/",
+    }
+
+
+def filled(template: str, ids: Mapping[str, str]) -> str:
+    """Return a name with ids in the place of their braces."""
+    for kind, value in ids.items():
+        template = template.replace(f"{{{kind}}}", value)
+    return template
+
+
+def ids_in(text: str, template: str, rest: str = "") -> dict[str, str] | None:
+    """Return the ids in a text that is a filled template; None if it is none.
+
+    Args:
+        rest: pattern of what follows the template.
+    """
+    pattern = re.escape(template)
+    for kind, form in IDS.items():
+        pattern = pattern.replace(re.escape(f"{{{kind}}}"), f"(?P<{kind}>{form})")
+    found = re.fullmatch(pattern + rest, text)
+    return found and found.groupdict()
+
+
+def nearest_first(rule: str, parameters: Iterable[str]) -> list[str]:
+    """Return what a rule's jobs read, those parameters first whose files were made last."""
+    of = RULES.get(rule)
+    kinds = {**of.reads, **of.reads_of_script} if of else {}
+    places = {kind: ORDER.index(maker) for kind, maker in MAKERS.items()}
+    return sorted(parameters, key=lambda parameter: -places.get(kinds.get(parameter, ""), 0))
+
+
+def edges() -> list[tuple[str, str]]:
+    """Return which rule waits for which; none that others imply."""
+    waits = {
+        rule: {MAKERS[kind] for kind in of.reads.values() if kind in MAKERS}
+        for rule, of in RULES.items()
+    }
+    behind = dict(waits)
+    for rule in ORDER:  # each rule stands behind those that it waits for
+        behind[rule] = waits[rule].union(*(behind[one] for one in waits[rule]))
+    return [
+        (first, then)
+        for first in ORDER
+        for then in ORDER
+        if first in waits[then] and not any(first in behind[one] for one in waits[then])
+    ]

@@ -1,0 +1,76 @@
+"""The sealed records of a project, read by the names of their files, each once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardline.config.layout import ResultsLayout
+from shardline.core.files import read_object
+from shardline.core.redaction import mask_values
+from shardline.records.base import Record, decode
+from shardline.records.datasets import DatasetProvenance, Manifest
+from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
+
+_Record = TypeVar("_Record", bound=Record)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedRecords:
+    """Reads sealed files by their declared names: paths from the project's folder.
+
+    Attributes:
+        layout: where the files lie.
+        remedy: what to do about a file that is missing or damaged, for messages.
+        places: where declared files lie that are not at their own path, as with a storage.
+        is_masked: whether what looks like a secret is left out.
+    """
+
+    layout: ResultsLayout
+    remedy: str
+    places: Mapping[str, Path] = field(default_factory=dict)
+    is_masked: bool = False
+    _known: dict[str, Record] = field(default_factory=dict)
+
+    def at(self, name: str | Path) -> Path:
+        """Return where a file lies."""
+        return self.places.get(str(name), self.layout.root / name)
+
+    def read(self, name: str | Path, kind: type[_Record]) -> _Record:
+        """Return the record in a file.
+
+        Raises:
+            DataError: it cannot be read, or has another form.
+        """
+        if not isinstance(known := self._known.get(str(name)), kind):
+            document: Any = read_object(self.at(name), remedy=self.remedy)
+            document = mask_values(document) if self.is_masked else document
+            known = decode(document, kind, where=self.at(name), remedy=self.remedy)
+            self._known[str(name)] = known
+        return known
+
+    def read_if_there(self, name: str | Path, kind: type[_Record]) -> _Record | None:
+        """Return the record in a file, see `read`; None if there is no such file."""
+        return self.read(name, kind) if self.at(name).exists() else None
+
+    def spec(self, run: str) -> ResolvedRun:
+        """Return the resolved settings of a run."""
+        return self.read(self.layout.declared.run(run) / "run.json", ResolvedRun)
+
+    def training(self, run: str) -> TrainingProvenance | None:
+        """Return the provenance of a run's training; None before it has ended."""
+        path = self.layout.declared.run(run) / "provenance.json"
+        return self.read_if_there(path, TrainingProvenance)
+
+    def evaluation(self, run: str, evaluation: str) -> EvaluationResult:
+        """Return an evaluation."""
+        return self.read(self.layout.declared.evaluation(run, evaluation), EvaluationResult)
+
+    def manifest(self, dataset: str) -> Manifest | None:
+        """Return the manifest of a dataset; None before it is sealed."""
+        return self.read_if_there(self.layout.declared.manifest(dataset), Manifest)
+
+    def dataset(self, dataset: str) -> DatasetProvenance | None:
+        """Return the provenance of a dataset; None where there is none."""
+        path = self.layout.declared.manifest(dataset).with_name("provenance.json")
+        return self.read_if_there(path, DatasetProvenance)

@@ -1,0 +1,61 @@
+"""The datasets behind the runs, down to shards and source, and the jobs that made them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardline.records.base import encode
+from shardline.records.datasets import DatasetProvenance, Manifest
+from shardline.records.reports import ReportedRun
+from shardline.report.reported import summary_of
+from shardline.report.sealed import read, sha256_of
+
+MAX_SHOWN = 20  # shards or source files; the manifest names all of them
+
+
+def read_datasets(runs: Sequence[ReportedRun], manifests: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return what is known of each dataset that a run was trained on.
+
+    Args:
+        manifests: `results/datasets/{id}/manifest.json` of those that are there, with their
+            `provenance.json` beside them.
+
+    Raises:
+        DataError: a manifest is malformed; names file and remedy.
+    """
+    found = {path.parent.name: path for path in manifests}
+    names = {one.id: one.name for run in runs for one in run.trained_on}
+    return [
+        {"id": key, "name": names[key], "anchor": f"dataset-{index}"}
+        | (_describe(found[key], key) if key in found else {"actions": []})
+        for index, key in enumerate(sorted(names), start=1)
+    ]
+
+
+def _describe(path: Path, dataset: str) -> dict[str, Any]:
+    manifest = read(path, Manifest)
+    beside = path.with_name("provenance.json")
+    provenance = read(beside, DatasetProvenance) if beside.exists() else None
+    jobs = [provenance.action, *provenance.parts] if provenance else []
+    return {
+        "action": provenance.action.id if provenance else f"seal_dataset/{dataset}",
+        "manifest_sha256": sha256_of(path),
+        "task": manifest.schema.task,
+        "splits": manifest.splits,
+        "bytes": manifest.bytes,
+        "num_shards": len(manifest.shards),
+        "shards": [encode(shard) for shard in manifest.shards[:MAX_SHOWN]],
+        "source": _source(manifest.identity),
+        "skipped": manifest.skipped.count,
+        "actions": [summary_of(record) for record in jobs],
+    }
+
+
+def _source(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return type, options and files of a dataset's source, from its identity document."""
+    files = identity.get("source", {})
+    return {
+        "settings": identity.get("settings", {}).get("source", {}),
+        "num_files": len(files),
+        "files": dict(sorted(files.items())[:MAX_SHOWN]),
+    }
