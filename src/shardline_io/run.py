@@ -19,7 +19,7 @@ _PREFIX = "SHARDLINE_"
 
 
 @dataclass(frozen=True)
-class World:
+class RankPlace:
     """This process's place among the ranks.
 
     Attributes:
@@ -51,7 +51,7 @@ def variable(name: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def world() -> World:
+def world() -> RankPlace:
     """Return this process's place among the ranks.
 
     Raises:
@@ -66,7 +66,7 @@ def world() -> World:
                 "program by `script: FILE` in the column `model` of config/runs.tsv"
             )
         numbers.append(int(text))
-    return World(*numbers)
+    return RankPlace(*numbers)
 
 
 @lru_cache(maxsize=1)

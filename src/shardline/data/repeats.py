@@ -18,7 +18,7 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.transforms.checking import Traced, digest_of, refusal, stir, trace
-from shardline.data.transforms.steps import Sample, Steps, TransformSpec, Where
+from shardline.data.transforms.steps import Sample, TransformSpec, TransformSteps, Where
 from shardline.data.worker_process import SampleError, WorkerProcess
 from shardline_io.order.chance import Key
 
@@ -167,7 +167,7 @@ class _Tracer:
     what: str = "data.transform"
 
     def make(self) -> Callable[[Key, tuple[TransformSpec, Sample]], list[Traced]]:
-        made: dict[str, Steps] = {}
+        made: dict[str, TransformSteps] = {}
 
         def traced(key: Key, given: tuple[TransformSpec, Sample]) -> list[Traced]:
             spec, sample = given

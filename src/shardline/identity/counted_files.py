@@ -30,7 +30,7 @@ _OF_PREFIX = ("bin", "etc", "include", "lib", "lib64", "share", "ssl")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted:
+class CountedFiles:
     """The files whose reads are not reported.
 
     Attributes:
@@ -87,7 +87,7 @@ def source_of(path: str) -> str:
         return path
 
 
-def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> Counted:
+def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> CountedFiles:
     """Return what is not reported in a stage.
 
     Args:
@@ -106,7 +106,7 @@ def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> Coun
     own = (workdir / folder for folder in (*_OF_PROJECT, *folders))
     known |= dict.fromkeys(map(os.path.realpath, own), True)
     named = frozenset(os.path.normpath(workdir / one) for one in files)
-    return Counted(files=named, folders=known, packages=_without_project(workdir, packages))
+    return CountedFiles(files=named, folders=known, packages=_without_project(workdir, packages))
 
 
 def _without_project(workdir: Path, folders: Iterable[str]) -> dict[str, bool]:
@@ -138,7 +138,7 @@ def _from(workdir: Path, path: Path) -> str:
     return str(path.relative_to(workdir) if path.is_relative_to(workdir) else path)
 
 
-def read_counted(path: Path) -> Counted:
+def read_counted(path: Path) -> CountedFiles:
     """Return what `write_counted` wrote.
 
     Raises:

@@ -149,7 +149,7 @@ def normalize(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class LockLine:
     """One package that a lock pins.
 
     Attributes:
@@ -163,7 +163,7 @@ class Line:
     needed_by: list[str]
 
 
-def _lines_of(text: str, where: str) -> Iterator[Line]:
+def _lines_of(text: str, where: str) -> Iterator[LockLine]:
     """Read the lines of a lock, in order.
 
     Args:
@@ -172,7 +172,7 @@ def _lines_of(text: str, where: str) -> Iterator[Line]:
     Raises:
         ConfigError: a line pins nothing; names its number and what to do.
     """
-    current: Line | None = None
+    current: LockLine | None = None
     begun, parts = 0, []
     for number, line in enumerate([*text.splitlines(), ""], 1):
         begun = begun or number
@@ -191,7 +191,7 @@ def _lines_of(text: str, where: str) -> Iterator[Line]:
         yield current
 
 
-def _parse(entry: str, where: str) -> Line | None:
+def _parse(entry: str, where: str) -> LockLine | None:
     """Return what an entry pins; None if it names where packages come from."""
     option = re.split(r"[\s=]", entry, maxsplit=1)[0]
     if option in _WHERE:
@@ -214,7 +214,7 @@ def _parse(entry: str, where: str) -> Line | None:
         raise ConfigError(f"{where}{shown} {problem}") from None
     except ValueError as error:
         raise ConfigError(f"{where}{shown} {error}") from None
-    return Line(requirement=requirement, text=text, needed_by=[])
+    return LockLine(requirement=requirement, text=text, needed_by=[])
 
 
 def without_user(text: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 from shardline.core.errors import ConfigError
 from shardline.core.redaction import mask
 from shardline.identity.compiled_reads import opened_files, wrap_all
-from shardline.identity.counted_files import COUNTED_FILE, Counted, read_counted, source_of
+from shardline.identity.counted_files import COUNTED_FILE, CountedFiles, read_counted, source_of
 
 MODEL_REMEDY = "name it in the column code_files, or read it by a literal path beside its module"
 SOURCE_REMEDY = "name it in source.files, or read it by a literal path beside its module"
@@ -51,7 +51,7 @@ class WatchedReads:
         found: where a file was first read (file and line, may be empty), by its path.
     """
 
-    known: Counted
+    known: CountedFiles
     mode: str
     remedy: str = MODEL_REMEDY
     is_spawned: bool = False

@@ -72,7 +72,7 @@ def find_certificate(environment: Installed) -> Certificate | None:
             continue
         is_whole = check_seal(path, document) is None
         if is_whole and wanted == (one.identity.code, one.identity.environment):
-            found.append((one.action["ended"], str(path), one.verdict))
+            found.append((one.action.ended, str(path), one.verdict))
     if not found:
         return None
     _, newest, verdict = max(found)

@@ -80,7 +80,7 @@ class Residuals(Record, frozen=True, kw_only=True):
     predicted: list[Number]
 
 
-class Samples(Record, frozen=True, kw_only=True):
+class ShownSamples(Record, frozen=True, kw_only=True):
     """Single samples: typical ones, spread evenly over the split, and those of the largest loss."""
 
     typical: list[SampleView] | UnsetType = UNSET
@@ -120,6 +120,6 @@ class Evaluated(Record, frozen=True, kw_only=True):
     confusion: ConfusionResult | UnsetType | None = UNSET
     calibration: Calibration | UnsetType | None = UNSET
     residuals: Residuals | UnsetType | None = UNSET
-    samples: Samples | UnsetType | None = UNSET
+    samples: ShownSamples | UnsetType | None = UNSET
     measured_by: str | UnsetType = UNSET
     reference: Reference | UnsetType | None = UNSET

@@ -10,7 +10,7 @@ from shardline.core.intervals import Interval, wilson_interval
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
 from shardline.records.datasets import Reference
-from shardline.records.evaluations import Calibration, Mistake, Residuals, Samples
+from shardline.records.evaluations import Calibration, Mistake, Residuals, ShownSamples
 from shardline.records.jobs import Commit, JobRecord
 from shardline.records.measured import Goodput, Intervention, Number, Resources, Throughput
 from shardline.records.runs import Certificate, PackedSamples, Places
@@ -271,7 +271,7 @@ class ReportedRun(Record, frozen=True, kw_only=True):
     reliability: Calibration | None = None
     residuals: Residuals | None = None
     confusion: ReportedConfusion | None = None
-    samples: Samples | None = None
+    samples: ShownSamples | None = None
     best_validation: ReportedValidation | None = None
     training: ReportedTraining = ReportedTraining()
     throughput: ReportedThroughput | None = None

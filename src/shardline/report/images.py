@@ -8,7 +8,7 @@ from itertools import zip_longest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from shardline.records.evaluations import Samples, SampleView
+from shardline.records.evaluations import SampleView, ShownSamples
 from shardline.records.reports import ReportedRun
 
 BUDGET_BYTES = 800_000  # of the page's 5 MB for 100 runs
@@ -56,7 +56,7 @@ def with_tokens(run: ReportedRun, images: Images) -> ReportedRun:
         UNSET if found is UNSET else [_with_token(one, images) for one in found]
         for found in (samples.typical, samples.hardest)
     )
-    return replace(run, samples=Samples(typical=typical, hardest=hardest))
+    return replace(run, samples=ShownSamples(typical=typical, hardest=hardest))
 
 
 def _with_token(sample: SampleView, images: Images) -> SampleView:
@@ -70,7 +70,7 @@ def _with_token(sample: SampleView, images: Images) -> SampleView:
 
 
 def _images(run: ReportedRun) -> Iterator[str]:
-    samples = run.samples or Samples()
+    samples = run.samples or ShownSamples()
     for found in (samples.hardest, samples.typical):
         for sample in found or ():
             mask = sample.get("mask")

@@ -29,7 +29,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Batch:
+class MetricBatch:
     """All values of some steps that follow one another.
 
     Attributes:
@@ -65,7 +65,7 @@ class Records:
         """Begin at the beginning again."""
         self._offset = 0
 
-    def batches(self, after: int, *, is_whole: bool, size: int) -> Iterator[Batch]:
+    def batches(self, after: int, *, is_whole: bool, size: int) -> Iterator[MetricBatch]:
         """Yield what is new, as batches of at most `size` values, or of one step that has more.
 
         A batch counts as read when the next one is asked for.
@@ -74,15 +74,15 @@ class Records:
             after: steps up to here are passed over.
             is_whole: whether nothing more will come.
         """
-        batch = Batch([], after, 0)
+        batch = MetricBatch([], after, 0)
         end = self._offset
         for step, records, offset in self._steps(is_whole=is_whole):
             if step > after:
                 values = [value for record in records for value in _values(record)]
                 if batch.records and len(batch.values) + len(values) > size:
                     yield batch
-                    self._offset, batch = end, Batch([], after, 0)
-                batch = Batch([*batch.values, *values], step, batch.records + len(records))
+                    self._offset, batch = end, MetricBatch([], after, 0)
+                batch = MetricBatch([*batch.values, *values], step, batch.records + len(records))
             end = offset
         if batch.records:
             yield batch

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from shardline.core.redaction import mask
 from shardline.records.tracking import TrackingContext
-from shardline.tracking.records import Batch
+from shardline.tracking.records import MetricBatch
 from shardline.tracking.run_links import RunLinks
 
 Say = Callable[[str, bool], None]  # text, whether it is a warning
@@ -59,7 +59,7 @@ class Tracker(ABC):
         """Start, or resume after a failure; returns the last step that the tracker has, -1 for none."""
 
     @abstractmethod
-    def send(self, batch: Batch, started: float | None) -> None:
+    def send(self, batch: MetricBatch, started: float | None) -> None:
         """Send a batch of values.
 
         Args:

@@ -19,7 +19,7 @@ from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.mlflow import MlflowRun
 from shardline.tracking.backends.tensorboard import TensorBoardFolder
 from shardline.tracking.backends.wandb import WandbRun
-from shardline.tracking.records import Batch, Records
+from shardline.tracking.records import MetricBatch, Records
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Say, Tracker, shorten
 
@@ -241,7 +241,7 @@ class TrackerProcess:
         fresh = Records(Path(self._context.metrics))
         return sum(batch.records for batch in self._batches(fresh))
 
-    def _batches(self, records: Records) -> Iterator[Batch]:
+    def _batches(self, records: Records) -> Iterator[MetricBatch]:
         return records.batches(
             self._sent, is_whole=self._how == "sealed", size=self._tracker.values_at_once
         )

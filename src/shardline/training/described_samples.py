@@ -18,7 +18,7 @@ from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
 from shardline.data.run_batches import RunBatches
 from shardline.records.datasets import DatasetSchema
-from shardline.records.evaluations import Samples, SampleView
+from shardline.records.evaluations import SampleView, ShownSamples
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.sample_views import SampleViews
 from shardline_io.order.blocks import BlockOrder
@@ -83,7 +83,7 @@ class DescribedSamples(pl.Callback):
     def result(
         self, model: pl.LightningModule, normalize: Normalizer, ranks: EvaluationRanks,
         convert: Callable[[Any], Any],
-    ) -> Samples | None:  # fmt: skip
+    ) -> ShownSamples | None:  # fmt: skip
         """Return the samples' record, after all blocks of all ranks; None but on rank 0.
 
         Args:
@@ -105,7 +105,7 @@ class DescribedSamples(pl.Callback):
         views = dict(
             zip(wanted, self._described(model, normalize, ranks, convert, wanted), strict=True)
         )
-        found = Samples(typical=[views[place] for place in typical])
+        found = ShownSamples(typical=[views[place] for place in typical])
         if hardest:
             losses = [
                 float(f"{loss:.6g}") if np.isfinite(loss) else None

@@ -17,7 +17,7 @@ from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer
 from shardline.data.integrity import Policy
 from shardline.data.run_batches import RunBatches
-from shardline.records.evaluations import Evaluated, Samples
+from shardline.records.evaluations import Evaluated, ShownSamples
 from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, RowValues, SampleRows, Spread
@@ -131,7 +131,7 @@ def _by_forward(
         usual=result.headline,
     )
     described = SampleRows(run_batches.datasets, evaluation.split)
-    samples = Samples(
+    samples = ShownSamples(
         typical=described.describe(typical.rows), hardest=described.describe(hardest.rows)
     )
     headline = rows.with_interval(headline)

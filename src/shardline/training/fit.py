@@ -39,7 +39,7 @@ from shardline.training.optim import attach_optimizer
 from shardline.training.rank_task import RankTask
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
-from shardline.training.steps import Steps, StepSeeds
+from shardline.training.steps import OptimizerSteps, StepSeeds
 from shardline.training.stop_agreement import AgreedStop
 from shardline.training.trainer import make_trainer
 
@@ -117,7 +117,7 @@ def train(
         ]
         # the manager comes first: between two epochs nothing may have happened before it
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
-        ordered = [manager, validated, seeds, Steps(plan), watch, *around, best]
+        ordered = [manager, validated, seeds, OptimizerSteps(plan), watch, *around, best]
         try:
             trainer, resumed_step, packs, consumed = _fit(
                 task,

@@ -70,7 +70,7 @@ class StepSeeds(Callback):
             count.update(rescaled(count, saved_with, self._accumulate))
 
 
-class Steps(Callback):
+class OptimizerSteps(Callback):
     """Does each optimiser step by the run's plan.
 
     The samples of a step that is left out are consumed, but not looked at: neither weights nor

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from shardline.config.run_spec import DatasetPlace
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
-from shardline.identity.counted_files import Counted, counted, write_counted
+from shardline.identity.counted_files import CountedFiles, counted, write_counted
 from shardline.identity.watch_reads import WatchedReads, path_of, shown
 from shardline.training import script
 from shardline.training.rank_task import write_task
@@ -95,7 +95,7 @@ def test_a_path_counts_by_the_file_that_it_leads_to(place, data):
     some = st.lists(st.sampled_from(files), max_size=3)
     known, folders = data.draw(some), {path.parent for path in data.draw(some)}
     left_alone = {folder: data.draw(st.booleans()) for folder in sorted(folders)}
-    tested = Counted(
+    tested = CountedFiles(
         files=frozenset(map(str, known)), folders={str(k): v for k, v in left_alone.items()}
     )
     for path in files:
@@ -115,8 +115,10 @@ def test_a_link_out_of_a_folder_that_is_left_alone_is_followed(tmp_path):
     outside.touch()
     (tmp_path / "own").mkdir()
     (tmp_path / "own/link").symlink_to(outside)
-    assert not Counted(files=set(), folders={f"{tmp_path}/own": True}).holds(f"{tmp_path}/own/link")
-    assert Counted(files={f"{tmp_path}/own/link"}, folders={}).holds(str(outside))
+    assert not CountedFiles(files=set(), folders={f"{tmp_path}/own": True}).holds(
+        f"{tmp_path}/own/link"
+    )
+    assert CountedFiles(files={f"{tmp_path}/own/link"}, folders={}).holds(str(outside))
 
 
 def test_what_belongs_to_the_machine_or_the_project_itself_is_left_alone(tmp_path):

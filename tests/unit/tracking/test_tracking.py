@@ -13,7 +13,7 @@ from shardline.tracking import tracker_process
 from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.wandb import has_key
 from shardline.tracking.processes import check_packages, tracked
-from shardline.tracking.records import Batch, Records
+from shardline.tracking.records import MetricBatch, Records
 from shardline.tracking.run_links import RunLinks, read_places
 from shardline.tracking.tracker import shorten
 from shardline.training.metrics import JsonLinesLogger
@@ -31,11 +31,11 @@ def record(step: int, **values: Any) -> dict[str, Any]:
 
 def read(
     records: Records, after: int = -1, *, is_whole: bool = False, size: int = 9
-) -> list[Batch]:
+) -> list[MetricBatch]:
     return list(records.batches(after, is_whole=is_whole, size=size))
 
 
-def steps(batches: list[Batch]) -> list[int]:
+def steps(batches: list[MetricBatch]) -> list[int]:
     return sorted({value.step for batch in batches for value in batch.values})
 
 

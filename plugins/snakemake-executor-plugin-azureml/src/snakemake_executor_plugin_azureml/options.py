@@ -54,7 +54,7 @@ class JobIdentity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resources:
+class JobResources:
     """What a job's resources ask for; empty text and 0 mean that it is left to Azure ML.
 
     Attributes:
@@ -165,7 +165,7 @@ def read_identity(text: str | None) -> JobIdentity | None:
 
 def read_resources(
     settings: ExecutorSettings, resources: Mapping[str, object], *, rule: str
-) -> Resources:
+) -> JobResources:
     """Return what a job's resources ask for, with the settings as defaults."""
     identity = read_identity(settings.identity)
     client_id = identity.client_id if identity else ""
@@ -198,7 +198,7 @@ def read_resources(
             f"rule {rule} asks for serverless compute, which azureml-core does not support; set "
             "azureml-sdk to v2 or name a cluster with azureml_compute"
         )
-    return Resources(
+    return JobResources(
         compute=compute,
         instance_type=instance_type,
         nodes=nodes,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError
-from snakemake_executor_plugin_azureml.options import Mount, Resources, read_resources
+from snakemake_executor_plugin_azureml.options import JobResources, Mount, read_resources
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 CODE_TAG = "snakemake_code"
@@ -41,7 +41,7 @@ class EnvironmentRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRequest(Resources):
+class JobRequest(JobResources):
     """One job, in terms that both SDKs can express.
 
     Attributes:

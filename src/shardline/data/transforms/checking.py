@@ -16,7 +16,13 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import ConfigError
-from shardline.data.transforms.steps import Sample, Steps, TransformSpec, Where, transform_all
+from shardline.data.transforms.steps import (
+    Sample,
+    TransformSpec,
+    TransformSteps,
+    Where,
+    transform_all,
+)
 from shardline_io.order.chance import Key
 
 Traced = tuple[str, str, bytes]
@@ -93,7 +99,7 @@ def refusal(spec: TransformSpec, place: str, found: str) -> ConfigError:
     return ConfigError(f"{place}: {found}, expected a function of {inputs} alone; {remedy}")
 
 
-def trace(steps: Steps, key: Key, sample: Sample) -> list[Traced]:
+def trace(steps: TransformSteps, key: Key, sample: Sample) -> list[Traced]:
     """Return of each step its name, whose global generator it drew from, and its result as a digest.
 
     Raises:

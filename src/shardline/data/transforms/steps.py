@@ -34,7 +34,7 @@ class TransformSpec:
     what: str
     has_chance: bool = True
 
-    def make(self) -> "Steps":
+    def make(self) -> "TransformSteps":
         """Import and construct the transform.
 
         Raises:
@@ -44,7 +44,7 @@ class TransformSpec:
         named = [(self.what, self.written)]
         if isinstance(self.written, list | tuple):
             named = [(f"{self.what}.{place}", one) for place, one in enumerate(self.written)]
-        return Steps(
+        return TransformSteps(
             [_Step(f"{n}={_type_of(one)}", _make(one, n), self.has_chance) for n, one in named],
             has_chance=self.has_chance,
         )
@@ -99,7 +99,7 @@ class _Step:
         return result
 
 
-class Steps:
+class TransformSteps:
     """Transforms, one after another.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from shardline.core.files import atomic_writer
 from shardline.records.tracking import TrackingContext
-from shardline.tracking.records import Batch
+from shardline.tracking.records import MetricBatch
 from shardline.tracking.run_links import FOLDER, RunLinks
 from shardline.tracking.tracker import Tracker
 
@@ -40,7 +40,7 @@ class CsvFile(Tracker):
         self._rewrite([])
         return -1
 
-    def send(self, batch: Batch, started: float | None) -> None:
+    def send(self, batch: MetricBatch, started: float | None) -> None:
         """Append a row per step, to a wider table where there are new metrics."""
         rows = list(batch.rows())
         names = dict.fromkeys(name for row in rows for name in row)

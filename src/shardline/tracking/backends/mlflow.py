@@ -14,7 +14,7 @@ from filelock import FileLock
 from shardline.core.errors import ShardlineError
 from shardline.core.files import make_folder
 from shardline.records.tracking import TrackingContext
-from shardline.tracking.records import Batch
+from shardline.tracking.records import MetricBatch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker, shorten
 
@@ -137,7 +137,7 @@ class MlflowRun(Tracker):
                 f"the dataset cannot be sent to MLflow, but stands in tags: {shorten(error)}"
             )
 
-    def send(self, batch: Batch, started: float | None) -> None:
+    def send(self, batch: MetricBatch, started: float | None) -> None:
         """Send a batch of values, and with the last of them how far it goes.
 
         Args:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline.records.tracking import TrackingContext
-from shardline.tracking.records import Batch
+from shardline.tracking.records import MetricBatch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker
 
@@ -56,7 +56,7 @@ class TensorBoardFolder(Tracker):
         self._writer.flush()
         return -1
 
-    def send(self, batch: Batch, started: float | None) -> None:
+    def send(self, batch: MetricBatch, started: float | None) -> None:
         """Write values, at the time of training."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary

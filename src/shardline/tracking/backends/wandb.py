@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from shardline.records.tracking import TrackingContext
-from shardline.tracking.records import Batch
+from shardline.tracking.records import MetricBatch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker, shorten
 
@@ -113,7 +113,7 @@ class WandbRun(Tracker):
             settings=wandb.Settings(**_SILENT, mode=os.environ["WANDB_MODE"]),
         )
 
-    def send(self, batch: Batch, started: float | None) -> None:
+    def send(self, batch: MetricBatch, started: float | None) -> None:
         """Hand over a row per step; W&B refuses none, and `close` waits until they have arrived."""
         assert self._run is not None
         for row in batch.rows():
