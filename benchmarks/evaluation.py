@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
-from shardline.config.settings.run import Data, Evaluation, RunSettings
+from shardline.config.settings.run_settings import Data, Evaluation, RunSettings
 from shardline.core.files import json_bytes, write_json
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.records.base import encode

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from shardline_io.order.packing import plan_packs
+from shardline_io.order.best_fit import plan_packs
 
 LENGTHS = {  # mean and deviation of the logarithm, values of a pack
     "short": (5.5, 1.2, 1024),

@@ -21,7 +21,7 @@ from shardline.pipeline.storage import Storage, logs_of
 from shardline.pipeline.hooks import check_jobs, workflow_errors
 from shardline.pipeline.jobs import Jobs, has_scripts
 from shardline.pipeline.storage import storage_of
-from shardline.pipeline.terminal import finished
+from shardline.pipeline.terminal_rows import finished
 
 snakemake_speedups.begin()
 

@@ -1,7 +1,7 @@
 """Make or pull an environment of training scripts."""
 
-from shardline.pipeline.common import job
-from shardline.pipeline.envs import build_environment
+from shardline.pipeline.environment_jobs import build_environment
+from shardline.pipeline.job_frame import job
 
 with job(snakemake.log[0], snakemake.config):
     build_environment(

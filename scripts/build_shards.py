@@ -1,7 +1,7 @@
 """Write the shards of one part and the part's list of them."""
 
-from shardline.pipeline.common import job
-from shardline.pipeline.datasets import build_shards
+from shardline.pipeline.dataset_jobs import build_shards
+from shardline.pipeline.job_frame import job
 
 with job(snakemake.log[0], snakemake.config):
     build_shards(

@@ -1,7 +1,7 @@
 """Make a stage's conda environment from its pin file."""
 
-from shardline.pipeline.common import job
-from shardline.pipeline.envs import create_env
+from shardline.pipeline.environment_jobs import create_env
+from shardline.pipeline.job_frame import job
 
 with job(snakemake.log[0], snakemake.config):
     create_env(snakemake.params.plan, snakemake.wildcards.env, snakemake.output.environment)

@@ -1,7 +1,7 @@
 """Evaluate a sealed model on held-out data."""
 
-from shardline.pipeline.common import job
-from shardline.pipeline.runs import evaluate
+from shardline.pipeline.job_frame import job
+from shardline.pipeline.run_jobs import evaluate
 
 with job(snakemake.log[0], snakemake.config) as log:
     evaluate(

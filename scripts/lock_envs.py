@@ -1,7 +1,7 @@
 """Write the stages' conda environments from the lock, and solve them."""
 
-from shardline.pipeline.common import job
-from shardline.pipeline.envs import lock_envs
+from shardline.pipeline.environment_jobs import lock_envs
+from shardline.pipeline.job_frame import job
 
 with job(snakemake.log[0], snakemake.config):
     lock_envs(snakemake.params.plan)

@@ -1,6 +1,6 @@
 """Start a run's ranks to predict rows with its sealed model."""
 
-from shardline.pipeline.common import job
+from shardline.pipeline.job_frame import job
 from shardline.pipeline.predicting import predict
 
 with job(snakemake.log[0]) as log:

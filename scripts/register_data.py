@@ -6,8 +6,8 @@ from snakemake.exceptions import WorkflowError
 
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
-from shardline.pipeline.common import job
-from shardline.pipeline.datasets import describe_asset
+from shardline.pipeline.dataset_jobs import describe_asset
+from shardline.pipeline.job_frame import job
 
 with job(snakemake.log[0], snakemake.config):
     try:

@@ -1,8 +1,8 @@
 """Write the page that compares all runs, and the crate that tells how they were made."""
 
-from shardline.pipeline.common import job
 from shardline.pipeline.invocation import recorded_project
-from shardline.pipeline.reports import report
+from shardline.pipeline.job_frame import job
+from shardline.pipeline.report_job import report
 
 with job(snakemake.log[0], snakemake.config):
     report(

@@ -1,7 +1,7 @@
 """Write a run's resolved settings and identity document."""
 
-from shardline.pipeline.common import job
-from shardline.pipeline.runs import resolve_run
+from shardline.pipeline.job_frame import job
+from shardline.pipeline.run_jobs import resolve_run
 
 with job(snakemake.log[0], snakemake.config):
     resolve_run(

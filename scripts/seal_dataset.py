@@ -1,7 +1,7 @@
 """Merge a dataset's parts into its manifest."""
 
-from shardline.pipeline.common import job
-from shardline.pipeline.datasets import seal_dataset
+from shardline.pipeline.dataset_jobs import seal_dataset
+from shardline.pipeline.job_frame import job
 
 with job(snakemake.log[0], snakemake.config):
     seal_dataset(

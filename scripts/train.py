@@ -1,6 +1,6 @@
 """Start a run's ranks and wait until they have sealed it."""
 
-from shardline.pipeline.common import job
+from shardline.pipeline.job_frame import job
 from shardline.pipeline.training import train
 
 with job(snakemake.log[0], snakemake.config) as log:

@@ -1,6 +1,6 @@
 """Train a run once more beside its result."""
 
-from shardline.pipeline.common import job
+from shardline.pipeline.job_frame import job
 from shardline.pipeline.training import train_again
 
 with job(snakemake.log[0], snakemake.config) as log:

@@ -1,6 +1,6 @@
 """Train a run's first steps, and write the metrics of each."""
 
-from shardline.pipeline.common import job
+from shardline.pipeline.job_frame import job
 from shardline.pipeline.training import train_first_steps
 
 with job(snakemake.log[0], snakemake.config) as log:

@@ -1,6 +1,6 @@
 """Write a prediction's parts as one Parquet file."""
 
-from shardline.pipeline.common import job
+from shardline.pipeline.job_frame import job
 from shardline.pipeline.prediction_files import write_predictions
 
 with job(snakemake.log[0]):

@@ -20,7 +20,7 @@ from benchmarks.gpu.correct import Bench
 from benchmarks.gpu.outcome import Line, NotRun, Wrong
 from benchmarks.turns import REPOSITORY, Ended, TimeOver
 
-from shardline.core.environment import rank_variables
+from shardline.core.rank_environment import rank_variables
 
 _VALUES = 1024
 _SEEN_AFTER_S = 2.0  # torch looks for the ends of operations ten times a second

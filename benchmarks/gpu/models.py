@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from shardline.checkpoints.manager import CheckpointManager
-from shardline.training.models.base import Classifier
+from shardline.training.models.classifier_base import Classifier
 from shardline.training.models.gpt import GPT
 from shardline.training.models.resnet import ResNet
 from shardline.training.stopwatch import Stopwatch

@@ -19,9 +19,9 @@ from benchmarks.turns import REPOSITORY, Ended, TimeOver
 from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.load import load_project
 from shardline.config.run_spec import DatasetPlace
-from shardline.core.environment import rank_variables
-from shardline.pipeline import runs as jobs
-from shardline.pipeline.datasets import build_shards, seal_dataset
+from shardline.core.rank_environment import rank_variables
+from shardline.pipeline import run_jobs as jobs
+from shardline.pipeline.dataset_jobs import build_shards, seal_dataset
 from shardline.training.rank_task import RankRuntime, RankTask, Train, read_run, write_task
 
 NEVER = 1000  # epochs, more than any turn comes to

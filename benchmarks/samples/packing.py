@@ -9,7 +9,7 @@ from benchmarks.reader.crew import Crew
 from benchmarks.samples.formats import WORKER
 from benchmarks.samples.plan import Plan
 
-from shardline_io.order.packing import plan_packs
+from shardline_io.order.best_fit import plan_packs
 
 LENGTH = 2048
 BINS = (30, 100, 1000)  # Grain's documentation shows tens of them

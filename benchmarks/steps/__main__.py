@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.rank_tasks import rank_runtime, rank_task
 
-from shardline.core.environment import rank_variables
+from shardline.core.rank_environment import rank_variables
 from shardline.training.rank_task import write_task
 
 REPOSITORY = Path(__file__).parents[2]

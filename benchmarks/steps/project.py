@@ -9,7 +9,7 @@ from benchmarks.steps.timed import ACCELERATOR, EPOCH_STEPS, FEATURES, GLOBAL_BA
 from tests.support.built import build
 
 from shardline.config.load import load_project
-from shardline.pipeline import runs as jobs
+from shardline.pipeline import run_jobs as jobs
 
 SHARDS = 4
 

@@ -14,8 +14,8 @@ from tests.support.built import build
 from tests.support.rank_tasks import rank_runtime, rank_task
 
 from shardline.config.load import load_project
-from shardline.core.environment import rank_variables
-from shardline.pipeline import runs as jobs
+from shardline.core.rank_environment import rank_variables
+from shardline.pipeline import run_jobs as jobs
 from shardline.training.rank_task import write_task
 
 _NEVER = 1000  # epochs, more than any turn comes to

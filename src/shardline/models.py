@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from shardline.training.models.base import Classifier
+from shardline.training.models.classifier_base import Classifier
 
 if TYPE_CHECKING:
     from shardline.training.models.gpt import GPT

@@ -1,7 +1,7 @@
 """Transforms of samples: the public name of `shardline.data.transforms`."""
 
 from shardline.data.transforms.compose import Compose
-from shardline.data.transforms.image import (
+from shardline.data.transforms.image_transforms import (
     CenterCrop,
     ColorJitter,
     Decode,

@@ -21,7 +21,7 @@ from typing import Any
 
 # Looked up when asked for: Shardline itself imports parts of this package, and no run.
 _HOMES = {
-    "run": ("RankPlace", "manifest", "model_args", "output_folder", "schema", "settings", "work_folder", "world"),
+    "own_run": ("RankPlace", "manifest", "model_args", "output_folder", "schema", "settings", "work_folder", "world"),
     "streams": ("Batch",),
     "batches": ("held_out", "num_steps", "test", "train", "validation"),
     "checkpoints": ("Saved", "checkpoint", "resume"),

@@ -9,16 +9,16 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from shardline_io import heartbeat_memory, run
+from shardline_io import heartbeat_memory, own_run
 from shardline_io.checkpoints import resume
 from shardline_io.errors import DataError
-from shardline_io.ledger import file_name
+from shardline_io.ledger_files import file_name
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.pieces import Piece, split_pieces
 from shardline_io.order.sampling import TrainOrder
 from shardline_io.requests import ask
-from shardline_io.run_batches import RunBatchesStream, make_run_batches
+from shardline_io.shardline_batches import RunBatchesStream, make_run_batches
 from shardline_io.shards import Shards
 from shardline_io.stopping import alive, begin
 from shardline_io.streams import Batch, Order, RowStream, Stream
@@ -30,34 +30,34 @@ _HELD_OUT_FACTOR = 4
 @lru_cache(maxsize=1)
 def _run_batches() -> Any:
     """Return what only Shardline's own code can read; None where rows come as they are stored."""
-    setting = run.setting_for_shardline(run.data_settings(), len(run.datasets()))
+    setting = own_run.setting_for_shardline(own_run.data_settings(), len(own_run.datasets()))
     return make_run_batches(setting) if setting else None
 
 
 @lru_cache(maxsize=1)
 def _shards() -> Shards:
-    return Shards(run.manifest(), Path(run.variable("SHARDS")))
+    return Shards(own_run.manifest(), Path(own_run.variable("SHARDS")))
 
 
 def _pieces(split: str) -> tuple[Piece, ...]:
-    return split_pieces([shard["rows"] for shard in run.manifest()["shards"]], split)
+    return split_pieces([shard["rows"] for shard in own_run.manifest()["shards"]], split)
 
 
 def _rows(order: Order) -> RowStream:
-    written = run.manifest()["schema"].get("columns") or {}
+    written = own_run.manifest()["schema"].get("columns") or {}
     kinds = {name: str(of).rstrip("?") for name, of in written.items()}
     kinds = {name: kind for name, kind in kinds.items() if kind in ("text", "bytes")}
     check = (lambda shard: None) if _is_unverified() else partial(ask, "shard")
-    return RowStream(_shards(), kinds, order, check, run.world().local_rank)
+    return RowStream(_shards(), kinds, order, check, own_run.world().local_rank)
 
 
 def _is_unverified() -> bool:
-    return bool(run.reads().get("verify") == "off")
+    return bool(own_run.reads().get("verify") == "off")
 
 
 @lru_cache(maxsize=1)
 def _train() -> tuple[Stream, TrainOrder | MixOrder]:
-    settings, world = run.settings(), run.world()
+    settings, world = own_run.settings(), own_run.world()
     if _run_batches():
         stream, order = _run_batches().train(
             world, local_rank=world.local_rank, num_epochs=settings["trainer"]["max_epochs"]
@@ -68,14 +68,14 @@ def _train() -> tuple[Stream, TrainOrder | MixOrder]:
 
 
 def _train_order() -> TrainOrder:
-    settings, world = run.settings(), run.world()
+    settings, world = own_run.settings(), own_run.world()
     data = settings.get("data", {})
     return TrainOrder(
-        dataset_id=run.manifest()["dataset"],
+        dataset_id=own_run.manifest()["dataset"],
         pieces=_pieces("train"),
         global_batch=settings["global_batch"],
         seed=settings["seed"],
-        window_rows=int(run.variable("WINDOW_ROWS")),
+        window_rows=int(own_run.variable("WINDOW_ROWS")),
         streams=data.get("streams", 1),
         partition_shards=data.get("partition_shards", 0) if data.get("epoch") == "partition" else 0,
         is_padded=data.get("last_batch") == "pad",
@@ -90,7 +90,7 @@ def num_steps(epoch: int | None = None) -> int:
     _, order = _train()
     if epoch is not None:
         return order.steps(epoch)
-    return sum(order.steps(one) for one in range(run.settings()["trainer"]["max_epochs"]))
+    return sum(order.steps(one) for one in range(own_run.settings()["trainer"]["max_epochs"]))
 
 
 def train(first_step: int | None = None) -> Iterator[Batch]:
@@ -111,7 +111,7 @@ def train(first_step: int | None = None) -> Iterator[Batch]:
     saved = resume()
     done = first_step if first_step is not None else saved.step if saved else 0
     begin()
-    if not run.world().rank:
+    if not own_run.world().rank:
         ask(
             "resumed",
             {"step": done, "saved_s": saved.saved_s if saved and done == saved.step else None},
@@ -132,7 +132,7 @@ def train(first_step: int | None = None) -> Iterator[Batch]:
 def _trained(done: int) -> Iterator[Batch]:
     stream, order = _train()
     firsts, visits, before = [], [], 0  # steps of the epochs before each
-    for epoch in range(run.settings()["trainer"]["max_epochs"]):
+    for epoch in range(own_run.settings()["trainer"]["max_epochs"]):
         steps, skipped = order.steps(epoch), max(0, done - before)
         if skipped < steps:
             visits.append((epoch, skipped * order.accumulate))
@@ -156,7 +156,7 @@ def _opened_ledger(done: int) -> TextIO | None:
     folder = os.environ.get("SHARDLINE_LEDGER")
     if not folder:
         return None
-    world = run.world()
+    world = own_run.world()
     Path(folder).mkdir(parents=True, exist_ok=True)
     return (Path(folder) / file_name(done, world.rank, world.world_size)).open(
         "w", buffering=1, encoding="utf-8"
@@ -174,13 +174,13 @@ def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:
         DataError: the dataset has no such split, or fewer rows in it than there are ranks.
         ConfigError: as of `train`.
     """
-    splits = run.manifest()["splits"]
+    splits = own_run.manifest()["splits"]
     if not splits.get(split) and (split not in splits or not _run_batches()):
         raise DataError(
-            f"dataset {run.manifest()['dataset']} has no rows in the split {split!r}, expected one of "
+            f"dataset {own_run.manifest()['dataset']} has no rows in the split {split!r}, expected one of "
             f"{', '.join(name for name, rows in splits.items() if rows)}; name one of these"
         )
-    stream = _held_out(split, batch or _HELD_OUT_FACTOR * run.settings()["global_batch"])
+    stream = _held_out(split, batch or _HELD_OUT_FACTOR * own_run.settings()["global_batch"])
     for _, _, found in stream.batches([(0, 0)]):
         alive()
         found.epoch, found.step, found.ends_step = 0, 0, False
@@ -189,7 +189,7 @@ def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:
 
 @lru_cache(maxsize=8)
 def _held_out(split: str, size: int) -> Stream:
-    world = run.world()
+    world = own_run.world()
     if _run_batches():  # once for all visits, since it has threads of its own
         place = {"batch": size, "rank": world.rank, "world_size": world.world_size}
         stream, _ = _run_batches().held_out(
@@ -197,7 +197,7 @@ def _held_out(split: str, size: int) -> Stream:
         )
         return RunBatchesStream(stream)
     pieces = _pieces(split)
-    window_rows = int(run.variable("WINDOW_ROWS"))
+    window_rows = int(own_run.variable("WINDOW_ROWS"))
     return _rows(HeldOutOrder(pieces, size, window_rows, world.rank, world.world_size))
 
 
@@ -208,4 +208,4 @@ def validation() -> Iterator[Batch]:
 
 def test() -> Iterator[Batch]:
     """Yield this rank's batches of the split that the run is evaluated on, see `held_out`."""
-    return held_out(run.settings().get("evaluation", {}).get("split", "test"))
+    return held_out(own_run.settings().get("evaluation", {}).get("split", "test"))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline_io import run
+from shardline_io import own_run
 from shardline_io.errors import DataError
 from shardline_io.stopping import alive
 
@@ -39,7 +39,7 @@ class Saved:
 
 def resume() -> Saved | None:
     """Return the last whole training checkpoint, None where the training begins."""
-    return last_saved(run.work_folder())
+    return last_saved(own_run.work_folder())
 
 
 def last_saved(work: Path) -> Saved | None:
@@ -68,7 +68,7 @@ def checkpoint(step: int) -> Iterator[Path]:
     Raises:
         DataError: a rank does not leave the block within ten minutes.
     """
-    work, world = run.work_folder(), run.world()
+    work, world = own_run.work_folder(), own_run.world()
     name = f"step-{step:09d}"
     partial, whole = work / f"{name}.partial", work / name
     if whole.exists():  # a resumed training that has done no step since

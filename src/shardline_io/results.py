@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardline_io import run
+from shardline_io import own_run
 from shardline_io.checkpoints import resume
 from shardline_io.shards import header_of
 from shardline_io.stopping import alive
@@ -23,7 +23,7 @@ class _Log:
     """The records of all attempts, without those of steps that are done again."""
 
     def __init__(self) -> None:
-        self._kept = run.work_folder() / _METRICS
+        self._kept = own_run.work_folder() / _METRICS
         saved = resume()
         last = saved.step if saved else 0
         lines = self._kept.read_text(encoding="utf-8").splitlines() if self._kept.exists() else []
@@ -31,11 +31,11 @@ class _Log:
         records = [record for record in records if record["step"] <= last]
         self.seconds = max([record.get("wall_s", 0.0) for record in records], default=0.0)
         text = "".join(json.dumps(record) + "\n" for record in records)
-        for path in (self._kept, run.output_folder() / _METRICS):
+        for path in (self._kept, own_run.output_folder() / _METRICS):
             path.write_text(text, encoding="utf-8")
 
     def add(self, record: Mapping[str, Any]) -> None:
-        for path in (self._kept, run.output_folder() / _METRICS):
+        for path in (self._kept, own_run.output_folder() / _METRICS):
             with path.open("a", encoding="utf-8") as file:
                 print(json.dumps(record), file=file)
 
@@ -55,7 +55,7 @@ def log(step: int, *, epoch: int | None = None, **metrics: float) -> None:
     """
     global _log
     alive()
-    if run.world().rank:
+    if own_run.world().rank:
         return
     _log = _log or _Log()
     record: dict[str, Any] = {"step": int(step)}
@@ -76,7 +76,7 @@ def write_evaluation(
         headline: metric and mode (`max` or `min`) to rank by instead.
     """
     alive()
-    if run.world().rank:
+    if own_run.world().rank:
         return
     document: dict[str, Any] = {
         "metrics": {name: float(value) for name, value in metrics.items()},
@@ -84,7 +84,7 @@ def write_evaluation(
     }
     if headline:
         document["headline"] = {"metric": headline[0], "mode": headline[1]}
-    (run.output_folder() / "evaluation.json").write_text(json.dumps(document), encoding="utf-8")
+    (own_run.output_folder() / "evaluation.json").write_text(json.dumps(document), encoding="utf-8")
 
 
 def save_model(weights: Mapping[str, Any]) -> None:
@@ -98,11 +98,11 @@ def save_model(weights: Mapping[str, Any]) -> None:
         KeyError: a type that the format or NumPy does not have.
     """
     alive()
-    if run.world().rank:
+    if own_run.world().rank:
         return
     arrays = {name: np.asarray(value, order="C") for name, value in weights.items()}
     header = header_of(arrays)
-    path: Path = run.output_folder() / "model.safetensors"
+    path: Path = own_run.output_folder() / "model.safetensors"
     with path.open("wb") as file:
         file.write(header)
         for array in arrays.values():

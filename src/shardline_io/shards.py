@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from shardline_io.column_names import OFFSETS, PADDING, PRESENT
 from shardline_io.errors import DataError
-from shardline_io.names import OFFSETS, PADDING, PRESENT
 from shardline_io.order.pieces import Piece
 
 _DTYPES = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from shardline_io import heartbeat_memory, run
+from shardline_io import heartbeat_memory, own_run
 from shardline_io.errors import ConfigError
 
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h, as Shardline's own ranks end
@@ -76,12 +76,13 @@ def should_stop(max_over_ranks: Callable[[int], int] | None = None) -> bool:
     """
     begin()
     asked = int(heartbeat_memory.mine().stop_reason() is not None)
-    if run.world().world_size == 1:
+    if own_run.world().world_size == 1:
         return bool(asked)
     if max_over_ranks is None:
         raise ConfigError(
-            f"shardline_io.should_stop() was called without max_over_ranks, expected it with world_size="
-            f"{run.world().world_size}; give the framework's all-reduce by maximum, so that all ranks stop at one step"
+            f"shardline_io.should_stop() was called without max_over_ranks, expected it with "
+            f"world_size={own_run.world().world_size}; give the framework's all-reduce by maximum, so that all "
+            "ranks stop at one step"
         )
     return bool(max_over_ranks(asked))
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Protocol, TypeVar, Union
 
 import numpy as np
 
-from shardline_io.names import IDS, LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
+from shardline_io.column_names import IDS, LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.sampling import TrainOrder, Window

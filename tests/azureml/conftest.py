@@ -70,7 +70,7 @@ def azureml(start_azureml: Callable[..., Any], azurite_installed: None) -> Any:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of milliseconds in the place of seconds."""
-    from snakemake_executor_plugin_azureml import retries, service
+    from snakemake_executor_plugin_azureml import service, service_retries
 
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(service_retries, "_FIRST_WAIT_S", 0.001)
     monkeypatch.setattr(service, "_CANCELLING_POLL_S", 0.001)

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from shardline.cli.project import init_project
+from shardline.cli.new_project import init_project
 from shardline.ledger import read_ledger
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job

@@ -14,11 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from snakemake_executor_plugin_azureml.node import hub as hub_module
-from snakemake_executor_plugin_azureml.node.environment import NodeSettings
 from snakemake_executor_plugin_azureml.node.errors import NodeError
-from snakemake_executor_plugin_azureml.node.files import below
 from snakemake_executor_plugin_azureml.node.follower import Follower, _join, follow
 from snakemake_executor_plugin_azureml.node.hub import Hub
+from snakemake_executor_plugin_azureml.node.job_environment import NodeSettings
 from snakemake_executor_plugin_azureml.node.place import Place, find_place
 from snakemake_executor_plugin_azureml.node.secret import (
     GREETING_BYTES,
@@ -28,6 +27,7 @@ from snakemake_executor_plugin_azureml.node.secret import (
     read_greeting,
     remove_secrets,
 )
+from snakemake_executor_plugin_azureml.node.shared_files import below
 from snakemake_executor_plugin_azureml.node.wire import (
     SMALL,
     Connection,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import snakemake_executor_plugin_azureml.node
-from snakemake_executor_plugin_azureml.node.environment import parse_mounts, with_own_mounts
 from snakemake_executor_plugin_azureml.node.errors import NodeError
-from snakemake_executor_plugin_azureml.node.files import read_files, write_files
+from snakemake_executor_plugin_azureml.node.job_environment import parse_mounts, with_own_mounts
 from snakemake_executor_plugin_azureml.node.place import find_place
+from snakemake_executor_plugin_azureml.node.shared_files import read_files, write_files
 from tests.support.workspace import REPOSITORY
 
 SOURCE = Path(snakemake_executor_plugin_azureml.node.__file__).parent

@@ -10,14 +10,14 @@ import pytest
 
 from snakemake_executor_plugin_azureml import snapshot
 from snakemake_executor_plugin_azureml.errors import AzureMLError, find_secrets
-from snakemake_executor_plugin_azureml.jobs import portable_command
-from snakemake_executor_plugin_azureml.request import (
+from snakemake_executor_plugin_azureml.job_request import (
     Target,
     check_no_secrets,
     environment_of,
     make_request,
 )
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
+from snakemake_executor_plugin_azureml.snakemake_jobs import portable_command
 from tests.support.needs import require
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "azureml"

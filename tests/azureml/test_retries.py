@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from snakemake_executor_plugin_azureml import retries
+from snakemake_executor_plugin_azureml import service_retries
 from snakemake_executor_plugin_azureml.client import RemoteJob, RemoteState
 from snakemake_executor_plugin_azureml.errors import AzureMLError, text_of
 from snakemake_executor_plugin_azureml.logs import own_logs, relevant_logs
-from snakemake_executor_plugin_azureml.retries import (
+from snakemake_executor_plugin_azureml.service import Service
+from snakemake_executor_plugin_azureml.service_retries import (
     Interrupted,
     Throttle,
     is_transient,
@@ -18,7 +19,6 @@ from snakemake_executor_plugin_azureml.retries import (
     retry_after_s,
     status_code,
 )
-from snakemake_executor_plugin_azureml.service import Service
 from tests.azureml.fake_client import (
     REQUEST,
     SINCE,
@@ -141,8 +141,8 @@ def test_waiting_ends_when_the_workflow_is_cancelled():
 
 def test_the_rate_is_limited(monkeypatch):
     clock, slept = [100.0], []
-    monkeypatch.setattr(retries.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(retries.time, "sleep", slept.append)
+    monkeypatch.setattr(service_retries.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(service_retries.time, "sleep", slept.append)
     throttle = Throttle(2.0)
     for _ in range(3):
         throttle()

@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 import pytest
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError, find_secrets, redact
-from snakemake_executor_plugin_azureml.jobs import passed_variables
 from snakemake_executor_plugin_azureml.options import (
     JobIdentity,
     check_settings,
@@ -19,6 +18,7 @@ from snakemake_executor_plugin_azureml.options import (
     read_tags,
 )
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
+from snakemake_executor_plugin_azureml.snakemake_jobs import passed_variables
 
 SETTINGS = ExecutorSettings(
     subscription="s", resource_group="g", workspace="w", compute="cpu", image="registry/image:1"

@@ -14,7 +14,7 @@ import pytest
 
 from snakemake_executor_plugin_azureml.child_process import ChildProcess
 from snakemake_executor_plugin_azureml.errors import AzureMLError, SdkError, text_of
-from snakemake_executor_plugin_azureml.retries import (
+from snakemake_executor_plugin_azureml.service_retries import (
     ClientGoneError,
     is_transient,
     needs_new_client,

@@ -19,9 +19,9 @@ NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-euc")
 JOB = """
 import sys
 from shardline.config.load import load_project
-from shardline.config.document import read_config
-from shardline.pipeline.common import job
-from shardline.pipeline.datasets import build_shards
+from shardline.config.user_files import read_config
+from shardline.pipeline.job_frame import job
+from shardline.pipeline.dataset_jobs import build_shards
 from pathlib import Path
 
 config = read_config(Path("config/config.yaml"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardline.supervision.attempts import last_recorded_step
+from shardline.supervision.attempt_log import last_recorded_step
 from tests.support.faults import run
 from tests.support.processes import end_of_ranks, wait_until
 from tests.support.rotation import rotating

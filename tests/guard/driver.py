@@ -28,8 +28,8 @@ SRC = ROOT / "src"
 _RETRIES = 3
 # imported before ranks are forked
 _OF_RANKS = (
-    "shardline.checkpoints.manager", "shardline.launch.preflight.check", "shardline.ledger",
-    "shardline.provenance.record", "shardline.training.metrics", "shardline.training.script",
+    "shardline.checkpoints.manager", "shardline.launch.preflight.preflight_check", "shardline.ledger",
+    "shardline.provenance.record", "shardline.training.metrics_file", "shardline.training.script",
     "shardline.training.fit", "shardline.training.sealed_training", "shardline.training.rank",
 )  # fmt: skip
 
@@ -244,7 +244,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 def build(config: Mapping[str, Any], name: str) -> None:
     """Do the jobs of a dataset."""
     from shardline.config.load import load_project
-    from shardline.pipeline import datasets as jobs
+    from shardline.pipeline import dataset_jobs as jobs
 
     project = load_project(config)
     dataset = next(one for one in project.datasets.values() if one.name == name)
@@ -258,7 +258,7 @@ def build(config: Mapping[str, Any], name: str) -> None:
 def train(config: Mapping[str, Any], name: str, tracer: Tracer | None) -> None:
     """Do the jobs of a run; its dataset is there."""
     from shardline.config.load import load_project
-    from shardline.pipeline.runs import evaluate, resolve_run
+    from shardline.pipeline.run_jobs import evaluate, resolve_run
     from shardline.pipeline.training import train as train_run
     from shardline.supervision.supervisor import RankError
 

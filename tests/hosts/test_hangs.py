@@ -17,7 +17,7 @@ import json, os, sys
 from pathlib import Path
 from shardline.config.geometry import ActualGeometry
 from shardline.config.settings.runtime import Runtime
-from shardline.pipeline.common import job
+from shardline.pipeline.job_frame import job
 from shardline.launch.start import prepare_start
 from shardline.supervision.supervisor import run_ranks
 work, program, runtime = Path(sys.argv[1]), json.loads(sys.argv[2]), Runtime(**json.loads(sys.argv[3]))

@@ -109,8 +109,8 @@ import json, os, sys
 from pathlib import Path
 from shardline.config.geometry import ActualGeometry
 from shardline.config.settings.runtime import Runtime
-from shardline.pipeline.common import job
-from shardline.launch.remote import check_machines
+from shardline.pipeline.job_frame import job
+from shardline.launch.host_commands import check_machines
 from shardline.launch.start import prepare_start
 from shardline.supervision.supervisor import run_ranks
 work, runtime = Path(sys.argv[1]), Runtime(**json.loads(sys.argv[2]))
@@ -126,7 +126,7 @@ with job(str(work / "log")) as log:
 RANK = """
 import os, sys, time
 from pathlib import Path
-from shardline.supervision.failures import report_failure
+from shardline.supervision.failure_records import report_failure
 from shardline.core.process import die_with_parent
 from shardline.launch.resolve import resolve_world
 die_with_parent()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shardline.checkpoints.folder import last_step
-from shardline.supervision.failures import first_failure
+from shardline.supervision.failure_records import first_failure
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from shardline.training.models.base import Classifier
+from shardline.training.models.classifier_base import Classifier
 
 
 class Arranged(Classifier):

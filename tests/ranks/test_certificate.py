@@ -6,16 +6,16 @@ import random
 import pytest
 
 from shardline.core.seals import check_seal
+from shardline.drills.fault_injection import PLACES
 from shardline.drills.outcome import Outcome, TrainedFiles, certify, compare, cost, why_not_survived
-from shardline.drills.run import PLACES
 from shardline.provenance.actions import Action
-from shardline.provenance.certificates import identify
+from shardline.provenance.resume_certificates import identify
 from shardline.records.certificates import Interruption
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating
 
 # 640 train rows make 80 steps an epoch, 80 of validation several batches on each rank.
-ROW = {"model": "shardline.drills.model:Drill", "global_batch": 8, "trainer.accumulate": 2}
+ROW = {"model": "shardline.drills.faulty_model:Drill", "global_batch": 8, "trainer.accumulate": 2}
 STEPS = 75
 
 

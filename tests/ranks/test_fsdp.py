@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from shardline.training.models.base import Classifier
+from shardline.training.models.classifier_base import Classifier
 
 
 class Own(Classifier):

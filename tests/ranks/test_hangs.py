@@ -8,7 +8,7 @@ import signal
 import psutil
 import pytest
 
-from shardline.supervision.failures import first_failure, read_failures, reset_failures
+from shardline.supervision.failure_records import first_failure, read_failures, reset_failures
 from shardline.supervision.watchdog.heartbeats import waits_for_peers
 from tests.support.processes import end_of_ranks, wait_until
 from tests.support.rotation import rotating

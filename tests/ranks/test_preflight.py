@@ -20,7 +20,7 @@ RANK = """
 import json, os, sys, psutil, torch
 from dataclasses import asdict
 from shardline.errors import LaunchError
-from shardline.launch.preflight.check import run_preflight
+from shardline.launch.preflight.preflight_check import run_preflight
 from shardline.core.world import World
 
 options = json.loads(sys.argv[1])

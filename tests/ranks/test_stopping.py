@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardline.supervision.failures import read_failures
+from shardline.supervision.failure_records import read_failures
 from tests.support.processes import end_of_ranks
 
 # A rank is signalled at a known place: from within, as the plan of the test says.

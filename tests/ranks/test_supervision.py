@@ -11,14 +11,14 @@ import psutil
 import pytest
 
 from shardline.launch.commands import LaunchPlan, launch_command
-from shardline.supervision.failures import killed_rank
+from shardline.supervision.failure_records import killed_rank
 from shardline.supervision.supervisor import RankError, run_ranks
 from tests.support.processes import rank_environment, wait_until
 
 # What a rank does, without torch: rank 1 fails, rank 0 fails because of it.
 FAILING = """
 import os, sys, time, pathlib
-from shardline.supervision.failures import report_failure
+from shardline.supervision.failure_records import report_failure
 work = pathlib.Path(sys.argv[1])
 if os.environ["RANK"] == "1":
     report_failure(work, "rank 1 is the culprit", rank=1, log=work / "rank-1.log")
@@ -31,7 +31,7 @@ sys.exit(1)
 # Rank 1 is killed and says nothing; rank 0 fails because of it, and says so.
 KILLED = """
 import os, signal, sys, pathlib
-from shardline.supervision.failures import report_failure
+from shardline.supervision.failure_records import report_failure
 if os.environ["RANK"] == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 report_failure(pathlib.Path(sys.argv[1]), "connection closed by peer", rank=0, log=None)
@@ -40,7 +40,7 @@ signal.pause()
 # A signal ends rank 1, and its watchdog tells what it knows.
 WATCHED = """
 import os, signal, sys, pathlib
-from shardline.supervision.failures import report_failure
+from shardline.supervision.failure_records import report_failure
 if os.environ["RANK"] == "1":
     report_failure(pathlib.Path(sys.argv[1]), "rank 1: its watchdog's words", rank=1, log=None, code=CODE)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_no_rank_outlives_its_job(command, tmp_path, number):
 # A rank that heeds the job's wish, as the watchdogs bring it; and one that is too slow to.
 HEEDING = """
 import json, sys, time, pathlib
-from shardline.supervision.failures import report_failure
+from shardline.supervision.failure_records import report_failure
 work = pathlib.Path(sys.argv[1])
 (work / "started").touch()
 while not (work / "stop.json").exists():
@@ -201,7 +201,7 @@ def test_a_job_that_is_told_to_stop_has_its_ranks_save_first(tmp_path, numbers, 
 HOLDING = """
 import sys
 from pathlib import Path
-from shardline.supervision.attempts import only_one
+from shardline.supervision.attempt_log import only_one
 with only_one(Path(sys.argv[1]), "mlp-0123456789ab") as has_waited:
     print("waited" if has_waited else "first", flush=True)
     sys.stdin.read()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardline.supervision.attempts import read_attempts
+from shardline.supervision.attempt_log import read_attempts
 from tests.slurm.test_training_accidents import MODEL, ROW, RUNTIME, Training
 from tests.support.slurm.pipeline import Pipeline
 from tests.support.workspace import Workspace

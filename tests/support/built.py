@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from shardline.pipeline.datasets import build_shards, seal_dataset
+from shardline.pipeline.dataset_jobs import build_shards, seal_dataset
 
 
 def build(project: Any, dataset: Any) -> Path:

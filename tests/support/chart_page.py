@@ -22,7 +22,7 @@ from shardline.records.reports import (
 )
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
-from shardline.report.studies import view_study
+from shardline.report.scaling_runs import view_study
 from shardline.report.template import javascript_bundle, load_template
 from tests.support.evaluated_model import Rows, evaluated
 

@@ -13,11 +13,11 @@ from shardline.core.seals import seal as sealed
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import DTYPES, Column
 from shardline.data.parts import read_part
-from shardline.data.sources.base import file_digests
+from shardline.data.sources.source import file_digests
 from shardline.records.base import encode, read_record
 from shardline.records.datasets import DatasetSchema, DatasetStatistics, Manifest, Skipped, Summary
 from shardline.sources import Ragged, Schema, Source, Table
-from shardline_io.names import MEAN_COUNT, WEIGHTS
+from shardline_io.column_names import MEAN_COUNT, WEIGHTS
 
 COLUMN = st.builds(
     Column,

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
-from shardline.config.settings.run import Data, Evaluation, RunSettings
+from shardline.config.settings.run_settings import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, make_source, seal
 from shardline.records.base import encode
 from shardline.records.datasets import Manifest
 from shardline.results.export import DESCRIPTION, FORMATS
-from shardline.results.export.start import ExportCheck, checked_export
+from shardline.results.export.export_run import ExportCheck, checked_export
 from shardline.training.model import make_model
 from tests.support.source_cases import load_dataset
 

@@ -21,9 +21,9 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [  # what the worker imports on its way
         "shardline.checkpoints.manager",
-        "shardline.launch.preflight.check",
+        "shardline.launch.preflight.preflight_check",
         "shardline.ledger",
-        "shardline.training.metrics",
+        "shardline.training.metrics_file",
         "shardline.provenance.record",
         "shardline.training.script",
         "shardline.training.fit",

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta, defstruct, field
 
 from shardline.config.key_schema import keys_of
-from shardline.config.settings.base import Settings
+from shardline.config.settings.settings_table import Settings
 
 Added = dict[str, tuple[Any, Any]]
 

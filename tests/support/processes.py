@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import psutil
 
-from shardline.core.environment import rank_variables
+from shardline.core.rank_environment import rank_variables
 
 
 def rank_environment() -> dict[str, str]:

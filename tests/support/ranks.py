@@ -16,7 +16,7 @@ from shardline.config.geometry import ActualGeometry
 from shardline.config.load import load_project
 from shardline.core.files import read_json_lines
 from shardline.launch.commands import LaunchPlan, launch_command
-from shardline.pipeline import runs as jobs
+from shardline.pipeline import run_jobs as jobs
 from shardline.training.rank_task import write_task
 from tests.support.built import build
 from tests.support.forked import Launch

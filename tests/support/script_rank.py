@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from shardline.config.settings.run import RunSettings, Trainer
+from shardline.config.settings.run_settings import RunSettings, Trainer
 from shardline.core.world import World
-from shardline_io import batches, heartbeat_memory, order, requests, results, run, stopping
+from shardline_io import batches, heartbeat_memory, order, own_run, requests, results, stopping
 from tests.support.columns import Given, manifest_of
 
 CACHED = ("_run_batches", "_shards", "_train", "_held_out")
@@ -41,10 +41,10 @@ def as_rank(
         "LOCAL_WORLD_SIZE": world_size,
     }
     for known in (
-        run.world,
-        run._document,
-        run.manifest,
-        run.reads,
+        own_run.world,
+        own_run._document,
+        own_run.manifest,
+        own_run.reads,
         requests._rank,
         *map(vars(batches).get, CACHED),
     ):

@@ -37,9 +37,9 @@ from shardline.config.load import load_project
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.canonical import digest
 from shardline.ledger import read_samples
-from shardline.pipeline import runs as jobs
+from shardline.pipeline import run_jobs as jobs
 from shardline.records.runs import ResolvedRun
-from shardline.supervision.attempts import begin_attempt
+from shardline.supervision.attempt_log import begin_attempt
 from shardline.training import sealed_training
 from shardline.training.goodput import Timeline
 from shardline.training.rank_task import RankTask

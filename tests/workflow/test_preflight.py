@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.cli.project import init_project
+from shardline.cli.new_project import init_project
 from tests.support.workspace import REPOSITORY
 
 ROW = {"dataset": "table", "model": "mlp"}

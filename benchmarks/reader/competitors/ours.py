@@ -6,7 +6,7 @@ from itertools import count
 from benchmarks.reader.competitors.settings import WINDOW_BYTES
 from benchmarks.reader.task import Batch, Task
 
-from shardline.config.settings.run import Data, RunSettings
+from shardline.config.settings.run_settings import Data, RunSettings
 from shardline.core.world import World
 from shardline.data.datamodule import TrainLoader
 from shardline.data.dataset import Dataset

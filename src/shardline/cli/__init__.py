@@ -7,14 +7,14 @@ What a command shows is found by a module beside this package (`states`, `why`,
 # ruff: noqa: F401, I001 - importing a module adds its commands, in the order in which the help lists them
 from shardline.cli.app import EXIT_CODES, app, main
 from shardline.cli import (
-    project,
-    runs,
+    new_project,
+    run_commands,
     check,
     predict,
     accept,
     upkeep,
     remove,
-    checking,
+    evidence,
     crate,
     drill,
 )

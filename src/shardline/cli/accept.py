@@ -16,7 +16,7 @@ from shardline.cli.app import (
     ask,
     resource_arguments,
 )
-from shardline.cli.display.checks import show_candidates
+from shardline.cli.display.evidence_views import show_candidates
 from shardline.cli.display.terminal import say, say_json
 from shardline.config.load import load_project
 from shardline.config.plans import DatasetPlan

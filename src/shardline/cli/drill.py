@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from shardline.cli.app import AsJson, OnProfile, SetResources, app, resource_arguments
-from shardline.cli.display.tables import show_rows
+from shardline.cli.display.plain_tables import show_rows
 from shardline.cli.display.terminal import say, say_json
 from shardline.core.errors import DataError
 
@@ -51,8 +51,8 @@ def drill(
     Weights, the optimiser's state and samples must be bit-identical to those of an uninterrupted training.
     The test lies in `drills/`; your own runs are not touched. Exit code 3 if the training did not survive.
     """
+    from shardline.drills.fault_injection import FaultTest, drilled
     from shardline.drills.outcome import certify
-    from shardline.drills.run import FaultTest, drilled
     from shardline.provenance.actions import Action
 
     order = FaultTest(

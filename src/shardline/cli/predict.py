@@ -21,13 +21,13 @@ from shardline.config.sample_code import paths_of
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import writing
 from shardline.core.suggest import suggest
-from shardline.pipeline.common import REMAKE
-from shardline.pipeline.datasets import build_part, seal_parts
+from shardline.pipeline.dataset_jobs import build_part, seal_parts
+from shardline.pipeline.job_frame import REMAKE
 from shardline.pipeline.predicting import compute_parts
 from shardline.pipeline.prediction_files import write_file
 from shardline.records.base import read_record
 from shardline.records.runs import PredictionResult
-from shardline.results.accept.files import link
+from shardline.results.accept.replaced_folders import link
 from shardline.results.sealed_run import SealedRun, check_repeatable, find_sealed_run
 
 

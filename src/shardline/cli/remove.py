@@ -6,11 +6,11 @@ import typer
 
 from shardline.cli.app import AsJson, OnProfile, SetResources, Yes, app, ask, resource_arguments
 from shardline.cli.display.terminal import say, say_json
-from shardline.cli.display.upkeep import say_freed, show_garbage, show_rerun
+from shardline.cli.display.upkeep_views import say_freed, show_garbage, show_rerun
 from shardline.config.load import load_project
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.package import check_unlocked
-from shardline.results.remove import find_runs, kept_by_others, remove_runs
+from shardline.results.removal import find_runs, kept_by_others, remove_runs
 from shardline.results.rerun import rerun
 from shardline.results.select import find_run, ids_of_runs
 

@@ -7,12 +7,12 @@ import typer
 
 from shardline.cli.app import AsJson, Yes, app, ask
 from shardline.cli.display.terminal import say, say_json, waiting_for
-from shardline.cli.display.upkeep import say_freed, show_garbage, show_repair, show_verdict
-from shardline.config.document import read_config
+from shardline.cli.display.upkeep_views import say_freed, show_garbage, show_repair, show_verdict
 from shardline.config.layout import Kind
 from shardline.config.load import load_project
 from shardline.config.names import names_that_have_been, title_of
 from shardline.config.project import Project
+from shardline.config.user_files import read_config
 from shardline.core.errors import DataError
 from shardline.core.package import check_unlocked
 from shardline.results.findings import VerifyResult

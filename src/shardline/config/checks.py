@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.geometry import REMEDY as ELASTIC
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus, num_gpus
@@ -32,7 +32,7 @@ SHIPPED_MODELS = {
     "hf:AutoModelForMaskedLM": "shardline.training.models.hf_masked_lm:MaskedLM",
     "hf:AutoModelForImageClassification": "shardline.training.models.hf_image_classification:ImageClassification",
 }
-_IMAGE = "shardline.data.transforms.image"
+_IMAGE = "shardline.data.transforms.image_transforms"
 SHIPPED_TRANSFORMS = {
     "decode": f"{_IMAGE}:Decode",
     "random_resized_crop": f"{_IMAGE}:RandomResizedCrop",

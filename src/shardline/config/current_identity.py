@@ -4,14 +4,14 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from shardline.config import script_files, sources
+from shardline.config import checked_sources, script_files
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.run_spec import RunSpec
 from shardline.config.sample_code import EVALUATED
 from shardline.config.script_environment import ScriptEnvironment, environment_of_run
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
 from shardline.records.identities import IdentityDocument
 
@@ -27,20 +27,20 @@ _SENTENCE = (
 )
 
 
-def locate(project: Project, settings: Mapping[str, Any], where: str) -> sources.Located:
+def locate(project: Project, settings: Mapping[str, Any], where: str) -> checked_sources.Located:
     """Return the files of a dataset's source, see `sources.locate`.
 
     Args:
         settings: its entry in the config.
         where: as messages begin.
     """
-    return sources.locate(
+    return checked_sources.locate(
         settings, project.workdir, project.layout.downloads, project.digests, where
     )
 
 
 def document_of_dataset(
-    project: Project, settings: Mapping[str, Any], source_class: str, found: sources.Located
+    project: Project, settings: Mapping[str, Any], source_class: str, found: checked_sources.Located
 ) -> IdentityDocument:
     """Return the identity document of a dataset of the config.
 
@@ -53,7 +53,7 @@ def document_of_dataset(
 
 
 def document_of_files(
-    project: Project, read_as: DatasetPlan, num_shards: int, found: sources.Located
+    project: Project, read_as: DatasetPlan, num_shards: int, found: checked_sources.Located
 ) -> IdentityDocument:
     """Return the identity document of files to be predicted, which are read as a dataset's."""
     documents, program = project.documents, project.documents.program(read_as.source_class)

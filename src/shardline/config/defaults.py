@@ -4,7 +4,7 @@ from functools import cache
 
 from msgspec import to_builtins
 
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.nested import flatten
 
 

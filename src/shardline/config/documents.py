@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import scripts
+from shardline.config.checked_sources import SHIPPED_SOURCES, WITH_TOKENS
 from shardline.config.checks import SHIPPED_MODELS, SHIPPED_TRANSFORMS
 from shardline.config.evaluation_code import METRIC
 from shardline.config.resolved import settings_of, without_legacy_values
 from shardline.config.sample_code import EVALUATED, counted_data
-from shardline.config.sources import SHIPPED_SOURCES, WITH_TOKENS
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock

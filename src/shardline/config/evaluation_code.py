@@ -6,7 +6,7 @@ from typing import Any
 from shardline.config.checks import import_path, metric_name, metrics_of, resolve_class
 from shardline.config.plans import RunPlan, WeightedDataset
 from shardline.config.scripts import is_script
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.config.validate import Problems
 from shardline.core.errors import ConfigError

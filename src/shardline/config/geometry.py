@@ -5,7 +5,7 @@ from itertools import product
 
 from msgspec import structs
 
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import LaunchError
 
 REMEDY = "or set elastic: true to train with the same global batch on fewer ranks"

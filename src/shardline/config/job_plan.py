@@ -16,7 +16,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, WeightedDataset
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
-from shardline.config.settings.base import Settings
+from shardline.config.settings.settings_table import Settings
 
 _T = TypeVar("_T")
 # what stands in the text by reference, or once for all

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
-from shardline.config.settings.base import Settings
+from shardline.config.settings.settings_table import Settings
 
 # As JSON schema calls them.
 _KINDS = {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "null"}

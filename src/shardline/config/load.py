@@ -11,16 +11,15 @@ from typing import Any
 from msgspec import UNSET
 
 from shardline.config import (
+    checked_sources,
     checks,
-    document,
     predictions,
     script_files,
     scripts,
     shard_count,
-    sources,
+    user_files,
 )
 from shardline.config.current_identity import document_of_dataset, document_of_run, locate
-from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.evaluation_code import check_evaluation, metric_paths
 from shardline.config.hub_models import check_hub_model
 from shardline.config.key_schema import fill, schema_of
@@ -28,14 +27,15 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
-from shardline.config.runs import Row, read_rows
+from shardline.config.run_table import Row, read_rows
 from shardline.config.sample_checks import check_samples
 from shardline.config.sample_code import paths_of
-from shardline.config.scaling import load_scaling
+from shardline.config.scaling_studies import load_scaling
 from shardline.config.script_environment import environment_of_run
 from shardline.config.settings.config import Config, DatasetSettings, PredictionSettings
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.config.sized_model import with_vocabulary
+from shardline.config.user_files import plain, read_config, refuse_duplicates
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
@@ -76,8 +76,8 @@ def load_project(
     else:
         refuse_duplicates(workdir / config_file)
     config = plain(config, where)
-    allowed = document.allowed_of(config)
-    document.refuse_credentials(config, where, allowed)
+    allowed = user_files.allowed_of(config)
+    user_files.refuse_credentials(config, where, allowed)
     config, rows = _check_form(config, workdir, where, allowed)
     settings = as_type(config, Config)
     runtime = settings.runtime
@@ -200,7 +200,10 @@ def _load_predicted(
 
 def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: str) -> DatasetPlan:
     source_class = checks.resolve_class(
-        settings["source"]["type"], sources.SHIPPED_SOURCES, project.code, f"{where}.source.type"
+        settings["source"]["type"],
+        checked_sources.SHIPPED_SOURCES,
+        project.code,
+        f"{where}.source.type",
     )
     found = locate(project, settings, where)
     if settings["shards"] == "auto":

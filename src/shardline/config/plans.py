@@ -9,10 +9,10 @@ from typing import Any
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.run_spec import RunSpec
-from shardline.config.runs import Row
+from shardline.config.run_table import Row
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.config import DatasetSettings
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.canonical import digest, short_digest
 from shardline.records.identities import IdentityDocument
 

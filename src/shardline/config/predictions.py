@@ -16,7 +16,7 @@ from shardline.config.plans import DatasetPlan, PredictionPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain, as_type
 from shardline.config.run_spec import RunSpec
-from shardline.config.runs import Row
+from shardline.config.run_table import Row
 from shardline.config.scripts import is_script
 from shardline.config.settings.config import DatasetSettings, PredictionSettings, Shares
 from shardline.core.canonical import short_digest

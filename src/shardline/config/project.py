@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import checks
-from shardline.config.document import RunNote, read_notes
 from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
 from shardline.config.script_environment import ScriptEnvironment, load_environment
 from shardline.config.settings.config import IdentitySettings
-from shardline.config.settings.run import Environment
+from shardline.config.settings.run_settings import Environment
 from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
 from shardline.config.studies import Study
+from shardline.config.user_files import RunNote, read_notes
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder

@@ -11,7 +11,6 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from shardline.config.key_schema import Key, KeySchema, keys_of, schema_of
-from shardline.config.settings.base import Settings
 from shardline.config.settings.config import (
     Config,
     DatasetSettings,
@@ -19,9 +18,10 @@ from shardline.config.settings.config import (
     PredictionSettings,
     StudySettings,
 )
-from shardline.config.settings.run import FixedColumns, RunSettings
+from shardline.config.settings.run_settings import FixedColumns, RunSettings
 from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
-from shardline.config.settings.sources import OwnSourceSettings, SourceSettings
+from shardline.config.settings.settings_table import Settings
+from shardline.config.settings.source_settings import OwnSourceSettings, SourceSettings
 
 _KEYWORDS = {
     "ge": "minimum",

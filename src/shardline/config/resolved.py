@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 from msgspec import to_builtins
 
 from shardline.config.key_schema import ANYTHING, KeySchema, keys_of, schema_of
-from shardline.config.settings.base import Settings
 from shardline.config.settings.config import DatasetSettings, ReportSettings
-from shardline.config.settings.run import Evaluation, RunSettings
+from shardline.config.settings.run_settings import Evaluation, RunSettings
+from shardline.config.settings.settings_table import Settings
 from shardline.config.validate import coerce
 from shardline.core.canonical import canonical_json
 

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from shardline.config.resolved import as_type
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.records.runs import ResolvedRun
 
 

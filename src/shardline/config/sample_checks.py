@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from shardline.config.plans import WeightedDataset
 from shardline.config.sample_code import COLLATE
 from shardline.config.scripts import is_script
-from shardline.config.settings.run import Data, RunSettings
+from shardline.config.settings.run_settings import Data, RunSettings
 from shardline.config.validate import Problems
 from shardline.core.suggest import suggest
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import UNSET
 
 from shardline.config.scripts import is_script
-from shardline.config.settings.run import Environment, RunSettings
+from shardline.config.settings.run_settings import Environment, RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError

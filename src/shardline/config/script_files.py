@@ -16,7 +16,7 @@ from typing import Any
 from shardline.config.hub_models import hub_files, keys_of_folders
 from shardline.config.layout import ResultsLayout
 from shardline.config.scripts import ARGUMENT, is_script, split_script
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.config.source_files import find_code_files
 from shardline.core.errors import ConfigError
 
@@ -233,7 +233,7 @@ def code_of_arguments(model: str, layout: ResultsLayout) -> dict[str, str]:
         model: the resolved model.
 
     Returns:
-        Such as `{"argument train.py": "argument: train.py run.py"}`: the file, and the script
+        Such as `{"argument train.py": "argument: train.py own_run.py"}`: the file, and the script
         beside which Python looks for its imports as well.
     """
     names = [

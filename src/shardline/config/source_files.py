@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from shardline.config.found_files import FileSearch
+from shardline.config.file_patterns import FileSearch
 from shardline.config.settings.config import FilesOfSplits
 from shardline.core.errors import ConfigError
 from shardline.core.found_files import unreadable

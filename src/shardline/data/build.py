@@ -20,7 +20,7 @@ from shardline.core.errors import DataError
 from shardline.data.rows import Memory, Rows, read_rows
 from shardline.data.shard_format import write_shard
 from shardline.data.sources import SPLITS, Source
-from shardline.data.sources.base import combine_digests
+from shardline.data.sources.source import combine_digests
 from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
 from shardline.records.datasets import DatasetStatistics, Manifest, Part, Shard, Skipped
 from shardline.records.identities import IdentityDocument

@@ -8,7 +8,7 @@ import numpy as np
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.sample_index import LoadedRows, StoredRows
 from shardline.data.shard_map import ShardMap
-from shardline.data.transforms.steps import Sample
+from shardline.data.transforms.transform_steps import Sample
 from shardline.data.windowmap import WindowMap
 from shardline.records.datasets import Manifest
 from shardline_io.order.pieces import Piece

@@ -9,8 +9,8 @@ import torch
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.transforms.steps import Sample
-from shardline_io.names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
+from shardline.data.transforms.transform_steps import Sample
+from shardline_io.column_names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 
 # (features, labels) and weights if any, of a table; of other columns a tensor, or a list, by name
 NamedBatch = dict[str, Any]

@@ -23,7 +23,7 @@ from msgspec import UNSET
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.records.datasets import DTYPES, DatasetSchema
-from shardline_io.names import IDS, LENGTHS, MEAN_COUNT, OFFSETS, PADDING, PRESENT, WEIGHTS
+from shardline_io.column_names import IDS, LENGTHS, MEAN_COUNT, OFFSETS, PADDING, PRESENT, WEIGHTS
 
 _RESERVED = (OFFSETS, PRESENT, LENGTHS, MEAN_COUNT)  # suffixes
 _WRITTEN = re.compile(r"(?P<dtype>\w+)(?:\[(?P<shape>[^\]]*)\])?(?P<optional>\?)?")

@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning import LightningDataModule
 
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.world import World
 from shardline.data.collate import Batch
 from shardline.data.columns import features_of

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import DataError
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity

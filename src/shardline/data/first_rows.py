@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import Pack
+from shardline.config.settings.run_settings import Pack
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import Column, columns_of
@@ -18,11 +18,11 @@ from shardline.data.dataset import Dataset
 from shardline.data.rows import without_rows
 from shardline.data.sample_index import RowUnits
 from shardline.data.sources import SPLITS, Schema, Source
-from shardline.data.sources.base import Table, combine_digests
+from shardline.data.sources.source import Table, combine_digests
 from shardline.data.windowmap import WindowMap
 from shardline.records.base import encode
 from shardline.records.datasets import DatasetSchema
-from shardline_io.names import IDS
+from shardline_io.column_names import IDS
 from shardline_io.order.pieces import Piece
 
 Row = dict[str, Any]  # by column, and the id as `ids`

@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import Callback
 
 from shardline.core.files import make_folder, read_json_lines, writing
 from shardline.core.world import World
-from shardline_io.ledger import NAME, file_name
+from shardline_io.ledger_files import NAME, file_name
 
 
 class SampleLedger(Callback):

@@ -34,7 +34,7 @@ from shardline.data.integrity import locked
 from shardline.data.shard_map import ShardMap
 from shardline.records.base import encode
 from shardline.records.datasets import PlanSeal
-from shardline_io.order.packing import PLAN_VERSION, plan_packs
+from shardline_io.order.best_fit import PLAN_VERSION, plan_packs
 from shardline_io.order.pieces import Piece
 
 _NAME = re.compile(r"(?P<column>.+)-(?P<length>\d+)-v(?P<version>\d+)-(?P<split>\w+)")

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
-from shardline.config.settings.run import Pack
+from shardline.config.settings.run_settings import Pack
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean
-from shardline.data.blocks import BlockUnits
+from shardline.data.block_units import BlockUnits
 from shardline.data.dataset import Dataset
 from shardline.data.packs import PackUnits
 from shardline.records.runs import PackedDataset, PackedSamples

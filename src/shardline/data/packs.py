@@ -7,10 +7,10 @@ from functools import cached_property
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.blocks import PackedUnits, begins_of, unit_ids
+from shardline.data.block_units import PackedUnits, begins_of, unit_ids
 from shardline.data.columns import Column
 from shardline.data.pack_plans import PackPlan, PlanFile
-from shardline.data.transforms.steps import Sample
+from shardline.data.transforms.transform_steps import Sample
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.pieces import Piece
 
@@ -19,7 +19,7 @@ POSITIONS, CU_SEQLENS = ".positions", ".cu_seqlens"
 
 @dataclass(frozen=True, kw_only=True)
 class PackUnits(PackedUnits):
-    """Packs of rows, see `shardline_io.order.packing`; a row that is longer than a pack is cut.
+    """Packs of rows, see `shardline_io.order.best_fit`; a row that is longer than a pack is cut.
 
     A sample has the values of its rows back to back, with zeros behind, and how to tell them apart:
 

@@ -21,7 +21,7 @@ from shardline.data.statistics import (
 )
 from shardline.records.base import decode
 from shardline.records.datasets import DatasetSchema, Part, Shard
-from shardline_io.names import OFFSETS, PRESENT
+from shardline_io.column_names import OFFSETS, PRESENT
 
 # Sums over float32 values depend on how the rows were cut into tables, by far less than this.
 _RELATIVE = 1e-5

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.world import World
 from shardline.data.run_batches import RunBatches
 from shardline.data.sample_stream import SampleStream

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.transforms.checking import Traced, digest_of, refusal, stir, trace
-from shardline.data.transforms.steps import Sample, TransformSpec, TransformSteps, Where
+from shardline.data.transforms.repeat_check import Traced, digest_of, refusal, stir, trace
+from shardline.data.transforms.transform_steps import Sample, TransformSpec, TransformSteps, Where
 from shardline.data.worker_process import SampleError, WorkerProcess
 from shardline_io.order.chance import Key
 

@@ -12,7 +12,7 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.data.shard_format import ShardLayout, shard_path
 from shardline.records.datasets import Manifest
-from shardline_io.names import IDS
+from shardline_io.column_names import IDS
 
 _AT_A_TIME = 1 << 25  # ids, in 256 MB
 _BLOCK = 1 << 20

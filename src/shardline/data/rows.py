@@ -14,7 +14,7 @@ from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.statistics import Moments, RunningMoments, rows_in_cache
 from shardline.data.tables import WIDE_BYTES, TableBlock, is_finite, not_finite, read_table
 from shardline.data.values import take_rows
-from shardline_io.names import IDS, OFFSETS, PRESENT
+from shardline_io.column_names import IDS, OFFSETS, PRESENT
 
 _BLOCK_BYTES = 4 << 20  # NumPy asks for huge pages from here on
 

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import Pack, Pad, RunSettings
+from shardline.config.settings.run_settings import Pack, Pad, RunSettings
 from shardline.core.error_texts import import_class
 from shardline.core.errors import DataError
 from shardline.core.world import World
@@ -22,8 +22,8 @@ from shardline.data.repeats import Repeater, Repeats
 from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.statistics import ByColumn, pooled
-from shardline.data.transforms.checking import check_samples
-from shardline.data.transforms.steps import TransformSpec, Where
+from shardline.data.transforms.repeat_check import check_samples
+from shardline.data.transforms.transform_steps import TransformSpec, Where
 from shardline.data.trial_samples import trial_samples
 from shardline.data.window_stream import WindowStream
 from shardline.data.workers import make_pool

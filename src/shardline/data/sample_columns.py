@@ -5,7 +5,7 @@ from typing import Any
 
 from shardline.config.checks import SHIPPED_TRANSFORMS
 from shardline.config.sample_code import transforms_of
-from shardline.config.settings.run import Data, Pack
+from shardline.config.settings.run_settings import Data, Pack
 from shardline.data.columns import Column, columns_of
 from shardline.data.packs import CU_SEQLENS, POSITIONS
 from shardline.records.datasets import DatasetSchema

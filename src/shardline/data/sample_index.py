@@ -9,9 +9,9 @@ import numpy as np
 
 from shardline.data.columns import Column, varying_arrays
 from shardline.data.shard_map import ShardMap
-from shardline.data.transforms.steps import Sample
+from shardline.data.transforms.transform_steps import Sample
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
-from shardline_io.names import PRESENT
+from shardline_io.column_names import PRESENT
 from shardline_io.order.pieces import Piece
 
 

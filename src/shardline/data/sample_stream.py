@@ -19,7 +19,7 @@ from shardline.data.columns import varying_arrays
 from shardline.data.repeats import Repeats, places_to_repeat
 from shardline.data.sample_index import Loaded, SampleIndex
 from shardline.data.shard_map import ShardMap
-from shardline.data.transforms.steps import Sample
+from shardline.data.transforms.transform_steps import Sample
 from shardline.data.window_stream import WindowStream
 from shardline.data.windowmap import WindowMap
 from shardline.data.workers import Pool

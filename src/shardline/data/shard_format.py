@@ -32,7 +32,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer
 from shardline.data.columns import Column, columns_of
 from shardline.records.datasets import DatasetSchema, Shard
-from shardline_io.names import IDS, OFFSETS, PADDING, PRESENT
+from shardline_io.column_names import IDS, OFFSETS, PADDING, PRESENT
 from shardline_io.shards import NAMES
 
 HEADER_BYTES = 65536  # the largest page size in use (64 KiB, on Arm servers)

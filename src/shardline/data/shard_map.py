@@ -17,7 +17,7 @@ from shardline.data.columns import columns_of
 from shardline.data.raw_files import close, read_exactly, size_of
 from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, ShardLayout, shard_path
 from shardline.records.datasets import Manifest
-from shardline_io.names import IDS, OFFSETS
+from shardline_io.column_names import IDS, OFFSETS
 from shardline_io.order.pieces import Piece, split_pieces
 
 # no fault of the file, so that a repair would not help

@@ -21,7 +21,7 @@ from shardline.data.columns import varying_arrays
 from shardline.data.shard_map import ShardMap
 from shardline.data.window_stream import WindowStream
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
-from shardline_io.names import LENGTHS, PRESENT, WEIGHTS
+from shardline_io.column_names import LENGTHS, PRESENT, WEIGHTS
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.pieces import Piece, num_rows
 from shardline_io.order.sampling import Order, Window

@@ -10,11 +10,11 @@ from shardline.core.errors import DataError
 from shardline.core.suggest import suggest
 from shardline.data.columns import Column
 from shardline.data.sources import SPLITS, Schema, Table
-from shardline.data.sources.base import Ragged
+from shardline.data.sources.source import Ragged
 from shardline.data.splits import assign_splits
 from shardline.data.values import read_array, read_ragged, split_missing
 from shardline.records.datasets import DTYPES
-from shardline_io.names import IDS
+from shardline_io.column_names import IDS
 
 WIDE_BYTES = 64  # rows of a column from here on are copied, checked and summed in blocks
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from shardline.data.sample_index import Loaded
 from shardline.data.sample_stream import StreamPart
-from shardline.data.transforms.checking import FEW
-from shardline.data.transforms.steps import Sample
+from shardline.data.transforms.repeat_check import FEW
+from shardline.data.transforms.transform_steps import Sample
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.chance import Key
 from shardline_io.order.pieces import Piece

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.sources.base import Masked, Ragged
+from shardline.data.sources.source import Masked, Ragged
 
 _HINTS = {"O": " (ragged rows, or text among them?)", "f": " (a value missing?)"}
 

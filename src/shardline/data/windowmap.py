@@ -22,7 +22,7 @@ from shardline.data import addresses
 from shardline.data.raw_files import read_exactly
 from shardline.data.shard_format import HEADER_BYTES
 from shardline.data.shard_map import ShardMap
-from shardline_io.names import OFFSETS, PRESENT
+from shardline_io.column_names import OFFSETS, PRESENT
 from shardline_io.order.pieces import Piece
 
 # So few bytes of a file are read: a mapping takes longer, and a place in vm.max_map_count

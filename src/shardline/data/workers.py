@@ -14,8 +14,14 @@ from typing import Protocol
 
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.machine import num_cpus
-from shardline.data.transforms.checking import check_samples, is_each_call_checked
-from shardline.data.transforms.steps import Sample, Samples, TransformSpec, Where, transform_all
+from shardline.data.transforms.repeat_check import check_samples, is_each_call_checked
+from shardline.data.transforms.transform_steps import (
+    Sample,
+    Samples,
+    TransformSpec,
+    Where,
+    transform_all,
+)
 from shardline.data.worker_process import SampleError, WorkerProcess
 
 AUTO, INLINE = "auto", "0"

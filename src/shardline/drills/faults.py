@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 from shardline.core.errors import LaunchError
-from shardline.drills.commands import Commands, descendants
+from shardline.drills.profile_command import Commands, descendants
 from shardline.drills.tiny import Tiny, num_ranks
 from shardline.records.attempts import Attempt
-from shardline.supervision.attempts import read_attempts
+from shardline.supervision.attempt_log import read_attempts
 
 _DISK_SIZE = "64m"
 

@@ -9,12 +9,12 @@ from msgspec import structs
 
 from shardline.checkpoints.folder import list_saved
 from shardline.provenance.actions import Action
-from shardline.provenance.certificates import write_certificate
+from shardline.provenance.resume_certificates import write_certificate
 from shardline.records.attempts import Attempt
 from shardline.records.base import encode, read_record
 from shardline.records.certificates import Certified, Interruption, ResumeCertificate
 from shardline.records.runs import TrainingProvenance
-from shardline.supervision.attempts import read_attempts
+from shardline.supervision.attempt_log import read_attempts
 
 # What counts of a training checkpoint, beside the weights; the rest are times and file names.
 _STATE = ("optimizer_states", "lr_schedulers", "global_step", "epoch")

@@ -19,9 +19,9 @@ from msgspec import structs
 from shardline.config.project import Project
 from shardline.config.settings.runtime import Image, Runtime
 from shardline.core.digests import file_sha256
-from shardline.core.environment import PLACE, rank_variables
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.process import die_with_parent
+from shardline.core.rank_environment import PLACE, rank_variables
 from shardline.core.redaction import PASSED
 from shardline.environments.context import code_digest
 from shardline.environments.image import check_no_login, find_tool

@@ -10,11 +10,11 @@ import yaml
 from msgspec import UNSET
 from packaging.requirements import Requirement
 
+from shardline.config.checked_sources import SHIPPED_SOURCES
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import script_index
 from shardline.config.project import Project
 from shardline.config.scripts import is_file
-from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.identity import CodeIndex
@@ -61,11 +61,11 @@ def _modules(classes: Iterable[str]) -> set[str]:
 
 STAGES = {
     "data": Stage(
-        jobs=("common", "datasets", "prediction_files"),
+        jobs=("job_frame", "dataset_jobs", "prediction_files"),
         programs=("shardline.data.build", "shardline.data.prediction_file", *_modules(SHIPPED_SOURCES.values())),
     ),
     "train": Stage(
-        jobs=("common", "ranks", "training", "runs", "predicting"),
+        jobs=("job_frame", "started_ranks", "training", "run_jobs", "predicting"),
         programs=(
             *(f"shardline.training.{name}" for name in (
                 "fit", "evaluate", "predict", "script_outputs", "rank", "sealed_training",
@@ -73,8 +73,8 @@ STAGES = {
             *_modules(SHIPPED_MODELS.values()),
         ),
     ),
-    "report": Stage(jobs=("common", "reports"), programs=("shardline.report",)),
-    "tools": Stage(jobs=("common", "envs")),
+    "report": Stage(jobs=("job_frame", "report_job"), programs=("shardline.report",)),
+    "tools": Stage(jobs=("job_frame", "environment_jobs")),
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardline.core.canonical import DIGEST_LENGTH
+from shardline.identity.definition_writer import write
 from shardline.identity.literals import Bindings, Literals
 from shardline.identity.module_imports import never_run_conditions, parse_quietly, static_importers
 from shardline.identity.purity import Setting, dotted_name, has_effects
@@ -20,7 +21,6 @@ from shardline.identity.scopes import (
     source_of,
 )
 from shardline.identity.tokens import Written
-from shardline.identity.writer import write
 
 _MAIN = {"__name__ == '__main__'", "'__main__' == __name__"}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shardline.identity.code_index import with_parents
 from shardline.identity.module_search import OURS
 from shardline.identity.outline import Importing, Outline, Unit
-from shardline.identity.program import Program
+from shardline.identity.program_modules import Program
 from shardline.identity.purity import INERT_PACKAGES
 from shardline.identity.resolution import Defined, Hooks, Named, Part, Resolver, Whole
 from shardline.identity.scopes import Imported

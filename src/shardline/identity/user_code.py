@@ -10,7 +10,7 @@ from pathlib import Path
 from shardline.core.canonical import short_digest
 from shardline.identity.code_index import CodeIndex, Folders
 from shardline.identity.files_beside import Beside
-from shardline.identity.program import Program
+from shardline.identity.program_modules import Program
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined, Named, Part, Whole
 from shardline.identity.run_order import RunOrder

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardline.core.environment import without_place
 from shardline.core.errors import LaunchError
+from shardline.core.rank_environment import without_place
 
 _LAUNCH, _WORLD, _RANK = (f"SNAKEMAKE_AZUREML_{name}" for name in ("LAUNCH", "WORLD", "RANK"))
 _REMEDY = "start the job with --profile azureml"

@@ -163,7 +163,7 @@ def _on_hosts(plan: LaunchPlan, command: Sequence[str], *, each: int) -> list[st
             0 starts the command once, which finds the ranks' places itself.
     """
     return [
-        sys.executable, "-m", "shardline.launch.remote",
+        sys.executable, "-m", "shardline.launch.host_commands",
         f"--hosts={','.join(plan.hosts)}",
         f"--ranks-per-host={each}",
         f"--port={plan.port}",

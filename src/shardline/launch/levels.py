@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardline.core.errors import LaunchError
-from shardline.launch.world import expand_tasks, is_loopback
+from shardline.launch.launched_world import expand_tasks, is_loopback
 
 PLACE = ("rank", "world_size", "local_rank", "local_world_size")
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

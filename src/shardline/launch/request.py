@@ -2,7 +2,7 @@
 
 from shardline.config.evaluation_code import evaluates_on_ranks, predicts_on_ranks
 from shardline.config.plans import PredictionPlan, RunPlan
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.config.settings.runtime import Runtime
 
 REQUESTED = (

@@ -10,6 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from shardline.core.errors import LaunchError
 from shardline.core.world import World
+from shardline.launch.launched_world import (
+    check_numbers,
+    derived_port,
+    expand_nodelist,
+    expand_tasks,
+    is_loopback,
+)
 from shardline.launch.levels import (
     PLACE,
     LauncherEnvironment,
@@ -19,13 +26,6 @@ from shardline.launch.levels import (
     mpi_level,
     slurm_level,
     torch_level,
-)
-from shardline.launch.world import (
-    check_numbers,
-    derived_port,
-    expand_nodelist,
-    expand_tasks,
-    is_loopback,
 )
 
 _AZURE_PORT = 6105  # what Azure Machine Learning gives to its PyTorch jobs

@@ -15,15 +15,16 @@ from shardline.config.geometry import (
     PlannedGeometry,
     fit_geometry,
 )
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.config.settings.runtime import Runtime
-from shardline.core.environment import check_passed, rank_variables, without_place
 from shardline.core.errors import LaunchError
+from shardline.core.rank_environment import check_passed, rank_variables, without_place
 from shardline.core.redaction import PASSED, mask
 from shardline.core.variables import clean, ignored
 from shardline.launch.azureml import find_processes
 from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.export import export_world
+from shardline.launch.launched_world import derived_port
 from shardline.launch.resolve import resolve_world
 from shardline.launch.slurm.allocation import (
     Allocation,
@@ -31,7 +32,6 @@ from shardline.launch.slurm.allocation import (
     check_allocation,
     restored_variables,
 )
-from shardline.launch.world import derived_port
 
 _PORTS_TRIED = 20
 

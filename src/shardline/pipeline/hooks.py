@@ -17,17 +17,17 @@ from shardline.config.names import check_layout, names_that_have_been, record_na
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.canonical import digest
-from shardline.core.environment import check_passed
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.files import check_writable
 from shardline.core.package import workflow_folder
+from shardline.core.rank_environment import check_passed
 from shardline.core.variables import clean, ignored
 from shardline.launch.slurm.sacct import stand_before_sacct
 from shardline.launch.slurm.scancel import cancel_by_name
 from shardline.pipeline import invocation
 from shardline.pipeline.links import publish
 from shardline.pipeline.storage import Storage, logs_of, results_of
-from shardline.pipeline.terminal import rows_of_runs
+from shardline.pipeline.terminal_rows import rows_of_runs
 from shardline.results.staleness import edited_of
 
 

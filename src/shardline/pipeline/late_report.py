@@ -17,9 +17,9 @@ from shardline.config.job_plan import read_plan, write_plan
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.core.errors import ShardlineError
-from shardline.pipeline.common import job
+from shardline.pipeline.job_frame import job
 from shardline.pipeline.links import publish
-from shardline.pipeline.reports import write
+from shardline.pipeline.report_job import write
 from shardline.results.outcomes import outcomes_of
 
 _FILES = {

@@ -14,9 +14,9 @@ from shardline.core.errors import DataError
 from shardline.core.files import make_folder, write_json
 from shardline.data.columns import columns_of
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
-from shardline.pipeline import ranks
-from shardline.pipeline.common import REMAKE, check_environment, only
-from shardline.pipeline.ranks import Inputs, files_of, places_of
+from shardline.pipeline import started_ranks
+from shardline.pipeline.job_frame import REMAKE, check_environment, only
+from shardline.pipeline.started_ranks import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record
 from shardline.records.datasets import Manifest
@@ -124,7 +124,9 @@ def _needs_ranks(project: Project, prediction: PredictionPlan, missing: Sequence
     settings = prediction.spec.settings
     if not predicts_on_ranks(settings, project.runtime):
         return False
-    return ranks.has_gpus(settings) or (len(missing) > 1 and settings.nodes * settings.devices > 1)
+    return started_ranks.has_gpus(settings) or (
+        len(missing) > 1 and settings.nodes * settings.devices > 1
+    )
 
 
 def _on_ranks(
@@ -133,15 +135,15 @@ def _on_ranks(
 ) -> None:  # fmt: skip
     run = prediction.spec
     rank_logs = project.layout.declared.logs_of_parts("predict", f"{run.run}-{prediction.id}")
-    with ranks.own_work(project, f"{run.run}-prediction-{prediction.id}") as work:
+    with started_ranks.own_work(project, f"{run.run}-prediction-{prediction.id}") as work:
         action = Predict(
-            model=ranks.seen_by_all(model, run.settings, work),
+            model=started_ranks.seen_by_all(model, run.settings, work),
             rows=rows,
             split=prediction.split,
             parts=tuple(missing),
             folder=prediction.parts,
         )
-        ranks.run_on_ranks(
+        started_ranks.run_on_ranks(
             project, run, action, work=work, rank_logs=rank_logs, log=log, datasets=trained_on
         )
 

@@ -10,7 +10,7 @@ from shardline.config.project import Project
 from shardline.core.digests import file_sha256
 from shardline.core.files import write_json
 from shardline.data.prediction_parts import part_file
-from shardline.pipeline.common import REMAKE, only
+from shardline.pipeline.job_frame import REMAKE, only
 from shardline.records.base import read_record, sealed
 from shardline.records.runs import PredictionResult
 

@@ -27,8 +27,8 @@ from shardline.core.git import git_commit
 from shardline.core.nested import flatten
 from shardline.environments.installed import MODULES
 from shardline.environments.python import built_on_nodes, python_of_script
-from shardline.pipeline.common import only
-from shardline.pipeline.ranks import (
+from shardline.pipeline.job_frame import only
+from shardline.pipeline.started_ranks import (
     Inputs,
     files_of,
     own_work,
@@ -38,8 +38,8 @@ from shardline.pipeline.ranks import (
     start_ranks,
 )
 from shardline.pipeline.watched import write_watched_files
-from shardline.supervision.attempts import attempted, only_one, read_attempts
-from shardline.supervision.retries import check_retry, crash_loop, log_of_attempt
+from shardline.supervision.attempt_log import attempted, only_one, read_attempts
+from shardline.supervision.retry_policy import check_retry, crash_loop, log_of_attempt
 from shardline.training.rank_task import (
     Preflight,
     RankRuntime,

@@ -23,8 +23,8 @@ from shardline.report.images import choose_images, with_tokens
 from shardline.report.leaderboard import Leaderboards
 from shardline.report.page import render_page
 from shardline.report.reported import read_run
+from shardline.report.runs_csv import write_csv
 from shardline.report.sealed import RunFiles, TableEntry
-from shardline.report.table import write_csv
 
 __all__ = ["Report", "RunFiles", "TableEntry", "read_report", "write_report"]
 

@@ -9,11 +9,11 @@ from shardline.core.visible import visible
 from shardline.records.base import encode
 from shardline.records.reports import Report, ReportedRun
 from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
-from shardline.report.charts.machine import view_machine
+from shardline.report.charts.resource_curves import view_machine
 from shardline.report.compare import comparison
 from shardline.report.leaderboard import Leaderboards
+from shardline.report.scaling_runs import view_study
 from shardline.report.sealed import is_number
-from shardline.report.studies import view_study
 from shardline.report.template import javascript_bundle, load_template
 
 MAX_SETTING_COLUMNS = 4

@@ -38,9 +38,9 @@ from shardline.records.reports import (
 from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
 from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
 from shardline.report.charts.series import epoch_ends, thin
-from shardline.report.confusion import view_confusion
-from shardline.report.environment import describe_environment
+from shardline.report.confusion_table import view_confusion
 from shardline.report.sealed import REMEDY, RunFiles, TableEntry, read, read_curves, sha256_of
+from shardline.report.trained_in import describe_environment
 
 _Reported = TypeVar("_Reported", bound=Record)
 _RECORDED = ("id", "started", "ended", "host", "agent", "image", "num_cpus", "memory_bytes")

@@ -12,7 +12,7 @@ from shardline.config.project import Project
 from shardline.core.errors import DataError
 from shardline.records.failures import Failure
 from shardline.results.running import Progress, progress_of
-from shardline.supervision.attempts import last_recorded_step, read_attempts
+from shardline.supervision.attempt_log import last_recorded_step, read_attempts
 from shardline.supervision.job_failures import failures_of
 
 FAILED, RUNNING, STOPPED, MISSING = "failed", "running", "stopped", "missing"

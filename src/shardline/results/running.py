@@ -11,7 +11,7 @@ from typing import Any
 from shardline.config.plans import RunPlan
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
-from shardline.supervision.attempts import read_attempts, tail_of
+from shardline.supervision.attempt_log import read_attempts, tail_of
 from shardline.supervision.watchdog.heartbeats import heartbeat_file
 
 # Heartbeats come every 5 s at most; a store on a network may show them late.

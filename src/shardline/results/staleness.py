@@ -18,7 +18,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.core.environment import rank_variables
+from shardline.core.rank_environment import rank_variables
 from shardline.core.variables import cleaned, compared, recorded_variables, row_of
 from shardline.identity.shipped_code import edited_files, sentence_of
 from shardline.records.failures import Failure

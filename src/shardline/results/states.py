@@ -18,7 +18,7 @@ from shardline.records.base import encode
 from shardline.records.model_warnings import ModelWarning, read_warnings
 from shardline.results.outcomes import failure_of
 from shardline.results.running import progress_of
-from shardline.supervision.attempts import last_recorded_step, read_attempts
+from shardline.supervision.attempt_log import last_recorded_step, read_attempts
 
 # how folders of datasets and runs are named
 IDENTITY = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")

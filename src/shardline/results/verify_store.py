@@ -17,7 +17,7 @@ from shardline.data.statistics_file import read_statistics
 from shardline.records.attempts import Attempt
 from shardline.records.datasets import Manifest
 from shardline.records.runs import ResolvedRun, TrainingProvenance
-from shardline.supervision.attempts import read_attempts
+from shardline.supervision.attempt_log import read_attempts
 
 _BEGUN = ("host", "job", "retry", "started")  # of an attempt, which no later one changes
 _AGAIN = "delete it, and the shard is read again before it is trained on"

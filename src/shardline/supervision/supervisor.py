@@ -16,7 +16,7 @@ from shardline.core.errors import DataError, ShardlineError, Stopped
 from shardline.core.files import utc_stamp, write_json
 from shardline.core.masked_output import LineMasker
 from shardline.core.process import die_with_parent, end_group, kill_group
-from shardline.supervision.failures import (
+from shardline.supervision.failure_records import (
     first_failure,
     killed_rank,
     read_failures,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from shardline.core.redaction import mask
 from shardline.records.tracking import TrackingContext
-from shardline.tracking.records import MetricBatch
+from shardline.tracking.metric_batches import MetricBatch
 from shardline.tracking.run_links import RunLinks
 
 Say = Callable[[str, bool], None]  # text, whether it is a warning

@@ -19,7 +19,7 @@ from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.mlflow import MlflowRun
 from shardline.tracking.backends.tensorboard import TensorBoardFolder
 from shardline.tracking.backends.wandb import WandbRun
-from shardline.tracking.records import MetricBatch, Records
+from shardline.tracking.metric_batches import MetricBatch, Records
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Say, Tracker, shorten
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from shardline.config.hub_models import open_tokenizer
 from shardline.config.run_spec import DatasetPlace, RunSpec
-from shardline.config.settings.run import Pack
+from shardline.config.settings.run_settings import Pack
 from shardline.core.errors import ConfigError
 from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer

@@ -8,7 +8,7 @@ from msgspec import structs
 from shardline.data.columns import features_of
 from shardline.data.dataset import Dataset
 from shardline.data.sample_index import RowUnits
-from shardline.data.transforms.steps import TransformSpec
+from shardline.data.transforms.transform_steps import TransformSpec
 from shardline.data.windowmap import WindowMap
 from shardline.records.evaluations import (
     Calibration,

@@ -17,14 +17,14 @@ from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.folder import discard_from, last_step
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import is_accumulating
 from shardline.core.world import World
 from shardline.records.measured import Trouble
 from shardline.training.interventions import Plan, write_plan
+from shardline.training.optimizer_steps import LEFT_OUT
 from shardline.training.step_all_reduce import NO_LOSS, Reading, StepAllReduce
-from shardline.training.steps import LEFT_OUT
 
 
 class RollbackRequired(Exception):

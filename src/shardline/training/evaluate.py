@@ -25,7 +25,7 @@ from shardline.training.evaluate_steps import by_test_step, by_validation_step
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
 from shardline.training.model import sealed_model
-from shardline.training.models.base import Classifier
+from shardline.training.models.classifier_base import Classifier
 from shardline.training.named_metrics import NamedMetrics
 from shardline.training.scoring import Columns, Task, blocks, make_task
 from shardline_io.order.blocks import BlockOrder

@@ -11,7 +11,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torchmetrics import Metric
 
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import new_trainer
 from shardline.data.collate import Batch

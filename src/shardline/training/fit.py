@@ -19,8 +19,8 @@ from shardline.checkpoints.manager import CheckpointManager
 from shardline.checkpoints.weights import plain_name
 from shardline.config.geometry import ActualGeometry, settings_on
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import EarlyStopping as EarlyStoppingSettings
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import EarlyStopping as EarlyStoppingSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_bytes
 from shardline.core.world import World
@@ -33,13 +33,13 @@ from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
-from shardline.training.metrics import JsonLinesLogger, PlainProgress
+from shardline.training.metrics_file import JsonLinesLogger, PlainProgress
 from shardline.training.model import make_model
 from shardline.training.optim import attach_optimizer
+from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
 from shardline.training.rank_task import RankTask
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
-from shardline.training.steps import OptimizerSteps, StepSeeds
 from shardline.training.stop_agreement import AgreedStop
 from shardline.training.trainer import make_trainer
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from shardline.config.settings.run import Headline
+from shardline.config.settings.run_settings import Headline
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean
 from shardline.records.evaluations import HeadlineValue

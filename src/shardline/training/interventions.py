@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from shardline.config.settings.run import Divergence
+from shardline.config.settings.run_settings import Divergence
 from shardline.core.errors import DataError, Diverged
 from shardline.core.files import write_json
 from shardline.records.base import encode, read_record

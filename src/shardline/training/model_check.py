@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from shardline.checkpoints.folder import CheckpointPolicy, list_saved
 from shardline.config.run_spec import DatasetPlace, RunSpec
-from shardline.config.settings.run import Data, RunSettings
+from shardline.config.settings.run_settings import Data, RunSettings
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.suggest import did_you_mean
 from shardline.core.world import World

@@ -10,7 +10,7 @@ import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import Optim, Schedule
+from shardline.config.settings.run_settings import Optim, Schedule
 from shardline.core.errors import ConfigError
 
 

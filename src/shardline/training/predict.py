@@ -31,7 +31,7 @@ from shardline.data.statistics_file import read_statistics
 from shardline.records.datasets import Manifest
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.model import sealed_model
-from shardline.training.models.base import Classifier
+from shardline.training.models.classifier_base import Classifier
 from shardline.training.models.outputs import CLASSES, NotFiniteError, predicted_rows
 from shardline_io.order.blocks import ChosenBlocks, count_blocks
 

@@ -19,7 +19,7 @@ def meet(task: RankTask, world: World, **describe: Any) -> dict[str, Any]:
     """
     # torch is imported only once the arguments are good
     from shardline.launch.device import libraries, resolve_accelerator
-    from shardline.launch.preflight.check import run_preflight
+    from shardline.launch.preflight.preflight_check import run_preflight
 
     settings, runtime = task.run.settings, task.runtime
     planned = ActualGeometry(nodes=settings.nodes, devices=settings.devices)

@@ -10,7 +10,7 @@ from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.identity import watch_reads
 from shardline.records.base import encode
-from shardline.supervision.rank import run_rank
+from shardline.supervision.rank_frame import run_rank
 from shardline.supervision.watchdog import Watch
 from shardline.training.preflight import meet
 from shardline.training.rank_task import (

@@ -18,7 +18,7 @@ from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.first_batch import FirstBatch, FirstBatchRecord, Values, differences
 from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import ignore_signals, set_place

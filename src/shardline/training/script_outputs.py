@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardline.config.settings.run import Evaluation
+from shardline.config.settings.run_settings import Evaluation
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.records.base import decode

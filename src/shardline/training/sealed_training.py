@@ -25,7 +25,7 @@ from shardline.environments.venv import make_on_node
 from shardline.identity import watch_reads
 from shardline.launch.export import with_hosts
 from shardline.provenance.actions import Action
-from shardline.provenance.certificates import find_certificate
+from shardline.provenance.resume_certificates import find_certificate
 from shardline.records.attempts import Attempt
 from shardline.records.base import sealed
 from shardline.records.measured import (
@@ -37,7 +37,7 @@ from shardline.records.measured import (
     Weights,
 )
 from shardline.records.runs import PackedSamples, Training
-from shardline.supervision.attempts import (
+from shardline.supervision.attempt_log import (
     begin_attempt,
     read_attempts,
     record_resumed_step,
@@ -267,7 +267,7 @@ def _reads(task: RankTask) -> dict[str, Any]:
 
 def _weights(action: Train, parameters: Collection[str] = ()) -> Weights:
     """Return what is recorded of the sealed weights."""
-    from shardline.training.weights import largest_weight
+    from shardline.training.largest_weight import largest_weight
 
     return Weights(largest=largest_weight(action.results / "model.safetensors", parameters))
 

@@ -11,7 +11,7 @@ from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import Strategy
 from torchmetrics import Metric
 
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.lightning_compat import new_trainer, spare_moves
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator

@@ -11,7 +11,7 @@ import pytest
 
 from shardline import __version__
 from shardline.cli import EXIT_CODES
-from shardline.cli.display.tables import show_rows
+from shardline.cli.display.plain_tables import show_rows
 from shardline.cli.display.terminal import say, say_json
 from shardline.core.visible import from_here
 from tests.support.command_line import lines, shardline

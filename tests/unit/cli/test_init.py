@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardline.cli import app
-from shardline.cli.project import init_project
+from shardline.cli.new_project import init_project
 from shardline.config.load import load_project
 from shardline.errors import ConfigError, DataError
 from tests.support.workspace import REPOSITORY, SNAKEMAKE

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from shardline.cli.check import _show
-from shardline.cli.display.checks import show_comparison
-from shardline.cli.display.tables import show_rows
+from shardline.cli.display.evidence_views import show_comparison
+from shardline.cli.display.plain_tables import show_rows
 from shardline.cli.display.terminal import say
-from shardline.cli.display.upkeep import show_explanation, show_runs
+from shardline.cli.display.upkeep_views import show_explanation, show_runs
 from shardline.config.causes import Cause
 from shardline.results.check.found import Finding
 from shardline.results.diff import Change, Comparison

@@ -15,7 +15,7 @@ import yaml
 
 from shardline.config.key_schema import dotted_keys, schema_at, schema_of
 from shardline.config.load import load_project
-from shardline.config.runs import read_rows
+from shardline.config.run_table import read_rows
 from shardline.config.settings.config import Config
 from shardline.config.validate import coerce, problems_of
 from shardline.core.nested import with_values

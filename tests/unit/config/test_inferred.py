@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from shardline.config.inferred import block
+from shardline.config.inferred_lines import block
 from shardline.core.files import read_json
 from shardline.data.inferred import describe
-from shardline.pipeline import datasets
+from shardline.pipeline import dataset_jobs
 from shardline.sources import Schema, Source
 from tests.support.fake_project import FakeProject
 from tests.support.source_cases import make
@@ -77,9 +77,9 @@ def test_it_is_logged_and_recorded_when_a_dataset_is_sealed(
     for part in dataset.parts:
         file = project.layout.parts(dataset.id) / f"{part}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        datasets.build_part(project, dataset, part, file)
+        dataset_jobs.build_part(project, dataset, part, file)
     with caplog.at_level(logging.INFO):
-        datasets.seal_parts(project, dataset, dataset.manifest, dataset.provenance)
+        dataset_jobs.seal_parts(project, dataset, dataset.manifest, dataset.provenance)
     recorded = read_json(dataset.provenance, remedy="")["inferred"]
     assert recorded["features, all columns of numbers"] == ["x", "z"]
     for line in block(dataset.name, recorded).splitlines():

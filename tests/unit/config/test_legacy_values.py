@@ -10,8 +10,8 @@ from msgspec import defstruct
 
 from shardline.config.key_schema import defaults_of
 from shardline.config.resolved import settings_of, with_legacy_values, without_legacy_values
-from shardline.config.settings.base import Settings
-from shardline.config.settings.sources import (
+from shardline.config.settings.settings_table import Settings
+from shardline.config.settings.source_settings import (
     CsvSettings,
     IdxSettings,
     OwnSourceSettings,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.cli.project import init_project
+from shardline.cli.new_project import init_project
 from shardline.config.load import load_project
 from shardline.errors import ShardlineError
 from shardline.identity import code_index

@@ -8,10 +8,10 @@ from msgspec import structs
 
 from shardline.config import resolved
 from shardline.config.resolved import as_plain, as_type
-from shardline.config.settings.base import Settings
+from shardline.config.settings.settings_table import Settings
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
-from shardline.pipeline import runs
+from shardline.pipeline import run_jobs
 from shardline.pipeline import training as ranks
 from shardline.training import evaluate as evaluation
 from shardline.training.rank_task import read_run
@@ -55,9 +55,9 @@ def test_the_evaluation_takes_the_class_from_where_it_is(
     monkeypatch.setattr(
         evaluation, "evaluate", lambda spec, **_: found.update(structs.asdict(spec)) or result
     )
-    monkeypatch.setattr(runs, "check_environment", lambda *_: None)
+    monkeypatch.setattr(run_jobs, "check_environment", lambda *_: None)
     run = fake.run("net")
-    runs.evaluate(fake.plan("net"), str(run.evaluation), {})
+    run_jobs.evaluate(fake.plan("net"), str(run.evaluation), {})
     assert (found["model_class"], found["settings"]) == (MOVED, run.settings)
     sealed = read_json(run.evaluation, remedy="")
     assert sealed["files"] == {run.model.name: file_sha256(run.model)}

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.config.document import read_notes
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import (
     LAYOUT,
@@ -19,8 +18,9 @@ from shardline.config.names import (
     record_names,
     titles_of,
 )
+from shardline.config.user_files import read_notes
 from shardline.errors import ConfigError
-from shardline.pipeline import runs as jobs
+from shardline.pipeline import run_jobs as jobs
 from shardline.pipeline.hooks import check_addresses
 from shardline.pipeline.links import publish
 from tests.support.fake_project import DIGEST, FakeProject

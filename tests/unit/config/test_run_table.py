@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shardline.config.runs import Row, read_rows
+from shardline.config.run_table import Row, read_rows
 from shardline.errors import ConfigError
 
 HEAD = "name\tdataset\tmodel"

@@ -9,7 +9,7 @@ from msgspec import structs
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, order_of_part, shards_of_part
 from shardline.config.settings.config import DatasetSettings
-from shardline.config.settings.sources import DigitsSettings
+from shardline.config.settings.source_settings import DigitsSettings
 from shardline.data.build import build_shards, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic
 from shardline.provenance.graph import ProvenanceGraph

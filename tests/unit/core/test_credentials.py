@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.config.document import refuse_credentials
 from shardline.config.load import load_project
+from shardline.config.user_files import refuse_credentials
 from shardline.core.credentials import credential_in
-from shardline.core.environment import check_passed
 from shardline.core.masked_output import LineMasker, MaskedStream, masked_output
+from shardline.core.rank_environment import check_passed
 from shardline.core.redaction import MASK, is_secret, known_values, mask, mask_values, published
 from shardline.core.seals import seal
 from shardline.errors import ConfigError, DataError
-from shardline.supervision.failures import read_failures, report_failure
+from shardline.supervision.failure_records import read_failures, report_failure
 from tests.support.planted_secrets import plant
 from tests.support.source_cases import load_dataset
 from tests.support.workspace import REPOSITORY

@@ -20,8 +20,8 @@ from shardline.config.geometry import ActualGeometry
 from shardline.config.settings.runtime import Runtime
 from shardline.core import lightning_compat as compat
 from shardline.core import variables
-from shardline.core.environment import rank_variables
 from shardline.core.errors import ConfigError
+from shardline.core.rank_environment import rank_variables
 from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.start import prepare_start
 from shardline.pipeline.hooks import open_project

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.data import windowmap
-from shardline.data.blocks import BlockUnits
+from shardline.data.block_units import BlockUnits
 from shardline.data.collate import Collate
 from shardline.data.columns import Column
 from shardline.data.sample_stream import SampleStream, StreamPart

@@ -16,7 +16,7 @@ from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
 from shardline.sources import Ragged, Schema, Source, Table
-from shardline_io.names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
+from shardline_io.column_names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, as_array, manifest_of, sources, together

@@ -13,10 +13,10 @@ from PIL import Image, ImageEnhance, ImageOps
 from shardline.config.checks import SHIPPED_TRANSFORMS
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.transforms import decoding
-from shardline.data.transforms.checking import check_samples
 from shardline.data.transforms.decoding import Encoded
+from shardline.data.transforms.repeat_check import check_samples
 from shardline.data.transforms.resizing import resize_crop
-from shardline.data.transforms.steps import TransformSpec
+from shardline.data.transforms.transform_steps import TransformSpec
 from shardline.transforms import (
     CenterCrop,
     ColorJitter,

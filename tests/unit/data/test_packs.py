@@ -25,9 +25,9 @@ from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import WindowMap
 from shardline.errors import DataError
-from shardline_io.order import packing
+from shardline_io.order import best_fit
+from shardline_io.order.best_fit import plan_packs
 from shardline_io.order.held_out import HeldOutOrder
-from shardline_io.order.packing import plan_packs
 from shardline_io.order.pieces import Piece
 from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, manifest_of, together
@@ -80,8 +80,8 @@ def test_a_plan_has_each_value_once_and_no_pack_over_its_length(
     lengths: list[int], length: int, group_rows: int, group_packs: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "GROUP_ROWS", group_rows)
-        patch.setattr(packing, "GROUP_PACKS", group_packs)
+        patch.setattr(best_fit, "GROUP_ROWS", group_rows)
+        patch.setattr(best_fit, "GROUP_PACKS", group_packs)
         plan = plan_packs(np.array(lengths, np.int64), length)
         again = plan_packs(np.array(lengths, np.int64), length)
     segments = list(zip(plan.rows.tolist(), plan.parts.tolist(), strict=True))
@@ -113,7 +113,7 @@ def test_a_plan_of_some_version_stays_as_it_is() -> None:
     lengths = np.random.default_rng(0).lognormal(5, 1.2, 100_000).astype(np.int64)
     plan = plan_packs(lengths, 2048)
     content = b"".join(a.tobytes() for a in (plan.firsts, plan.rows, plan.parts, plan.used))
-    assert (packing.PLAN_VERSION, blake3(content).hexdigest()[:16]) == (1, "e34f043929909600")
+    assert (best_fit.PLAN_VERSION, blake3(content).hexdigest()[:16]) == (1, "e34f043929909600")
 
 
 @settings(max_examples=60, deadline=None, print_blob=True)
@@ -126,7 +126,7 @@ def test_packs_hold_rows_one_after_another_with_zeros_behind(
 ) -> None:  # fmt: skip
     source = ragged_rows([[(0, 4), *shards[0]], *shards[1:]])
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "GROUP_ROWS", group_rows)
+        patch.setattr(best_fit, "GROUP_ROWS", group_rows)
         units = packs_of(source, Path(folder), SPLITS[split], length, others=("boxes",))
         wanted = parts_of(source, split, length)
         places, used = length * len(units.plan.used), sum(map(len, wanted))

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from shardline.config.sources import SHIPPED_SOURCES
+from shardline.config.checked_sources import SHIPPED_SOURCES
 from shardline.data.build import build_shards, describe_part, make_source
 from shardline.data.predicted import SPLITS, found_features, open_files, seal_files
 from shardline.errors import DataError
@@ -61,7 +61,7 @@ def test_a_table_is_read_by_the_names_of_its_columns_without_a_label(tmp_path):
 
 
 def digests(files):
-    from shardline.data.sources.base import file_digests
+    from shardline.data.sources.source import file_digests
 
     return file_digests(files)
 

@@ -15,8 +15,8 @@ from shardline.data import run_batches as run_batches
 from shardline.data.repeats import places_to_repeat
 from shardline.data.run_batches import RunBatches, number_of
 from shardline.data.sample_stream import SampleStream
-from shardline.data.transforms.checking import check_samples
-from shardline.data.transforms.steps import TransformSpec
+from shardline.data.transforms.repeat_check import check_samples
+from shardline.data.transforms.transform_steps import TransformSpec
 from shardline.errors import ConfigError
 from tests.support.rare_chance import KINDS
 from tests.unit.data.test_run_batches import place, settings, world

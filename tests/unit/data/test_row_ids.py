@@ -14,8 +14,8 @@ from shardline.data import row_ids
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.row_ids import check_row_ids
 from shardline.errors import DataError
-from shardline.pipeline.datasets import build_shards as build_part
-from shardline.pipeline.datasets import seal_dataset
+from shardline.pipeline.dataset_jobs import build_shards as build_part
+from shardline.pipeline.dataset_jobs import seal_dataset
 from shardline.records.datasets import Manifest
 from shardline.sources import Schema, Source, Table
 from tests.support.fake_project import FakeProject

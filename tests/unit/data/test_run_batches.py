@@ -12,7 +12,7 @@ import torch
 from msgspec import structs
 
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import Data, Pack, Pad, RunSettings
+from shardline.config.settings.run_settings import Data, Pack, Pad, RunSettings
 from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.data.columns import Column

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from shardline.config.resolved import as_type
-from shardline.config.settings.run import Data
-from shardline.data.blocks import BlockUnits
+from shardline.config.settings.run_settings import Data
+from shardline.data.block_units import BlockUnits
 from shardline.data.columns import Column
 from shardline.data.packs import PackUnits
 from shardline.data.sample_columns import sample_columns
 from shardline.data.shard_map import ShardMap
-from shardline.data.transforms.steps import TransformSpec
+from shardline.data.transforms.transform_steps import TransformSpec
 from shardline.records.datasets import DatasetSchema
 from shardline.sources import Schema
 from tests.support.columns import Given, manifest_of

@@ -212,7 +212,7 @@ def test_a_source_with_unknown_options_or_of_another_class_is_refused():
         make_source(f"{__name__}:Broken", {"type": "x"}, num_shards=1, files=())
     assert raised.traceback[-1].name == "__init__", "the user's own line"
     with pytest.raises(DataError, match="is not a subclass"):
-        make_source("shardline.data.sources.base:Schema", {"type": "x"}, num_shards=1, files=())
+        make_source("shardline.data.sources.source:Schema", {"type": "x"}, num_shards=1, files=())
 
 
 def parts_of(source, folder, shards_per_job=1):

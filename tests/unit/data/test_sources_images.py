@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardline.data.sources.base import combine_digests
+from shardline.data.sources.source import combine_digests
 from shardline.errors import ShardlineError
 from tests.support.source_cases import load_dataset, make, read
 

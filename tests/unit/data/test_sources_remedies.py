@@ -24,9 +24,9 @@ from PIL import Image
 
 import shardline.config as config_package
 import shardline.data.sources as sources_package
+from shardline.config.checked_sources import SHIPPED_SOURCES, locate
 from shardline.config.resolved import as_plain, as_type
 from shardline.config.settings.config import DatasetSettings
-from shardline.config.sources import SHIPPED_SOURCES, locate
 from shardline.data.build import make_source
 from shardline.data.rows import Memory, read_rows
 from shardline.errors import ShardlineError

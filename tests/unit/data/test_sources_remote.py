@@ -20,8 +20,8 @@ import yaml
 from moto.server import ThreadedMotoServer
 
 from shardline.core.urls import without_secrets
-from shardline.data.sources.base import combine_digests
-from shardline.data.sources.remote import describe, fetch
+from shardline.data.sources.remote_files import describe, fetch
+from shardline.data.sources.source import combine_digests
 from shardline.errors import ConfigError, DataError
 from tests.support.source_cases import load_dataset, make, read
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from shardline.data.sources import lines as lines_module
 from shardline.data.sources import parquet as parquet_module
-from shardline.data.sources.base import combine_digests
+from shardline.data.sources.source import combine_digests
 from shardline.errors import ConfigError, DataError, ShardlineError
 from tests.support.source_cases import load_dataset, make, read
 

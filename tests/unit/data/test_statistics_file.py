@@ -20,7 +20,7 @@ from shardline.data.datamodule import Normalizer, shift_and_scale
 from shardline.data.dataset import Dataset, read_manifest
 from shardline.data.statistics_file import MOST_INSIDE, read_statistics, set_aside
 from shardline.errors import DataError
-from shardline.pipeline.datasets import build_shards, seal_dataset
+from shardline.pipeline.dataset_jobs import build_shards, seal_dataset
 from shardline.records.datasets import DatasetStatistics, Manifest, Summary
 from shardline.results.accept.candidates import find_candidate
 from shardline.results.accept.take import accept_dataset

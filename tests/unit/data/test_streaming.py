@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shardline.config.settings.run import Data, RunSettings
+from shardline.config.settings.run_settings import Data, RunSettings
 from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.data import stream as streaming

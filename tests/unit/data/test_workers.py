@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from shardline.core.errors import ConfigError, DataError
-from shardline.data.transforms.checking import check_samples
-from shardline.data.transforms.steps import TransformSpec
+from shardline.data.transforms.repeat_check import check_samples
+from shardline.data.transforms.transform_steps import TransformSpec
 from shardline.data.workers import make_pool, parse_workers
 
 HERE = "tests.support.transforms:"
@@ -123,7 +123,7 @@ def test_processes_end_with_a_parent_that_is_killed_even_while_they_work(tmp_pat
         """)
     )
     parent = textwrap.dedent("""
-        from shardline.data.transforms.steps import TransformSpec
+        from shardline.data.transforms.transform_steps import TransformSpec
         from shardline.data.workers import make_pool
         pool = make_pool("processes:2", TransformSpec(written="slow:Slow", what="data.transform"), where=str)
         print(*[process.pid for process in pool.processes], flush=True)

@@ -8,9 +8,9 @@ import yaml
 from filelock import FileLock
 from msgspec import structs
 
-from shardline.drills.commands import read_profile
 from shardline.drills.faults import FAULTS, SmallDisk
 from shardline.drills.outcome import cost, why_not_survived
+from shardline.drills.profile_command import read_profile
 from shardline.drills.tiny import make_tiny
 from shardline.errors import ConfigError, LaunchError
 from shardline.records.attempts import Attempt

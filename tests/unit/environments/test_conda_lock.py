@@ -19,7 +19,7 @@ from shardline.environments.specs import (
     write_specs,
 )
 from shardline.errors import ConfigError, DataError
-from shardline.pipeline.envs import create_env, lock_envs
+from shardline.pipeline.environment_jobs import create_env, lock_envs
 from shardline.results.gc import find_garbage
 from tests.support.conda_channel import CondaChannel
 from tests.support.fake_project import FakeProject

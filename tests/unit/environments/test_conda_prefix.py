@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from shardline.config.script_environment import load_environment
-from shardline.config.settings.run import Environment
+from shardline.config.settings.run_settings import Environment
 from shardline.environments import prefix as prefix_module
 from shardline.environments.prefix import make_prefix, prefix_of
 from shardline.environments.solve import solve

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from shardline.config.causes import find_causes
 from shardline.config.script_environment import ScriptEnvironment, load_environment
-from shardline.config.settings.run import Environment
-from shardline.environments.build import make_environment
+from shardline.config.settings.run_settings import Environment
 from shardline.environments.python import built_on_nodes, problem_of
+from shardline.environments.script_environments import make_environment
 from shardline.environments.venv import make_venv, pip_config, uv_variables
 from shardline.errors import ConfigError, DataError
 from shardline.identity.code_index import CodeIndex

@@ -175,7 +175,7 @@ def test_packages_that_reached_code_imports(tmp_path: Path) -> None:
 
 def test_public_names_of_shardline_count_by_name_alone(tmp_path: Path) -> None:
     files = {
-        "models": "from shardline.training.models.base import Classifier\nclass Net(Classifier): pass"
+        "models": "from shardline.training.models.classifier_base import Classifier\nclass Net(Classifier): pass"
     }
     found = reached(tmp_path, files)
     assert (set(found.definitions), found.third_party) == ({"models:Net"}, set())
@@ -186,10 +186,10 @@ def test_public_names_of_shardline_count_by_name_alone(tmp_path: Path) -> None:
 
 def test_other_code_of_shardline_counts_as_the_users(tmp_path: Path) -> None:
     files = {
-        "models": "import shardline.training.metrics\nclass Net:\n    make = shardline.training.metrics.final_metrics"
+        "models": "import shardline.training.metrics_file\nclass Net:\n    make = shardline.training.metrics_file.final_metrics"
     }
     assert any(
-        name.startswith("shardline.training.metrics:")
+        name.startswith("shardline.training.metrics_file:")
         for name in reached(tmp_path, files).definitions
     )
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardline.config.checked_sources import SHIPPED_SOURCES
 from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.sources import SHIPPED_SOURCES
 from shardline.identity import CodeIndex
 from shardline.identity.versions import (
     HISTORIES,
@@ -30,10 +30,10 @@ STAGES = {
     "samples": "shardline.training.described_samples",
     "script": "shardline.training.script_outputs",
     "io": "shardline_io.batches",
-    "classifier": "shardline.training.models.base",
+    "classifier": "shardline.training.models.classifier_base",
     "losses": "shardline.training.losses",
     "tokenizer": "shardline.data.sources.tokenizer",
-    "transforms": "shardline.data.transforms.image",
+    "transforms": "shardline.data.transforms.image_transforms",
 }
 # Imported, and yet of no stage's identity: what it computes is the same in any version.
 OF_ALL = {

@@ -73,10 +73,10 @@ def test_an_edit_that_means_something_is_found_for_those_that_use_it(fork: Path)
     assert edited_files(ALL, fork) == {}
     edit(fork, CNN, "return ", "return 2 * ")
     edit(fork, "shardline/data/sources/digits.py", "import ", "import json, ")
-    edit(fork, "shardline/training/models/base.py", "import ", "import json, ")
+    edit(fork, "shardline/training/models/classifier_base.py", "import ", "import json, ")
     (fork / "shardline/training/more.py").write_text("x = 1")
     (fork / "shardline_io/broken.py").write_text("x = ")
-    base = {"shardline/training/models/base.py": "classifier"}
+    base = {"shardline/training/models/classifier_base.py": "classifier"}
     assert edited_files({"cnn"}, fork) == {CNN: "cnn", **base}
     assert edited_files({"linear"}, fork) == base
     assert edited_files({"digits"}, fork) == {"shardline/data/sources/digits.py": "digits"}

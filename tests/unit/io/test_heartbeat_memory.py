@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from shardline.supervision.failures import (
+from shardline.supervision.failure_records import (
     first_failure,
     read_failures,
     report_failure,

@@ -21,12 +21,12 @@ from safetensors.numpy import load_file
 
 import shardline_io as io
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import Data, RunSettings, Trainer
+from shardline.config.settings.run_settings import Data, RunSettings, Trainer
 from shardline.core.errors import Stopped
 from shardline.data.dataset import Dataset
 from shardline.ledger import read_ledger
 from shardline.training import script
-from shardline_io import heartbeat_memory, order, run
+from shardline_io import heartbeat_memory, order, own_run
 from shardline_io.errors import ConfigError, DataError
 from shardline_io.streams import read_ahead
 from tests.support.columns import Given, manifest_of, sources
@@ -268,7 +268,7 @@ def test_several_ranks_stop_by_agreement_alone(project: Project) -> None:
 def test_a_process_that_shardline_has_not_started_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run._document.cache_clear()
+    own_run._document.cache_clear()
     monkeypatch.delenv("SHARDLINE_RUN_JSON", raising=False)
     with pytest.raises(ConfigError, match="SHARDLINE_RUN_JSON is not set, expected"):
         io.settings()

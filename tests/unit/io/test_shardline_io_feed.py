@@ -16,7 +16,7 @@ from msgspec import structs
 
 import shardline_io as io
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import Data, Pack, Pad, RunSettings, Trainer
+from shardline.config.settings.run_settings import Data, Pack, Pad, RunSettings, Trainer
 from shardline.core.files import write_json
 from shardline.data.run_batches import RunBatches
 from shardline.ledger import read_samples

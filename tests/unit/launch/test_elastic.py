@@ -13,12 +13,12 @@ from shardline.config.geometry import (
     fit_geometry,
     settings_on,
 )
-from shardline.config.settings.run import RunSettings, Trainer
+from shardline.config.settings.run_settings import RunSettings, Trainer
 from shardline.errors import ConfigError, LaunchError
 from shardline.launch import start as start_module
 from shardline.launch.slurm.allocation import check_allocation, parse_job
 from shardline.launch.start import find_geometry, prepare_start
-from shardline.training.steps import rescaled
+from shardline.training.optimizer_steps import rescaled
 from tests.unit.launch.test_launch_start import JOB, RUNTIME
 
 

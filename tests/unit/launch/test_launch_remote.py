@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from shardline.errors import LaunchError
-from shardline.launch.remote import check_hosts, check_is_here
+from shardline.launch.host_commands import check_hosts, check_is_here
 
 EXIT_ON_STDIN_CLOSE = [sys.executable, "-m", "shardline.launch.exit_on_stdin_close"]
 
@@ -80,7 +80,7 @@ def remote(shell, *command, ranks=2):
     hosts = f"localhost,{socket.gethostname()}"
     return subprocess.run(
         [
-            sys.executable, "-m", "shardline.launch.remote", f"--hosts={hosts}", "--port=23456",
+            sys.executable, "-m", "shardline.launch.host_commands", f"--hosts={hosts}", "--port=23456",
             f"--ranks-per-host={ranks}", f"--shell={' '.join(shell)}", "--variables=SAID,UNSET", "--", *command,
         ],
         env={**os.environ, "SAID": "it's a \"word\" & more"},

@@ -11,13 +11,13 @@ from msgspec import structs
 
 from shardline.config.geometry import ActualGeometry
 from shardline.config.settings.runtime import Runtime
-from shardline.core.environment import rank_variables, without_place
+from shardline.core.rank_environment import rank_variables, without_place
 from shardline.errors import LaunchError
 from shardline.launch import start as start_module
+from shardline.launch.launched_world import derived_port
 from shardline.launch.resolve import resolve_world
 from shardline.launch.slurm.allocation import check_allocation, parse_job, restored_variables
 from shardline.launch.start import free_port, prepare_start
-from shardline.launch.world import derived_port
 from tests.unit.launch.test_world import RECORDED
 
 JOB = (

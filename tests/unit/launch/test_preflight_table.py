@@ -6,7 +6,6 @@ import pytest
 
 from shardline.core.world import World
 from shardline.errors import LaunchError
-from shardline.launch.preflight.check import run_preflight
 from shardline.launch.preflight.membership import (
     check_device,
     check_gloo,
@@ -14,7 +13,8 @@ from shardline.launch.preflight.membership import (
     find_conflict,
     missing_message,
 )
-from shardline.launch.preflight.table import PreflightReport, compact
+from shardline.launch.preflight.preflight_check import run_preflight
+from shardline.launch.preflight.preflight_table import PreflightReport, compact
 
 
 def row(rank, **changes):

@@ -15,8 +15,8 @@ from lightning_fabric.plugins.environments import LightningEnvironment, TorchEla
 from shardline.core.world import World
 from shardline.errors import LaunchError
 from shardline.launch.export import export_world, with_hosts
+from shardline.launch.launched_world import check_world, derived_port, expand_nodelist, expand_tasks
 from shardline.launch.resolve import resolve_world
-from shardline.launch.world import check_world, derived_port, expand_nodelist, expand_tasks
 
 FOLDER = Path(__file__).parents[2] / "data" / "environments"
 RECORDED = {

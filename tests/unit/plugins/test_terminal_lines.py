@@ -25,12 +25,12 @@ from shardline.core.job_progress import JobProgress, is_shown_by_logger, job_pro
 from shardline.supervision.rank_lines import RankLines
 from snakemake_logger_plugin_shardline import LogHandler
 from snakemake_logger_plugin_shardline.board import Board, results_of
+from snakemake_logger_plugin_shardline.board_lines import screen, table
 from snakemake_logger_plugin_shardline.display import Display
-from snakemake_logger_plugin_shardline.lines import screen, table
+from snakemake_logger_plugin_shardline.job_progress import ReportedProgress, parse
 from snakemake_logger_plugin_shardline.output import STREAM, PlainOutput
-from snakemake_logger_plugin_shardline.progress import ReportedProgress, parse
 from snakemake_logger_plugin_shardline.summary import summary
-from snakemake_logger_plugin_shardline.text import cells, clip, visible, wrap
+from snakemake_logger_plugin_shardline.terminal_text import cells, clip, visible, wrap
 
 TEXTS = st.text(
     alphabet=st.one_of(

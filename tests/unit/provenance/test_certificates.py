@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import convert
 
-from shardline.provenance.certificates import find_certificate, identify, write_certificate
+from shardline.provenance.resume_certificates import find_certificate, identify, write_certificate
 from shardline.records.certificates import ResumeCertificate
 from shardline.records.runs import Installed, TrainingProvenance
 

@@ -18,7 +18,7 @@ from shardline.provenance.crate.describe import describe
 from shardline.provenance.graph import ProvenanceGraph
 from shardline.provenance.nodes import ActionNode
 from shardline.provenance.rules import ORDER, RULES, edges, file_names
-from shardline.provenance.workflow import picture
+from shardline.provenance.workflow_picture import picture
 from shardline.results.lineage.tracer import trace
 from tests.support.job_records import job_document, job_record
 from tests.support.workspace import REPOSITORY

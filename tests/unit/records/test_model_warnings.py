@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from tests.support.report_runs import write_run
 
-from shardline.pipeline.terminal import rows_of_runs
+from shardline.pipeline.terminal_rows import rows_of_runs
 from shardline.records.model_warnings import (
     MIN_SAMPLES,
     on_evaluation,
@@ -25,7 +25,7 @@ from shardline.records.model_warnings import (
 from shardline.report import read_report
 from shardline.report.page import render_page
 from shardline.results.states import describe_runs
-from shardline.training.weights import largest_weight
+from shardline.training.largest_weight import largest_weight
 
 LOSSES = st.floats(1e-6, 1e6)
 CURVES = st.lists(LOSSES, min_size=1, max_size=40)
@@ -257,7 +257,7 @@ RISING = [json.dumps({"step": step, "epoch": 0, "train_loss": 2.0**step}) for st
 
 
 def test_ls_and_the_table_at_the_end_have_the_sentence(fake, capsys):
-    from shardline.cli.display.upkeep import show_runs
+    from shardline.cli.display.upkeep_views import show_runs
 
     run = fake.run("flat")
     fake.seal_run(run)

@@ -11,13 +11,13 @@ from shardline.config.studies import Size, Study
 from shardline.records.measured import RankUsage
 from shardline.records.reports import Curve, ReportedResources
 from shardline.report.charts.curves import learning_curves
-from shardline.report.charts.scaling import Measured, scale, scaling_charts
+from shardline.report.charts.scaling_curves import Measured, scale, scaling_charts
 from shardline.report.charts.series import Series, thin
 from shardline.report.charts.varied import Trial, effects, parallel_coordinates, shown
 from shardline.report.charts.workflow import lay_out
 from shardline.report.figures import shares
+from shardline.report.scaling_runs import view_study
 from shardline.report.sealed import read_curves
-from shardline.report.studies import view_study
 from tests.support.chart_page import GRAPH, HOSTILE, group_of, run_of, trials
 
 

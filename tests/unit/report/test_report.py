@@ -15,7 +15,7 @@ from shardline.records.base import encode, read_record
 from shardline.records.reports import Curve, Report
 from shardline.report import RunFiles, write_report
 from shardline.report.charts.series import OTHER_RUNS, thin
-from shardline.report.confusion import MAX_CLASSES
+from shardline.report.confusion_table import MAX_CLASSES
 from shardline.report.page import render_page
 from shardline.report.sealed import read_curves
 from shardline.training.confusion import Confusion

@@ -13,11 +13,11 @@ from shardline.pipeline import invocation
 from shardline.records.base import encode
 from shardline.report import read_report, write_report
 from shardline.report.compare import comparison
-from shardline.report.environment import find_differences
 from shardline.report.images import choose_images
 from shardline.report.leaderboard import Leaderboards
 from shardline.report.reported import read_run
 from shardline.report.sealed import sha256_of
+from shardline.report.trained_in import find_differences
 from tests.support.job_records import job_document
 from tests.support.report_runs import render, write_run
 

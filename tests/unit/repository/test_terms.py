@@ -54,8 +54,8 @@ IN_FINISHED = {
 ALLOWED = {
     ("benchmarks/reliability.py", "said"),  # a key of `benchmarks/results/reliability.json`
     # a key that `report/charts.js` reads, whose text counts in reports' identities
-    ("src/shardline/report/charts/scaling.py", "said"),
-    ("src/shardline/report/charts/machine.py", "said"),
+    ("src/shardline/report/charts/scaling_curves.py", "said"),
+    ("src/shardline/report/charts/resource_curves.py", "said"),
     ("src/shardline/report/charts/varied.py", "said"),
 }
 

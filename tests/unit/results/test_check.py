@@ -9,10 +9,10 @@ import pytest
 
 from shardline.core.machine import free_memory_bytes
 from shardline.errors import ConfigError
-from shardline.results.check import machine, models
+from shardline.results.check import machine_needs, models
 from shardline.results.check.all import check_before_building, check_runs
+from shardline.results.check.checked_models import check_models
 from shardline.results.check.found import Finding, merged
-from shardline.results.check.models import check_models
 from shardline.results.check.profiles import problems_of_profile, rule_names
 from shardline.training.rank_task import ModelResult, read_task, write_result
 from tests.support.command_line import shardline
@@ -162,7 +162,7 @@ def test_the_check_can_be_left_out(fake, asked):
 
 
 def test_packages_of_extras_are_named_with_the_extra(fake, asked, monkeypatch):
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine_needs.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr("shardline.tracking.processes._is_installed", lambda name: False)
     fake.config["runtime"] = {"tracking": ["wandb"]}
     fake.rows[1] |= {"data.transform": "flip", "data.eval_transform": "{type: resize, size: 8}"}
@@ -179,21 +179,21 @@ def test_packages_of_extras_are_named_with_the_extra(fake, asked, monkeypatch):
 def test_a_disk_that_is_too_small_is_a_warning_with_both_numbers(fake, asked, monkeypatch):
     asked.find = lambda task: ModelResult(weights_bytes=10**9, state_bytes=3 * 10**9)
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage(5 * 10**9))
+    monkeypatch.setattr(machine_needs.shutil, "disk_usage", lambda path: usage(5 * 10**9))
     (found,) = found_of(fake)
     assert found == (
         f"warning: store {fake.workspace.path / 'store'} has 5 GB free, expected about 22 GB (264 bytes of shards, "
         "22 GB of training checkpoints), as estimated; free some, name another disk in runtime.store, or lower "
         "runtime.checkpoint.keep"
     )
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage(10**12))
+    monkeypatch.setattr(machine_needs.shutil, "disk_usage", lambda path: usage(10**12))
     assert found_of(fake) == []
 
 
 def test_folders_that_cannot_be_written_are_named(fake, asked, monkeypatch):
     project = fake.load()
     monkeypatch.setattr("shardline.core.files.os.access", lambda path, mode: False)
-    found = [one.sentence for one in machine.check_machine(project, {}, {}, {})]
+    found = [one.sentence for one in machine_needs.check_machine(project, {}, {}, {})]
     assert [one.partition(" cannot be written to")[0] for one in found] == [
         f"store {project.store}",
         f"folder {project.layout.results}",
@@ -203,10 +203,10 @@ def test_folders_that_cannot_be_written_are_named(fake, asked, monkeypatch):
 
 def test_a_store_that_does_not_answer_is_named(fake, monkeypatch):
     project = fake.load()
-    monkeypatch.setattr(machine, "_STORE_S", 0.01)
+    monkeypatch.setattr(machine_needs, "_STORE_S", 0.01)
     held = __import__("threading").Event()
-    monkeypatch.setattr(machine, "check_writable", lambda path: held.wait(10))
-    found = [one.sentence for one in machine.check_machine(project, {}, {}, {})]
+    monkeypatch.setattr(machine_needs, "check_writable", lambda path: held.wait(10))
+    found = [one.sentence for one in machine_needs.check_machine(project, {}, {}, {})]
     held.set()
     assert found[0] == f"store {project.store} does not answer within 0.01 s; check its mount"
 

@@ -20,7 +20,7 @@ from shardline.provenance.nodes import ActionNode, FileNode
 from shardline.results.export import card
 from shardline.results.lineage.lineage import Lineage
 from shardline.results.lineage.tracer import trace
-from shardline.results.replay.compare import compare
+from shardline.results.replay.replayed_numbers import compare
 from tests.support.command_line import lines, shardline
 from tests.support.fake_project import DIGEST
 from tests.support.job_records import job_document, job_record

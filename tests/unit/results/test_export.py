@@ -14,15 +14,15 @@ from msgspec import structs
 from PIL import Image
 from safetensors.torch import load_file
 
-from shardline.config.settings.run import Data, Pack, Pad
+from shardline.config.settings.run_settings import Data, Pack, Pad
 from shardline.core.files import write_json
 from shardline.data.sources.image_folder import ImageFolder
-from shardline.data.transforms.steps import TransformSpec
+from shardline.data.transforms.transform_steps import TransformSpec
 from shardline.errors import ConfigError
 from shardline.records.base import encode
 from shardline.results.export.calls import find_call, named_outputs
-from shardline.results.export.program import program
-from shardline.training.models.base import Classifier
+from shardline.results.export.onnx_program import program
+from shardline.training.models.classifier_base import Classifier
 from shardline.training.models.gpt import GPT
 from shardline.training.models.unet import UNet
 from shardline.transforms import Resize

@@ -22,12 +22,12 @@ from shardline.core.errors import (
     is_final,
 )
 from shardline.core.files import write_json
-from shardline.pipeline import common, invocation, late_report
+from shardline.pipeline import invocation, job_frame, late_report
 from shardline.records.failures import Failure
 from shardline.results.gc import find_garbage
 from shardline.results.outcomes import outcomes_of, present_report
 from shardline.results.states import State, describe_runs
-from shardline.supervision.attempts import attempted, begin_attempt, record_resumed_step
+from shardline.supervision.attempt_log import attempted, begin_attempt, record_resumed_step
 from shardline.supervision.job_failures import FailureFile
 from shardline.supervision.watchdog.heartbeats import RankHeartbeat, write_heartbeat
 
@@ -225,7 +225,7 @@ def test_a_second_attempt_of_a_final_error_repeats_nothing(fake, capsys):
 
     def attempt(error: Exception | None) -> int:
         try:
-            with common.job(log, {}):
+            with job_frame.job(log, {}):
                 runs.append(error)
                 if error:
                     raise error
@@ -252,7 +252,7 @@ def test_a_second_attempt_of_a_final_error_repeats_nothing(fake, capsys):
 def test_a_transient_error_is_tried_again(fake):
     invocation.record()
     for _ in range(2):
-        with pytest.raises(SystemExit), common.job("logs/train/0123456789ab.log", {}):
+        with pytest.raises(SystemExit), job_frame.job("logs/train/0123456789ab.log", {}):
             raise LaunchError("no port is free")
 
 

@@ -12,13 +12,13 @@ from safetensors.numpy import save_file
 
 from shardline.core.files import write_json
 from shardline.pipeline.links import publish
-from shardline.pipeline.terminal import rows_of_runs
+from shardline.pipeline.terminal_rows import rows_of_runs
 from shardline.results.accept.candidates import find_candidate
 from shardline.results.accept.take import accept_run
 from shardline.results.rerun import compare
 from shardline.results.verify_names import verify_names
 from shardline.results.verify_runs import verify_run
-from shardline.supervision.attempts import begin_attempt
+from shardline.supervision.attempt_log import begin_attempt
 from shardline.supervision.watchdog.heartbeats import heartbeat_file
 from tests.support.command_line import shardline
 from tests.support.fake_project import WEIGHTS, FakeProject

@@ -22,7 +22,7 @@ from shardline.data.parts import read_part
 from shardline.data.run_batches import RunBatches
 from shardline.data.shard_map import ShardMap
 from shardline.errors import ConfigError, DataError
-from shardline.pipeline.datasets import build_shards, seal_dataset
+from shardline.pipeline.dataset_jobs import build_shards, seal_dataset
 from shardline.pipeline.links import publish
 from shardline.records.base import encode
 from shardline.records.datasets import Manifest
@@ -32,13 +32,13 @@ from shardline.results.verify_ledger import problems_of_ledger
 from shardline.results.verify_names import verify_names
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers
-from shardline.supervision.attempts import (
+from shardline.supervision.attempt_log import (
     begin_attempt,
     read_attempts,
     record_resumed_step,
     sealed_log,
 )
-from shardline_io.ledger import file_name
+from shardline_io.ledger_files import file_name
 from tests.support.fake_project import FakeProject
 from tests.support.tampering import bytes_changed, changed, edits, fields_changed
 

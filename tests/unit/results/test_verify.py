@@ -16,7 +16,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.core.visible import from_here
-from shardline.provenance.certificates import write_certificate
+from shardline.provenance.resume_certificates import write_certificate
 from shardline.results.findings import VerifyResult
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run

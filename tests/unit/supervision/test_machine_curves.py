@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from shardline.records.base import encode
 from shardline.records.measured import RankUsage, Resources, UsageCurve
-from shardline.report.charts.machine import MAX_RANKS, view_machine
+from shardline.report.charts.resource_curves import MAX_RANKS, view_machine
 from shardline.supervision import resource_usage
 from shardline.supervision.resource_usage import (
     MAX_POINTS,

@@ -13,15 +13,15 @@ from shardline.launch.slurm.allocation import parse_job
 from shardline.launch.slurm.deadline import watch_deadline
 from shardline.pipeline.hooks import check_one_owner
 from shardline.records.attempts import Attempt
-from shardline.supervision.attempts import (
+from shardline.supervision.attempt_log import (
     attempted,
     begin_attempt,
     read_attempts,
     record_resumed_step,
     sealed_log,
 )
-from shardline.supervision.failures import report_failure
-from shardline.supervision.retries import check_retry, crash_loop
+from shardline.supervision.failure_records import report_failure
+from shardline.supervision.retry_policy import check_retry, crash_loop
 from shardline.supervision.supervisor import RankError
 from tests.support.workspace import REPOSITORY
 

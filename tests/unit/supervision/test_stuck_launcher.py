@@ -3,7 +3,7 @@
 import subprocess
 
 from shardline.supervision import supervisor
-from shardline.supervision.failures import report_failure
+from shardline.supervision.failure_records import report_failure
 
 # As Open MPI does: a remote shell in a group of its own holds the launcher's output open.
 LAUNCHER = "set -m; sleep 600 & wait"

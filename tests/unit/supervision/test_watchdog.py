@@ -11,7 +11,7 @@ from dataclasses import asdict
 import pytest
 
 from shardline.launch.preflight import rendezvous
-from shardline.supervision.failures import read_failures, report_failure
+from shardline.supervision.failure_records import read_failures, report_failure
 from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.diagnosis import (
     diagnose_hang,

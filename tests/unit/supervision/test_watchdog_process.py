@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from shardline.supervision.failures import read_failures
+from shardline.supervision.failure_records import read_failures
 from tests.support.processes import wait_until
 from tests.support.rotation import rotating
 

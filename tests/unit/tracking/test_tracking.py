@@ -12,11 +12,11 @@ from shardline.records.tracking import TrackingContext
 from shardline.tracking import tracker_process
 from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.wandb import has_key
+from shardline.tracking.metric_batches import MetricBatch, Records
 from shardline.tracking.processes import check_packages, tracked
-from shardline.tracking.records import MetricBatch, Records
 from shardline.tracking.run_links import RunLinks, read_places
 from shardline.tracking.tracker import shorten
-from shardline.training.metrics import JsonLinesLogger
+from shardline.training.metrics_file import JsonLinesLogger
 
 AZURE = "azureml://westeurope.api.azureml.ms/mlflow/v1.0/subscriptions/a"
 

@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
 from shardline.errors import ConfigError, DataError

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassF1Score
 
-from shardline.config.settings.run import Headline
+from shardline.config.settings.run_settings import Headline
 from shardline.core.errors import ConfigError
 from shardline.data.splits import SPLITS, assign_splits
 from shardline.records.evaluations import HeadlineValue

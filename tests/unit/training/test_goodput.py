@@ -12,7 +12,7 @@ from shardline.launch.slurm.allocation import parse_job
 from shardline.records.attempts import Attempt
 from shardline.records.measured import StepSeconds
 from shardline.records.runs import PackedSamples
-from shardline.supervision.attempts import (
+from shardline.supervision.attempt_log import (
     attempted,
     begin_attempt,
     read_attempts,

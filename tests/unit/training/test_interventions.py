@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardline.config.settings.run import Divergence
+from shardline.config.settings.run_settings import Divergence
 from shardline.errors import DataError, Diverged
 from shardline.training.interventions import FILE, Plan, Trouble, read_plan, write_plan
 

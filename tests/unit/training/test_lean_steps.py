@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.training import stopwatch
 from shardline.training.goodput import Timeline
+from shardline.training.optimizer_steps import StepSeeds
 from shardline.training.step_all_reduce import StepAllReduce
-from shardline.training.steps import StepSeeds
 from shardline.training.stopwatch import Stopwatch
 from shardline.training.trainer import LeanSteps
 from shardline_io import heartbeat_memory

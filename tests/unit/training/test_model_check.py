@@ -12,7 +12,7 @@ import pytest
 from shardline.config.key_schema import fill, schema_of
 from shardline.config.resolved import as_type
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.nested import with_values
 from shardline.training.rank_task import CheckedDataset, ModelResult
 from tests.support.rank_tasks import checked

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.config.hub_models import check_hub_model, hub_files
-from shardline.config.settings.run import Data
+from shardline.config.settings.run_settings import Data
 from shardline.errors import ConfigError, DataError
 from shardline.training.models.hf_causal_lm import CausalLM
 from shardline.training.models.hf_sequence_classification import SequenceClassification

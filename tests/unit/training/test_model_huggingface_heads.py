@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from shardline.config.settings.run import Data
+from shardline.config.settings.run_settings import Data
 from shardline.errors import ConfigError, DataError
 from shardline.training.models.hf_image_classification import ImageClassification
 from shardline.training.models.hf_masked_lm import MaskedLM

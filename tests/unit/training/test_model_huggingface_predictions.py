@@ -15,7 +15,7 @@ from msgspec import structs
 from safetensors.numpy import save_file
 
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import Data, Evaluation
+from shardline.config.settings.run_settings import Data, Evaluation
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.prediction_file import write_predictions
 from shardline.data.prediction_parts import LENGTHS, count_parts, part_file

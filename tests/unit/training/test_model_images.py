@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import Data, RunSettings
+from shardline.config.settings.run_settings import Data, RunSettings
 from shardline.errors import ConfigError, DataError
 from shardline.records.datasets import DatasetSchema
 from shardline.training.model import make_model

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import Evaluation, Headline, RunSettings
+from shardline.config.settings.run_settings import Evaluation, Headline, RunSettings
 from shardline.core.world import World
 from shardline.errors import ConfigError, DataError
 from shardline.records.datasets import DatasetSchema

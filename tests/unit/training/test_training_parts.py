@@ -19,13 +19,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from shardline.checkpoints.folder import list_saved, newest_good
 from shardline.checkpoints.writer import StateWriter
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import Divergence, Optim, RunSettings, Schedule, Trainer
+from shardline.config.settings.run_settings import Divergence, Optim, RunSettings, Schedule, Trainer
 from shardline.core.files import read_json_lines
 from shardline.errors import ConfigError, Diverged, LaunchError
 from shardline.sources import Schema
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy
 from shardline.training.fit import Trained, seal_model
-from shardline.training.metrics import JsonLinesLogger
+from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.linear import Linear
 from shardline.training.optim import attach_optimizer, lr_factor, make_optimizer

@@ -14,7 +14,7 @@ from typing import Any
 from snakemake_executor_plugin_azureml.client import make_credential
 from snakemake_executor_plugin_azureml.errors import AzureMLError, redact, text_of
 from snakemake_executor_plugin_azureml.options import Mount
-from snakemake_executor_plugin_azureml.retries import retry
+from snakemake_executor_plugin_azureml.service_retries import retry
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 # As they are set in jobs on the service.

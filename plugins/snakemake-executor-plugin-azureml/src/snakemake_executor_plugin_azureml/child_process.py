@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError, SdkError, whole_text_of
-from snakemake_executor_plugin_azureml.retries import (
+from snakemake_executor_plugin_azureml.service_retries import (
     ClientGoneError,
     is_transient,
     retry_after_s,

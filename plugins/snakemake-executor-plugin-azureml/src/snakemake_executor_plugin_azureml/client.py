@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError
+from snakemake_executor_plugin_azureml.job_request import CODE_TAG, JobRequest
 from snakemake_executor_plugin_azureml.options import SDKS
-from snakemake_executor_plugin_azureml.request import CODE_TAG, JobRequest
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 CREDENTIAL_VARIABLE = "SNAKEMAKE_AZUREML_CREDENTIAL"

@@ -22,24 +22,24 @@ from snakemake_executor_plugin_azureml.errors import (
     redact,
     text_of,
 )
-from snakemake_executor_plugin_azureml.jobs import (
+from snakemake_executor_plugin_azureml.job_request import (
+    JobRequest,
+    check_no_secrets,
+    environment_of,
+    make_request,
+)
+from snakemake_executor_plugin_azureml.logs import failure_message
+from snakemake_executor_plugin_azureml.options import check_settings, read_mounts
+from snakemake_executor_plugin_azureml.service import Service
+from snakemake_executor_plugin_azureml.service_retries import Interrupted, Throttle
+from snakemake_executor_plugin_azureml.settings import ExecutorSettings
+from snakemake_executor_plugin_azureml.snakemake_jobs import (
     check_paths,
     passed_variables,
     portable_command,
     resources_of,
     target_of,
 )
-from snakemake_executor_plugin_azureml.logs import failure_message
-from snakemake_executor_plugin_azureml.options import check_settings, read_mounts
-from snakemake_executor_plugin_azureml.request import (
-    JobRequest,
-    check_no_secrets,
-    environment_of,
-    make_request,
-)
-from snakemake_executor_plugin_azureml.retries import Interrupted, Throttle
-from snakemake_executor_plugin_azureml.service import Service
-from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 from snakemake_executor_plugin_azureml.snapshot import take_snapshot
 
 _SUBMITTING_AT_ONCE = 4

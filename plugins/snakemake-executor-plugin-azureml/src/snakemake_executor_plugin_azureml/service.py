@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from snakemake_executor_plugin_azureml.client import Client, RemoteJob, RemoteState
 from snakemake_executor_plugin_azureml.errors import AzureMLError, text_of
-from snakemake_executor_plugin_azureml.request import CODE_TAG, JobRequest
-from snakemake_executor_plugin_azureml.retries import Interrupted, retry
+from snakemake_executor_plugin_azureml.job_request import CODE_TAG, JobRequest
+from snakemake_executor_plugin_azureml.service_retries import Interrupted, retry
 
 T = TypeVar("T")
 

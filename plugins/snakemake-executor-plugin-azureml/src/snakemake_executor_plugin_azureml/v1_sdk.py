@@ -32,13 +32,13 @@ from azureml.core.runconfig import (  # noqa: E402
 
 from snakemake_executor_plugin_azureml.child_process import serve  # noqa: E402
 from snakemake_executor_plugin_azureml.client import RemoteJob, make_credential  # noqa: E402
-from snakemake_executor_plugin_azureml.logs import own_logs, read_tails  # noqa: E402
-from snakemake_executor_plugin_azureml.request import (  # noqa: E402
+from snakemake_executor_plugin_azureml.job_request import (  # noqa: E402
     CODE_VARIABLE,
     EnvironmentRequest,
     JobRequest,
 )
-from snakemake_executor_plugin_azureml.retries import status_code  # noqa: E402
+from snakemake_executor_plugin_azureml.logs import own_logs, read_tails  # noqa: E402
+from snakemake_executor_plugin_azureml.service_retries import status_code  # noqa: E402
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings  # noqa: E402
 
 for _handler in logging.root.handlers[1:]:

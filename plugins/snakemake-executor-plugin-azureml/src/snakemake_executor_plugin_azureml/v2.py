@@ -18,9 +18,13 @@ from azure.ai.ml.entities import (
 from azure.core.exceptions import ResourceNotFoundError
 
 from snakemake_executor_plugin_azureml.client import RemoteJob, make_credential, status_of
+from snakemake_executor_plugin_azureml.job_request import (
+    CODE_VARIABLE,
+    EnvironmentRequest,
+    JobRequest,
+)
 from snakemake_executor_plugin_azureml.logs import own_logs, read_tails
 from snakemake_executor_plugin_azureml.options import SERVERLESS, JobIdentity
-from snakemake_executor_plugin_azureml.request import CODE_VARIABLE, EnvironmentRequest, JobRequest
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 _MAX_PAGES = 5

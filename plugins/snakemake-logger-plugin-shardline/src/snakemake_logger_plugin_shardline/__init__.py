@@ -84,7 +84,7 @@ class LogHandler(LogHandlerBase):
 
 def with_words(record: logging.LogRecord) -> logging.LogRecord:
     """Return a record, see `records.in_words`."""
-    from snakemake_logger_plugin_shardline.records import in_words
+    from snakemake_logger_plugin_shardline.messages import in_words
 
     if not isinstance(record.msg, str) or (text := in_words(record.msg)) == record.msg:
         return record

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from snakemake_logger_plugin_shardline.progress import ReportedProgress, mark_of, read_progress
+from snakemake_logger_plugin_shardline.job_progress import ReportedProgress, mark_of, read_progress
 
 # Clocks of a file server and of this machine may differ by so many seconds.
 SKEW_S = 5.0

@@ -7,11 +7,11 @@ from logging import WARNING, LogRecord
 from typing import Any
 
 from snakemake_logger_plugin_shardline.board import Board, Job, results_of
-from snakemake_logger_plugin_shardline.lines import count_line, is_long, screen, table
+from snakemake_logger_plugin_shardline.board_lines import count_line, is_long, screen, table
+from snakemake_logger_plugin_shardline.messages import message_of
 from snakemake_logger_plugin_shardline.output import PlainOutput, Terminal
-from snakemake_logger_plugin_shardline.records import message_of
 from snakemake_logger_plugin_shardline.summary import summary
-from snakemake_logger_plugin_shardline.text import clock, one_line, wrap
+from snakemake_logger_plugin_shardline.terminal_text import clock, one_line, wrap
 
 REDRAWN_S, EVERY_S = 1.0, 30.0
 # Of a rule with more jobs than this, jobs are counted.

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from snakemake_logger_plugin_shardline.text import visible
+from snakemake_logger_plugin_shardline.terminal_text import visible
 
 # Tells a job that this plugin shows what it reports beside its log, as systemd's JOURNAL_STREAM does:
 # device and inode of the standard error that is meant.

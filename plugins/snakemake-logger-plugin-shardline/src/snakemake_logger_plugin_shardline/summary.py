@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from snakemake_logger_plugin_shardline.board import Board, Job, Result
-from snakemake_logger_plugin_shardline.lines import total
-from snakemake_logger_plugin_shardline.text import cells, clip, one_line, pad, wrap
+from snakemake_logger_plugin_shardline.board_lines import total
+from snakemake_logger_plugin_shardline.terminal_text import cells, clip, one_line, pad, wrap
 
 MOST_ROWS = 50
 _LONGEST_TITLE = 40

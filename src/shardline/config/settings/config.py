@@ -5,10 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from shardline.config.settings.base import Count, Mix, Name, Settings, Share, Text
-from shardline.config.settings.run import Environment, RunSettings
+from shardline.config.settings.run_settings import Environment, RunSettings
 from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
-from shardline.config.settings.sources import AnySource
+from shardline.config.settings.settings_table import Count, Mix, Name, Settings, Share, Text
+from shardline.config.settings.source_settings import AnySource
 
 
 class Shares(Settings, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from shardline.config.settings.base import Count, Natural, NotNegative, Settings, Text
+from shardline.config.settings.settings_table import Count, Natural, NotNegative, Settings, Text
 
 VirtualPackage = Annotated[
     str, Meta(pattern="^__", extra={"words": "one of a virtual package, such as __cuda"})

@@ -1,6 +1,6 @@
 """Sources: where a dataset's rows come from."""
 
-from shardline.data.sources.base import Ragged, Schema, Source, Table, shard_range
+from shardline.data.sources.source import Ragged, Schema, Source, Table, shard_range
 from shardline.data.splits import SPLITS
 
 __all__ = ["SPLITS", "Ragged", "Schema", "Source", "Table", "shard_range"]

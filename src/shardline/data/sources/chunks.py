@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.sources.base import shard_slices
 from shardline.data.sources.from_files import UnusableError
 from shardline.data.sources.samples import Sample, Samples
+from shardline.data.sources.source import shard_slices
 
 INDEX = "index.json"
 _MOST = 2**32  # offsets are of 32 bits

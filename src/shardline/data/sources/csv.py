@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
-from shardline.data.sources import columns, typed
+from shardline.data.sources import arrow_columns, typed
 from shardline.data.sources.lines import (
     Lines,
     TextFiles,
@@ -57,9 +57,9 @@ class Csv(Tabular):
         """Return the columns of numbers; one that holds text too may be either."""
         for name, chunks in zip(self.columns.names, self._first_rows.columns, strict=True):
             column = chunks.combine_chunks()
-            if name not in self.keys and columns.is_text(column.type):
-                plain = columns.with_point(column) if self.decimal == "," else column
-                _, bad = columns.numbers(plain, "float64")
+            if name not in self.keys and arrow_columns.is_text(column.type):
+                plain = arrow_columns.with_point(column) if self.decimal == "," else column
+                _, bad = arrow_columns.numbers(plain, "float64")
                 if not bad.all():
                     raise DataError(
                         f"{self.table_name}: column {name} holds numbers and text such as {column[int(bad.argmax())]}, "
@@ -122,10 +122,13 @@ class Csv(Tabular):
     @cached_property
     def _header_may_be_row(self) -> bool:
         """Whether the columns' names could stand for values, so that a line of them is a row."""
-        names = columns.numbers(pa.array(self.features), self.dtype)
+        names = arrow_columns.numbers(pa.array(self.features), self.dtype)
         if self.task == "classification":
             return not names[1].any() and self.label in self.classes
-        return not names[1].any() and not columns.numbers(pa.array([self.label]), "float32")[1][0]
+        return (
+            not names[1].any()
+            and not arrow_columns.numbers(pa.array([self.label]), "float32")[1][0]
+        )
 
     @cached_property
     def _headers(self) -> list[tuple[list[str], int]]:

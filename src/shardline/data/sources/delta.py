@@ -9,8 +9,8 @@ from deltalake.exceptions import DeltaError
 
 from shardline.core.errors import DataError
 from shardline.core.urls import open_table, table_content, without_secrets
-from shardline.data.sources.base import combine_digests
 from shardline.data.sources.parquet import RowGroups
+from shardline.data.sources.source import combine_digests
 
 
 class Delta(RowGroups):

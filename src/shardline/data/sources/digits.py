@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shardline.data.sources.base import Schema, Source, Table, shard_range
+from shardline.data.sources.source import Schema, Source, Table, shard_range
 
 
 class Digits(Source):

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.sources.base import Source
+from shardline.data.sources.source import Source
 from shardline.data.splits import SPLITS, assign_splits
 
 Item = TypeVar("Item")

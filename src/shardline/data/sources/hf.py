@@ -12,7 +12,7 @@ import pyarrow as pa
 from shardline.core.errors import DataError
 from shardline.data.columns import Column, parse_columns
 from shardline.data.sources import typed
-from shardline.data.sources.base import Schema, shard_slices
+from shardline.data.sources.source import Schema, shard_slices
 from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
 

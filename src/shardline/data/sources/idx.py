@@ -12,9 +12,9 @@ from typing import IO, Any, cast
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.sources.base import Schema, Table, shard_slices
 from shardline.data.sources.from_files import FileSource, ids_in_file
 from shardline.data.sources.packed import is_gzip
+from shardline.data.sources.source import Schema, Table, shard_slices
 
 # The third byte is the type; numbers are big-endian (http://yann.lecun.com/exdb/mnist).
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

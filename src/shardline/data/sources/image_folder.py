@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from shardline.config.found_files import BARREN
+from shardline.config.file_patterns import BARREN
 from shardline.core.errors import DataError
 from shardline.core.found_files import content_of
-from shardline.data.sources.base import Schema, Table, shard_range
 from shardline.data.sources.from_files import FileSource, text_id
+from shardline.data.sources.source import Schema, Table, shard_range
 
 _BLOCK_BYTES = 64 * 2**20  # features of one table
 _NO_IMAGE = (

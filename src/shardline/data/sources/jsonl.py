@@ -10,7 +10,6 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import Column, parse_columns
-from shardline.data.sources.base import Schema, Table
 from shardline.data.sources.from_files import UnusableError, ids_in_file
 from shardline.data.sources.json_values import (
     class_of,
@@ -21,6 +20,7 @@ from shardline.data.sources.json_values import (
     value_at,
 )
 from shardline.data.sources.lines import Lines, refuse_wide
+from shardline.data.sources.source import Schema, Table
 from shardline.data.sources.tokenizer import TokenSource
 
 _ID, _SPLIT = "id_column", "splits.column"  # what messages call values that are no columns

@@ -13,8 +13,8 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.core.found_files import wide_encoding
-from shardline.data.sources.base import shard_slices
 from shardline.data.sources.packed import is_gzip, open_text, read_line
+from shardline.data.sources.source import shard_slices
 
 NEWLINE = b"\n"
 _BLOCK_BYTES = 8 * 2**20

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from shardline.core.errors import DataError
-from shardline.data.sources import columns
-from shardline.data.sources.base import shard_slices
+from shardline.data.sources import arrow_columns
+from shardline.data.sources.source import shard_slices
 from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
 
@@ -169,5 +169,5 @@ def _damaged(shown: str, error: Exception) -> DataError:
 
 
 def _alike(kind: pa.DataType, other: pa.DataType) -> bool:
-    tests = (columns.is_number, columns.is_text, columns.is_list)
+    tests = (arrow_columns.is_number, arrow_columns.is_text, arrow_columns.is_list)
     return kind == other or any(test(kind) and test(other) for test in tests)

@@ -14,8 +14,8 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import Column, parse_columns
-from shardline.data.sources.base import Ragged, Schema, Table
 from shardline.data.sources.from_files import FileSource, UnusableError, batches, ids_in_file
+from shardline.data.sources.source import Ragged, Schema, Table
 from shardline.records.datasets import DTYPES
 
 _TABLE_BYTES = 64 * 2**20

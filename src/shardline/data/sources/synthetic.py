@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardline.data.sources.base import Schema, Source, Table
+from shardline.data.sources.source import Schema, Source, Table
 
 _TABLE_NUMBERS = 1 << 22
 _CHUNK_NUMBERS = 1 << 16  # with the table and the indices, what a common L2 cache holds

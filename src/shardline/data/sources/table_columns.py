@@ -12,9 +12,9 @@ import pyarrow as pa
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import parse_columns
-from shardline.data.sources import columns, typed
-from shardline.data.sources.base import Schema
+from shardline.data.sources import arrow_columns, typed
 from shardline.data.sources.from_files import FileSource
+from shardline.data.sources.source import Schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,11 +189,13 @@ class TableColumns(FileSource):
             DataError: there are none, or a column's values do not tell its type.
         """
         free = [field for field in self.columns if field.name not in self.keys]
-        found = [field.name for field in free if columns.is_number(field.type)]
-        found = found or [field.name for field in free if columns.is_list(field.type)]
+        found = [field.name for field in free if arrow_columns.is_number(field.type)]
+        found = found or [field.name for field in free if arrow_columns.is_list(field.type)]
         nulls = [field.name for field in free if pa.types.is_null(field.type)]
         empty = [name for name in nulls if name.strip()]  # delimiters at the ends of lines
-        self._refuse_guesses(found, [field.name for field in free if columns.is_text(field.type)])
+        self._refuse_guesses(
+            found, [field.name for field in free if arrow_columns.is_text(field.type)]
+        )
         if not found or empty:
             what = (
                 f"column {empty[0]} begins with empty values" if empty else "no column of numbers"
@@ -210,18 +212,18 @@ class TableColumns(FileSource):
         Raises:
             DataError: names the column, and the setting that tells.
         """
-        indexes = columns.index_columns(self.columns)
+        indexes = arrow_columns.index_columns(self.columns)
         for name in found:
-            if columns.is_index(name) or name in indexes:
+            if arrow_columns.is_index(name) or name in indexes:
                 what = f"column {name} is" if name.strip() else "a column without a name is perhaps"
                 raise DataError(
                     f"{self.table_name}: {what} the index of a data frame, so whether it is a feature is unknown; "
                     "list the features in source.features, or write the file without it (index=False)"
                 )
         for name, column in self.first_texts(texts).items():
-            if values := columns.as_numbers(column):
+            if values := arrow_columns.as_numbers(column):
                 marked = next((one for one in values if not one.isdigit()), values[0])
-                remedy = columns.remedy_of(values, self.decimal)
+                remedy = arrow_columns.remedy_of(values, self.decimal)
                 raise DataError(
                     f"{self.table_name}: column {name} holds text that may be numbers, such as {marked}, so whether it "
                     f"is a feature is unknown; {remedy}, or list the features in source.features"
@@ -267,13 +269,13 @@ class TableColumns(FileSource):
             DataError: names the column and its type.
         """
         kind = self.columns.field(name).type
-        is_list = columns.is_list(kind)
+        is_list = arrow_columns.is_list(kind)
         if is_list and not alone:
             raise DataError(
                 f"{self.table_name}: column {name} holds lists beside other features; "
                 "name it alone in source.features, or leave it out"
             )
-        if not columns.is_number(kind.value_type if is_list else kind):
+        if not arrow_columns.is_number(kind.value_type if is_list else kind):
             raise DataError(
                 f"{self.table_name}: column {name} is of type {kind}, expected numbers; "
                 "drop it from source.features, or convert it"
@@ -281,7 +283,7 @@ class TableColumns(FileSource):
 
     @property
     def _holds_lists(self) -> bool:
-        return columns.is_list(self.columns.field(self.features[0]).type)
+        return arrow_columns.is_list(self.columns.field(self.features[0]).type)
 
     @cached_property
     def schema(self) -> Schema:

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardline.data.columns import Column
-from shardline.data.sources import columns, typed
-from shardline.data.sources.base import Table
+from shardline.data.sources import arrow_columns, typed
 from shardline.data.sources.from_files import ids_in_file
+from shardline.data.sources.source import Table
 from shardline.data.sources.table_columns import Block, TableColumns
 
 Found = TypeVar("Found")
@@ -82,25 +82,29 @@ class _Conversion:
 
     def _remedy(self, name: str, row: int, expected: str) -> str:
         column = self._column(name)
-        if "number" not in expected or not columns.is_text(column.type) or not column[row].is_valid:
+        if (
+            "number" not in expected
+            or not arrow_columns.is_text(column.type)
+            or not column[row].is_valid
+        ):
             return ""
         text = column.cast(pa.string())[row].as_py()
-        return columns.remedy_of([text], self.source.decimal)
+        return arrow_columns.remedy_of([text], self.source.decimal)
 
     def _numbers(self, name: str) -> pa.Array:
         """Return a column for numbers to be read from."""
         column = self._column(name)
-        return columns.with_point(column) if self.source.decimal == "," else column
+        return arrow_columns.with_point(column) if self.source.decimal == "," else column
 
     def _features(self) -> np.ndarray:
         source = self.source
         if source._holds_lists:
             name, (size,) = source.features[0], source.schema.feature_shape
-            found = columns.lists(self._column(name), size, source.dtype)
+            found = arrow_columns.lists(self._column(name), size, source.dtype)
             return self._accept(name, found, f"{size} finite numbers ({source.dtype})")
         features = np.empty((len(self.is_kept), len(source.features)), dtype=source.dtype)
         for i, name in enumerate(source.features):
-            found = columns.numbers(self._numbers(name), source.dtype)
+            found = arrow_columns.numbers(self._numbers(name), source.dtype)
             features[:, i] = self._accept(name, found, f"a finite number ({source.dtype})")
         return features
 
@@ -111,10 +115,10 @@ class _Conversion:
                 len(self.is_kept), np.float32 if self.source.task == "regression" else np.int64
             )
         if self.source.task == "regression":
-            found = columns.numbers(self._numbers(name), "float32")
+            found = arrow_columns.numbers(self._numbers(name), "float32")
             return self._accept(name, found, "a finite number (float32)")
         known = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
-        found = columns.labels_of(self._column(name), classes)
+        found = arrow_columns.labels_of(self._column(name), classes)
         return self._accept(name, found, f"one of source.classes ({known})")
 
     def _ids(self) -> np.ndarray:
@@ -122,14 +126,14 @@ class _Conversion:
         if not name:
             return ids_in_file(source.names[self.block.file], self.block.positions)
         are_numbers = pa.types.is_integer(source.columns.field(name).type)
-        found = columns.ids_of(self._column(name), are_numbers=are_numbers)
+        found = arrow_columns.ids_of(self._column(name), are_numbers=are_numbers)
         return self._accept(name, found, "a whole number" if are_numbers else "text")
 
     def _splits(self) -> np.ndarray | None:
         name = self.source.split_column
         if not name:
             return None
-        found = columns.splits_of(self._column(name))
+        found = arrow_columns.splits_of(self._column(name))
         return self._accept(name, found, "train, validation (val, valid, dev) or test")
 
     def _typed(self, name: str, column: Column) -> Any:

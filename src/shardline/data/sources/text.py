@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardline.data.sources.base import Schema, Table
 from shardline.data.sources.from_files import batches, ids_in_file, text_id
 from shardline.data.sources.lines import Lines, found_byte, refuse_wide
 from shardline.data.sources.packed import open_text, read_whole
+from shardline.data.sources.source import Schema, Table
 from shardline.data.sources.tokenizer import TokenSource
 
 _BLOCK_BYTES = 8 * 2**20  # files of one table

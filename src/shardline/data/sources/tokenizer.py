@@ -9,9 +9,9 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
-from shardline.data.sources.base import Ragged, combine_digests, file_digests
 from shardline.data.sources.from_files import FileSource, batches
 from shardline.data.sources.lines import TextFiles
+from shardline.data.sources.source import Ragged, combine_digests, file_digests
 
 BYTES = "bytes"
 _BATCH_CHARS = 2**20  # of texts encoded at a time: the library needs some 100 bytes for each token

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardline.data.columns import Column
-from shardline.data.sources import columns
-from shardline.data.sources.base import Masked, Ragged
-from shardline.data.sources.columns import Numbers
+from shardline.data.sources import arrow_columns
+from shardline.data.sources.arrow_columns import Numbers
+from shardline.data.sources.source import Masked, Ragged
 from shardline.records.datasets import DTYPES
 
 # Types that Arrow does not cast to from all numbers: what is read in their place.
@@ -25,15 +25,17 @@ def fits(kind: pa.DataType, column: Column) -> bool:
     if pa.types.is_null(kind):  # of a file whose rows have no value at all
         return True
     if column.kind == "text":
-        return columns.is_text(kind) or _is_binary(kind)
+        return arrow_columns.is_text(kind) or _is_binary(kind)
     if column.kind == "bytes":
-        return columns.is_text(kind) or _is_content(kind)
+        return arrow_columns.is_text(kind) or _is_content(kind)
     depth = 0
-    while columns.is_list(kind):
+    while arrow_columns.is_list(kind):
         kind, depth = _storage(kind.value_type), depth + 1
     known = depth == len(column.shape) + column.varies
     known |= depth == 1 and not column.varies and len(column.shape) > 1  # flat in the file
-    return known and (columns.is_number(kind) or columns.is_text(kind) or pa.types.is_null(kind))
+    return known and (
+        arrow_columns.is_number(kind) or arrow_columns.is_text(kind) or pa.types.is_null(kind)
+    )
 
 
 def column_of(kind: pa.DataType, noted: Any = None) -> Column | None:
@@ -48,22 +50,25 @@ def column_of(kind: pa.DataType, noted: Any = None) -> Column | None:
         varies = shape[0] is None
         return Column(dtype=_dtype_of(_leaf(kind)), shape=tuple(shape[varies:]), varies=varies)
     kind = _storage(kind)
-    for kind_of_bytes, is_it in (("text", columns.is_text(kind)), ("bytes", _is_content(kind))):
+    for kind_of_bytes, is_it in (
+        ("text", arrow_columns.is_text(kind)),
+        ("bytes", _is_content(kind)),
+    ):
         if is_it:
             return Column.parse("", kind_of_bytes)
     sizes: list[Any] = []
-    while columns.is_list(kind):
+    while arrow_columns.is_list(kind):
         sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind = _storage(kind.value_type)
     varies = sizes[:1] == [None]
-    if None in sizes[varies:] or not columns.is_number(kind):
+    if None in sizes[varies:] or not arrow_columns.is_number(kind):
         return None
     return Column(dtype=_dtype_of(kind), shape=tuple(sizes[varies:]), varies=varies)
 
 
 def _leaf(kind: pa.DataType) -> pa.DataType:
     kind = _storage(kind)
-    return _leaf(kind.value_type) if columns.is_list(kind) else kind
+    return _leaf(kind.value_type) if arrow_columns.is_list(kind) else kind
 
 
 def _dtype_of(kind: pa.DataType) -> str:
@@ -99,7 +104,7 @@ def convert(
         empty_is_missing: whether an empty text stands for no value, as in CSV files.
     """
     array = _unpacked(array)
-    if columns.is_text(array.type):
+    if arrow_columns.is_text(array.type):
         array = _with_nulls(array.cast(pa.string()), column, empty_is_missing)
     present = ~np.asarray(array.is_null())
     values: np.ndarray | Ragged
@@ -117,7 +122,7 @@ def convert(
 def _with_nulls(array: pa.Array, column: Column, empty_is_missing: bool) -> pa.Array:
     """Return text with null where it stands for no value."""
     if column.kind == "array":
-        return columns.without_missing(array)
+        return arrow_columns.without_missing(array)
     if column.optional and empty_is_missing:
         return pc.if_else(pc.equal(array, ""), None, array)
     return array
@@ -172,7 +177,7 @@ def _fixed(array: pa.Array, shape: tuple[int, ...], dtype: str) -> Numbers:
         return _numbers(array, dtype)
     if pa.types.is_null(array.type):
         return np.zeros((len(array), *shape), dtype), np.ones(len(array), dtype=bool)
-    if not columns.is_list(_storage(array.type.value_type)) and len(shape) > 1:
+    if not arrow_columns.is_list(_storage(array.type.value_type)) and len(shape) > 1:
         flat, flat_bad = _fixed(array, (int(np.prod(shape)),), dtype)
         return flat.reshape(-1, *shape), flat_bad
     lengths = pc.list_value_length(array).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -188,7 +193,7 @@ def _fixed(array: pa.Array, shape: tuple[int, ...], dtype: str) -> Numbers:
 
 
 def _numbers(array: pa.Array, dtype: str) -> Numbers:
-    values, bad = columns.numbers(array, _READ_AS.get(dtype, dtype))
+    values, bad = arrow_columns.numbers(array, _READ_AS.get(dtype, dtype))
     if dtype == "bool":
         return values == 1, bad | (values > 1)
     with np.errstate(over="ignore"):  # what the type cannot hold becomes infinite, and is bad

@@ -14,9 +14,9 @@ from numpy.lib import format as npy
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.sources.base import shard_slices
 from shardline.data.sources.from_files import UnusableError
 from shardline.data.sources.samples import Sample, Samples, type_of
+from shardline.data.sources.source import shard_slices
 
 _NAME = re.compile(r"((?:.*/|)[^./]+)\.([^/]+)", re.DOTALL)
 _NUMBERS = ("cls", "cls2", "id", "index", "inx")  # as WebDataset decodes them

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shardline.data.transforms.steps import Sample
+from shardline.data.transforms.transform_steps import Sample
 
 
 class Compose:

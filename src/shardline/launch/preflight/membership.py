@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from shardline.core.errors import LaunchError
 from shardline.core.world import World
+from shardline.launch.launched_world import check_world, is_loopback
+from shardline.launch.preflight.preflight_table import compact, name_ranks
 from shardline.launch.preflight.rendezvous import Rendezvous, pauses, place_of
-from shardline.launch.preflight.table import compact, name_ranks
-from shardline.launch.world import check_world, is_loopback
 
 _NODES_NAMED = 8
 

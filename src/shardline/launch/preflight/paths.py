@@ -14,8 +14,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from shardline.core.errors import LaunchError
 from shardline.launch.preflight.membership import Arrival
+from shardline.launch.preflight.preflight_table import name_ranks
 from shardline.launch.preflight.rendezvous import Rendezvous, pauses
-from shardline.launch.preflight.table import name_ranks
 
 _LATENCY_ROUNDS = 20
 _SMALL = 256  # elements

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from shardline.config.geometry import REMEDY
 from shardline.core.errors import LaunchError
+from shardline.launch.launched_world import expand_nodelist
 from shardline.launch.slurm.sacct import job_fields
-from shardline.launch.world import expand_nodelist
 
 _TIMEOUT_S = 60
 # Snakemake's Slurm plugin names its jobs by the id of its run.

@@ -16,7 +16,7 @@ from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.files import json_bytes, make_folder, write_bytes, write_json
 from shardline.core.package import check_unlocked
 from shardline.provenance.actions import Action
-from shardline.provenance.run_spec import describe_run
+from shardline.provenance.resolved_run import describe_run
 from shardline.records.acceptances import (
     ACCEPTED,
     Accepted,
@@ -30,7 +30,7 @@ from shardline.records.datasets import DatasetProvenance
 from shardline.records.identities import weights_of_inputs
 from shardline.records.runs import EvaluationRef, EvaluationResult, ResolvedRun, TakenOver
 from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
-from shardline.results.accept.files import forget_incomplete, held, link, replacing
+from shardline.results.accept.replaced_folders import forget_incomplete, held, link, replacing
 from shardline.results.findings import VerifyResult
 from shardline.results.sealed_run import REMAKE
 from shardline.results.staleness import read_definitions

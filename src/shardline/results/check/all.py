@@ -12,9 +12,9 @@ from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.redaction import mask
 from shardline.core.visible import from_here
 from shardline.environments.python import interpreter_of, problem_of
+from shardline.results.check.checked_models import check_models
 from shardline.results.check.found import Finding, errors_of, merged
-from shardline.results.check.machine import check_machine
-from shardline.results.check.models import check_models
+from shardline.results.check.machine_needs import check_machine
 
 _BEFORE_S = (
     120.0  # for models that are not known to be well; what takes longer counts as not checked

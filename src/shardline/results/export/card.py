@@ -16,7 +16,7 @@ from shardline.records.base import encode
 from shardline.records.datasets import Manifest
 from shardline.records.runs import TrainingProvenance
 from shardline.results.export import DESCRIPTION, DescribedStep, ExportConfig
-from shardline.results.export.program import program
+from shardline.results.export.onnx_program import program
 from shardline.results.sealed_run import SealedRun
 
 _LIBRARIES = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from shardline.config.settings.run import Pad
+from shardline.config.settings.run_settings import Pad
 from shardline.core.redaction import mask_values
 from shardline.data.sources.tokenizer import make_tokenizer
 from shardline.records.datasets import Manifest

@@ -14,10 +14,10 @@ from shardline.core.errors import DataError
 from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
 from shardline.data.run_batches import RunBatches
-from shardline.data.transforms.image import Normalize
+from shardline.data.transforms.image_transforms import Normalize
 from shardline.records.datasets import DatasetSchema
 from shardline.results.export.calls import Call, Tensors, find_call, named_outputs
-from shardline.results.export.steps import ExportSteps, steps_of
+from shardline.results.export.exported_steps import ExportSteps, steps_of
 from shardline.training.model import sealed_model
 
 _ROWS, _BYTES = 512, 1 << 26  # of rows that are compared, with their outputs

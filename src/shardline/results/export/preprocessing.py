@@ -8,8 +8,8 @@ from shardline.core.redaction import mask_values
 from shardline.data.columns import columns_of
 from shardline.records.datasets import DatasetSchema, Manifest
 from shardline.results.export import Array, DescribedStep, Preprocessing
-from shardline.results.export.steps import ExportStep, ExportSteps
-from shardline_io.names import LENGTHS
+from shardline.results.export.exported_steps import ExportStep, ExportSteps
+from shardline_io.column_names import LENGTHS
 
 TEXT_SOURCES = ("text", "jsonl")
 _DOES = {

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from shardline.core.errors import DataError
 from shardline.core.process import die_with_parent, signal_main_thread
-from shardline.supervision.failures import read_failures, report_failure
+from shardline.supervision.failure_records import read_failures, report_failure
 from shardline.supervision.resource_usage import Sampler
 from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.diagnosis import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardline.core.errors import DataError
 from shardline.records.failures import Failure
-from shardline.supervision.failures import read_failures, report_failure
+from shardline.supervision.failure_records import read_failures, report_failure
 from shardline.supervision.watchdog.heartbeats import ENDING, RankHeartbeat
 from shardline.supervision.watchdog.proc import exit_code_of, signal_name
 

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from shardline.core.files import atomic_writer
 from shardline.records.tracking import TrackingContext
-from shardline.tracking.records import MetricBatch
+from shardline.tracking.metric_batches import MetricBatch
 from shardline.tracking.run_links import FOLDER, RunLinks
 from shardline.tracking.tracker import Tracker
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 from shardline.core.errors import ShardlineError
 from shardline.core.files import make_folder
 from shardline.records.tracking import TrackingContext
-from shardline.tracking.records import MetricBatch
+from shardline.tracking.metric_batches import MetricBatch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker, shorten
 

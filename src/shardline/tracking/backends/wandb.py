@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from shardline.records.tracking import TrackingContext
-from shardline.tracking.records import MetricBatch
+from shardline.tracking.metric_batches import MetricBatch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker, shorten
 

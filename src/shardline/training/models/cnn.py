@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from shardline.core.errors import ConfigError
-from shardline.training.models.base import Classifier, refuse_numbers
+from shardline.training.models.classifier_base import Classifier, refuse_numbers
 
 
 class CNN(Classifier):

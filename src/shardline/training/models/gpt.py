@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 from shardline.core.errors import ConfigError
-from shardline.training.models.inputs import SampleColumns
 from shardline.training.models.language import LanguageModel, check_loss_mask, token_sizes
+from shardline.training.models.model_inputs import SampleColumns
 
 
 class GPT(LanguageModel):

@@ -13,8 +13,8 @@ from shardline.training.models.hf_inputs import (
     sees_what_follows,
 )
 from shardline.training.models.huggingface import make_hub_model
-from shardline.training.models.inputs import SampleColumns
 from shardline.training.models.language import LanguageModel, check_loss_mask, token_sizes
+from shardline.training.models.model_inputs import SampleColumns
 
 
 class CausalLM(LanguageModel):

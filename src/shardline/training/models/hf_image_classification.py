@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from shardline.training.models.base import Classifier
+from shardline.training.models.classifier_base import Classifier
 from shardline.training.models.huggingface import make_hub_model
-from shardline.training.models.inputs import SampleColumns, as_images, labelled_images
+from shardline.training.models.model_inputs import SampleColumns, as_images, labelled_images
 
 
 class ImageClassification(Classifier):

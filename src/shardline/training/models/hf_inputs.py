@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from shardline.core.errors import ConfigError
-from shardline.training.models.inputs import SampleColumns, checked_tokens
+from shardline.training.models.model_inputs import SampleColumns, checked_tokens
 
 # what sets the sizes of a model of transformers, for messages
 VOCAB_KEY = "vocab_size of the model's config"

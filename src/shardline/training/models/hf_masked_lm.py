@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.training.models.hf_tokens import TokenLabels
-from shardline.training.models.inputs import SampleColumns
+from shardline.training.models.model_inputs import SampleColumns
 
 
 class MaskedLM(TokenLabels):

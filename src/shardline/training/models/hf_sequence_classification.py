@@ -16,9 +16,9 @@ from shardline.training.models.hf_inputs import (
     takes_last_token,
 )
 from shardline.training.models.huggingface import make_hub_model
-from shardline.training.models.inputs import SampleColumns, column_of, token_column
+from shardline.training.models.model_inputs import SampleColumns, column_of, token_column
 from shardline.training.models.outputs import CLASSES, FLAGS, NUMBERS, predicted_rows
-from shardline.training.models.steps import MeasuredModel
+from shardline.training.models.token_steps import MeasuredModel
 
 
 class SequenceClassification(MeasuredModel):

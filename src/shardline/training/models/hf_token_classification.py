@@ -5,7 +5,7 @@ from typing import Any
 
 from shardline.core.errors import ConfigError
 from shardline.training.models.hf_tokens import TokenLabels
-from shardline.training.models.inputs import SampleColumns
+from shardline.training.models.model_inputs import SampleColumns
 
 
 class TokenClassification(TokenLabels):

@@ -15,9 +15,9 @@ from shardline.training.models.hf_inputs import (
     row_mask,
 )
 from shardline.training.models.huggingface import make_hub_model
-from shardline.training.models.inputs import SampleColumns, column_of, token_column
+from shardline.training.models.model_inputs import SampleColumns, column_of, token_column
 from shardline.training.models.outputs import predicted_tokens
-from shardline.training.models.steps import MeasuredModel
+from shardline.training.models.token_steps import MeasuredModel
 
 IGNORED = -100  # label of a token that does not count, as transformers has it
 

@@ -7,8 +7,13 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
-from shardline.training.models.inputs import SampleColumns, checked_tokens, column_of, token_column
-from shardline.training.models.steps import MeasuredModel
+from shardline.training.models.model_inputs import (
+    SampleColumns,
+    checked_tokens,
+    column_of,
+    token_column,
+)
+from shardline.training.models.token_steps import MeasuredModel
 
 _BYTES = 256  # tokens of a column of bytes
 _CONTINUED = 64  # tokens of the text that continues a sample's first half, at most

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from shardline.training.models.base import Classifier, refuse_numbers
+from shardline.training.models.classifier_base import Classifier, refuse_numbers
 
 
 class Linear(Classifier):

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from shardline.training.models.base import Classifier, refuse_numbers
+from shardline.training.models.classifier_base import Classifier, refuse_numbers
 
 
 class MLP(Classifier):

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
-from shardline.training.models.base import Classifier
-from shardline.training.models.inputs import SampleColumns, as_images, labelled_images
+from shardline.training.models.classifier_base import Classifier
+from shardline.training.models.model_inputs import SampleColumns, as_images, labelled_images
 
 _SMALL = 64  # pixels of the shorter edge, at most, for a stem that keeps the resolution
 _STEMS = ("auto", "small", "large")

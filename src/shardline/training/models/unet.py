@@ -13,7 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardInd
 
 from shardline.core.errors import ConfigError, DataError
 from shardline.training.losses import token_mean
-from shardline.training.models.inputs import SampleColumns, as_images, column_of, image_shape
+from shardline.training.models.model_inputs import SampleColumns, as_images, column_of, image_shape
 
 
 class UNet(LightningModule):

@@ -7,18 +7,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from snakemake_executor_plugin_azureml.node.environment import NodeSettings, parse_mounts
-from snakemake_executor_plugin_azureml.node.errors import NodeError
-from snakemake_executor_plugin_azureml.node.follower import follow
-from snakemake_executor_plugin_azureml.node.launch import launch
-from snakemake_executor_plugin_azureml.node.leader import lead
-from snakemake_executor_plugin_azureml.node.place import find_place
-from snakemake_executor_plugin_azureml.node.process import (
+from snakemake_executor_plugin_azureml.node.child_process import (
     Stop,
     adopt_orphans,
     end_descendants,
     log,
 )
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.follower import follow
+from snakemake_executor_plugin_azureml.node.job_environment import NodeSettings, parse_mounts
+from snakemake_executor_plugin_azureml.node.launch import launch
+from snakemake_executor_plugin_azureml.node.leader import lead
+from snakemake_executor_plugin_azureml.node.place import find_place
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,15 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from snakemake_executor_plugin_azureml.node.environment import (
-    NodeSettings,
-    job_environment,
-    with_own_mounts,
-)
-from snakemake_executor_plugin_azureml.node.errors import NodeError
-from snakemake_executor_plugin_azureml.node.files import below, write_files
-from snakemake_executor_plugin_azureml.node.place import Place
-from snakemake_executor_plugin_azureml.node.process import (
+from snakemake_executor_plugin_azureml.node.child_process import (
     POLL_S,
     Child,
     Stop,
@@ -25,12 +17,20 @@ from snakemake_executor_plugin_azureml.node.process import (
     in_shell,
     log,
 )
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.job_environment import (
+    NodeSettings,
+    job_environment,
+    with_own_mounts,
+)
+from snakemake_executor_plugin_azureml.node.place import Place
 from snakemake_executor_plugin_azureml.node.secret import (
     GREETING_BYTES,
     NONCE_BYTES,
     folder_of,
     read_greeting,
 )
+from snakemake_executor_plugin_azureml.node.shared_files import below, write_files
 from snakemake_executor_plugin_azureml.node.wire import (
     LARGEST,
     SMALL,

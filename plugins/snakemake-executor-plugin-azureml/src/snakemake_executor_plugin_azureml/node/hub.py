@@ -11,11 +11,11 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from snakemake_executor_plugin_azureml.node.environment import NodeSettings
+from snakemake_executor_plugin_azureml.node.child_process import POLL_S, log
 from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.job_environment import NodeSettings
 from snakemake_executor_plugin_azureml.node.launches import Launches, Member
 from snakemake_executor_plugin_azureml.node.place import Place, is_loopback
-from snakemake_executor_plugin_azureml.node.process import POLL_S, log
 from snakemake_executor_plugin_azureml.node.secret import NONCE_BYTES, Secret
 from snakemake_executor_plugin_azureml.node.wire import (
     SMALL,

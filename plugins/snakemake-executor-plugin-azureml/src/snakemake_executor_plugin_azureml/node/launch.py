@@ -6,10 +6,13 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from snakemake_executor_plugin_azureml.node.environment import CONTROL, FOLDER
+from snakemake_executor_plugin_azureml.node.child_process import POLL_S, Child, Stop, log
 from snakemake_executor_plugin_azureml.node.errors import NodeError
-from snakemake_executor_plugin_azureml.node.files import read_files, relative_to_working_folder
-from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, log
+from snakemake_executor_plugin_azureml.node.job_environment import CONTROL, FOLDER
+from snakemake_executor_plugin_azureml.node.shared_files import (
+    read_files,
+    relative_to_working_folder,
+)
 from snakemake_executor_plugin_azureml.node.wire import LARGEST_TEXT, Connection, LostError
 
 # The leader may be sending files to others; a Unix socket reports its end at once.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from snakemake_executor_plugin_azureml.node.process import describe_code
+from snakemake_executor_plugin_azureml.node.child_process import describe_code
 from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
 
 if TYPE_CHECKING:

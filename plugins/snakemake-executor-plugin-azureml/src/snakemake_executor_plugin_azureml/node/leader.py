@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from snakemake_executor_plugin_azureml.node.environment import (
+from snakemake_executor_plugin_azureml.node.child_process import POLL_S, Child, Stop, in_shell, log
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.hub import Hub
+from snakemake_executor_plugin_azureml.node.job_environment import (
     CONTROL,
     FOLDER,
     LAUNCH,
@@ -14,10 +17,7 @@ from snakemake_executor_plugin_azureml.node.environment import (
     launch_prefix,
     single_process_world,
 )
-from snakemake_executor_plugin_azureml.node.errors import NodeError
-from snakemake_executor_plugin_azureml.node.hub import Hub
 from snakemake_executor_plugin_azureml.node.place import Place
-from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, in_shell, log
 from snakemake_executor_plugin_azureml.node.secret import folder_of, make_secret, remove_secrets
 
 # A command of a launch ends before the job that waits for it is ended by force.

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from snakemake_executor_plugin_azureml.node.child_process import log
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.place import Place
-from snakemake_executor_plugin_azureml.node.process import log
 from snakemake_executor_plugin_azureml.node.wire import LostError
 
 NONCE_BYTES = 32

@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from snakemake_executor_plugin_azureml.node.child_process import log
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.place import Place
-from snakemake_executor_plugin_azureml.node.process import log
 
 _HEAD = struct.Struct("!II")
 _COUNT = struct.Struct("!Q")

@@ -1,0 +1,154 @@
+"""The commands about the runs of the config: `ls`, `report`, `why`, `preflight`."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardline.cli.app import AsJson, OnProfile, SetResources, app, resource_arguments
+from shardline.cli.display.terminal import say, say_json
+from shardline.cli.display.upkeep_views import show_explanation, show_runs
+from shardline.config.load import load_project
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project
+from shardline.core.errors import LaunchError
+from shardline.core.files import read_json
+from shardline.core.package import remake
+from shardline.launch.preflight.preflight_table import PreflightReport
+from shardline.results.findings import count
+from shardline.results.outcomes import present_report
+from shardline.results.select import find_run
+from shardline.results.staleness import explain
+from shardline.results.states import describe_runs
+
+
+@app.command("ls")
+def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the runs of the config: state, headline metric, identity.
+
+    [green]done[/green]         trained and evaluated
+    [cyan]trained[/cyan]      trained; the evaluation is missing or stale
+    [yellow]running[/yellow]      it trains now: step, rate, time left
+    [red]failed[/red]       a job that it needs failed; the error and the log are shown
+    [yellow]in progress[/yellow]  training has begun and continues from its checkpoint
+    [magenta]stale[/magenta]        sealed under an earlier identity only: `shardline why RUN`
+    [blue]new[/blue]          nothing of this name is sealed
+    """
+    project = load_project(config_file=context.obj)
+    records = describe_runs(project)
+    if as_json:
+        say_json(records)
+        return
+    show_runs(records)
+    if report := present_report(project):
+        say(f"report: {report}")
+
+
+@app.command("report")
+def report(context: typer.Context, as_json: AsJson = False) -> None:
+    """Write the report over what is there now.
+
+    Snakemake writes it by itself; this command does so after a crash of Snakemake, while
+    trainings run, or without Snakemake. Runs without a result are listed with the cause.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "shardline.pipeline.late_report"],
+        input=json.dumps({"config_file": str(context.obj)}),
+        text=True,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode:  # which the program has explained
+        raise typer.Exit(done.returncode)
+    found = json.loads(done.stdout.splitlines()[-1])
+    if as_json:
+        say_json(found)
+        return
+    states = "".join(f", {number} {state}" for state, number in found["outcomes"].items())
+    say(f"{count(found['results'], 'run')} with a result{states}")
+    say(f"report: {found['report']}")
+
+
+@app.command("why")
+def why(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run.")],
+    as_json: AsJson = False,
+) -> None:
+    """List the causes that make a run stale.
+
+    The run's identity document is compared with the nearest older one: of the
+    same name and sealed if there is such a one, then with the fewest differences.
+    """
+    project = load_project(config_file=context.obj)
+    explanation = explain(project, find_run(project, run))
+    if as_json:
+        say_json({**vars(explanation), "run": explanation.run.id})
+    else:
+        show_explanation(explanation)
+
+
+@app.command("preflight")
+def preflight(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="Names or ids; left out, one run of each geometry."),
+    ] = None,
+    profile: OnProfile = "profiles/local",
+    set_resources: SetResources = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a run's ranks, devices and network paths without training.
+
+    A small job starts the ranks on the profile's real machines, by its
+    launcher, and prints a table: the device of each rank, and latency and
+    bandwidth between ranks. Every training begins with the same check.
+    """
+    project = load_project(config_file=context.obj)
+    runs = [find_run(project, name) for name in names or []] or _one_of_each_geometry(project)
+    arguments = resource_arguments(set_resources)
+    found = _preflight(runs, config=context.obj, profile=profile, arguments=arguments)
+    if as_json:
+        say_json({run.id: vars(report) for run, report in found})
+        return
+    for run, report in found:
+        say(f"\n{run.name} ({run.id})\n{report.table()}")
+
+
+def _one_of_each_geometry(project: Project) -> list[RunPlan]:
+    """Return the first run of each geometry: other runs of this geometry would start the same ranks."""
+    first: dict[tuple[object, ...], RunPlan] = {}
+    for run in project.runs.values():
+        asked = run.settings
+        first.setdefault((asked.nodes, asked.devices, asked.accelerator), run)
+    return list(first.values())
+
+
+def _preflight(
+    runs: Sequence[RunPlan], *, config: Path, profile: str, arguments: Sequence[str]
+) -> Iterator[tuple[RunPlan, PreflightReport]]:
+    """Have Snakemake run the preflight checks again, and yield their reports.
+
+    Args:
+        config: the project's config.
+        profile: Snakemake's profile: where the ranks start.
+        arguments: further arguments for Snakemake.
+
+    Raises:
+        LaunchError: a preflight check failed; Snakemake has printed the reason.
+    """
+    found = {run.id: run.layout.declared.preflight(run.id) for run in runs}
+    is_done = remake(found.values(), config=config, profile=profile, arguments=arguments)
+    for run in runs:
+        if found[run.id].exists():
+            document = read_json(found[run.id], remedy="run `shardline preflight` again")
+            yield run, PreflightReport(**document)
+    if not is_done:
+        raise LaunchError(
+            "the preflight check failed; the reason is printed above and recorded in logs/run_preflight/"
+        )

@@ -1,0 +1,393 @@
+"""Sources by their settings: what is refused, the files that they read, and what of them counts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from msgspec import UNSET
+
+from shardline.config import source_files
+from shardline.config.resolved import as_plain, as_type
+from shardline.config.settings.config import DatasetSettings, Shares, SplitColumn, SplitFiles
+from shardline.config.settings.source_settings import (
+    AnySource,
+    ColumnsSettings,
+    CsvSettings,
+    DeltaSettings,
+    HfSettings,
+    ImageFolderSettings,
+    JsonLinesSettings,
+    SamplesSettings,
+    TokenizedSettings,
+)
+from shardline.core.errors import ConfigError
+from shardline.core.suggest import suggest
+from shardline.core.urls import is_url, open_table, table_content, without_secrets
+from shardline.identity import FileDigests
+
+WithClasses = ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
+BYTES = "bytes"  # the tokenizer that is no file
+WITH_SPLITS = ("csv", "delta", "hf", "jsonl", "parquet")  # that a column may hold
+WITH_FILES = (
+    "csv", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "text", "webdataset",
+)  # fmt: skip
+WITH_TOKENS = ("jsonl", "text")
+
+
+def check_source(source: AnySource, where: str) -> None:
+    """Refuse options that do not fit together.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    classes = [str(name) for name in getattr(source, "classes", ())]
+    for name in classes:
+        if classes.count(name) > 1:
+            raise ConfigError(f"{where}.source.classes lists {name} twice; drop one")
+    if source.type in WITH_FILES and not getattr(source, "files", ()):
+        raise ConfigError(f"{where}.source.files is empty; list at least one file")
+    match source:
+        case ColumnsSettings():
+            _check_task(source, where)
+            _check_columns(source, where)
+        case JsonLinesSettings():
+            _check_keys(source, where)
+        case SamplesSettings() | HfSettings():
+            _check_classes(source, where)
+            # left out, columns are found in the files
+            _check_rename(source, source.columns or source.rename or {}, where)
+        case ImageFolderSettings():
+            _check_size(source, where)
+    if isinstance(source, TokenizedSettings) and source.tokenizer == BYTES:
+        _check_bytes(source, where)
+    if isinstance(source, CsvSettings):
+        _check_delimiter(source, where)
+
+
+def _check_delimiter(source: CsvSettings, where: str) -> None:
+    if len(source.delimiter) != 1 or not source.delimiter.isascii():
+        raise ConfigError(
+            f'{where}.source.delimiter="{source.delimiter}" is not one ASCII character; give one'
+        )
+    if source.delimiter == source.decimal:
+        raise ConfigError(
+            f'{where}.source.decimal="{source.decimal}" is the delimiter as well; set source.delimiter, such as ";"'
+        )
+
+
+def _check_size(source: ImageFolderSettings, where: str) -> None:
+    at_build, size = source.decode == "at_build", source.size
+    if at_build and size is UNSET:
+        raise ConfigError(
+            f"{where}.source.size is missing; add it, or keep the files' bytes with decode: at_read"
+        )
+    if not at_build and size is not UNSET:
+        raise ConfigError(
+            f"{where}.source.size={size}, but decode=at_read keeps images as they are; drop it, and bring them to a "
+            "size with data.transform"
+        )
+    if size is not UNSET and len(size) != 2:
+        raise ConfigError(f"{where}.source.size={size} is not [height, width]; give two numbers")
+
+
+def _check_bytes(source: TokenizedSettings, where: str) -> None:
+    if source.special_tokens:
+        raise ConfigError(
+            f"{where}.source.special_tokens=true, but tokenizer=bytes has none; drop it, or name a tokenizer.json"
+        )
+    if isinstance(source.end, int) and source.end > 255:
+        raise ConfigError(
+            f"{where}.source.end={source.end} is not a byte, expected 0 to 255 for tokenizer=bytes; give one, or a text"
+        )
+
+
+def _given(source: WithClasses) -> list[str]:
+    return [key for key in ("classes", "num_classes") if getattr(source, key)]
+
+
+def _check_task(source: ColumnsSettings, where: str) -> None:
+    given = _given(source)
+    if source.label is UNSET:
+        if source.columns is UNSET:
+            raise ConfigError(f"{where}.source.label is missing; add it")
+        if given:
+            _refuse_classes(given, False, where)
+        return
+    if source.task == "classification" and len(given) != 1:
+        _refuse_classes(given, True, where)
+    _check_regression(source, given, where)
+
+
+def _check_regression(source: ColumnsSettings | HfSettings, given: list[str], where: str) -> None:
+    if source.task == "regression" and given:
+        raise ConfigError(
+            f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
+        )
+
+
+def _check_classes(source: SamplesSettings | HfSettings, where: str) -> None:
+    given = _given(source)
+    if len(given) > 1:
+        raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
+    if given and isinstance(source, HfSettings):
+        if source.label is UNSET:
+            _refuse_classes(given, False, where)
+        _check_regression(source, given, where)
+
+
+def _check_columns(source: ColumnsSettings, where: str) -> None:
+    if source.columns is not UNSET:
+        _check_named(source, source.columns, where)
+    elif source.rename is not UNSET:
+        raise ConfigError(f"{where}.source.rename is given without columns; add them, or drop it")
+    for name in source.features:
+        if source.features.count(name) > 1:
+            raise ConfigError(f"{where}.source.features lists {name} twice; drop one")
+        for key in ("label", "id_column"):
+            if name == getattr(source, key):
+                raise ConfigError(f"{where}.source.features holds {name}, which is {key}; drop it")
+
+
+def _check_keys(source: JsonLinesSettings, where: str) -> None:
+    columns, tokenize, has_label = source.columns or {}, source.tokenize, source.label is not UNSET
+    if not columns and not tokenize:
+        raise ConfigError(
+            f"{where}.source: neither columns nor tokenize is given; name what rows have, such as tokenize: "
+            "{tokens: text}"
+        )
+    for name in tokenize:
+        if name in columns:
+            raise ConfigError(
+                f"{where}.source.tokenize.{name} is among source.columns as well; rename one of them"
+            )
+    if "labels" in tokenize and has_label:
+        raise ConfigError(
+            f"{where}.source.tokenize.labels is what label={source.label} becomes; drop one of them"
+        )
+    if not tokenize and (source.tokenizer != BYTES or source.end is not UNSET):
+        key = "tokenizer" if source.end is UNSET else "end"
+        raise ConfigError(
+            f"{where}.source.{key} is given without tokenize; add tokenize: {{tokens: KEY}}, or drop it"
+        )
+    _check_rename(source, columns, where)
+    given = _given(source)
+    if len(given) != has_label:
+        _refuse_classes(given, has_label, where)
+
+
+def _refuse_classes(given: list[str], has_label: bool, where: str) -> NoReturn:
+    if not has_label:
+        raise ConfigError(
+            f"{where}.source.{given[0]} is given without a label; name the label's column, or drop it"
+        )
+    found = f"{' and '.join(given)} are both" if given else "neither classes nor num_classes is"
+    raise ConfigError(
+        f"{where}.source: {found} given; list classes, or give num_classes where labels are 0, 1, ..."
+    )
+
+
+def _check_named(source: ColumnsSettings, columns: Mapping[str, str], where: str) -> None:
+    if source.features:
+        raise ConfigError(
+            f"{where}.source.features and columns are both given; list the features among the columns"
+        )
+    _check_rename(source, columns, where)
+    for name, written in columns.items() if isinstance(source, CsvSettings) else ():
+        if "[" in written or written.startswith("bytes"):
+            raise ConfigError(
+                f'{where}.source.columns.{name}="{written}" is not a number or text, which is all that CSV files '
+                "hold; convert them to Parquet"
+            )
+
+
+def _check_rename(source: WithClasses, columns: Mapping[str, str], where: str) -> None:
+    rename, label = source.rename or {}, getattr(source, "label", UNSET)
+    for name in rename:
+        if name not in columns:
+            raise ConfigError(
+                f"{where}.source.rename.{name} is not a column; {suggest(name, columns)}"
+            )
+    in_files = [rename.get(name, name) for name in columns]
+    for name in in_files:
+        if in_files.count(name) > 1:
+            raise ConfigError(f"{where}.source.rename: {name} is two columns; drop one")
+    if "labels" in columns and label:
+        raise ConfigError(
+            f"{where}.source.columns.labels is what label={label} becomes; drop one of them"
+        )
+
+
+def check_splits(settings: DatasetSettings, where: str) -> None:
+    """Refuse shares that do not sum to 1, and splits that a source cannot tell.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    source, splits = settings.source, settings.splits
+    key, types = (
+        ("column", WITH_SPLITS) if isinstance(splits, SplitColumn) else ("files", WITH_FILES)
+    )
+    if isinstance(splits, Shares):
+        shares = as_plain(splits)
+        total = sum(shares.values())
+        if abs(total - 1) > 1e-9:
+            raise ConfigError(f"{where}.splits sum to {total:g}, not 1; change one of {shares}")
+    elif source.type not in types:
+        raise ConfigError(
+            f"{where}.splits.{key} is for sources of type {', '.join(types)}, not {source.type}; "
+            "give shares (train, validation, test)"
+        )
+    elif isinstance(splits, SplitColumn) and splits.column in (
+        *getattr(source, "features", ()),
+        getattr(source, "label", None),
+    ):
+        raise ConfigError(
+            f"{where}.splits.column={splits.column} is a feature or the label too; drop it there"
+        )
+
+
+SHIPPED_SOURCES = {
+    "csv": "shardline.data.sources.csv:Csv",
+    "delta": "shardline.data.sources.delta:Delta",
+    "digits": "shardline.data.sources.digits:Digits",
+    "hf": "shardline.data.sources.hf:Hf",
+    "idx": "shardline.data.sources.idx:Idx",
+    "image_folder": "shardline.data.sources.image_folder:ImageFolder",
+    "jsonl": "shardline.data.sources.jsonl:Jsonl",
+    "litdata": "shardline.data.sources.litdata:LitData",
+    "mds": "shardline.data.sources.mds:Mds",
+    "parquet": "shardline.data.sources.parquet:Parquet",
+    "synthetic": "shardline.data.sources.synthetic:Synthetic",
+    "text": "shardline.data.sources.text:Text",
+    "webdataset": "shardline.data.sources.webdataset:WebDataset",
+}
+# Options that say where the content lies or how fast it is read, and not what it is.
+_NOT_IN_IDENTITY = {"files", "table", "decode_threads"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """A source whose content was found.
+
+    Attributes:
+        source: its settings, with what it gets of its files: their names and splits, what lies beside them and is not
+            read, where its tokenizer lies.
+        counted: those of its settings that the identity holds.
+        files: the files that it reads, absolute; remote ones may not be fetched yet.
+        content: digests by name, as the identity holds them.
+    """
+
+    source: dict[str, object]
+    counted: dict[str, object]
+    files: tuple[Path, ...]
+    content: dict[str, str]
+
+
+def locate(
+    settings: Mapping[str, Any], workdir: Path, downloads: Path, digests: FileDigests, where: str
+) -> Located:
+    """Check a dataset's source and splits, and find the files and their digests.
+
+    No network is touched, whatever the source.
+
+    Args:
+        settings: the dataset's settings.
+        workdir: the project's folder, absolute.
+        downloads: folder that remote files are fetched to.
+        where: file and dataset, as messages begin.
+
+    Raises:
+        ConfigError: options do not fit together, a file is not there, or is in no
+            split or in two; names the key.
+        DataError: a file or table cannot be read.
+    """
+    source, typed = source_files.with_paths(settings["source"]), as_type(settings, DatasetSettings)
+    check_source(typed.source, where)
+    check_splits(typed, where)
+    files, known, not_read = source_files.find_files(source, workdir, downloads, where)
+    content = digests.digest_all(files, workdir=workdir, known=known)
+    if isinstance(typed.source, DeltaSettings):
+        content = _delta_content(typed.source, workdir, where)
+    found = _found_options(typed, files, content, workdir, where)
+    found |= {"not_read": not_read} if not_read else {}
+    if isinstance(typed.source, TokenizedSettings) and typed.source.tokenizer != BYTES:
+        tokenizer = _find_tokenizer(typed.source.tokenizer, workdir, where)
+        found["tokenizer"] = str(tokenizer)
+        content = {**content, f"{len(files):05d}/tokenizer": digests.digest(tokenizer)}
+    return Located(
+        source={**source, **found},
+        counted=_counted(source),
+        files=tuple(files),
+        content=content,
+    )
+
+
+def _counted(source: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings that the identity holds; a tokenizer's file counts by its content instead."""
+    is_file = source.get("tokenizer", BYTES) != BYTES
+    left_out = _NOT_IN_IDENTITY | ({"tokenizer"} if is_file else set())
+    return {key: value for key, value in source.items() if key not in left_out}
+
+
+def _find_tokenizer(name: str, workdir: Path, where: str) -> Path:
+    path = workdir / name
+    if not path.is_file():
+        hint = f"write {name.rstrip('/')}/tokenizer.json" if path.is_dir() else "check the path"
+        raise ConfigError(
+            f"{where}.source.tokenizer={without_secrets(name)} is neither {BYTES} nor a file; {hint}"
+        )
+    return path
+
+
+def _delta_content(source: DeltaSettings, workdir: Path, where: str) -> dict[str, str]:
+    """Return what the identity holds of a Delta table: its id and the version.
+
+    A local table is asked for its id; of a remote one it must be given, since
+    reading the config touches no network.
+
+    Raises:
+        ConfigError: a remote table's id is not given.
+        DataError: a local table, or its version, does not exist, or has another id.
+    """
+    table, version, given = source.table, source.version, source.table_id
+    if not is_url(table):
+        found = str(open_table(str(workdir / table), version).metadata().id)
+        if given not in (UNSET, found):
+            raise ConfigError(
+                f"{where}.source.table_id={given}, but {table} has {found}; it was created again, so correct the id"
+            )
+        given = found
+    elif not given:
+        raise ConfigError(
+            f"{where}.source.table_id is missing for {without_secrets(table)}; add what `shardline digest` "
+            "prints for it"
+        )
+    return {"00000/Delta table": table_content(given, version)}
+
+
+def _found_options(
+    settings: DatasetSettings, files: Sequence[Path], content: Mapping[str, str], workdir: Path, where: str
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a shipped source gets beside its options: names and splits of its files.
+
+    Args:
+        content: the identity's `source`, whose keys hold the files' names.
+
+    Raises:
+        ConfigError: two files have one name, or a file is not in one split.
+    """
+    found: dict[str, Any] = {}
+    source, splits = settings.source, settings.splits
+    if source.type in WITH_FILES:
+        found["names"] = [key.partition("/")[2] for key in content]
+        source_files.check_names(found["names"], where)
+    if isinstance(splits, SplitFiles):
+        found["splits"] = source_files.splits_of_files(
+            splits.files, files, found["names"], workdir, where
+        )
+    elif isinstance(splits, SplitColumn):
+        found["splits"] = {"column": splits.column}
+    if isinstance(source, DeltaSettings) and not is_url(source.table):
+        found["table"] = str(workdir / source.table)
+    return found

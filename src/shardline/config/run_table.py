@@ -1,0 +1,292 @@
+"""The run table: rows, grids and their names."""
+
+import csv
+import itertools
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shardline.config.key_schema import KeySchema, dotted_keys, fill, keys_of, schema_at
+from shardline.config.settings.run_settings import FixedColumns, RunSettings
+from shardline.config.user_files import plain, refuse_credentials
+from shardline.config.validate import Problems, coerce, suggest_setting, validate
+from shardline.core.errors import ConfigError
+
+FIXED_COLUMNS = FixedColumns.__struct_fields__
+MAX_NAME = 200  # bytes; with identity and ending, a file name may have 255
+_OFF = "#"  # begins a line that counts as if it were not there
+_NAME_UNSAFE = re.compile(r"[^\w.+-]+")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS = {"true": True, "false": False, "null": None, "~": None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One run as the table asks for it.
+
+    Attributes:
+        name: the row's name with the grid's varying keys appended.
+        dataset: a name, or the weights of a mix by name.
+        where: file, row and run, as error messages begin.
+        settings: the settings that the row sets, by dotted key.
+        varied: those of them that vary within the row's grid.
+        in_table: False for a run that a scaling study alone asks for.
+    """
+
+    name: str
+    dataset: str | dict[str, float]
+    model: str
+    where: str
+    settings: dict[str, Any]
+    varied: dict[str, Any]
+    in_table: bool = True
+
+
+def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str] = ()) -> list[Row]:
+    """Read and expand a tab-separated run table.
+
+    Args:
+        shown: the path as messages name it.
+        not_secret: keys whose values only look like credentials.
+
+    Raises:
+        ConfigError: the file cannot be read or holds no run, a cell holds a credential, columns are
+            unknown, cells have the wrong form, or two runs have one name.
+    """
+    shown = str(path) if shown is None else shown
+    table = _read_table(path, shown)
+    header = next(iter(table.values()), [])
+    lines = dict(list(table.items())[1:])
+    if not lines:
+        raise ConfigError(f"{shown}: holds no run; give a header and one row per run")
+    for number, cells in lines.items():
+        named = dict(zip(header, cells, strict=False))
+        refuse_credentials(named, f"{shown} line {number}", not_secret)
+    problems = Problems()
+    _check_header(header, shown, problems)
+    problems.refuse()  # else each row has them
+    rows = [run for i, cells in lines.items() for run in _expand(header, cells, shown, i, problems)]
+    _check_names(rows, problems)
+    problems.refuse()
+    return rows
+
+
+def _read_table(path: Path, shown: str) -> dict[int, list[str]]:
+    """Return the cells of each line by its number in the file."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            on = ("\n" if line.lstrip().startswith(_OFF) else line for line in file)
+            reader = csv.reader(on, delimiter="\t", strict=True)
+            lines = dict((reader.line_num, line) for line in reader)  # noqa: C402 (not one key)
+    except OSError as error:
+        raise ConfigError(f"runs={shown}: cannot be read ({error.strerror}); create it") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{shown}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    except csv.Error as error:
+        raise ConfigError(
+            f"{shown}: not a tab-separated table ({error}); close the quotes in its cells"
+        ) from None
+    table = {
+        number: [cell.strip() for cell in line]
+        for number, line in lines.items()
+        if any(map(str.strip, line))
+    }
+    for cell in itertools.chain.from_iterable(table.values()):
+        if re.search(r"[\x00-\x1f]", cell):
+            raise ConfigError(
+                f"{shown}: cell {cell[:40]!r} holds a tab, line break or control character; close its quotes"
+            )
+    return table
+
+
+def _check_header(header: list[str], path: str, problems: Problems) -> None:
+    missing = [column for column in FIXED_COLUMNS if column not in header]
+    hint = " (columns are separated by tabs)" if len(header) == 1 else ""
+    problems.found += [
+        f'{path}: column "{column}" is missing from the header{hint}; add it' for column in missing
+    ]
+    if hint and missing:
+        del problems.found[1:]  # all else follows from this
+        return
+    for number, column in enumerate(header, 1):
+        if not column:
+            text = f"{path}: column {number} has no name; name it or drop its tabs"
+            problems.found.append(text)
+            continue
+        if header.count(column) > 1:
+            text = f'{path}: column "{column}" stands twice in the header; drop one'
+            problems.found.append(text)
+        below = [other for other in header if other.startswith(f"{column}.")]
+        problems.found += [
+            f'{path}: column "{other}" lies below column "{column}"; drop one' for other in below
+        ]
+        is_below = any(column.startswith(f"{other}.") for other in header)
+        if column not in FIXED_COLUMNS and not below and not is_below:
+            with problems.gather():
+                _check_column(column, path)
+
+
+def _check_column(column: str, path: str) -> None:
+    try:
+        schema = schema_at(RunSettings, column)
+        if "" in column.split("."):
+            raise KeyError(column)
+    except KeyError:
+        hint = suggest_setting(column, [*dotted_keys(RunSettings), *FIXED_COLUMNS])
+        raise ConfigError(f'{path}: column "{column}" is not a known setting; {hint}') from None
+    if schema.is_table:
+        below = keys_of(schema.tables[0]) if schema.tables else ["hidden"]
+        keys = ", ".join(f"{column}.{key}" for key in below)
+        raise ConfigError(
+            f'{path}: column "{column}" is a group; name one key of it, such as {keys}'
+        )
+
+
+def _expand(
+    header: list[str], cells: list[str], path: str, number: int, problems: Problems
+) -> Iterator[Row]:
+    shown = dict(zip(header, cells, strict=False))
+    shown["name"] = unicodedata.normalize("NFC", shown.get("name", ""))  # as other editors write it
+    where = f'{path} line {number} (run "{shown["name"]}")'
+    known = len(problems.found)
+    if len(cells) > len(header):
+        problems.found.append(
+            f"{where}: {len(cells)} cells under {len(header)} columns; drop the surplus tabs"
+        )
+    fixed = {key: shown.pop(key, "") for key in FIXED_COLUMNS}
+    choices: dict[str, list[Any]] = {}
+    for key, value in fixed.items():
+        schema = schema_at(FixedColumns, key)
+        with problems.gather():
+            if key == "dataset" and value[:1] in ("{", "["):  # which no name begins with
+                choices[key] = _choices(value, key, where, schema)
+            else:
+                validate(value, schema, where=where, key=key)
+    for key, text in shown.items():
+        with problems.gather():
+            choices |= (
+                {key: _choices(text, key, where, schema_at(RunSettings, key))} if text else {}
+            )
+    if len(problems.found) > known:
+        return
+    for values in itertools.product(*choices.values()):
+        settings = dict(zip(choices, values, strict=True))
+        varied = {key: settings[key] for key, choice in choices.items() if len(choice) > 1}
+        dataset = settings.pop("dataset", fixed["dataset"])
+        yield Row(
+            name=fixed["name"] + _suffix(varied),
+            dataset=dataset,
+            model=fixed["model"],
+            where=where,
+            settings=settings,
+            varied=varied,
+        )
+
+
+def _choices(text: str, key: str, where: str, schema: KeySchema) -> list[Any]:
+    """Return the values of a cell: those of its list, or the one that it is."""
+    cell = _cell(text, key, where)
+    if isinstance(cell, Mapping) and not schema.kinds:  # below `model_args`, where columns are
+        raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
+    if cell == []:
+        raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
+    values = [coerce(item, schema) for item in (cell if isinstance(cell, list) else [cell])]
+    seen = set()
+    for value in values:
+        validate(value, schema, where=where, key=key, in_table=True)
+        if (exact := json.dumps(value)) in seen:
+            raise ConfigError(f"{where}: {key}={text} lists {exact} twice; drop one")
+        seen.add(exact)
+    return [fill(value, schema) for value in values]
+
+
+class _CellLoader(yaml.SafeLoader):
+    """YAML in which an unquoted word means what it looks like: no octal, no dates, no `no`."""
+
+    yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 (so declared by PyYAML)
+
+
+def _construct_scalar(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+    return _scalar(node.value) if node.style is None else node.value
+
+
+_CellLoader.add_constructor("tag:yaml.org,2002:str", _construct_scalar)
+
+
+def _cell(text: str, key: str, where: str) -> Any:
+    if text[0] not in "[{\"'":
+        return plain(_scalar(text), where, key)
+    try:
+        return plain(yaml.load(text, Loader=_CellLoader), where, key)
+    except (yaml.YAMLError, ValueError, TypeError):  # such as a table as a key
+        raise ConfigError(
+            f"{where}: {key}={text} is not valid YAML; write a value or a list such as [a, b]"
+        ) from None
+
+
+def _scalar(text: str) -> Any:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def _suffix(varied: Mapping[str, object]) -> str:
+    """Return `_lr=0.1` for a grid over `optim.lr`; the whole key where its end is not unique."""
+    last = [key.rpartition(".")[2] for key in varied]
+    labels = [
+        short if last.count(short) == 1 else key for key, short in zip(varied, last, strict=True)
+    ]
+    return "".join(
+        f"_{_safe(label)}={_safe(_text(value))}"
+        for label, value in zip(labels, varied.values(), strict=True)
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "-".join(map(_text, value))
+    if isinstance(value, Mapping):
+        return "-".join(f"{key}-{_text(one)}" for key, one in value.items())
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _safe(text: str) -> str:
+    return _NAME_UNSAFE.sub("-", text)
+
+
+def _check_names(rows: list[Row], problems: Problems) -> None:
+    seen: dict[str, Row] = {}
+    for row in rows:
+        with problems.gather():
+            check_name(row)
+        if row.name in seen:
+            other = seen[row.name]
+            taken = "two of its grid's values" if other.where == row.where else other.where
+            problems.found.append(
+                f'{row.where}: the name "{row.name}" is taken by {taken}; rename one of them'
+            )
+        seen[row.name] = row
+
+
+def check_name(row: Row) -> None:
+    """Refuse a name that no file can have.
+
+    Raises:
+        ConfigError: it is too long.
+    """
+    size = len(row.name.encode())
+    if size > MAX_NAME:
+        unit = "characters" if row.name.isascii() else "bytes"
+        raise ConfigError(
+            f'{row.where}: the name "{row.name[:40]}..." has {size} {unit}, more than '
+            f"{MAX_NAME}; shorten it or vary fewer keys"
+        )

@@ -1,0 +1,194 @@
+"""The jobs of a dataset: write shards, seal them, say what they are as a data asset."""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from shardline.config.current_identity import recheck_dataset
+from shardline.config.inferred_lines import block
+from shardline.config.plans import DatasetPlan
+from shardline.config.project import Project
+from shardline.config.resolved import as_plain
+from shardline.core.canonical import digest
+from shardline.core.digests import file_sha256
+from shardline.core.files import write_json
+from shardline.pipeline.job_frame import REMAKE, check_environment, only
+from shardline.pipeline.watched import end_watch, watch
+from shardline.provenance.actions import Action
+from shardline.records.base import encode, read_record, sealed
+from shardline.records.datasets import DatasetProvenance, DatasetSchema, Manifest, Part
+
+if TYPE_CHECKING:
+    from shardline.data.sources import Source
+
+
+Given = str | Sequence[str]  # of Snakemake: a file, or none
+
+
+def build_shards(project: Project, part: str, part_json: str, read_as: Given = ()) -> None:
+    """Write the shards of one part, then the part's list of them.
+
+    Args:
+        project: the dataset's part of it.
+        read_as: manifest of the dataset as which files are read that are to be predicted.
+    """
+    dataset = only(project.built)
+    recheck_dataset(project, dataset)
+    build_part(project, dataset, part, Path(part_json), read_as)
+
+
+def build_part(
+    project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = ()
+) -> None:
+    """Write the shards of one part of a dataset, then the part's list of them."""
+    from shardline.core.job_progress import job_progress
+    from shardline.core.progress import ShardProgress
+    from shardline.data import build as shards
+
+    dataset_id = dataset.id
+    action = Action(id=f"build_shards/{dataset_id}/{part}")
+    source = _open_dataset(project, dataset, read_as)
+    numbers = dataset.parts[part]
+    folder = project.layout.declared.shards(dataset_id)
+    splits = as_plain(dataset.settings.splits)
+
+    def built() -> "Iterator[shards.Built]":
+        with ShardProgress(f"shards {part}", len(numbers)) as progress:
+            written = shards.build_shards(source, numbers, splits, folder)
+            for done, (record, statistics) in enumerate(written, 1):
+                rows = sum(record.rows.values())
+                logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
+                yield record, statistics
+                progress.advance(rows)
+                job_progress.report(
+                    title=f"{dataset.name} {part}", step=done, steps=len(numbers), unit="shard"
+                )
+
+    described = shards.describe_part(dataset_id, built(), source.skipped)
+    end_watch()
+    skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
+    if skipped:
+        logging.warning("%d rows or files were skipped, the first: %s", len(skipped), skipped[0])
+    write_json(part_json, sealed(structs.replace(described, action=action.record())))
+
+
+def seal_dataset(
+    project: Project, manifest: str, provenance: str, parts: Sequence[str] = (), read_as: Given = ()
+) -> None:
+    """Merge the parts into the manifest, and write beside it how both were made.
+
+    Args:
+        project: the dataset's part of it.
+        parts: files that describe the parts; none of a job that was forced to run again.
+        read_as: see `build_shards`.
+    """
+    dataset = only(project.built)
+    recheck_dataset(project, dataset)
+    seal_parts(project, dataset, Path(manifest), Path(provenance), [*map(Path, parts)], read_as)
+
+
+def seal_parts(
+    project: Project, dataset: DatasetPlan, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
+    read_as: Given = (),
+) -> None:  # fmt: skip
+    """Merge the parts of a dataset, see `seal_dataset`."""
+    from shardline.data.inferred import describe
+    from shardline.data.parts import read_part
+    from shardline.data.row_ids import check_row_ids
+    from shardline.data.statistics_file import set_aside
+
+    dataset_id = dataset.id
+    action = Action(id=f"seal_dataset/{dataset_id}")
+    source = _open_dataset(project, dataset, read_as)
+    folder = project.layout.parts(dataset_id)
+    files = [*parts] or [folder / f"{part}.json" for part in dataset.parts]
+    inferred = describe(source)
+    end_watch()
+    for line in block(dataset.name, inferred).splitlines():
+        logging.info("%s", line)
+    documents = [read_part(file, dataset_id, remedy=REMAKE) for file in files]
+    merged = _merge(documents, dataset, source, read_as)
+    shards = project.layout.declared.shards(dataset_id)
+    check_row_ids(merged, shards)
+    # before the manifest, which has its digest
+    merged = set_aside(merged, shards)
+    write_json(manifest, encode(merged))
+    document = DatasetProvenance(
+        dataset=dataset_id,
+        identity=digest(dataset.document),
+        definitions=dataset.definitions,
+        inferred=inferred,
+        action=action.record(),
+        parts=[part.action for part in documents if part.action],
+        files={"manifest.json": file_sha256(manifest)},
+    )
+    write_json(provenance, sealed(document))
+    if merged.skipped.count:
+        logging.warning("%d rows or files of the source were skipped", merged.skipped.count)
+
+
+def _merge(parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given) -> Manifest:
+    from shardline.data.build import seal as merge
+
+    given: dict[str, Any] = {"dataset": dataset.id, "source": source, "document": dataset.document}
+    if dataset.read_as is None:
+        return merge(parts, **given)
+    from shardline.data.predicted import seal_files
+
+    return seal_files(parts, **given, schema=_schema(dataset.read_as, read_as))
+
+
+def describe_asset(project: Project, manifest: str) -> dict[str, object]:
+    """Return what a sealed dataset is as a data asset of Azure ML.
+
+    Args:
+        project: the dataset's part of it.
+    """
+    dataset = only(project.datasets)
+    found = read_record(Path(manifest), Manifest, remedy=REMAKE)
+    rows = sum(found.splits.values())
+    return {
+        "path": str(dataset.layout.shards(dataset.id).relative_to(dataset.layout.store)),
+        "name": re.sub(r"[^A-Za-z0-9_-]", "-", dataset.names[0]).lstrip("-") or "dataset",
+        "version": dataset.id,
+        "description": f"{rows:,} rows in {len(found.shards)} shards, written by Shardline",
+        "tags": {
+            "shardline_dataset": dataset.id,
+            "manifest_sha256": file_sha256(Path(manifest)),
+            **{f"rows_{split}": str(number) for split, number in found.splits.items()},
+        },
+    }
+
+
+def _schema(dataset: DatasetPlan, given: Given) -> DatasetSchema:
+    """Return the schema of a sealed dataset, whose manifest Snakemake may have put elsewhere."""
+    manifest = Path(str(given)) if given else dataset.manifest
+    return read_record(manifest, Manifest, remedy=REMAKE).schema
+
+
+def _open_dataset(project: Project, dataset: DatasetPlan, read_as: Given) -> "Source":
+    """Return the source of a dataset, or of files that are read as one."""
+    from shardline.data.build import make_source
+    from shardline.data.sources.remote_files import fetch
+
+    check_environment(project, dataset.document)
+    fetch(dataset.source.get("files", ()), project.layout.downloads)
+    watch(project, dataset)
+    given: dict[str, Any] = {"num_shards": dataset.num_shards, "files": dataset.files}
+    if (model := dataset.read_as) is None:
+        return make_source(dataset.source_class, dataset.source, **given)
+    # imports pyarrow, which a machine that only trains may lack
+    from shardline.data.predicted import found_features, open_files
+
+    fetch(model.source.get("files", ()), project.layout.downloads)
+    return open_files(
+        dataset.source_class,
+        dataset.source,
+        **given,
+        schema=_schema(model, read_as),
+        features=found_features(model.source_class, model.source, model.files),
+    )

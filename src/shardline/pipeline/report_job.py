@@ -1,0 +1,118 @@
+"""The job that compares all runs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from shardline.config.current_identity import recheck_report
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project
+from shardline.pipeline import invocation
+from shardline.pipeline.job_frame import check_environment
+from shardline.provenance.actions import Action
+from shardline.records.acceptances import ACCEPTED
+
+if TYPE_CHECKING:
+    from shardline.report import TableEntry
+
+
+def report(project: Project, page: str, crate: str, inputs: Mapping[str, Sequence[str]]) -> None:
+    """Write the report over all runs of the present table: page, data, table and crate, side by side.
+
+    Args:
+        page: the page's path; data and table go beside it.
+        crate: path of what all was made from, as an RO-Crate.
+        inputs: `runs`, `identities`, `metrics`, `evaluations` and `provenances`, in one order,
+            the `manifests` that are there, and `datasets` (their provenances).
+    """
+    recheck_report(project, Path(page).parent.name)
+    write(project, Path(page), Path(crate), inputs)
+
+
+def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequence[str]]) -> None:
+    """Write the report over a project's runs.
+
+    Args:
+        page: see `report`, as are `crate` and `inputs`.
+    """
+    from shardline.provenance.crate.contents import records_of
+    from shardline.provenance.crate.pack import write_metadata
+    from shardline.provenance.graph import ProvenanceGraph
+    from shardline.provenance.workflow_picture import picture
+    from shardline.report import RunFiles, write_report
+    from shardline.report.history import read_history
+
+    action = Action(id=f"render_report/{page.parent.name}")
+    check_environment(project, project.report_document)
+    kinds = ("runs", "identities", "metrics", "evaluations", "provenances")
+    each = zip(*(map(Path, inputs[kind]) for kind in kinds), strict=True)
+    evaluated = {run.evaluation_id: run for run in project.runs.values()}
+    files = [
+        RunFiles(
+            run=run,
+            identity=identity,
+            metrics=metrics,
+            evaluation=evaluation,
+            provenance=provenance,
+            accepted=accepted if (accepted := run.with_name(ACCEPTED)).exists() else None,
+            asked=_asked(project, evaluated[evaluation.stem]),
+        )
+        for run, identity, metrics, evaluation, provenance in each
+    ]
+    places = {
+        str(_declared(project, Path(path))): Path(path)
+        for paths in inputs.values()
+        for path in paths
+    }
+    records = records_of(project, places | {project.layout.name_of(project.report): page})
+    jobs = ProvenanceGraph(records).jobs_behind(
+        [(run.id, run.evaluation_id) for run in project.runs.values()], project.datasets
+    )
+    record = action.record()
+    write_report(
+        files,
+        page,
+        generated_from=project.table,
+        studies=project.scaling,
+        manifests=[Path(path) for path in inputs["manifests"]],
+        workflow=picture(jobs, invocation.recorded()),
+        action=record,
+        outcomes=project.outcomes,
+        project=_title(project),
+        history=read_history(Path(page).parent),
+    )
+    write_metadata(project, crate, records=records, report_action=record)
+
+
+def _title(project: Project) -> str:
+    """Return the title of the project's CITATION.cff, else the name of its folder."""
+    try:
+        cited = yaml.safe_load((project.workdir / "CITATION.cff").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        cited = None
+    title = cited.get("title") if isinstance(cited, dict) else None
+    return str(title or project.workdir.name)
+
+
+def _asked(project: Project, run: RunPlan) -> "TableEntry":
+    from shardline.report import TableEntry
+
+    notes = [project.notes[name] for name in run.names if name in project.notes]
+    return TableEntry(
+        key=next(key for key, known in project.runs.items() if known is run),
+        names=run.names,
+        dataset_names=run.dataset.names if len(run.parts) == 1 else (run.dataset_name,),
+        datasets={part.dataset.id: part.dataset.name for part in run.parts},
+        varied=run.varied,
+        in_table=run.in_table,
+        notes={note.name: note.text for note in notes},
+        tags=tuple(dict.fromkeys(tag for note in notes for tag in note.tags)),
+    )
+
+
+def _declared(project: Project, path: Path) -> Path:
+    """Return the path that a file is declared by, of a local copy or the file itself."""
+    last = len(path.parts) - 1 - path.parts[::-1].index(project.layout.results.name)
+    return Path(*path.parts[last:])

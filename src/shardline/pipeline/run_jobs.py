@@ -1,0 +1,142 @@
+"""The jobs around a run's training: resolve it, evaluate it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import UNSET, structs
+
+from shardline.config.current_identity import recheck_evaluation, recheck_training
+from shardline.config.evaluation_code import evaluates_on_ranks
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project
+from shardline.config.run_spec import DatasetPlace
+from shardline.config.scripts import is_script
+from shardline.core.digests import file_sha256
+from shardline.core.files import json_bytes, write_bytes, write_json
+from shardline.pipeline import started_ranks
+from shardline.pipeline.job_frame import REMAKE, check_environment, only
+from shardline.pipeline.started_ranks import Inputs, files_of, places_of
+from shardline.pipeline.watched import end_watch, watch, write_watched_files
+from shardline.provenance.actions import Action
+from shardline.provenance.resolved_run import describe_run
+from shardline.records.base import read_record, sealed
+from shardline.records.datasets import Manifest
+from shardline.records.evaluations import Evaluated
+from shardline.records.runs import EvaluationResult, TrainingProvenance
+from shardline.training.rank_task import Evaluate
+
+
+def resolve_run(project: Project, run_json: str, identity_json: str) -> None:
+    """Write a run's resolved settings and its identity document.
+
+    Args:
+        project: the run's part of it.
+    """
+    run = only(project.runs)
+    action = Action(id=f"resolve_run/{run.id}")
+    recheck_training(project, run)
+    # to the letter: its digest is its address
+    write_bytes(Path(identity_json), json_bytes(run.document))
+    write_json(Path(run_json), sealed(describe_run(project, run, action)))
+
+
+def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | None = None) -> None:
+    """Evaluate a sealed model; for a script, take the script's own evaluation.
+
+    Args:
+        project: the run's part of it.
+        log: the job's, for ranks; without one this process alone evaluates.
+    """
+    run = only(project.runs)
+    action = Action(id=f"evaluate/{run.id}/{run.evaluation_id}")
+    recheck_evaluation(project, run)
+    check_environment(project, run.evaluation_document)
+    files, places = files_of(run, inputs), places_of(run, inputs)
+    if is_script(run.model_class):
+        result = _take_over(run, files, places)
+    else:
+        result = _evaluate(project, run, files, places, log)
+    own = is_script(run.model_class)  # which evaluates itself
+    document = EvaluationResult(
+        **structs.asdict(structs.replace(result, run=run.id)),
+        files=UNSET if own else {run.model.name: file_sha256(files["model"])},
+        identity=run.evaluation_document,
+        action=action.record(),
+    )
+    write_json(Path(evaluation), sealed(document))
+
+
+def _take_over(
+    run: RunPlan, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
+) -> Evaluated:
+    from shardline.training.script_outputs import evaluation_of
+
+    return evaluation_of(
+        read_record(files["provenance"], TrainingProvenance, remedy=REMAKE).training,
+        read_record(datasets[0].manifest, Manifest, remedy=REMAKE),
+        run.settings.evaluation,
+        run.name,
+    )
+
+
+def _evaluate(
+    project: Project, run: RunPlan, files: Mapping[str, Path], datasets: Sequence[DatasetPlace],
+    log: Path | None,
+) -> Evaluated:  # fmt: skip
+    if log and _needs_ranks(project, run, datasets):
+        return _evaluate_on_ranks(project, run, files["model"], datasets, log)
+    return _evaluate_here(project, run, files["model"], datasets)
+
+
+def _needs_ranks(project: Project, run: RunPlan, datasets: Sequence[DatasetPlace]) -> bool:
+    """Return whether a run's own ranks evaluate it: on GPUs, or where there is more than a block for several."""
+    settings = run.settings
+    if not evaluates_on_ranks(run, project.runtime):
+        return False
+    if started_ranks.has_gpus(settings):
+        return True
+    manifests = [read_record(one.manifest, Manifest, remedy=REMAKE) for one in datasets]
+    rows = sum(manifest.splits[settings.evaluation.split] for manifest in manifests)
+    is_split = rows > settings.evaluation.batch or settings.data.pack is not None
+    return is_split and settings.nodes * settings.devices > 1
+
+
+def _evaluate_on_ranks(
+    project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace], log: Path
+) -> Evaluated:
+    rank_logs = project.layout.declared.logs_of_parts("evaluate", f"{run.id}-{run.evaluation_id}")
+    with started_ranks.own_work(project, f"{run.id}-evaluation-{run.evaluation_id}") as work:
+        write_watched_files(project, run, work)
+        action = Evaluate(
+            model=started_ranks.seen_by_all(model, run.settings, work),
+            output=work / "found.json",
+            has_test_step="measured_by" in run.evaluation_document,
+            has_samples="samples" in run.evaluation_document["versions"],
+        )
+        started_ranks.run_on_ranks(
+            project, run.spec, action, work=work, rank_logs=rank_logs, log=log, datasets=datasets
+        )
+        return read_record(action.output, Evaluated, remedy=REMAKE)
+
+
+def _evaluate_here(
+    project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace]
+) -> Evaluated:
+    import torch
+
+    from shardline.training.evaluate import evaluate as evaluate_model
+
+    torch.set_num_threads(1)  # as on each rank: their number changes the last bits of sums
+    # `run.json` may be older than the place of the class, and than a setting
+    watch(project, run)
+    result = evaluate_model(
+        run.spec,
+        model_file=model,
+        datasets=datasets,
+        verify=project.runtime.verify,
+        has_test_step="measured_by" in run.evaluation_document,
+        has_samples="samples" in run.evaluation_document["versions"],
+    )
+    end_watch()
+    assert result  # of this process alone
+    return result

@@ -1,0 +1,179 @@
+"""What the jobs that start ranks have in common: the files that they read, a task for ranks, and the start."""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from msgspec import structs
+
+from shardline.config.geometry import PlannedGeometry
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project
+from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.settings.run_settings import RunSettings
+from shardline.config.settings.runtime import Runtime
+from shardline.core.files import make_folder
+from shardline.core.machine import num_cpus, num_gpus
+from shardline.environments.python import python_of_ranks
+from shardline.supervision.attempt_log import read_attempts
+from shardline.training.rank_task import (
+    Evaluate,
+    Predict,
+    Preflight,
+    RankRuntime,
+    RankTask,
+    Train,
+    write_task,
+)
+
+# by name, what Snakemake gives: a file, or several
+Inputs = Mapping[str, str | Sequence[str]]
+
+
+def files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
+    """Return the files that a run's jobs read, where Snakemake named none the project's own."""
+    layout = run.layout.declared
+    own = {
+        "spec": layout.run(run.id) / "run.json",
+        "model": layout.model(run.id),
+        "provenance": layout.run(run.id) / "provenance.json",
+    }
+    return {name: Path(str(inputs.get(name) or path)) for name, path in own.items()}
+
+
+def places_of(run: RunPlan, inputs: Inputs) -> tuple[DatasetPlace, ...]:
+    """Return where the datasets of a run are, likewise."""
+    layout, given = run.layout.declared, inputs.get("manifest")
+    manifests = [given] if isinstance(given, str) else given
+    manifests = manifests or [str(layout.manifest(part.dataset.id)) for part in run.parts]
+    return tuple(
+        DatasetPlace(
+            manifest=Path(manifest),
+            shards=layout.shards(part.dataset.id),
+            weight=str(part.weight),
+            tokenizer=part.dataset.tokenizer,
+        )
+        for part, manifest in zip(run.parts, manifests, strict=True)
+    )
+
+
+@contextmanager
+def own_work(project: Project, name: str) -> Iterator[Path]:
+    """Give ranks that keep nothing a folder in the store for as long as they work."""
+    work = project.layout.declared.work(name)
+    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
+    make_folder(work)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def seen_by_all(model: Path, settings: RunSettings, work: Path) -> Path:
+    """Return a file that all nodes see: they see the store, and may not see the results."""
+    return Path(shutil.copy(model, work)) if settings.nodes > 1 else model
+
+
+def has_gpus(settings: RunSettings) -> bool:
+    """Return whether ranks that are started here compute on GPUs."""
+    return settings.accelerator == "gpu" or (settings.accelerator == "auto" and num_gpus() > 0)
+
+
+def run_on_ranks(
+    project: Project, run: RunSpec, action: Evaluate | Predict | Preflight, *, work: Path, rank_logs: Path, log: Path,
+    datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None,
+) -> None:  # fmt: skip
+    """Start a run's ranks for what is done in one attempt, and wait until they have ended.
+
+    Args:
+        work: see `RankTask`, as are `rank_logs` and `datasets`.
+        log: the job's.
+        inputs: `environment`, where `runtime.environment` has one.
+
+    Raises:
+        RankError: a rank failed.
+    """
+    task = RankTask(
+        run=run, action=action, datasets=tuple(datasets), work=work, rank_logs=rank_logs,
+        runtime=RankRuntime.of(project.runtime),
+    )  # fmt: skip
+    start_ranks(project, task, work / "rank.json", log, python_of(project, run, inputs or {}))
+
+
+def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple[str, ...]:
+    """Return the words that start Python for a run's ranks."""
+    gpus, given = run.settings.accelerator == "gpu", inputs.get("environment")
+    return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)
+
+
+def start_ranks(
+    project: Project, task: RankTask, path: Path, log: Path,
+    python: Sequence[str], *, saves: bool = False,
+) -> None:  # fmt: skip
+    """Start the ranks by the profile's launcher, and wait until they have ended.
+
+    Args:
+        task: what they are given, but for the geometry that is there.
+        path: where it is written, in the store, which all nodes see.
+        saves: whether they have something to save when they are asked to stop.
+    """
+    from shardline.launch.host_commands import check_machines
+    from shardline.launch.start import find_geometry, prepare_start
+    from shardline.supervision.supervisor import run_ranks
+
+    run = task.run
+    planned = PlannedGeometry.of(run.settings)
+    # in a scaling study a rank has as many CPUs at every size
+    cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
+    actual = find_geometry(
+        run.settings,
+        run=run.title,
+        runtime=project.runtime,
+        env=os.environ,
+        num_cpus=cpus,
+        num_gpus=num_gpus(),
+    )
+    if not planned.fits(actual):
+        logging.warning(
+            "elastic: %s take over the work of the planned %d x %d",
+            *(actual, planned.nodes, planned.devices),
+        )
+    write_task(path, structs.replace(task, geometry=actual))
+    own = [str(task.action.run_json)] if isinstance(task.action, Train) else []
+    start = prepare_start(
+        ["-m", "shardline.training.rank", str(path)],
+        run_id=run.id,
+        geometry=actual,
+        accelerator=run.settings.accelerator,
+        runtime=project.runtime,
+        env=os.environ,
+        num_cpus=cpus,
+        files=[*own, *(str(one.manifest) for one in task.datasets)],
+        python=python,
+    )
+    logging.info("%s", start.summary)
+    check_machines(start.plan)
+    run_ranks(
+        start.command,
+        env=start.env,
+        log=log,
+        work=task.work,
+        title=run.title,
+        ranks=start.plan.ranks,
+        grace_s=project.runtime.stop_grace_s if saves else 0.0,
+        watch=_deadline(project.runtime, task.work) if saves else None,
+        monitor=run.settings.checkpoint.monitor,
+    )
+
+
+def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
+    """Return what asks the ranks to stop before this job's time is over."""
+    from shardline.launch.slurm.deadline import end_of_job, watch_deadline
+
+    started = read_attempts(work)[-1].started_s
+    times = partial(end_of_job, os.environ, started=started, walltime_min=runtime.walltime_min)
+    return partial(watch_deadline, end_of_job=times, margin_s=runtime.stop_margin_s)

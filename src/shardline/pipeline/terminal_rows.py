@@ -1,0 +1,70 @@
+"""What a logger plugin writes into its table at the end: a row for each run of this start of Snakemake."""
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project
+from shardline.core.redaction import mask
+from shardline.results.outcomes import failure_of
+from shardline.results.states import headline_of, read_if_sound, warnings_on
+from shardline.supervision.attempt_log import sealed_again
+
+
+def finished(project: Project, exists: Callable[[Path], bool]) -> frozenset[str]:
+    """Return the runs that are sealed and evaluated.
+
+    Args:
+        exists: whether a file is there, here or in the storage.
+    """
+    return frozenset(
+        key for key, run in project.runs.items() if exists(run.model) and exists(run.evaluation)
+    )
+
+
+def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, object]]:
+    """Return the rows of a log record's `results`, see the plugin's README.
+
+    Args:
+        before: runs that were finished when Snakemake was started, which have no row.
+    """
+    return [
+        {
+            "title": mask(run.name),
+            "done": run.is_sealed,
+            "headline": _headline(run),
+            "logs": _logs(project, run),
+            "cause": mask(failure.sentence) if (failure := failure_of(run)) else "",
+            "note": "\n".join(f"warning: {sentence}" for sentence in _notes(run)),
+        }
+        for key, run in project.runs.items()
+        if key not in before
+    ]
+
+
+def _notes(run: RunPlan) -> Iterator[str]:
+    yield from (one.sentence for one in warnings_on(run))
+    try:
+        training = read_if_sound(run.folder / "provenance.json")["training"]
+        if training["steps"] and training["resumed_step"] == training["steps"]:
+            yield sealed_again(training["steps"], run.id)
+    except (KeyError, TypeError):
+        pass  # not trained yet, by a script, or damaged
+
+
+def _headline(run: RunPlan) -> str:
+    """Return the headline metric of a run's evaluation; "" where there is none that can be read."""
+    found = headline_of(run)
+    known = found and found["value"] is not None
+    return mask(f"{found['metric']} {found['value']:#.4g}") if found and known else ""
+
+
+def _logs(project: Project, run: RunPlan) -> list[str]:
+    """Return the logs of the jobs that a run needs for itself alone."""
+    layout = project.layout.declared
+    jobs = (
+        ("resolve_run", run.id),
+        ("train", run.id),
+        ("evaluate", f"{run.id}-{run.evaluation_id}"),
+    )
+    return [str(layout.log(rule, key)) for rule, key in jobs]

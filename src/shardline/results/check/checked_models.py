@@ -1,0 +1,243 @@
+"""Models checked before anything is built, in one process for all; what is well is known by identity."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from msgspec import structs
+
+from shardline import __version__
+from shardline.config.inferred_lines import block
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project
+from shardline.config.resolved import as_plain
+from shardline.config.scripts import is_script
+from shardline.core.canonical import short_digest
+from shardline.core.errors import DataError
+from shardline.core.files import make_folder
+from shardline.core.machine import free_memory_bytes, num_cpus
+from shardline.core.process import kill_group
+from shardline.core.rank_environment import rank_variables, without_place
+from shardline.core.variables import cleaned
+from shardline.environments.python import python_of_ranks
+from shardline.results.check.found import Finding
+from shardline.training.rank_task import (
+    Check,
+    CheckedDataset,
+    ModelResult,
+    RankRuntime,
+    RankTask,
+    read_result,
+    write_result,
+    write_task,
+)
+
+_MEMORY_SHARE = 0.6  # of what is free; the machine may be a login node of many
+_TRAINED_BY = ("model", "versions", "code", "environment", "code_files", "sample_code")
+_DATA = ("normalize", "last_batch", "transform", "eval_transform", "collate", "pack", "class_weights")  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class Checked:
+    """What came of the models' checks.
+
+    Attributes:
+        results: by run key of the project; none of a training script.
+        findings: of all.
+    """
+
+    results: dict[str, ModelResult] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def check_models(
+    project: Project, runs: Mapping[str, RunPlan], *, limit_s: float | None = None, is_elsewhere: bool = False,
+) -> Checked:  # fmt: skip
+    """Check the models of runs; those that were found well before, with the same code, cost nothing.
+
+    Args:
+        runs: by key of the project.
+        limit_s: seconds after which the rest counts as not checked; None: no limit.
+        is_elsewhere: whether jobs have packages of their own, as those in a container.
+    """
+    checked = Checked()
+    asked: dict[str, RunPlan] = {}
+    keys: dict[str, str] = {}
+    for key, run in runs.items():
+        if not is_script(run.model_class):
+            keys[key] = _identity_of(run)
+            asked.setdefault(keys[key], run)
+    known = {one: read_result(project.layout.check(one)) for one in asked}
+    wanted = {identity: run for identity, run in asked.items() if known[identity] is None}
+    results = {one: result for one, result in known.items() if result is not None}
+    is_elsewhere |= project.runtime.launcher == "azureml"
+    results |= _run(project, wanted, limit_s, is_elsewhere=is_elsewhere) if wanted else {}
+    for key, identity in keys.items():
+        result = checked.results[key] = results[identity]
+        names = runs[key].names
+        checked.findings += [
+            Finding(kind="error", sentence=one, runs=names) for one in result.problems
+        ]
+        if problem := _too_few_rows(runs[key], result.num_rows):
+            checked.findings.append(Finding(kind="error", sentence=problem, runs=names))
+        checked.findings += [
+            Finding(kind="not checked", sentence=one, runs=names) for one in result.not_checked
+        ]
+        blocks = [block(name, inferred) for name, inferred in result.inferred.items()]
+        checked.findings += [Finding(kind="read", sentence=one) for one in blocks if one]
+    return checked
+
+
+def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
+    """Return what is wrong where a dataset, all splits together, does not fill a global batch."""
+    settings, data = run.settings, run.settings.data
+    # rows that are drawn by class, or over an epoch of a given length, are repeated
+    may_fill = data.last_batch == "pad" or data.pack or data.class_weights or data.epoch_samples
+    if num_rows is None or may_fill or settings.global_batch <= num_rows:
+        return None
+    name = run.parts[0].dataset.names[0]
+    return (
+        f"global_batch={settings.global_batch} is more than the {num_rows:,} rows of dataset {name}; "
+        "use a smaller batch, more data or data.last_batch=pad"
+    )
+
+
+def _identity_of(run: RunPlan) -> str:
+    """Return the identity of a check, which runs that differ in learning rate or length alone share."""
+    settings = as_plain(run.settings)
+    counted = {
+        "model_args": settings["model_args"],
+        "data": {key: settings["data"][key] for key in _DATA},
+        "optim": settings["optim"]["name"],
+        "schedule": settings["schedule"]["name"],
+        "monitor": settings["checkpoint"]["monitor"],
+        "early_stopping": settings["early_stopping"]["patience"] > 0 and settings["early_stopping"]["monitor"],
+        "precision": settings["precision"],
+        "strategy": settings["strategy"],
+        "is_alone": settings["nodes"] * settings["devices"] == 1,
+        "ddp": settings["ddp"],
+        "deterministic": settings["deterministic"],
+        "gradient_clip": settings["trainer"]["gradient_clip"] > 0,
+        "divergence": settings["divergence"]["policy"],
+        "elastic": settings["elastic"],
+        "accelerator": settings["accelerator"],
+        "evaluation": settings["evaluation"],
+    }  # fmt: skip
+    document = {
+        "stage": "check",
+        "shardline": __version__,
+        "settings": counted,
+        "set_by_row": [key for key in run.set_by_row if key.startswith(("optim.", "schedule."))],
+        "datasets": [part.dataset.id for part in run.parts],
+        "training": {key: run.document[key] for key in _TRAINED_BY if key in run.document},
+        "evaluation": {
+            key: run.evaluation_document[key]
+            for key in ("versions", "code", "environment", "measured_by")
+            if key in run.evaluation_document
+        },
+    }
+    return short_digest(document)
+
+
+def _task(project: Project, run: RunPlan, work: Path, options: dict[str, Any]) -> RankTask:
+    """Return what the program is given of a run."""
+    return RankTask(
+        run=structs.replace(run.spec, name=run.names[0]),
+        action=Check(
+            sources=tuple(
+                CheckedDataset(
+                    id=part.dataset.id,
+                    name=part.dataset.names[0],
+                    manifest=part.dataset.manifest,
+                    shards=part.dataset.layout.shards(part.dataset.id),
+                    source_class=part.dataset.source_class,
+                    source=part.dataset.source,
+                    num_shards=part.dataset.num_shards,
+                    files=list(part.dataset.files),
+                    weight=str(part.weight),
+                )
+                for part in run.parts
+            ),
+            output=work / "result.json",
+            has_test_step="measured_by" in run.evaluation_document,
+            set_by_row=tuple(run.set_by_row),
+            **options,
+        ),
+        work=work,
+        rank_logs=work / "ranks",
+        runtime=RankRuntime.of(project.runtime),
+    )
+
+
+def _run(
+    project: Project, runs: Mapping[str, RunPlan], limit_s: float | None, *, is_elsewhere: bool
+) -> dict[str, ModelResult]:
+    """Check models in a process of their own; returns the result of each by identity.
+
+    Args:
+        runs: the first of each model, by identity.
+    """
+    try:
+        python = python_of_ranks(project, gpus=False)
+    except DataError:
+        why = f"runtime.environment={project.runtime.environment} is not made yet; it is checked once that is there"
+        return {identity: _not_checked(run, why) for identity, run in runs.items()}
+    folder = project.layout.checks
+    make_folder(folder)
+    memory_bytes = int(_MEMORY_SHARE * free_memory_bytes())
+    options = {"memory_bytes": memory_bytes, "is_elsewhere": is_elsewhere}
+    with TemporaryDirectory(dir=folder, prefix=".") as place:
+        works = {identity: Path(place) / identity for identity in runs}
+        for identity, run in runs.items():
+            make_folder(works[identity])
+            task = _task(project, run, works[identity], options)
+            write_task(works[identity] / "rank.json", task)
+        paths = [work / "rank.json" for work in works.values()]
+        why = _start(project, python, paths, limit_s)
+        read = {identity: read_result(work / "result.json") for identity, work in works.items()}
+    found = {identity: result for identity, result in read.items() if result}
+    for identity, result in found.items():
+        # what another machine or a free network may change is looked at again
+        if not (result.problems or result.not_checked):
+            with suppress(DataError):
+                write_result(project.layout.check(identity), result)
+    return {
+        identity: found.get(identity) or _not_checked(run, why) for identity, run in runs.items()
+    }
+
+
+def _start(
+    project: Project, python: tuple[str, ...], tasks: Sequence[Path], limit_s: float | None
+) -> str:
+    """Run the program to its end; returns why models may have no result."""
+    log = project.layout.log("check", "models")
+    make_folder(log.parent)
+    env, _ = without_place(os.environ)
+    variables = rank_variables(num_cpus(), project.runtime.variables, "")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*python, "-m", "shardline.training.rank", *map(str, tasks)],
+            env={**cleaned(env), **variables, "CUDA_VISIBLE_DEVICES": ""},
+            cwd=project.workdir,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return f"the check took longer than {limit_s:g} s"
+        finally:
+            kill_group(process.pid)
+            process.wait()
+    return f"the check's process ended with code {code}; its log is {project.layout.name_of(log)}"
+
+
+def _not_checked(run: RunPlan, why: str) -> ModelResult:
+    return ModelResult(not_checked=[f"model={run.row.model} was not checked: {why}"])

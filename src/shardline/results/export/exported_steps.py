@@ -1,0 +1,102 @@
+"""The steps of an evaluation's transform, and which of them an exported model holds itself."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardline.config.checks import SHIPPED_TRANSFORMS
+from shardline.config.sample_code import COLLATE, transforms_of
+from shardline.config.settings.run_settings import Data
+from shardline.core.error_texts import import_class
+from shardline.data.columns import columns_of
+from shardline.data.transforms.image_transforms import Normalize
+from shardline.records.datasets import DatasetSchema
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportStep:
+    """One transform of `data.eval_transform`.
+
+    Attributes:
+        kind: name of a shipped transform; empty for code of the user's.
+        type: as it is written.
+        arguments: those written; of a shipped transform those left out as well.
+    """
+
+    kind: str
+    type: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def column(self) -> str:
+        """The column that a shipped transform changes."""
+        return str(self.arguments.get("column", ""))
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The step as settings hold it."""
+        return {"type": self.type, **self.arguments}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSteps:
+    """What happens to a sample before `forward`.
+
+    Attributes:
+        before: what comes before the model.
+        inside: normalisations that the exported model holds, each of another column.
+        collate: import path of the user's function that makes batches; empty without one.
+    """
+
+    before: tuple[ExportStep, ...] = ()
+    inside: tuple[ExportStep, ...] = ()
+    collate: str = ""
+
+    @property
+    def normalize(self) -> dict[str, Normalize]:
+        """By column, the transform that the model holds."""
+        return {step.column: Normalize(**step.arguments) for step in self.inside}
+
+
+def steps_of(data: Data, schema: DatasetSchema, *, with_inside: bool) -> ExportSteps:
+    """Return the steps of a run's evaluation.
+
+    Args:
+        schema: the dataset's.
+        with_inside: whether normalisations at the end belong to the model. Where the user's own
+            function makes the batches they do not: it may have changed what they gave.
+    """
+    before = [_step(one) for one in transforms_of(data.eval_transform)]
+    collate = data.collate if isinstance(data.collate, str) and data.collate not in COLLATE else ""
+    inside: list[ExportStep] = []
+    if with_inside and not collate:
+        while (
+            before
+            and before[-1].kind == "normalize"
+            and before[-1].column not in {one.column for one in inside}
+        ):
+            inside.insert(0, before.pop())
+    for step in inside:
+        if not any(step.column == other.column for other in before) and _is_file(step, schema):
+            decode = {key: step.arguments[key] for key in ("column", "mode")}
+            before.append(ExportStep(kind="decode", type="decode", arguments=decode))
+    return ExportSteps(before=tuple(before), inside=tuple(inside), collate=collate)
+
+
+def _step(written: Mapping[str, Any]) -> ExportStep:
+    arguments = {key: value for key, value in written.items() if key != "type"}
+    name = str(written["type"])
+    cls = import_class(SHIPPED_TRANSFORMS.get(name, name), "data.eval_transform")
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    kind = next((known for known, of in SHIPPED_TRANSFORMS.items() if of == path), "")
+    if kind:
+        bound = inspect.signature(cls).bind(**arguments)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+    return ExportStep(kind=kind, type=name, arguments=arguments)
+
+
+def _is_file(step: ExportStep, schema: DatasetSchema) -> bool:
+    column = columns_of(schema).get(step.column)
+    return column is None or column.kind == "bytes"

@@ -1,0 +1,290 @@
+"""The attempts at a run's training: `attempts.jsonl` in its folder of the store, one line for each.
+
+The job that starts the ranks writes a line when it begins and completes it when it ends. Where the
+job itself was killed, the next attempt completes the line from the files that are left.
+"""
+
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from shardline.core.canonical import digest
+from shardline.core.errors import DataError, ShardlineError, Stopped, is_final
+from shardline.core.files import read_json, read_json_lines, utc_stamp, write_bytes, write_json
+from shardline.core.redaction import mask
+from shardline.records.attempts import Attempt
+from shardline.records.base import decode, encode
+from shardline.supervision.failure_records import read_failures
+
+# Files that a training writes: the newest modification time is its last activity.
+_ACTIVITY = ("metrics.jsonl", "checkpoints/*", "output/*")
+_SEAL, _HOLDER = "sha256", "holder.json"
+_TAIL_BYTES = 65536
+_REASON_CHARACTERS = 500
+
+
+def read_attempts(work: Path) -> list[Attempt]:
+    """Return the attempts, the oldest first; what follows a torn line is dropped.
+
+    Raises:
+        DataError: a line was changed, or one is missing.
+    """
+    try:
+        lines = read_json_lines(_file(work))
+    except FileNotFoundError:
+        return []
+    remedy = "move the file away to count attempts from 1 again"
+    is_whole = bool(lines) and all(isinstance(line, dict) for line in lines)
+    if not is_whole or {line.pop(_SEAL, None) for line in lines} != {digest(lines)}:
+        raise DataError(
+            f"{_file(work)}: the recorded attempts were changed (their sha256 differs); {remedy}"
+        )
+    return [decode(line, Attempt, where=_file(work), remedy=remedy) for line in lines]
+
+
+def begin_attempt(
+    work: Path, *, job: str | None = None, queue_s: float | None = None,
+    started: float | None = None, retry: int = 0,
+) -> int:  # fmt: skip
+    """Write the line of a new attempt, complete that of one that was killed, and return its number.
+
+    Args:
+        work: the run's folder in the store.
+        job: the scheduler's number of the job.
+        queue_s: seconds that the job waited for its machines.
+        started: seconds since the epoch; now if None.
+        retry: 0 where a command of the user began it.
+
+    Returns:
+        1 for the first attempt.
+    """
+    attempts = read_attempts(work)
+    if attempts and attempts[-1].end is None:
+        killed = _completed(work, attempts[-1], "killed", _last_activity(work, attempts[-1]))
+        attempts[-1] = structs.replace(killed, **_left(work, killed))
+    attempts.append(
+        Attempt(
+            host=socket.gethostname(),
+            job=job,
+            queue_s=queue_s,
+            retry=retry,
+            started=utc_stamp(started),
+        )
+    )
+    _write(work, attempts)
+    return len(attempts)
+
+
+@contextmanager
+def attempted(work: Path, **known: Any) -> Iterator[int]:
+    """Record an attempt while a job trains; yields its number. See `begin_attempt`."""
+    number = begin_attempt(work, **known)
+    try:
+        yield number
+    except BaseException as error:
+        with suppress(DataError):  # a full disk must not hide why the training ended
+            _write(work, _ended(work, **_describe_error(error)))
+        raise
+    with suppress(DataError):
+        _write(work, sealed_log(work))
+
+
+def _describe_error(error: BaseException) -> dict[str, Any]:
+    """Return the fields of an attempt's line for the error that ended it."""
+    if isinstance(error, KeyboardInterrupt):
+        reason = "the job had to exit at once, before its ranks had saved"
+        return {"end": "killed", "reason": reason, "exit_code": 130}
+    if not isinstance(error, ShardlineError):
+        return {"end": "failed", "reason": f"{type(error).__name__}: {error}", "exit_code": 1}
+    stop = error.reason if isinstance(error, Stopped) else None
+    known = {"end": error.kind, "reason": str(error), "stop": stop, "exit_code": error.exit_code}
+    known["is_final"] = is_final(error)
+    # metrics are written every so many steps, and the last of them is not the step that was saved
+    return {**known, "step": error.step} if isinstance(error, Stopped) else known
+
+
+def _left(work: Path, attempt: Attempt) -> dict[str, Any]:
+    """Return the fields for an attempt whose job was killed; its ranks may have recorded a failure."""
+    if failures := read_failures(work):
+        first = failures[0]
+        end = {"end": first.kind, "stop": first.stop, "exit_code": first.code}
+        reason = mask(first.sentence)[:_REASON_CHARACTERS]
+        return {"reason": reason, "is_final": first.is_final, **end}
+    after = f" after step {attempt.last_step}" if attempt.last_step else ""
+    lost = f"the job was killed, {attempt.host} failed, or it was cut off from the store"
+    return {"reason": f"exited without a report{after}: {lost}"}
+
+
+def record_resumed_step(
+    work: Path, number: int, step: int, kept_s: Mapping[int, float], *, world: int
+) -> None:
+    """Record the step that an attempt resumes from, and the lost work of those before it.
+
+    Args:
+        number: the attempt's.
+        step: optimiser step of the state that it resumes from.
+        kept_s: seconds of earlier attempts, by number, whose work is in that state.
+        world: number of ranks.
+    """
+    attempts = read_attempts(work)
+    if number > 1:  # killed after its last metrics; nobody else has saved that state
+        attempts[number - 2] = _reached(attempts[number - 2], step)
+    for place, attempt in enumerate(attempts[: number - 1]):
+        lost_s = max(0.0, attempt.duration_s - kept_s.get(place + 1, 0.0))
+        attempts[place] = structs.replace(
+            attempt, lost_s=round(lost_s, 3), steps_lost=_steps_lost(attempt, step)
+        )
+    mine = attempts[number - 1]
+    if mine.resumed_step is not None:  # it has diverged, and rolls back once more
+        step = min(step, mine.resumed_step)
+    attempts[number - 1] = structs.replace(mine, resumed_step=step, world=world)
+    _write(work, attempts)
+
+
+def _steps_lost(attempt: Attempt, step: int) -> int | None:
+    """Return how many of an attempt's steps are repeated by one that resumes from `step`."""
+    if attempt.resumed_step is None or attempt.last_step is None:
+        return None
+    again = attempt.last_step - max(step, attempt.resumed_step)
+    return max(attempt.steps_lost or 0, again)
+
+
+def sealed_log(work: Path) -> list[Attempt]:
+    """Return the attempts as they are sealed with the result of the last of them."""
+    return _ended(work, end="sealed", reason="trained to its end", exit_code=0)
+
+
+def sealed_again(steps: int, run: str) -> str:
+    """Return what is reported of a training that resumed from its last step, so that nothing was trained.
+
+    Args:
+        steps: of the whole training.
+        run: its id.
+    """
+    return (
+        f"nothing was trained: the result is sealed from the finished training checkpoint of step {steps:,}; "
+        f"`shardline rerun {run}` trains the run again beside it, `shardline rm {run} --delete` removes both"
+    )
+
+
+def last_recorded_step(work: Path) -> int | None:
+    """Return the last optimiser step in a training's metrics, or a script's; None if there is none."""
+    for path in (work / "metrics.jsonl", work / "output" / "metrics.jsonl"):
+        for line in reversed(tail_of(path).splitlines()):
+            try:
+                return int(json.loads(line)["step"])
+            except (ValueError, TypeError, KeyError):
+                continue  # the line that is being written
+    return None
+
+
+@contextmanager
+def only_one(work: Path, run_id: str) -> Iterator[bool]:
+    """Lock a run's folder; yields whether another job held it and was waited for.
+
+    A job outlives a Snakemake that was killed, and two Snakemakes may share a store. The kernel
+    releases the lock when its holder exits, however it exits.
+    """
+    from filelock import FileLock, Timeout
+
+    lock, has_waited = FileLock(work / "lock"), False
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        message = f"{run_id} is being trained by {_holder(work)}; waiting until it exits"
+        logging.warning("%s", message)
+        with suppress(OSError):  # standard error may be closed
+            print(message, file=sys.stderr, flush=True)
+        lock.acquire(poll_interval=1)
+        has_waited = True
+    try:
+        job = os.environ.get("SLURM_JOB_ID") or os.environ.get("AZUREML_RUN_ID")
+        who = {"host": socket.gethostname(), "job": job, "pid": os.getpid(), "since": utc_stamp()}
+        with suppress(DataError):  # a full disk: the lock alone counts
+            write_json(work / _HOLDER, who)
+        yield has_waited
+    finally:
+        lock.release()
+
+
+def _holder(work: Path) -> str:
+    """Return a description of the job that trains a run, as far as it is known."""
+    try:
+        who = read_json(work / _HOLDER, remedy="")
+    except DataError:
+        return "another job"
+    job = f", job {who['job']}" if who["job"] else ""
+    step = last_recorded_step(work)
+    place = f"process {who['pid']} on {who['host']}{job}, since {who['since']}"
+    return f"another job ({place}{f', now at step {step}' if step else ''})"
+
+
+def tail_of(path: Path) -> bytes:
+    """Return the end of a file, which a long training makes large; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _ended(
+    work: Path, *, end: str, reason: str, step: int | None = None, **fields: Any
+) -> list[Attempt]:
+    attempts = read_attempts(work)
+    if not attempts:  # the folder was deleted meanwhile
+        return []
+    last = _reached(_completed(work, attempts[-1], end, time.time()), step)
+    nothing_lost = {"steps_lost": 0, "lost_s": 0.0} if end == "sealed" else {}
+    reason = mask(reason)[:_REASON_CHARACTERS]
+    return [*attempts[:-1], structs.replace(last, reason=reason, **fields, **nothing_lost)]
+
+
+def _completed(work: Path, attempt: Attempt, end: str, ended: float) -> Attempt:
+    attempt = structs.replace(attempt, ended=utc_stamp(ended), end=end)
+    if attempt.resumed_step is None:  # the metrics are those of the attempt before
+        return attempt
+    last = max(attempt.resumed_step, last_recorded_step(work) or 0)
+    return structs.replace(attempt, last_step=last, steps_done=last - attempt.resumed_step)
+
+
+def _reached(attempt: Attempt, step: int | None) -> Attempt:
+    """Return an attempt that has saved the state of a step."""
+    first, last = attempt.resumed_step, attempt.last_step
+    if step is None or first is None or last is None or last >= step:
+        return attempt
+    return structs.replace(attempt, last_step=step, steps_done=step - first)
+
+
+def _last_activity(work: Path, attempt: Attempt) -> float:
+    times = [attempt.started_s]
+    for pattern in _ACTIVITY:
+        for path in work.glob(pattern):
+            with suppress(OSError):
+                times.append(path.stat().st_mtime)
+    return max(times)
+
+
+def _write(work: Path, attempts: Sequence[Attempt]) -> None:
+    """Write all lines; each carries the digest of all, so that a missing line is found too."""
+    if not attempts:
+        return
+    lines = [encode(attempt) for attempt in attempts]
+    seal = {_SEAL: digest(lines)}
+    write_bytes(
+        _file(work), "".join(json.dumps({**line, **seal}) + "\n" for line in lines).encode()
+    )
+
+
+def _file(work: Path) -> Path:
+    return work / "attempts.jsonl"
