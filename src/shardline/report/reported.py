@@ -150,8 +150,8 @@ def _actions(
 
 def summary_of(record: JobRecord) -> dict[str, Any]:
     """Return what the report tells of a job's record."""
-    told = {key: getattr(record, key) for key in _RECORDED}
-    return {key: value for key, value in told.items() if value is not None}
+    known = {key: getattr(record, key) for key in _RECORDED}
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def _headline(evaluation: EvaluationResult, action: str) -> ReportedHeadline:

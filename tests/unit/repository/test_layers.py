@@ -86,14 +86,14 @@ def test_packages_depend_on_few_others():
         pairs |= {
             (mine, parts[0]) for parts in imports_of(path) if {mine, parts[0]} <= LEVEL.keys()
         }
-    assert len({pair for pair in pairs if pair[0] != pair[1]}) <= 80, sorted(pairs)
+    assert len({pair for pair in pairs if pair[0] != pair[1]}) <= 82, sorted(pairs)
 
 
 @pytest.mark.parametrize(
     "module",
     [
         "shardline.config.load", "shardline.pipeline.hooks", "shardline.cli",
-        *(f"shardline.pipeline.{job}" for job in ("datasets", "envs", "reports", "runs", "training")),
+        *(f"shardline.pipeline.{job}" for job in ("dataset_jobs", "environment_jobs", "report_job", "run_jobs", "training")),
     ],
 )  # fmt: skip
 def test_what_the_snakefile_and_the_command_import_stays_light(module):

@@ -18,7 +18,7 @@ from shardline.core.files import (
     write_bytes,
     write_json,
 )
-from shardline.data.dataset import read_manifest
+from shardline.records.base import read_record
 from shardline.records.datasets import Manifest
 from shardline.results.export import DESCRIPTION, FORMATS, ExportConfig
 from shardline.results.export.card import make_card
@@ -86,7 +86,7 @@ def export_run(
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
     changes = check_repeatable(project, recorded, "exported", force=force)
-    manifest = read_manifest(recorded.manifest)
+    manifest = read_record(recorded.manifest, Manifest, remedy="run the pipeline again")
     tokenizer = find_tokenizer(project, manifest)
     with _whole(folder) as scratch:
         model, config, check = checked_export(
