@@ -93,7 +93,9 @@ def test_packages_depend_on_few_others():
     "module",
     [
         "shardline.config.load", "shardline.pipeline.hooks", "shardline.cli",
-        *(f"shardline.pipeline.{job}" for job in ("dataset_jobs", "environment_jobs", "report_job", "run_jobs", "training")),
+        *(f"shardline.pipeline.{job}" for job in (
+            "dataset_jobs", "environment_jobs", "report_job", "run_jobs", "training",
+        )),
     ],
 )  # fmt: skip
 def test_what_the_snakefile_and_the_command_import_stays_light(module):
