@@ -263,8 +263,6 @@ _COUNTS = {
     "code_files": "train, by their bytes",
     "uncounted_args": "nothing",
     "data.workers": "nothing",
-    "evaluation.split": "evaluate",
-    "evaluation.batch": "evaluate",
     "shards_per_job": "nothing",
     "source.files": "dataset, by their bytes",
     "source.table": "dataset, by the table's id",
@@ -307,7 +305,8 @@ def _rows_below(schema: KeySchema, counts: str, prefix: str) -> Iterator[Referen
 def _row(key: str, known: Key, text: str, counts: str) -> ReferenceRow:
     default = "" if known.default is UNSET else _value(known.default)
     default = "required" if known.is_required else default
-    return f"`{key}`", _type(known.schema), default, text, _COUNTS.get(key, counts)
+    stage = "evaluate" if key.startswith("evaluation.") else _COUNTS.get(key, counts)
+    return f"`{key}`", _type(known.schema), default, text, stage
 
 
 def _value(value: Any) -> str:

@@ -8,6 +8,7 @@ from elsewhere than the code under test: a table, or the installed packages' met
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from tests.support.mutated_project import (
     stale,
     with_what_follows,
 )
+from tests.support.workspace import REPOSITORY
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
@@ -105,6 +107,13 @@ def test_setting(key: str, place: Place) -> None:
         place.edit("config/runs.tsv", lambda text: "".join(scripts_of(text)))
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
+    assert documented_stage(key) == (
+        "nothing"
+        if key in ("data.workers", "uncounted_args")
+        else "evaluate"
+        if key.startswith("evaluation.")
+        else "train"
+    )
     before = place.stages()
     # a script reads what the evaluation is to be, and one row has its own strategy
     expected = (
@@ -119,6 +128,13 @@ def test_setting(key: str, place: Place) -> None:
     assert stale(before, with_other(place, key)) == (
         (expected | REPORT) & before.keys() if expected else set()
     )
+
+
+def documented_stage(key: str) -> str:
+    """Return the stage that the reference of the config names for a key."""
+    reference = (REPOSITORY / "config" / "README.md").read_text()
+    (row,) = re.findall(rf"^\| `{re.escape(key)}` \|.*\| ([^|]+) \|$", reference, re.MULTILINE)
+    return row.partition(",")[0]
 
 
 def scripts_of(table: str) -> Iterator[str]:
