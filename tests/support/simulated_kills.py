@@ -38,7 +38,8 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.canonical import digest
 from shardline.ledger import read_samples
 from shardline.pipeline import run_jobs as jobs
-from shardline.records.runs import ResolvedRun
+from shardline.records.base import encode
+from shardline.records.runs import ResolvedRun, Training
 from shardline.supervision.attempt_log import begin_attempt
 from shardline.training import sealed_training
 from shardline.training.goodput import Timeline
@@ -363,7 +364,7 @@ class Chain:
         assert trained is not None
         return self._outcome(trained)
 
-    def attempt(self, kill: Kill | None) -> dict[str, Any] | None:
+    def attempt(self, kill: Kill | None) -> Training | None:
         """Train until a kill, or to the end; return what is recorded of the training, None if it was killed."""
         trained = None
         self.last = Process(self.root, kill, self._lateness)
@@ -388,11 +389,15 @@ class Chain:
                 saved = [i for i, e in enumerate(self._events) if e == ("saved", event[1])]
                 del self._events[saved[-1] + 1 :]
 
-    def _outcome(self, trained: dict[str, Any]) -> Outcome:
+    def _outcome(self, trained: Training) -> Outcome:
         lines = (self.root / "results/metrics.jsonl").read_text().splitlines()
         return Outcome(
             model=(self.root / "results/model.safetensors").read_bytes(),
-            trained={k: v for k, v in trained.items() if k not in ("resumed_step", "checkpoint_s")},
+            trained={
+                k: v
+                for k, v in encode(trained).items()
+                if k not in ("resumed_step", "checkpoint_s")
+            },
             records=[{**json.loads(line), "wall_s": 0} for line in lines],
             ledger=read_samples(self.root / "work/ledger"),
             state=self._last_state,

@@ -96,7 +96,7 @@ class Fault:
 
     Attributes:
         does: what happens, in a few words.
-        action: what the model does to its ranks; see `drills.model`.
+        action: what the model does to its ranks; see `drills.faulty_model`.
         is_for_all: whether every rank does `action`; else the last rank alone.
         pace_s: seconds by which each batch takes longer under the action `slow`.
         runtime: settings of the training with faults.

@@ -134,7 +134,7 @@ def make_tiny(
     rows = ["name\tdataset\tmodel\tnodes\tdevices"]
     for nodes, devices in dict.fromkeys(sizes):
         rows.append(
-            f"drill-{nodes}x{devices}\trows\tshardline.drills.model:Drill\t{nodes}\t{devices}"
+            f"drill-{nodes}x{devices}\trows\tshardline.drills.faulty_model:Drill\t{nodes}\t{devices}"
         )
     (folder / "config").mkdir(parents=True)
     (folder / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))

@@ -58,9 +58,9 @@ def test_steps_go_on_while_a_state_is_written(tmp_path):
     is_let_go, steps_before = threading.Event(), []
 
     class Held(CheckpointManager):
-        def _write(self, state, shards, about):
+        def _write(self, state, shards):
             assert is_let_go.wait(60)
-            super()._write(state, shards, about)
+            super()._write(state, shards)
 
     def at_step(step):
         if last_step(tmp_path) == 0:
@@ -82,10 +82,10 @@ def test_a_save_waits_for_the_one_before_and_says_so_once(tmp_path, capsys):
             if trainer.global_step > 1:
                 is_waited_for.set()
 
-        def _write(self, state, shards, about):
+        def _write(self, state, shards):
             assert is_waited_for.wait(60)  # the next save has come, and finds this one at work
             time.sleep(0.05)
-            super()._write(state, shards, about)
+            super()._write(state, shards)
 
     manager = fit(tmp_path, epochs=1, kind=Slow, every_steps=1, keep=99)
     assert (

@@ -135,7 +135,7 @@ def test_a_buffer_that_a_validation_determines_is_sealed_as_it_left_it(trainings
     chain = Chain(trainings, own, tmp_path)
     trained = chain.attempt(None)
     sealed = load_file(chain.root / "results/model.safetensors")
-    assert trained["steps"] == 16
+    assert trained.steps == 16
     assert int(sealed["threshold"]) in (4, 8, 12, 16)
 
 

@@ -831,7 +831,7 @@ ELSEWHERE = {
 }  # fmt: skip
 # Modules whose texts tell of differences, results and ranks, or that test_sources_remedies.py holds.
 NO_ERRORS = {"causes", "geometry", "reference"}
-OF_SOURCES = {"found_files", "source_files", "sources"}
+OF_SOURCES = {"checked_sources", "file_patterns", "source_files", "source_settings"}
 
 
 def pattern_of(text: ast.JoinedStr | ast.Constant) -> str:

@@ -13,6 +13,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.pipeline import run_jobs
 from shardline.pipeline import training as ranks
+from shardline.records.evaluations import Evaluated, HeadlineValue
 from shardline.training import evaluate as evaluation
 from shardline.training.rank_task import read_run
 from tests.support.fake_project import MODEL, FakeProject
@@ -51,7 +52,7 @@ def test_the_evaluation_takes_the_class_from_where_it_is(
 ) -> None:
     move(fake)
     found: dict[str, Any] = {}
-    result = {"headline": {"metric": "accuracy", "value": 0.5, "mode": "max"}}
+    result = Evaluated(headline=HeadlineValue(metric="accuracy", value=0.5))
     monkeypatch.setattr(
         evaluation, "evaluate", lambda spec, **_: found.update(structs.asdict(spec)) or result
     )

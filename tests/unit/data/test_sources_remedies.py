@@ -624,19 +624,19 @@ CASES = CSV_CASES | PARQUET_CASES | IMAGE_CASES | TEXT_CASES | IDX_CASES | SETTI
 ELSEWHERE = {
     # test_sources_tables.py
     "csv._block": 1, "csv._unreadable": 1, "parquet._damaged": 1, "table_columns.__init__": 1, "delta.__init__": 1,
-    "delta._refusal": 1, "sources._delta_content": 2,
+    "delta._refusal": 1, "checked_sources._delta_content": 2,
     # test_sources_libraries.py
     "chunks.chunks": 1, "chunks.damaged": 1, "hf._tables": 2, "hf._class_names": 1, "hf._inferred": 1, "hf._check": 1,
     "hf._damaged": 1, "litdata._check": 1, "litdata.values": 1, "mds.read_index": 1, "samples._type": 2,
     "webdataset.found": 1, "webdataset._samples": 1,
     # test_sources_remote.py: what lies behind a URL
-    "remote._lock": 1, "remote._mismatch": 1, "remote._reading": 5, "remote._expand": 1,
+    "remote_files._lock": 1, "remote_files._mismatch": 1, "remote_files._reading": 5, "remote_files._expand": 1,
     # test_claimed_sizes.py: a row of more than 1 GiB
     "packed._at_most": 1,
     # test_sources_text.py: of the library tokenizers
     "tokenizer.__init__": 1, "tokenizer._number": 1, "tokenizer._encode": 1, "tokenizer._open": 2,
     # of a class's schema, of files beside code, of a package that is not installed
-    "base.to_json": 1, "source_files.find_code_files": 1, "source_files._digits_file": 1,
+    "source.record": 1, "source_files.find_code_files": 1, "source_files._digits_file": 1,
 }  # fmt: skip
 
 
@@ -736,7 +736,7 @@ def test_every_error_of_sources_has_a_case() -> None:
     modules = sorted(folders[sources_package].glob("*.py"))
     modules += [
         folders[config_package] / f"{name}.py"
-        for name in ("found_files", "source_files", "sources")
+        for name in ("checked_sources", "file_patterns", "source_files")
     ]
     made = set().union(*(played(name)[2] for name in CASES))
     missing = Counter[str]()

@@ -21,6 +21,7 @@ from shardline.errors import ConfigError, DataError
 from shardline.identity.conda_pins import Pin, parse_pin, read_pins
 from shardline.identity.interpreter import ask
 from shardline.identity.module_search import LIBRARY
+from shardline.records.base import encode
 from tests.support.conda_channel import PYTHON, SITE, CondaChannel
 
 SPECS = [f"python ={PYTHON}", "tool ==2.0"]
@@ -70,16 +71,16 @@ def test_a_solution_is_pinned_installed_and_runs(channel, tmp_path):
         "lib": ("2.0", "noarch"),
     }
     made = make_prefix(tmp_path / "envs", "train", pins)
-    prefix = Path(made["prefix"])
+    prefix = Path(made.prefix)
     assert prefix == prefix_of(tmp_path / "envs", "train", pins)
-    assert run(made["prefix"], "-c", "import tool; print(tool.VERSION)") == "2.0"
-    assert run(made["prefix"], "-c", "import shardline; print(shardline.__file__)").startswith(
+    assert run(made.prefix, "-c", "import tool; print(tool.VERSION)") == "2.0"
+    assert run(made.prefix, "-c", "import shardline; print(shardline.__file__)").startswith(
         str(LIBRARY)
     )
     # a file that holds the prefix's path holds that of its last place, not of where it was built
     where = subprocess.run([prefix / "bin" / "where"], text=True, capture_output=True, check=True)
     assert where.stdout.strip() == str(prefix)
-    assert made["packages"] == sorted(
+    assert [*map(encode, made.packages)] == sorted(
         (
             {
                 "name": pin.name, "version": pin.version, "build": pin.build,
@@ -89,20 +90,20 @@ def test_a_solution_is_pinned_installed_and_runs(channel, tmp_path):
         ),
         key=lambda package: package["name"],
     )  # fmt: skip
-    assert (made["platform"], made["python"]) == ("linux-64", f"{PYTHON}.99")
-    assert made["made_by"]["py-rattler"]
+    assert (made.platform, made.python) == ("linux-64", f"{PYTHON}.99")
+    assert made.made_by["py-rattler"]
 
 
 def test_it_is_made_once_and_named_by_its_packages_alone(channel, tmp_path):
     pins = solved(channel)
     made = make_prefix(tmp_path / "envs", "train", pins)
-    mark = Path(made["prefix"]) / "mark"
+    mark = Path(made.prefix) / "mark"
     mark.touch()
     assert make_prefix(tmp_path / "envs", "train", list(reversed(pins))) == made
     assert mark.exists()
     other = make_prefix(tmp_path / "envs", "train", solved(channel, SPECS[0], "lib ==1.0"))
-    assert other["prefix"] != made["prefix"]
-    assert other["digest"] != made["digest"]
+    assert other.prefix != made.prefix
+    assert other.digest != made.digest
 
 
 def test_an_environment_of_a_script_is_what_its_pin_file_says_and_needs_no_shardline(
@@ -118,8 +119,8 @@ def test_an_environment_of_a_script_is_what_its_pin_file_says_and_needs_no_shard
     }  # fmt: skip
     pins = read_pins(tmp_path / "own.txt")
     made = make_prefix(tmp_path / "envs", "conda", pins, has_shardline=False)
-    assert Path(made["prefix"]) == tmp_path / "envs" / environment.folder_name
-    found = ask(Path(made["prefix"]) / "bin/python", "here")
+    assert Path(made.prefix) == tmp_path / "envs" / environment.folder_name
+    found = ask(Path(made.prefix) / "bin/python", "here")
     assert found.lacks(["tool", "lib", "shardline"]) == ["shardline"]
 
 
@@ -264,7 +265,7 @@ def test_packages_are_fetched_from_a_server_once(serve, tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"lib-9.0-pyh_0.conda cannot be fetched \(.*404.*mirror"):
         make_prefix(folder, "train", [*pins, missing])
     made = make_prefix(folder, "train", pins)
-    assert {package["url"].rpartition("/")[0] for package in made["packages"]} == {
+    assert {package.url.rpartition("/")[0] for package in made.packages} == {
         f"{url}/linux-64",
         f"{url}/noarch",
     }
@@ -280,7 +281,7 @@ def test_a_mirror_is_asked_and_not_pinned(serve, tmp_path, monkeypatch):
     pins = solve(SPECS, channels=[named], virtual_packages={"__glibc": "2.28"}, what="x")
     assert {pin.url.rpartition("/")[0] for pin in pins} == {f"{named}/linux-64", f"{named}/noarch"}
     made = make_prefix(tmp_path / "envs", "train", pins)
-    assert run(made["prefix"], "-c", "import tool; print(tool.VERSION)") == "2.0"
+    assert run(made.prefix, "-c", "import tool; print(tool.VERSION)") == "2.0"
 
 
 def test_a_login_is_used_and_told_nowhere(serve, tmp_path, monkeypatch):
@@ -291,14 +292,14 @@ def test_a_login_is_used_and_told_nowhere(serve, tmp_path, monkeypatch):
     monkeypatch.setenv("RATTLER_AUTH_FILE", str(tmp_path / "logins.json"))
     pins = solve(SPECS, channels=[url], virtual_packages={"__glibc": "2.28"}, what="x")
     made = make_prefix(tmp_path / "envs", "train", pins)
-    assert run(made["prefix"], "-c", "import tool; print(tool.VERSION)") == "2.0"
-    assert "s3cret" not in json.dumps([made, [pin.line for pin in pins]])
+    assert run(made.prefix, "-c", "import tool; print(tool.VERSION)") == "2.0"
+    assert "s3cret" not in json.dumps([encode(made), [pin.line for pin in pins]])
 
 
 def test_a_prefix_that_somebody_changed(channel, tmp_path):
     pins = solved(channel)
     made = make_prefix(tmp_path / "envs", "train", pins)
-    (file,) = Path(made["prefix"]).glob("conda-meta/lib-*.json")
+    (file,) = Path(made.prefix).glob("conda-meta/lib-*.json")
     record = json.loads(file.read_text())
     file.unlink()  # a package's file may have as many names as prefixes
     file.write_text(json.dumps({**record, "version": "4.0"}))

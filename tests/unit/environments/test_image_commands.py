@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
 from shardline.config.settings.runtime import Image, Runtime
 from shardline.core.digests import file_sha256
@@ -12,12 +13,14 @@ from shardline.environments.container import container_command, image_python, wi
 from shardline.environments.context import code_digest
 from shardline.environments.image import build_command, find_tool, image_labels, image_name
 from shardline.errors import ConfigError, LaunchError
+from shardline.records.environments import BuiltImage
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "image"
 DIGEST = f"sha256:{'d' * 64}"
 BUILT = {
     "id": f"sha256:{'1' * 64}", "digest": DIGEST, "reference": f"registry.example/team/shardline@{DIGEST}",
-    "tool": "podman", "lock": "a" * 64, "code": "b" * 64,
+    "archive": None, "base": "debian:12", "tool": "podman", "commit": "c" * 40, "version": "0", "lock": "a" * 64,
+    "code": "b" * 64,
 }  # fmt: skip
 HERE = {**BUILT, "digest": BUILT["id"], "reference": None}
 RUNS = {
@@ -35,7 +38,7 @@ RUNS = {
 def test_ranks_in_a_container(name, golden):
     tool, settings, built, gpus = RUNS[name]
     command = container_command(
-        tool, Image(**settings), image=built, gpus=gpus, user="1000:1000",
+        tool, Image(**settings), image=convert(built, BuiltImage), gpus=gpus, user="1000:1000",
         folders=[Path("/home/me/project"), Path("/scratch/store")],
         variables=["OMP_NUM_THREADS", "NCCL_IB_HCA"],
     )  # fmt: skip

@@ -66,11 +66,11 @@ def test_each_difference_is_named_with_both_versions() -> None:
 def test_what_is_observed_is_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHARDLINE_IMAGE_DIGEST", raising=False)
     found = observe()
-    assert found["python"] == platform.python_version()
-    assert found["packages"]["numpy"] == NUMPY
-    assert found["packages"]["pytorch-lightning"]
-    assert found["image"] is None
-    assert found["conda"] == []
+    assert found.python == platform.python_version()
+    assert found.packages["numpy"] == NUMPY
+    assert found.packages["pytorch-lightning"]
+    assert found.image is None
+    assert found.conda == []
 
 
 def test_a_conda_prefix_and_an_image_are_told(
@@ -81,12 +81,12 @@ def test_a_conda_prefix_and_an_image_are_told(
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("SHARDLINE_IMAGE_DIGEST", "sha256:" + 64 * "a")
     found = observe()
-    assert found["conda"] == ["zlib-1.3-h1"]
-    assert found["image"] == "sha256:" + 64 * "a"
+    assert found.conda == ["zlib-1.3-h1"]
+    assert found.image == "sha256:" + 64 * "a"
     monkeypatch.delenv("SHARDLINE_IMAGE_DIGEST")
     for name, digest in (("r.io/a:1", None), (f"r.io/a@sha256:{64 * 'b'}", "sha256:" + 64 * "b")):
         monkeypatch.setenv("SNAKEMAKE_AZUREML_IMAGE", name)
-        assert observe()["image"] == digest
+        assert observe().image == digest
     monkeypatch.setenv("SHARDLINE_IMAGE_DIGEST", "latest")
     with pytest.raises(ConfigError, match="SHARDLINE_IMAGE_DIGEST=latest is no digest; set it"):
         observe()

@@ -21,6 +21,7 @@ from shardline.errors import ConfigError, DataError
 from shardline.identity.code_index import CodeIndex
 from shardline.identity.interpreter import ask
 from shardline.identity.source_lookup import needed_packages
+from shardline.records.environments import ImageEnvironment
 from shardline.results.gc import find_garbage
 from tests.support.conda_channel import PYTHON
 from tests.support.fake_project import FakeProject
@@ -175,7 +176,7 @@ def test_an_image_is_asked_where_a_tool_runs_images_and_elsewhere_only_slurm_goe
     with pytest.raises(ConfigError, match="image.run_with=auto, but there is no podman or docker"):
         make_environment(fake.load(), environment)
     fake.config["runtime"] = {"launcher": "srun"}
-    unknown = {"environment": "image", "image": image, "python": None}
+    unknown = ImageEnvironment(image=image, python=None)
     assert make_environment(fake.load(), environment) == unknown
 
     tool = tmp_path / "podman"  # has Python behind the image's name
@@ -183,7 +184,7 @@ def test_an_image_is_asked_where_a_tool_runs_images_and_elsewhere_only_slurm_goe
         f"""#!/bin/sh\nwhile [ "$1" != python3 ]; do shift; done; shift\nexec '{OWN}' "$@"\n"""
     )
     tool.chmod(0o755)
-    assert make_environment(fake.load(), environment)["python"] == ask(OWN, "own").python
+    assert make_environment(fake.load(), environment).python == ask(OWN, "own").python
     fake.workspace.write("train.py", "import tensorflow")
     with pytest.raises(ConfigError, match="train.py imports tensorflow, but .*image=.* lacks it"):
         make_environment(fake.load(), environment)
@@ -281,15 +282,15 @@ def test_a_lock_is_built_once_and_verified(tmp_path: Path, wheels: Path) -> None
     lock = "tinynet==1.5\nabsent==1.0 ; python_version < '3'\n"
     environment = of_lock(tmp_path, lock)
     made = make_venv(tmp_path / "envs", environment)
-    assert made["packages"] == {"tinynet": "1.5"}
-    assert Path(made["prefix"]) == tmp_path / "envs" / environment.folder_name
-    found = ask(Path(made["prefix"]) / "bin/python", "here")
+    assert made.packages == {"tinynet": "1.5"}
+    assert Path(made.prefix) == tmp_path / "envs" / environment.folder_name
+    found = ask(Path(made.prefix) / "bin/python", "here")
     assert found.lacks(["tinynet", "os", "torch", "numpy.none"]) == ["numpy.none", "torch"]
 
     for wheel in wheels.iterdir():
         wheel.unlink()
     assert make_venv(tmp_path / "envs", environment) == made, "it is there"
-    site = Path(made["prefix"]) / f"lib/python{PYTHON}/site-packages"
+    site = Path(made.prefix) / f"lib/python{PYTHON}/site-packages"
     installed = site / "tinynet-1.5.dist-info/METADATA"
     installed.unlink()  # a link to a file of uv's cache, which the next run of the test would find changed
     installed.write_text("Name: tinynet\nVersion: 1.6\n")
