@@ -85,7 +85,7 @@ class Moments:
         return cls(record.count, *(np.array(one, dtype=np.float64) for one in arrays))
 
     def summary(self) -> "FeatureSummary":
-        """Return what is told of them."""
+        """Return mean, standard deviation and range."""
         std = np.sqrt(self.m2 / max(self.count, 1))
         return FeatureSummary(self.count, self.mean, std, self.low, self.high)
 

@@ -8,6 +8,7 @@ from msgspec import convert
 from shardline.provenance.resume_certificates import find_certificate, identify, write_certificate
 from shardline.records.certificates import ResumeCertificate
 from shardline.records.runs import Installed, TrainingProvenance
+from tests.support.job_records import job_record
 
 ENVIRONMENT = {"python": "3.11.7", "packages": {"torch": "2.13.0", "numpy": "2.1.0"}}
 HERE = Installed(**ENVIRONMENT)
@@ -32,7 +33,11 @@ def write(verdict: str = "survived", ended: str = "2026-01-01T00:00:00Z", **envi
     provenance = {"world": WORLD, "environment": {**ENVIRONMENT, **environment}}
     identity = identify(convert(provenance, TrainingProvenance))
     certificate = ResumeCertificate(
-        identity=identity, interruptions=[], compared={}, verdict=verdict, action={"ended": ended}
+        identity=identity,
+        interruptions=[],
+        compared={},
+        verdict=verdict,
+        action=job_record("drill/resume", ended=ended),
     )
     return write_certificate(certificate)
 

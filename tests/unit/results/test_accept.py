@@ -467,7 +467,20 @@ def test_first_steps_are_refused_where_nothing_can_be_compared(stale):
         compare_first_steps(candidate, 8, **options)
     path = earlier(stale) / "provenance.json"
     document = read_json(path, remedy="")
-    document["training"] = {"interventions": [{"first": 5}]}
+    document["training"] = {
+        "interventions": [
+            {
+                "first": 5,
+                "step": 6,
+                "epoch": 0,
+                "rank": 0,
+                "cause": "NaN",
+                "lr": 0.1,
+                "action": "skip",
+                "factor": 1.0,
+            }
+        ]
+    }
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match="trained in another way from step 5 on"):
         compare_first_steps(candidate, 8, **options)

@@ -213,7 +213,7 @@ def test_a_tracker_that_does_not_take_the_end_is_told_of(tmp_path, monkeypatch):
     context = {**texts, "work": str(tmp_path), "metrics": str(tmp_path / "metrics.jsonl")}
     process = tracker_process.TrackerProcess(
         "csv",
-        TrackingContext(**context, dataset_name="", params={}, tags={}, look_s=0.0),
+        TrackingContext(**context, params={}, tags={}, look_s=0.0),
         lambda text, _: said.append(text),
     )
     process.end("sealed")
