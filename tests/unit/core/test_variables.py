@@ -312,6 +312,7 @@ def program_of_ranks(trainings, folder, shell, monkeypatch):
     return (folder / "results/model.safetensors").read_bytes(), provenance, done.stdout
 
 
+@pytest.mark.rotating
 def test_the_shells_matrix_changes_no_bit_of_a_training_by_the_ranks_own_program(
     trainings, tmp_path, monkeypatch
 ):

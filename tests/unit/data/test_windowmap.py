@@ -184,6 +184,7 @@ def claim(shards, order):
     Capacity(shards).claim(order.pieces, order.window_rows, order.global_batch)
 
 
+@pytest.mark.rotating
 def test_a_million_shards_are_streamed(tmp_path):
     data = Data(tmp_path, [(4 + n, 1, 1) for n in range(8)], times=125_000)
     shards = ShardMap(data.manifest, tmp_path)

@@ -16,7 +16,7 @@ from tests.support.code_digest import digest
 from tests.support.imported import Interpreter
 from tests.support.small_packages import edits, projects, write
 
-CASES = int(os.environ.get("SHARDLINE_CASES", "600"))
+CASES = int(os.environ.get("SHARDLINE_CASES", "300"))
 # A share below which the generator would prove little.
 LEAST_CHANGED = 0.2
 

@@ -15,7 +15,7 @@ from tests.support.campaigns import campaign_seed
 from tests.support.imported import Interpreter
 from tests.support.reached_packages import edited, project, write
 
-CASES = int(os.environ.get("SHARDLINE_CASES", "700"))
+CASES = int(os.environ.get("SHARDLINE_CASES", "350"))
 LEAST_CHANGED = 0.2  # a share below which the generator would prove little
 SHOWN = 5
 

@@ -263,6 +263,7 @@ def needed(packages: set[str], known: set[str]) -> set[str]:
     return {package for package, _ in found}
 
 
+@pytest.mark.rotating
 def test_every_entry_of_the_lock(shared: Place) -> None:
     before, text = shared.stages(), shared.lock.read_text()
     versions = load_lock(shared.lock).versions

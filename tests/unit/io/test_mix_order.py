@@ -139,6 +139,7 @@ def test_what_cannot_be_mixed_is_refused_by_name() -> None:
         )
 
 
+@pytest.mark.rotating
 def test_a_mix_of_a_million_shards_finds_its_windows_at_once() -> None:
     pieces = tuple(Piece(shard, 0, 1000) for shard in range(1_000_000))
     parts = tuple(MixPart(key=f"k{n}", pieces=pieces, weight=Fraction(n + 1)) for n in range(3))

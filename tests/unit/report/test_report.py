@@ -184,6 +184,7 @@ def test_same_files_give_the_same_bytes_in_any_order(tmp_path):
     assert page_of(*runs) == page_of(*reversed(runs))
 
 
+@pytest.mark.rotating
 def test_a_hundred_runs_of_three_thousand_steps_stay_under_5_mb(tmp_path):
     runs = [
         write_run(

@@ -153,6 +153,7 @@ def test_tokens_are_predicted_as_lists_of_each_row_s_own_length(make: Any) -> No
         np.testing.assert_allclose(found, row.max(1), atol=1e-6)
 
 
+@pytest.mark.rotating
 def test_a_decoder_s_classes_are_exported_for_any_number_of_rows(make: Any) -> None:
     model = make("Classes", SequenceClassification, config=GPT2)
     _, config, check = model.exported("onnx")

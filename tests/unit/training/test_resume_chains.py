@@ -17,7 +17,7 @@ from tests.support.killed_models import Counting
 from tests.support.rotation import rotating
 from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings
 
-CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "20"))
+CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "12"))
 
 
 SEED = campaign_seed()
