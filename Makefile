@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin
 CORES ?= all
 # A file to a worker, so that what its tests share is made once; in the order that tests/support/scheduling.py gives.
 WORKERS ?= auto
@@ -23,7 +24,7 @@ IO := plugins/shardline-io
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-azureml profiles run test test-all test-here test-azureml test-rotating test-frameworks campaign mutants lint format lock dist bench bench-full clean
+.PHONY: help env env-azureml docs docs-serve docs-figures reference profiles run demo test test-all test-here test-azureml test-rotating test-frameworks campaign mutants lint format lock dist bench bench-full clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ profiles: env ## let --profile local, slurm and azureml be found by name
 
 run: env ## run the whole pipeline on this machine
 	$(BIN)/snakemake --profile profiles/local --cores $(CORES)
+
+demo: env ## kill a training, compare its bits, edit its model: one to two minutes, in a temporary folder
+	@$(BIN)/python examples/demo.py
 
 test: env ## prove the main properties, in a few minutes; needs no more than Python, git and make
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) $(MAIN_TESTS)
@@ -68,7 +72,7 @@ test-rotating: ## run all of the rotating tests, those of Azure ML too
 	$(MAKE) --keep-going test-here test-azureml FIFTH=all PYTEST_ARGS="$(PYTEST_ARGS) -m rotating"
 
 test-frameworks: env-azureml ## run programs of every framework in every place, in half an hour, and log it (FRAMEWORK=NAME: one)
-	$(VENV)-azureml/bin/python -m pytest -q -n 0 --framework $(or $(filter-out commit,$(FRAMEWORK)),all) --framework-log docs/frameworks.md \
+	$(VENV)-azureml/bin/python -m pytest -q -n 0 --framework $(or $(filter-out commit,$(FRAMEWORK)),all) --framework-log docs/contributing/laboratory.md \
 	  tests/frameworks tests/azureml/test_node_frameworks.py
 
 lint: env ## check format, lint, types and spelling
@@ -97,7 +101,23 @@ lock: env ## refresh the pip locks from pyproject.toml, and the conda environmen
 	    --output-file requirements-azureml.lock $(LOCK_ARGS) pyproject.toml
 	sed -i -e '/^# The following packages were excluded/,$$d' requirements-azureml.lock
 	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock requirements-azureml.lock
+	$(BIN)/uv pip compile --quiet --no-emit-index-url --python $(BIN)/python --group docs --output-file requirements-docs.lock $(LOCK_ARGS)
 	$(BIN)/snakemake --cores 1 lock_envs
+
+reference: env ## write docs/reference/ and config/README.md from the code
+	$(BIN)/python -m shardline.config.reference > config/README.md
+	$(BIN)/python docs/reference/generate.py
+
+docs: $(VENV)-docs/.installed ## build the site into site/, and fail on a dead link
+	$(DOCS)/mkdocs build --strict
+
+docs-serve: $(VENV)-docs/.installed ## show the site on http://127.0.0.1:8000, and follow changes
+	$(DOCS)/mkdocs serve --no-strict
+
+docs-figures: run ## make the site's pictures again, by trainings, chromium and npm; in about ten minutes
+	$(BIN)/python -m docs.figures.diagrams
+	$(BIN)/python -m docs.figures.report
+	$(BIN)/python -m docs.figures.resume
 
 dist: env ## build sdist and wheel of Shardline, of shardline-io and of both Snakemake plugins in dist/
 	$(BIN)/python -m hatchling build
@@ -110,7 +130,7 @@ bench: env ## measure all of it quickly, in about ten minutes
 	$(BIN)/python -m benchmarks.report
 	$(BIN)/python -m benchmarks.reader
 
-bench-full: env ## measure the reader in full and write docs/benchmarks.md
+bench-full: env ## measure the reader in full and write docs/contributing/laboratory.md
 	$(BIN)/python -m benchmarks.reader --full
 
 # The locks name every package, so pip has nothing to resolve; what is imported is compiled then.
@@ -129,5 +149,10 @@ $(VENV)-azureml/.installed: requirements-azureml.lock pyproject.toml $(PLUGIN)/p
 	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements-azureml.lock --no-build-isolation --editable . --editable $(PLUGIN)
 	@touch $@
 
+$(VENV)-docs/.installed: requirements-docs.lock
+	$(PYTHON) -m venv $(VENV)-docs
+	$(DOCS)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-docs.lock
+	@touch $@
+
 clean: ## remove the environments (results and store stay)
-	rm -rf $(VENV) $(VENV)-azureml
+	rm -rf $(VENV) $(VENV)-azureml $(VENV)-docs

@@ -20,7 +20,7 @@ from shardline.core.files import write_json
 
 PARTS = ("speed", "cold", "stalls", "memory")
 RESULTS = REPOSITORY / "benchmarks" / "results"
-PAGE = REPOSITORY / "docs" / "benchmarks.md"
+PAGE = REPOSITORY / "docs" / "contributing" / "laboratory.md"
 MARKS = ("<!-- results -->", "<!-- end of results -->")
 
 
@@ -96,13 +96,13 @@ def _variants(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_page(results: dict[str, Any]) -> None:
-    """Replace the text between the marks of `docs/benchmarks.md` by these results."""
+    """Replace the text between the marks of `docs/contributing/laboratory.md` by these results."""
     body = [machine.sentence(results["machine"]), *(table.markdown() for table in tables(results))]
     replace_part("\n".join(body), MARKS)
 
 
 def replace_part(body: str, marks: tuple[str, str]) -> None:
-    """Replace the text between two marks of `docs/benchmarks.md`."""
+    """Replace the text between two marks of `docs/contributing/laboratory.md`."""
     before, _, rest = PAGE.read_text().partition(marks[0])
     after = rest.partition(marks[1])[2]
     PAGE.write_text(f"{before}{marks[0]}\n{body}{marks[1]}{after}")

@@ -47,7 +47,7 @@ def quick(cache: Path) -> Plan:
 
 
 def full(cache: Path) -> Plan:
-    """Return the plan behind `docs/benchmarks.md`."""
+    """Return the plan behind `docs/contributing/laboratory.md`."""
     cells = [
         (shape, batch, ranks)
         for ranks in (1, 2)

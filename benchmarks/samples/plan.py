@@ -43,7 +43,7 @@ def quick(cache: Path) -> Plan:
 
 
 def full(cache: Path) -> Plan:
-    """Return the plan behind `docs/benchmarks.md`."""
+    """Return the plan behind `docs/contributing/laboratory.md`."""
     return Plan(
         cache=cache,
         sizes={PHOTOS: 1_200, TOKENS: 40_000_000, BOXES: 100_000},

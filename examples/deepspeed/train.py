@@ -88,7 +88,7 @@ def main():
     _, accuracy, rows = evaluate(engine, io.test())
     io.write_evaluation({"accuracy": accuracy}, rows)
     io.save_model({name: value.numpy() for name, value in engine.module.state_dict().items()})
-    dist.barrier()  # and no destroy_process_group(), by which gloo may hang: see docs/frameworks.md
+    dist.barrier()  # and no destroy_process_group(), by which gloo may hang: docs/how-to/use-another-framework.md
 
 
 if __name__ == "__main__":

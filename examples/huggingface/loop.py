@@ -54,7 +54,7 @@ def main():
     io.write_evaluation({"accuracy": accuracy}, rows)
     weights = accelerator.unwrap_model(model).state_dict()
     io.save_model({name: value.numpy() for name, value in weights.items()})
-    accelerator.wait_for_everyone()  # no end_training(), by which gloo may hang: see docs/frameworks.md
+    accelerator.wait_for_everyone()  # by end_training() gloo may hang: docs/how-to/use-another-framework.md
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def main():
     _, accuracy, rows = evaluate(trainer.model, io.test(), total)
     io.write_evaluation({"accuracy": accuracy}, rows)
     io.save_model({name: value.numpy() for name, value in trainer.model.state_dict().items()})
-    dist.barrier()  # and no destroy_process_group(), by which gloo may hang: see docs/frameworks.md
+    dist.barrier()  # and no destroy_process_group(), by which gloo may hang: docs/how-to/use-another-framework.md
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tests.support.rotation import rotating
 from tests.support.workspace import REPOSITORY, TINY_CONFIG, Workspace
 
 LOCAL = REPOSITORY / "profiles" / "local"
-GUIDE = REPOSITORY / "docs" / "hosts.md"
+GUIDE = REPOSITORY / "docs/how-to/run-on-hosts.md"
 LAUNCHERS = ["none", "torchrun", "mpirun"]
 ONE_ALWAYS = ["none", *rotating("torchrun", "mpirun")]
 
@@ -76,7 +76,7 @@ def train(
 
 
 def documented_profile(folder: Path, launcher: str) -> Path:
-    """Write the profile of docs/hosts.md for these hosts, with one thread for each rank."""
+    """Write the guide's profile for these hosts, with one thread for each rank."""
     (text,) = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     text = text.replace("node-a", HOSTS[0]).replace("node-b", HOSTS[1])
     profile = yaml.safe_load(text)

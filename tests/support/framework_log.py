@@ -1,4 +1,4 @@
-"""What `make test-frameworks` found, as the table of docs/frameworks.md: framework by place, with day and commit."""
+"""What `make test-frameworks` found, a table of docs/contributing/laboratory.md: framework by place, day and commit."""
 
 import subprocess
 from collections import defaultdict
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def record(record_property: Callable[[str, object], None]) -> Callable[[str, str, str], None]:
-    """Record what a test runs, for the table of docs/frameworks.md."""
+    """Record what a test runs, for that table."""
 
     def record(framework: str, place: str, launcher: str) -> None:
         for name, value in (("framework", framework), ("place", place), ("launcher", launcher)):

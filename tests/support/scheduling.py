@@ -25,6 +25,7 @@ LONGEST = (
     "ranks/test_divergence.py", "ranks/test_hangs.py", "ranks/test_fsdp.py",
     "faults/test_data.py", "faults/test_checkpoints.py", "workflow/test_retries.py",
     "workflow/test_provenance.py", "workflow/test_errors.py", "faults/test_trackers.py",
+    "workflow/test_tutorials.py", "slurm/test_tutorial.py",
     "azureml/test_pipeline.py", "azureml/test_data_path.py", "azureml/test_node.py",
     "azureml/test_options.py", "azureml/test_emulator.py",
 )  # fmt: skip

@@ -11,7 +11,8 @@ ROW = {"name": "own", "dataset": "table", "model": "mypkg.models:Net", "devices"
 @pytest.mark.slow
 def test_nothing_is_built_for_a_model_that_cannot_be_trained(tiny):
     workspace = tiny(ROW, runtime={"check": True})
-    model = (REPOSITORY / "docs/own-model.md").read_text().split("```python\n")[1].split("```")[0]
+    page = (REPOSITORY / "docs/how-to/write-a-model.md").read_text()
+    model = page.split("```python\n")[1].split("```")[0]
     wrong = model.replace("return self.net(features)", "return self.nett(features)")
     workspace.write("mypkg/__init__.py", "")
     workspace.write("mypkg/models.py", wrong)

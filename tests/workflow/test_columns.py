@@ -1,4 +1,4 @@
-"""A language model over text files, as docs/columns.md tells it, through the real pipeline."""
+"""A language model over the lines of a text file, by the guide's source, through the real pipeline."""
 
 import json
 import math
@@ -21,23 +21,24 @@ ROW = {
 
 @pytest.mark.rotating
 @pytest.mark.slow
-def test_the_language_model_of_the_docs_is_trained_evaluated_reported_and_up_to_date(
-    tiny, monkeypatch
-):
-    source, model = (
-        part.split("```")[0]
-        for part in (REPOSITORY / "docs/columns.md").read_text().split("```python\n")[1:]
-    )
+def test_a_language_model_is_trained_evaluated_reported_and_up_to_date(tiny, monkeypatch):
+    page = (REPOSITORY / "docs/how-to/write-a-source.md").read_text()
+    blocks = [part.split("```")[0] for part in page.split("```python\n")[1:]]
+    (lines,) = (block for block in blocks if "class Lines" in block)
+    imports = "import numpy as np\nfrom shardline.sources import Schema, Source, Table\n"
+    assert blocks[0].startswith(imports.removesuffix("Table\n")), "the page's imports"
     datasets = {
-        "lines": {"source": {"type": "mypkg.sources:Lines", "files": ["data/*.txt"]}, "shards": 4}
+        "lines": {
+            "source": {"type": "mypkg.sources:Lines", "files": ["data/lines.txt"]},
+            "shards": 4,
+        }
     }
     workspace = tiny(ROW, datasets=datasets)
     workspace.write("mypkg/__init__.py", "")
-    workspace.write("mypkg/sources.py", source)
-    workspace.write("mypkg/models.py", model)
-    for number in range(3):
-        lines = [f"{'ab' * (row % 17)} größe {row}" for row in range(200)]
-        workspace.write(f"data/{number}.txt", "\n".join(lines))
+    workspace.write("mypkg/sources.py", imports + lines)
+    workspace.write("mypkg/models.py", (REPOSITORY / "tests/support/language.py").read_text())
+    texts = [f"{'ab' * (row % 17)} größe {row % 200}" for row in range(600)]
+    workspace.write("data/lines.txt", "\n".join(texts))
     done = workspace.snakemake()
     assert done.returncode == 0, done.stdout
     evaluation = json.loads(workspace.the("results/runs/<lm>/evaluations/*.json").read_text())

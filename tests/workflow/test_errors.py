@@ -64,7 +64,8 @@ def test_a_model_that_does_not_import_shows_the_users_own_traceback_only(tiny):
 @pytest.mark.slow
 def test_a_model_that_fails_in_a_step_shows_the_users_own_frames_only(tiny):
     workspace = tiny({"name": "own", "dataset": "table", "model": "mypkg.models:Net", "devices": 1})
-    model = (REPOSITORY / "docs/own-model.md").read_text().split("```python\n")[1].split("```")[0]
+    page = (REPOSITORY / "docs/how-to/write-a-model.md").read_text()
+    model = page.split("```python\n")[1].split("```")[0]
     workspace.write(
         "mypkg/models.py", model.replace("return self.net(features)", "return self.nett(features)")
     )

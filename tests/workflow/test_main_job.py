@@ -81,14 +81,14 @@ def test_main_job_learns_reports_and_is_then_up_to_date(workspace):
 
 def code_blocks(page: str) -> list[str]:
     """Return the fenced blocks of a documentation page."""
-    text = (REPOSITORY / "docs" / page).read_text()
+    text = (REPOSITORY / "docs/how-to" / page).read_text()
     return re.findall(r"```[a-z]*\n(.*?)```", text, flags=re.DOTALL)
 
 
 @pytest.mark.slow
 def test_a_users_own_model_and_data_run_as_documented_from_their_own_folder(workspace):
-    model, table, *_ = code_blocks("own-model.md")
-    source, entry = code_blocks("own-data.md")
+    model, table, *_ = code_blocks("write-a-model.md")
+    source, entry, *_ = code_blocks("write-a-source.md")
     for block in (model, source):
         assert len(block.splitlines()) < 40
     config = {**TINY_CONFIG, **yaml.safe_load(entry)}

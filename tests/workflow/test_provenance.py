@@ -250,7 +250,7 @@ def test_the_crate_conforms_to_its_profile(made, options, tmp_path):
     assert issues(crate, "REQUIRED") == []
     found = issues(crate, "RECOMMENDED")
     assert [line for line in found if NOT_MET not in line] == []
-    assert found, f"{NOT_MET} is met now: docs/provenance.md says that it cannot be"
+    assert found, f"{NOT_MET} is met now: docs/concepts/provenance.md says that it cannot be"
     assert (crate / "results/runs").is_dir()
     assert bool(list(crate.glob("store/datasets/*/*.safetensors"))) == bool(options)
 

@@ -1,4 +1,4 @@
-"""The documented training script as the train stage: really run, failing, resumed, reported."""
+"""A training script without `shardline_io` as the train stage: really run, failing, resumed, reported."""
 
 import json
 import platform
@@ -13,12 +13,8 @@ from safetensors.numpy import load_file
 
 from tests.support.workspace import REPOSITORY, SNAKEMAKE, Workspace
 
-PAGE = (REPOSITORY / "docs" / "own-model.md").read_text()
-SCRIPT = next(
-    block
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    if "SHARDLINE_MANIFEST" in block
-)
+PAGE = (REPOSITORY / "docs/how-to/use-your-own-training-loop.md").read_text()
+SCRIPT = (REPOSITORY / "tests/support/plain_script.py").read_text()
 # Rank 1 gives up in the second epoch, once: the checkpoints' folder remembers it.
 STOPS = SCRIPT.replace(
     "        order = ",
@@ -27,7 +23,10 @@ STOPS = SCRIPT.replace(
     "            raise RuntimeError('rank 1 has had enough')\n"
     "        order = ",
 )
-SILENT = """
+VARIABLES = re.findall(r"^\| `(SHARDLINE_[A-Z_]+)` \|", PAGE, re.MULTILINE)
+SILENT = (
+    f"VARIABLES = {VARIABLES}"
+    + """
 import os, sys
 import shardline_io as io
 import torch
@@ -35,9 +34,11 @@ from safetensors.torch import save_file
 batch = next(io.train())
 assert batch.keys() == {"features", "labels"} and (batch["features"] <= 0).all(), batch
 assert sys.argv[1:] == ["a b", "--flag"], sys.argv
+assert len(VARIABLES) == 5 and set(VARIABLES) <= set(os.environ), VARIABLES
 assert os.environ["WORLD_SIZE"] == "1" and not os.listdir(os.environ["SHARDLINE_OUTPUT"])
 save_file({"w": torch.ones(2, dtype=torch.bfloat16)}, os.environ["SHARDLINE_OUTPUT"] + "/model.safetensors")
 """
+)
 
 
 CHANGES = """
@@ -60,7 +61,7 @@ def sealed(workspace: Workspace, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.rotating
-def test_the_documented_script_trains_fails_by_name_resumes_and_is_reported(tiny):
+def test_a_script_trains_fails_by_name_resumes_and_is_reported(tiny):
     assert "raise RuntimeError" in STOPS
     script = {"dataset": "digits", "model": "script: train.py --lr 0.01", "devices": 2}
     alone = {"model": "script: tools/silent.py 'a b' --flag", "devices": 1}

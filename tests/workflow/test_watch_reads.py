@@ -10,7 +10,8 @@ READ = "1 file was read that no identity holds: data/vocab.txt (read by mypkg/mo
 
 @pytest.mark.slow
 def test_a_file_of_no_identity_ends_the_training_or_is_named_in_its_log(tiny):
-    model = (REPOSITORY / "docs/own-model.md").read_text().split("```python\n")[1].split("```")[0]
+    page = (REPOSITORY / "docs/how-to/write-a-model.md").read_text()
+    model = page.split("```python\n")[1].split("```")[0]
     workspace = tiny(
         {"name": "own", **ROW, "devices": 2, "code_files": ""},
         {"name": "named", **ROW, "code_files": "data/*.txt"},

@@ -159,7 +159,7 @@ These two rows are five runs: `linear`, `mlp_lr=0.001_hidden=64`, `mlp_lr=0.001_
 ## What a change makes stale
 
 Every result's path holds a digest of what it was made from
-(Shardline's `docs/identity.md`). The last column of each table below names in whose digest a
+(Shardline's `docs/concepts/identity.md`). The last column of each table below names in whose digest a
 key counts; what is made from that is stale with it. A value's notation does not count: `0.1`, `0.10`
 and `1e-1` are one value. Neither does the order of rows, nor a dataset that no run uses. A key that is newer
 than a result counts only where it is set to something else than what was computed before there was the key.
@@ -180,20 +180,20 @@ _MIXES = """
 ## `mixes`
 
 `mixes: {name: {web: 0.7, books: 0.3}}`: names of `datasets` with weights, for cells of the column
-`dataset` (Shardline's `docs/samples.md`). Weights count in the training, by their proportions; no
+`dataset` (Shardline's `docs/how-to/mix-datasets.md`). Weights count in the training, by their proportions; no
 name does.
 """
 _SCALING = """
 ## `scaling`
 
 `scaling: {name: {...}}`, each a run of the table trained at several sizes (Shardline's
-`docs/scaling.md`).
+`docs/how-to/run-a-scaling-study.md`).
 """
 _PREDICTIONS = """
 ## `predictions`
 
 `predictions: {name: {...}}`, rows that a run's model predicts, into `results/predictions/NAME.parquet` (Shardline's
-`docs/predict.md`).
+`docs/how-to/predict.md`).
 """
 _RUNTIME = """
 ## `runtime`
@@ -204,23 +204,23 @@ How the work is done on this machine. Profiles may set these, as may
 _AZUREML = """
 ## `azureml`
 
-What Azure ML gets besides its jobs (Shardline's `docs/azureml.md`).
+What Azure ML gets besides its jobs (Shardline's `docs/how-to/run-on-azure-ml.md`).
 """
 _CONDA = """
 ## `conda`
 
-The conda environments of the stages ([docs/environments.md](../docs/environments.md)).
+The conda environments of the stages ([docs/how-to/lock-environments.md](../docs/how-to/lock-environments.md)).
 """
 _IMAGE = """
 ## `image`
 
-The container image (Shardline's `docs/containers.md`). `base` belongs into `config.yaml`, what one
+The container image (Shardline's `docs/how-to/run-in-containers.md`). `base` belongs into `config.yaml`, what one
 site needs into its profile.
 """
 _IDENTITY = """
 ## `identity`
 
-When an earlier result stands for a present one without being asked (Shardline's `docs/cli.md`, `shardline accept`).
+When an earlier result stands for a present one without being asked (Shardline's `docs/concepts/identity.md`).
 """
 _TOP = """
 ## Other keys of `config.yaml`

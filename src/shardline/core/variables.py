@@ -1,8 +1,9 @@
 """Environment variables that change numbers, or seem to: what Shardline does about each.
 
 The names come from the sources of Lightning, torch, torchmetrics, transformers, NumPy, oneDNN, MKL, OpenBLAS and
-libgomp as installed, and from the documentation of CUDA, NCCL, gloo, UCX and Open MPI. `docs/variables.md` shows
-this table; a test compares both, and looks for names in the installed packages that no row has.
+libgomp as installed, and from the documentation of CUDA, NCCL, gloo, UCX and Open MPI.
+`docs/reference/variables.md` shows this table; a test compares both, and looks for names in
+the installed packages that no row has.
 """
 
 import sys
@@ -224,7 +225,7 @@ def ignored(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return (
         f"environment: {shown} would change what is trained, and {'are' if len(names) > 1 else 'is'} ignored; use the "
-        "settings of a run, or `runtime.variables` (docs/variables.md)"
+        "settings of a run, or `runtime.variables` (docs/reference/variables.md)"
     )
 
 
@@ -241,7 +242,7 @@ def check_given(names: Mapping[str, object], where: str) -> None:
         if name in OF_PYTHON or name.startswith(("PL_", "LT_")):
             raise ConfigError(
                 f"{where}: runtime.variables sets {name}, which changes what is trained, expected variables of the "
-                f"machine; drop {name}, and use the settings of a run (docs/variables.md)"
+                f"machine; drop {name}, and use the settings of a run (docs/reference/variables.md)"
             )
 
 

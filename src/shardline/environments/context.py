@@ -45,7 +45,8 @@ def stage_context(folder: Path, lock: Path) -> None:
     if kind := credential_in(lock.read_text(encoding="utf-8")):
         raise ConfigError(
             f"{lock} holds {kind}, expected none, since it is copied into the image; leave it out, and give the "
-            "build its index by image.build_args, such as --secret=id=pip.conf,src=/etc/pip.conf (docs/containers.md)"
+            "build its index by image.build_args, such as --secret=id=pip.conf,src=/etc/pip.conf "
+            "(docs/how-to/run-in-containers.md)"
         )
     shutil.copy(workflow_folder() / "envs" / "Containerfile", folder / "Containerfile")
     shutil.copy(lock, folder / "requirements.lock")

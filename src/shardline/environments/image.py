@@ -202,5 +202,5 @@ def _run(command: Sequence[str], log: Path) -> None:
             last_line = (file.read().strip().splitlines() or ["no output"])[-1]
         raise LaunchError(
             f"`{' '.join(command[:2])}` ended with code {done.returncode}: {last_line}; "
-            f"fix that (docs/containers.md has what is often missing), see {log}"
+            f"fix that (docs/how-to/run-in-containers.md has what is often missing), see {log}"
         )

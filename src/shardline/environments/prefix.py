@@ -138,7 +138,7 @@ async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
         except RuntimeError as error:
             raise DataError(
                 f"{pin.public_url} cannot be fetched ({without_secrets(str(error))}); check the network, or "
-                "name a mirror (docs/environments.md)"
+                "name a mirror (docs/how-to/lock-environments.md)"
             ) from None
     try:
         found = await asyncio.to_thread(file_sha256, path)

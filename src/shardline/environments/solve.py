@@ -82,7 +82,7 @@ async def _solve(
         reason = without_secrets("; ".join(str(error).split("\nCaused by: ")))
         raise ConfigError(
             f"{what}: conda.channels={', '.join(channels)} cannot be read ({reason}); check names and network, "
-            "or name a mirror or a folder (file:///...), see docs/environments.md"
+            "or name a mirror or a folder (file:///...), see docs/how-to/lock-environments.md"
         ) from None
     except (
         exceptions.InvalidMatchSpecError,

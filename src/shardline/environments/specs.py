@@ -166,7 +166,7 @@ def write_specs(project: Project, env: str) -> None:
     channels, specs = [*project.conda.channels, "nodefaults"], specs_of(project, env)
     head = (
         f"# Conda environment of the stage {env}, written by `make lock` from the pip lock: Python and the\n"
-        "# packages that the stage's code imports. A .pin.txt beside it is its solution; docs/environments.md.\n"
+        "# packages that the stage's code imports. A .pin.txt beside it is its solution.\n"
     )
     document = {"channels": channels, "dependencies": specs}
     text = head + yaml.safe_dump(document, sort_keys=False, width=200)

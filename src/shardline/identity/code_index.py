@@ -2,7 +2,7 @@
 
 Nothing is imported, so this is cheap enough for the Snakefile and safe for code whose import is slow
 or has side effects. Imports of names that only running the code would tell cannot be seen;
-docs/identity.md lists the remedies.
+docs/concepts/identity.md lists the remedies.
 """
 
 import ast

@@ -8,7 +8,9 @@ from shardline.records.base import Record
 from shardline.records.datasets import Reference
 from shardline.records.measured import Number
 
-SampleView = dict[str, Any]  # as `describe_sample` of the model has it, see docs/evaluation.md
+SampleView = dict[
+    str, Any
+]  # as `describe_sample` of the model has it, see docs/how-to/evaluate-a-model.md
 
 
 class Mistake(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""`report.json`: everything that the report's page shows. docs/report.md describes each key."""
+"""`report.json`: everything that the report's page shows. docs/reference/files.md describes each key."""
 
 import math
 from bisect import bisect_right

@@ -1,6 +1,6 @@
 """The report as data: `report.json`, of which page and `runs.csv` are made, with notes that make its reader careful.
 
-Every number stands beside `action`, the id of the action that made it (docs/report.md).
+Every number stands beside `action`, the id of the action that made it (docs/reference/files.md).
 """
 
 import math

@@ -49,7 +49,7 @@ class SampleViews:
 
         Returns:
             What is known of `image` and `mask` (PNG data URLs), `boxes`, `text`, `label` and `predicted`;
-            docs/evaluation.md has the form.
+            docs/how-to/evaluate-a-model.md has the form.
 
         Raises:
             ConfigError: a key or a value has another form; the message names both.

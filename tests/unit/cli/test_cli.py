@@ -72,8 +72,8 @@ def test_the_general_help_names_every_command():
 
 
 def test_the_documentation_names_every_command_and_exit_code():
-    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
-    assert all(f"## `shardline {name}" in page for name in COMMANDS)
+    page = (Path(__file__).parents[3] / "docs/reference/commands.md").read_text()
+    assert all(f"## `{name}` {{ #{name} }}" in page for name in COMMANDS)
     assert all(f"| {code} | {meaning} |" in page for code, meaning in EXIT_CODES.items())
 
 

@@ -85,7 +85,7 @@ def test_a_folder_that_is_a_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["model", "source"])
 def test_the_pages_show_what_a_new_project_has(name):
-    page = (REPOSITORY / "docs" / f"own-{'data' if name == 'source' else name}.md").read_text()
+    page = (REPOSITORY / f"docs/how-to/write-a-{name}.md").read_text()
     shown = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert shown
     assert (REPOSITORY / "config" / "project" / "mypkg" / f"{name}s.py").read_text() == shown[1]

@@ -139,7 +139,7 @@ VALUES = (
     (r"fill it in or drop the line()", lambda value, _: DROP),
     (r"rename it()|fill it in()", lambda value, _: "renamed"),
     (r"give one()", lambda value, _: 1),
-    (r"see docs/columns.md()", lambda value, _: "float32"),
+    (r"see docs/how-to/read-tables.md()", lambda value, _: "float32"),
 )
 # What is written where a message names what is expected, and no more.
 EXPECTED = (

@@ -278,7 +278,7 @@ VALUE_CASES = {
     "another form": cell("optim.lr", "fast", "is not a number", "such as (.+)", "$1"),
     "a column's type": case(
         ROWS | {"datasets.digits.source.columns": {"x": "Float"}}, "columns.x=Float is not a type such as",
-        "see docs/columns.md", {"datasets.digits.source.columns": {"x": "float32"}},
+        "see docs/how-to/read-tables.md", {"datasets.digits.source.columns": {"x": "float32"}},
     ),
     "an empty value": case(
         {"defaults.seed": None}, "seed=empty", "fill it in or drop the line", {"defaults.seed": DROP}

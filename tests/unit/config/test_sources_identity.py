@@ -1,6 +1,7 @@
 """What of a source and its splits counts in a dataset's identity; what is refused is in `test_sources_remedies.py`."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,17 +182,40 @@ def test_only_the_packages_of_a_source_count(kind: str, packages: set[str], fold
     assert not {name for name in document["code"] if name.startswith("shardline.config")}
 
 
-def test_examples_of_the_guide_are_valid() -> None:
-    guide = (Path(__file__).parents[3] / "docs" / "sources.md").read_text()
-    blocks = [yaml.safe_load(text.partition("```")[0]) for text in guide.split("```yaml")[1:]]
+GUIDES = ("read-tables", "read-images-and-text", "read-remote-data", "split-and-select-rows")
+
+
+def documented_datasets(page: str) -> Iterator[dict[str, Any]]:
+    """Yield the datasets of each block of a page.
+
+    Of a block without `datasets:`, the indentation shows what it is a part of; the page's first dataset has the rest.
+    """
+    text = (Path(__file__).parents[3] / f"docs/how-to/{page}.md").read_text()
+    first: dict[str, Any] = {}
+    for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        part = yaml.safe_load(block)
+        depth = len(block) - len(block.lstrip(" "))
+        if block.startswith("datasets:"):
+            part = part["datasets"]
+            first = first or next(iter(part.values()))
+        elif depth == 4:
+            part = {"part": first | part}
+        elif depth == 6:
+            part = {"part": first | {"source": first["source"] | part}}
+        elif depth != 2:  # settings of runs
+            continue
+        yield part
+
+
+def test_examples_of_the_guides_are_valid() -> None:
     seen = set()
-    for block in blocks:
-        validate(
-            {"runs": "runs.tsv", "defaults": {}, **block},
-            schema_of(Config),
-            where="docs/sources.md",
-        )
-        seen |= {entry["source"]["type"] for entry in block["datasets"].values()}
+    for page in GUIDES:
+        blocks = list(documented_datasets(page))
+        assert blocks, page
+        for datasets in blocks:
+            config = {"runs": "runs.tsv", "defaults": {}, "datasets": datasets}
+            validate(config, schema_of(Config), where=page)
+            seen |= {entry["source"]["type"] for entry in datasets.values()}
     assert seen >= set(SOURCES)
 
 

@@ -122,7 +122,7 @@ def test_a_verdict_is_no_better_than_what_was_shown(compared, injected, failure,
 
 
 def test_every_fault_is_described():
-    text = (REPOSITORY / "docs" / "drills.md").read_text()
+    text = (REPOSITORY / "docs/how-to/test-your-cluster.md").read_text()
     help_text = shardline("drill", "--help").stdout
     for name in FAULTS:
         assert f"`{name}`" in text

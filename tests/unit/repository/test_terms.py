@@ -93,7 +93,7 @@ def test_finished_packages_use_the_terms():
 
 
 def test_the_readme_is_short():
-    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 150
+    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 110
 
 
 def test_a_replaced_word_would_be_found():

@@ -231,7 +231,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     """Device type; `auto` takes GPUs where there are any."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks share the model; `ddp` copies it, `fsdp` shards it (FSDP2, on CPUs too; see
-    docs/fsdp.md)."""
+    docs/how-to/shard-large-models.md)."""
     ddp: Ddp = Ddp()
     elastic: bool = False
     """Where fewer ranks can be had than planned, go on with those that share the planned parts of a
@@ -275,6 +275,6 @@ class FixedColumns(Settings, frozen=True, kw_only=True):
     """A key of `datasets` or of `mixes` in config.yaml, or the weights of a mix, `{web: 0.7, books:
     0.3}`."""
     model: Text
-    """A shipped model (`linear`, `mlp`, `cnn`, `resnet`, `gpt`, `unet`, `hf:...`; see docs/models.md), a
-    LightningModule by import path (`mypkg.models:Net`), or any training program (`script:
-    path/to/train.py args...`)."""
+    """A shipped model (`linear`, `mlp`, `cnn`, `resnet`, `gpt`, `unet`, `hf:...`; see
+    docs/how-to/use-a-shipped-model.md), a LightningModule by import path (`mypkg.models:Net`), or
+    any training program (`script: path/to/train.py args...`)."""

@@ -124,7 +124,7 @@ class Runtime(Settings, frozen=True, kw_only=True):
     watch_reads: Literal["off", "warn", "error"] = "warn"
     """What a file is that the code of a model, source or script reads and no identity holds; `warn`
     names it in the log, `error` ends the stage where it is read. Which reads by compiled code are
-    seen is in Shardline's `docs/identity.md`."""
+    seen is in Shardline's `docs/concepts/identity.md`."""
     check_sealed: Literal["error", "warn"] = "error"
     """What it is where a fresh model with the weights that are to be sealed gives other values for a
     batch of their validation than were recorded; `warn` seals them with a warning."""
@@ -179,6 +179,6 @@ class Runtime(Settings, frozen=True, kw_only=True):
     checkpoint: RuntimeCheckpoint = RuntimeCheckpoint()
     tracking: Annotated[list[Literal["csv", "mlflow", "tensorboard", "wandb"]], _UNIQUE] = []
     """Trackers that show each training as it goes, which they can neither stop nor slow; where they
-    write, and how to browse them, is in `docs/tracking.md`. `mlflow` goes to the server that the
+    write, and how to browse them, is in `docs/how-to/track-trainings.md`. `mlflow` goes to the server that the
     variable `MLFLOW_TRACKING_URI` names, which Azure ML sets in its jobs, and else to a file in the
     store; `wandb` is offline where no key is given."""

@@ -14,7 +14,7 @@ ColumnType = Annotated[
         pattern=r"^(bytes|text|[a-z]+[0-9]*(\[(\*|[1-9][0-9]*)(, *[1-9][0-9]*)*\])?)\??$",
         extra={
             "words": "a type such as int64, float32[3], int32[*], float32[*,4], bytes or text",
-            "remedy": "see docs/columns.md",
+            "remedy": "see docs/how-to/read-tables.md",
         },
     ),
 ]

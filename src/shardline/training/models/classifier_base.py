@@ -72,5 +72,5 @@ def refuse_numbers(model: str, num_classes: int) -> None:
         raise ConfigError(
             f"model={model} predicts a class for each row, but the dataset has none: its labels are numbers "
             "(task: regression); if they stand for classes, set source.task: classification and source.num_classes, "
-            "else write a model class with one output for each row (docs/own-model.md)"
+            "else write a model class with one output for each row (docs/how-to/write-a-model.md)"
         )

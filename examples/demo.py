@@ -1,0 +1,186 @@
+"""Kill a training, resume it and compare the bits; then edit its model: `make demo`, one to two minutes.
+
+Everything happens in a temporary folder, which is deleted at the end, also after Ctrl-C.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TypeAlias
+
+from shardline.checkpoints.folder import last_step
+from shardline.config.load import load_project
+from shardline.core.process import sigterm_as_interrupt
+from shardline.drills.commands import descendants, end, kill
+
+CONFIG = """\
+runs: config/runs.tsv
+defaults:
+  accelerator: cpu
+  global_batch: 32
+  early_stopping: {patience: 0}
+runtime: {check: false, oversubscribe: true, threads_per_rank: 1, checkpoint: {every_steps: 25}}
+datasets:
+  digits: {source: {type: digits}, shards: 4}
+"""
+RUNS = """\
+name\tdataset\tmodel\tdevices\ttrainer.max_epochs
+linear\tdigits\tlinear\t1\t2
+net\tdigits\tmypkg.models:Net\t2\t20
+"""
+KILL_AT = 350  # of 900 steps
+TRAIN = "snakemake --profile profiles/local --until train"
+NOISE = ("  digits/", "Using profile", "Config file", "Job stats")
+Command: TypeAlias = "subprocess.Popen[str]"
+
+
+class Demo:
+    """A project in a folder of its own, and the commands that a user would type there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "digits"
+        self._env = {name: text for name, text in os.environ.items() if name != "SHARDLINE_STORE"}
+        self._env |= {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(folder),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def run(
+        self, command: str, meanwhile: Callable[[Command], None] | None = None, only: str = ""
+    ) -> list[str]:
+        """Run a command, show it with its output, and return the shown lines.
+
+        Args:
+            command: as a user types it.
+            meanwhile: is called with the command's process while it runs.
+            only: show lines with this word alone.
+        """
+        lines: list[str] = []
+        say(f"  $ {command}")
+        process = subprocess.Popen(
+            shlex.split(command),
+            cwd=self.folder if self.folder.exists() else self.folder.parent,
+            env=self._env, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches it through us alone
+        )  # fmt: skip
+        shown = threading.Thread(target=show, args=(process.stdout, only, lines), daemon=True)
+        shown.start()
+        try:
+            if meanwhile:
+                meanwhile(process)
+            process.wait()
+        finally:
+            if process.poll() is None:
+                end(process)
+            shown.join(10)
+        if process.returncode:
+            raise SystemExit(f"the command failed with exit code {process.returncode}")
+        return lines
+
+    def dry_run(self) -> None:
+        """Show what Snakemake would do now."""
+        jobs = self.run(f"{TRAIN} --dry-run", only="Job ")
+        print(f"    {len(jobs)} jobs to run" if jobs else "    nothing to do")
+
+    def edit(self, old: str, new: str) -> None:
+        """Edit the model, and show the edit."""
+        path = self.folder / "mypkg/models.py"
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        say(f"  mypkg/models.py\n    - {old}\n    + {new}")
+
+    def id_of_net(self) -> str:
+        """Return the identity that the run `net` has now."""
+        runs = load_project(workdir=self.folder).runs.values()
+        return next(run.id for run in runs if run.name == "net")
+
+    def kill_ranks(self, command: Command) -> None:
+        """Wait until the training is well under way, then kill all of its ranks."""
+        checkpoints = self.folder / "store/work" / self.id_of_net() / "checkpoints"
+        while last_step(checkpoints) < KILL_AT and command.poll() is None:
+            time.sleep(0.05)
+        ranks = [one for one in descendants(command.pid) if is_rank(one.cmdline())]
+        if not ranks:
+            raise SystemExit("the training ended before it was killed")
+        kill(ranks)
+        pids = " and ".join(str(one.pid) for one in ranks)
+        print(f"    >>> SIGKILL to the ranks of `net`, processes {pids}", flush=True)
+
+
+def show(stream: IO[str], only: str, lines: list[str]) -> None:
+    """Print what a command prints, and keep it."""
+    for line in stream:
+        if line.strip() and only in line and not line.startswith(NOISE):
+            lines.append(line.rstrip())
+            print(f"    {lines[-1]}", flush=True)
+
+
+def is_rank(words: list[str]) -> bool:
+    """Return whether a command line is that of a rank, not of its launcher."""
+    return "shardline.training.rank" in words and "shardline.launch.stores" not in words
+
+
+def say(text: str) -> None:
+    """Print an explanation."""
+    print(f"\n{text}", flush=True)
+
+
+def main() -> None:
+    """Show it."""
+    start = time.monotonic()
+    with sigterm_as_interrupt(), tempfile.TemporaryDirectory(prefix="shardline-demo-") as name:
+        demo = Demo(Path(name))
+        say(f"1. Start a project in {name}, which this demo deletes at its end.")
+        demo.run("shardline init digits")
+        (demo.folder / "config/config.yaml").write_text(CONFIG, encoding="utf-8")
+        (demo.folder / "config/runs.tsv").write_text(RUNS, encoding="utf-8")
+
+        say("2. Train two models on handwritten digits. Half-way, all ranks of `net` are killed.")
+        print("   Evaluation and report are left out, so that both runs are only `partly` done.")
+        demo.run(TRAIN, demo.kill_ranks)
+        folder = demo.folder / "results/runs" / demo.id_of_net()
+        attempts = json.loads((folder / "provenance.json").read_text())["attempt_log"]
+        for number, one in enumerate(attempts, 1):
+            print(f"    attempt {number}: from step {one['resumed_step']} on; {one['reason']}")
+
+        say("3. Train `net` once more from its first step, without a kill, and compare.")
+        demo.run("shardline rerun net")
+        (rerun,) = demo.folder.glob("results/reruns/*/*/model.safetensors")
+        killed, whole = (
+            hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in (folder / "model.safetensors", rerun)
+        )
+        say(f"   killed and resumed: sha256 {killed}\n   uninterrupted:      sha256 {whole}")
+        say(f"   The weights have {'the same' if killed == whole else 'OTHER'} bits.")
+
+        say("4. Edit a comment of the model. A dry run finds nothing to do.")
+        demo.edit("# [B, *feature_shape] -> logits [B, C]", "# logits, one for each class")
+        demo.dry_run()
+
+        say("5. Edit the model's code. Only `net` is trained again; shards and `linear` stay.")
+        demo.edit("torch.nn.Tanh()", "torch.nn.ReLU()")
+        demo.dry_run()
+        demo.run("shardline why net")
+    say(f"Done in {time.monotonic() - start:.0f} s; {name} is deleted.")
+    sys.exit(killed != whole)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(
+            "\ninterrupted; everything that the demo started has ended and its folder is deleted"
+        )

@@ -1,0 +1,166 @@
+"""The site: its navigation, its size, its links, and the pages that are written from the code."""
+
+import importlib.util
+import os
+import re
+import unicodedata
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.workspace import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+REFERENCE, DECISIONS = "reference/", "decisions/"
+MAX_WORDS, MAX_WORDS_OF_ALL = 1200, 32_000
+# Figures as they were measured.
+LABORATORY = "contributing/laboratory.md"
+
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+ELSEWHERE = sorted(
+    path.relative_to(REPOSITORY).as_posix()
+    for pattern in (
+        "*.md",
+        "config/*.md",
+        "examples/*.md",
+        "examples/*/*.md",
+        "plugins/*/README.md",
+    )
+    for path in REPOSITORY.glob(pattern)
+)
+FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(
+    r"\]\(<?([^)<>\s]+)>?(?: +\"[^\"]*\")?\)|<(?:a|img)\b[^>]*?\b(?:href|src)=\"([^\"]+)\""
+)
+
+
+def in_navigation() -> list[str]:
+    """Return the pages that mkdocs.yml names."""
+
+    def pages(part):
+        if isinstance(part, str):
+            yield part
+        else:
+            for one in part.values() if isinstance(part, dict) else part:
+                yield from pages(one)
+
+    return list(
+        pages(yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    )
+
+
+def read(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def words(page: str) -> int:
+    """Return how many words a page has, in prose, tables and code alike."""
+    return sum(any(map(str.isalnum, token)) for token in read(page).split())
+
+
+def is_record(page: str) -> bool:
+    """Return whether a page is a decision record, which the index of decisions names."""
+    return re.match(r"decisions/\d", page) is not None
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """Return what a link to a page may name, by the rules of Python-Markdown's `toc` and `attr_list`."""
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    found = set(re.findall(r"\{:? *#([^ }]+)[^}]*\}", text)) | set(
+        re.findall(r"\b(?:id|name)=\"([^\"]+)\"", text)
+    )
+    found |= set(re.findall(r"^::: (\S+)", text, re.MULTILINE))
+    for title in re.findall(r"^#+ +(.+)$", text, re.MULTILINE):
+        if re.search(r"\{:? *#", title):
+            continue
+        plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        plain = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
+        slug = base = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+        number = 0
+        while slug in found:
+            number += 1
+            slug = f"{base}_{number}"
+        found.add(slug)
+    return found
+
+
+def dead_links(path: Path, root: Path) -> list[str]:
+    """Return the links of a page that lead nowhere, or out of a folder."""
+    text = re.sub(
+        r"(`+)(?!`).+?(?<!`)\1(?!`)",
+        "",
+        FENCE.sub("", path.read_text(encoding="utf-8")),
+        flags=re.DOTALL,
+    )
+    dead = []
+    for found in LINK.findall(text):
+        link = found[0] or found[1]
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = Path(os.path.normpath(path.parent / name)) if name else path
+        is_dead = not target.exists() or not target.is_relative_to(root)
+        if is_dead or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            dead.append(link)
+    return dead
+
+
+def test_every_page_of_the_navigation_exists():
+    assert sorted(set(in_navigation()) - set(PAGES)) == []
+
+
+def test_every_page_is_in_the_navigation_once():
+    named = in_navigation()
+    assert sorted({page for page in named if named.count(page) > 1}) == []
+    assert sorted(page for page in PAGES if page not in named and not is_record(page)) == []
+
+
+def test_every_decision_is_in_the_index_of_decisions():
+    index = read("decisions/index.md")
+    records = {page.removeprefix(DECISIONS) for page in PAGES if is_record(page)}
+    assert sorted(records - set(re.findall(r"\]\(([^)]+)\)", index))) == []
+
+
+def test_no_page_is_too_long():
+    long = {
+        page: words(page)
+        for page in PAGES
+        if not page.startswith((REFERENCE, DECISIONS)) and page != LABORATORY
+    }
+    assert {page: number for page, number in long.items() if number > MAX_WORDS} == {}
+
+
+def test_the_site_is_not_too_long():
+    counted = [
+        page for page in PAGES if not page.startswith((REFERENCE, DECISIONS)) and page != LABORATORY
+    ]
+    assert sum(map(words, counted)) <= MAX_WORDS_OF_ALL
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_to_a_place_of_the_site(page):
+    assert dead_links(DOCS / page, DOCS) == []
+
+
+@pytest.mark.parametrize("page", ELSEWHERE)
+def test_every_link_of_a_page_beside_the_site_leads_somewhere(page):
+    assert dead_links(REPOSITORY / page, REPOSITORY) == []
+
+
+def test_no_page_needs_a_script_from_a_network():
+    assert [
+        page for page in PAGES if re.search(r"^ *(```|~~~) *mermaid", read(page), re.MULTILINE)
+    ] == []
+
+
+def test_the_reference_is_current(golden):
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "reference/generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    written = generate.pages()
+    assert sorted(written) == sorted(path.name for path in DOCS.glob("reference/*.md"))
+    for name, text in written.items():
+        golden(DOCS / "reference" / name, text)  # renew it: make reference
