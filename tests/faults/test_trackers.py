@@ -3,12 +3,12 @@
 import logging
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from shardline.errors import ConfigError
 from shardline.tracking import tracked

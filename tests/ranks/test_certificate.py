@@ -75,7 +75,7 @@ def test_a_certificate_is_sealed_and_later_trainings_of_this_code_name_it(prepar
     compared = compare(broken, trained(ranks, "whole"))
     outcome = Outcome(
         drill="resume", profile="none", ranks=1, compared=compared, commands=2,
-        interruptions=[Interruption(ranks=1, **one) for one in injected],
+        interruptions=[Interruption(**{"ranks": 1, **one}) for one in injected],
         reasons=why_not_survived(compared, planned=1, injected=len(injected), failure=""), **cost(broken.attempts()),
         identity=identify(broken.provenance()),
     )  # fmt: skip

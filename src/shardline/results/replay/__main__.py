@@ -12,6 +12,7 @@ from msgspec import structs
 from shardline.config.layout import ResultsLayout
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.environments.installed import find_differences, requirements_of
+from shardline.records.base import encode
 from shardline.results.sealed_run import SealedRun
 
 
@@ -64,7 +65,8 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
         has_test_step="measured_by" in identity,
         has_samples="samples" in identity["versions"],
     )
-    return {"environment": differences, "evaluation": found}
+    assert found is not None  # of this process alone
+    return {"environment": differences, "evaluation": encode(found)}
 
 
 if __name__ == "__main__":
