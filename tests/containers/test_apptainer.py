@@ -9,6 +9,10 @@ import pytest
 
 ROW = {"name": "linear", "dataset": "digits", "model": "linear"}
 DIGEST = f"sha256:{'d' * 64}"
+BUILT = {
+    "id": "", "digest": DIGEST, "reference": None, "archive": None, "base": "debian:12", "tool": "podman",
+    "commit": "", "version": "0", "lock": "0" * 64, "code": "",
+}  # fmt: skip
 # Snakemake asks for the version, then runs a job's command in the image; it stands last.
 STAND_IN = """#!/bin/sh
 echo "$@" >>"$APPTAINER_LOG"
@@ -46,7 +50,7 @@ def test_a_missing_image_is_named(tiny):
 def test_the_image_that_was_pushed_is_pulled_by_its_digest(tiny, apptainer):
     project = tiny(ROW)
     reference = f"registry.example/shardline@{DIGEST}"
-    project.write("results/envs/image.json", json.dumps({"reference": reference}))
+    project.write("results/envs/image.json", json.dumps({**BUILT, "reference": reference}))
     done = in_apptainer(project, "--dry-run")
     assert f"Singularity image docker://{reference} will be pulled" in done.stdout
 
@@ -55,7 +59,7 @@ def test_the_image_that_was_pushed_is_pulled_by_its_digest(tiny, apptainer):
 def test_jobs_run_in_the_image_but_not_a_training_whose_ranks_have_their_own(tiny, apptainer):
     sif = "/shared/shardline.sif"
     project = tiny(ROW, image={"container": sif}, runtime={"environment": "image"})
-    project.write("results/envs/image.json", json.dumps({"lock": "0" * 64, "code": ""}))
+    project.write("results/envs/image.json", json.dumps(BUILT))
     done = in_apptainer(project, "--until", "train")
     assert "the image was built from lock 000000000000" in done.stdout, "the training's own check"
     jobs = [line for line in apptainer() if " exec " in f" {line}"]
