@@ -104,6 +104,7 @@ def test_a_build_may_copy_a_wheel_of_shardline_and_one_of_the_plugin(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.rotating
 def test_what_an_image_says_of_itself_and_what_it_does_not_hold(engine, build, tmp_path):
     lock = shorten_lock(tmp_path / "lock.txt", ["jinja2"])
     image = build(lock=lock)

@@ -14,6 +14,7 @@ HOUR_S = 3600
 
 
 @pytest.mark.parametrize("hours", [-5, *rotating(3)])
+@pytest.mark.rotating
 def test_a_clock_that_jumps_changes_no_bit_and_no_duration(gated, tmp_path, hours):
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     require(found, "libfaketime is missing (apt-get install faketime)")

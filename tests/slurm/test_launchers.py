@@ -55,6 +55,7 @@ def test_each_rank_has_a_log_of_its_own(by_srun):
     assert "starting: 4 ranks on 2 nodes" in by_srun.log()
 
 
+@pytest.mark.rotating
 def test_srun_gives_what_one_machine_gives(by_srun, on_one_machine):
     assert by_srun.samples() == on_one_machine.samples()
     assert by_srun.losses() == on_one_machine.losses()

@@ -19,7 +19,8 @@ from tests.support.workspace import REPOSITORY
 # What of the repository a wheel holds below shardline/workflow/.
 WORKFLOW = (
     "Snakefile", "config/README.md", "config/config.yaml", "config/runs.tsv",
-    "envs/*", "profiles/**/*", "config/project/**/*", "report/**/*", "requirements*.lock", "rules/*", "scripts/*",
+    "envs/*", "profiles/**/*", "config/project/**/*", "report/**/*", "requirements.lock",
+    "requirements-azureml.lock", "rules/*", "scripts/*",
 )  # fmt: skip
 ROWS = "name\tdataset\tmodel\tdevices\toptim.lr\ttrainer.max_epochs\nnet\trings\tmypkg.models:Net\t1\t0.05\t2\n"
 LOCAL = ("--profile", "profiles/local")

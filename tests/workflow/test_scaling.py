@@ -24,6 +24,7 @@ def shardline(workspace: Workspace, *arguments: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.rotating
 def test_a_study_is_trained_by_name_and_its_runs_are_runs_like_others(tiny):
     other = {**KNOWN, "name": "other"}
     workspace = tiny({**KNOWN, "trainer.max_epochs": 8}, other, scaling=TINY_SCALING)

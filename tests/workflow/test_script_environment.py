@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import yaml
 
 from tests.support.wheels import add_wheel
@@ -26,6 +27,7 @@ io.save_model({"w": numpy.array([total, float(tinynet.VERSION)], numpy.float32)}
 """
 
 
+@pytest.mark.rotating
 def test_a_script_runs_in_its_own_environment_which_is_there_before_data(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheels")
     add_wheel(folder, "tinynet", "1.5")
