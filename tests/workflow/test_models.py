@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from shardline.config.run_spec import RunSpec
 from shardline.records.base import read_record
+from shardline.records.datasets import Manifest
 from shardline.records.runs import ResolvedRun
 from shardline.training.model import make_model
 from shardline.transforms import Normalize, Resize
@@ -115,7 +116,7 @@ def sealed_outputs(workspace, name, raw):
     spec = RunSpec.of(read_record(folder / "run.json", ResolvedRun, remedy=""))
     (dataset,) = spec.datasets
     path = workspace.path / "results/datasets" / dataset / "manifest.json"
-    model = make_model(spec, json.loads(path.read_text())["schema"])
+    model = make_model(spec, read_record(path, Manifest, remedy="").schema)
     model.load_state_dict(load_file(folder / "model.safetensors"))
     model.eval()
     tolerance = 1e-4
