@@ -19,7 +19,7 @@ from typing import IO, TypeAlias
 from shardline.checkpoints.folder import last_step
 from shardline.config.load import load_project
 from shardline.core.process import sigterm_as_interrupt
-from shardline.drills.commands import descendants, end, kill
+from shardline.drills.profile_command import descendants, end, kill
 
 CONFIG = """\
 runs: config/runs.tsv

@@ -183,9 +183,9 @@ save_file(weights, os.environ["SHARDLINE_OUTPUT"] + "/model.safetensors")
 
 @pytest.mark.rotating
 def test_files_among_the_arguments_count_in_a_real_run(tiny):
-    script = "script: own_run.py tools/filled.py fill.txt"
+    script = "script: run.py tools/filled.py fill.txt"
     workspace = tiny({"name": "own", "dataset": "digits", "model": script, "devices": 1})
-    for name, text in {"own_run.py": SHIM, "tools/filled.py": FILLED, "fill.txt": "1.5"}.items():
+    for name, text in {"run.py": SHIM, "tools/filled.py": FILLED, "fill.txt": "1.5"}.items():
         workspace.write(name, text)
     # no file that counts is reported
     done = workspace.snakemake("--config", "runtime={watch_reads: error, check: false}")

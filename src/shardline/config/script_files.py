@@ -233,7 +233,7 @@ def code_of_arguments(model: str, layout: ResultsLayout) -> dict[str, str]:
         model: the resolved model.
 
     Returns:
-        Such as `{"argument train.py": "argument: train.py own_run.py"}`: the file, and the script
+        Such as `{"argument train.py": "argument: train.py run.py"}`: the file, and the script
         beside which Python looks for its imports as well.
     """
     names = [

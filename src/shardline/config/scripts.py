@@ -8,7 +8,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 
 _PREFIX = "script:"
-ARGUMENT = "argument:"  # a Python file that a script is given: `argument: train.py own_run.py`
+ARGUMENT = "argument:"  # a Python file that a script is given: `argument: train.py run.py`
 _CLASS = re.compile(r"script:[^\W\d]\w*")  # `script:Net` is a class of the user's module `script`
 
 

@@ -123,7 +123,7 @@ class ReportedAcceptance(Record, frozen=True, kw_only=True):
 
 
 class ReportedWarning(Record, frozen=True, kw_only=True):
-    """Why a sealed model is suspect, see `config.model_warnings`; `action` made what shows it."""
+    """Why a sealed model is suspect, see `records.model_warnings`; `action` made what shows it."""
 
     kind: str
     sentence: str

@@ -26,7 +26,7 @@ HELPER = "def step(config):\n    return config\n\n\ndef unused():\n    return 1\
 def own(fake: FakeProject) -> FakeProject:
     """A project of one run, whose script can be given files."""
     for name, text in {
-        "tools/own_run.py": SCRIPT,
+        "tools/run.py": SCRIPT,
         "conf/a b.yaml": "lr: 1",
         "conf.yaml": "lr: 2",
         "exp/train.py": TRAIN,
@@ -38,7 +38,7 @@ def own(fake: FakeProject) -> FakeProject:
 
 
 def given_arguments(own: FakeProject, *words: str) -> Any:
-    own.rows[0]["model"] = f"script: tools/own_run.py {shlex.join(words)}"
+    own.rows[0]["model"] = f"script: tools/run.py {shlex.join(words)}"
     return own.run("net")
 
 
@@ -81,7 +81,7 @@ def test_a_files_bytes_count_exactly_where_an_argument_names_it(
 
 def counted(root: Path, *words: str) -> list[str]:
     layout = ResultsLayout(root=root, named_store=root / "elsewhere")
-    model = f"script: tools/own_run.py {shlex.join(words)}"
+    model = f"script: tools/run.py {shlex.join(words)}"
     return [
         str(path.relative_to(root))
         for path in files_that_count(model, RunSettings(), layout, "here")

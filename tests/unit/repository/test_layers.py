@@ -105,6 +105,15 @@ def test_what_the_snakefile_and_the_command_import_stays_light(module):
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("folder", ["benchmarks", "docs", "examples"])
+def test_programs_beside_the_package_import_modules_that_are_there(folder):
+    """Type checks do not cover them, so that a module's new name would be found when somebody starts one."""
+    for path in (REPOSITORY / folder).rglob("*.py"):
+        for *parts, _ in imports_of(path):
+            module = SOURCE.joinpath("shardline", *parts)
+            assert module.is_dir() or module.with_suffix(".py").is_file(), (path, module)
+
+
 def test_shardline_and_the_executor_plugin_do_not_know_each_other():
     texts = {path: path.read_text() for path in PLUGIN.rglob("*.py")}
     assert len(texts) > 20

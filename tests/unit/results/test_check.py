@@ -9,7 +9,7 @@ import pytest
 
 from shardline.core.machine import free_memory_bytes
 from shardline.errors import ConfigError
-from shardline.results.check import machine_needs, models
+from shardline.results.check import checked_models, machine_needs
 from shardline.results.check.all import check_before_building, check_runs
 from shardline.results.check.checked_models import check_models
 from shardline.results.check.found import Finding, merged
@@ -34,7 +34,7 @@ def asked(monkeypatch):
         return "the check took longer than 1 s"
 
     start.find = lambda task: ModelResult(weights_bytes=4, state_bytes=12)
-    monkeypatch.setattr(models, "_start", start)
+    monkeypatch.setattr(checked_models, "_start", start)
     start.calls = calls
     return start
 

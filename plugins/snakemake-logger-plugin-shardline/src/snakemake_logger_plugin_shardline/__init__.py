@@ -83,7 +83,7 @@ class LogHandler(LogHandlerBase):
 
 
 def with_words(record: logging.LogRecord) -> logging.LogRecord:
-    """Return a record, see `records.in_words`."""
+    """Return a record, see `messages.in_words`."""
     from snakemake_logger_plugin_shardline.messages import in_words
 
     if not isinstance(record.msg, str) or (text := in_words(record.msg)) == record.msg:
