@@ -52,11 +52,10 @@ def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | N
     recheck_evaluation(project, run)
     check_environment(project, run.evaluation_document)
     files, places = files_of(run, inputs), places_of(run, inputs)
-    if is_script(run.model_class):
+    if own := is_script(run.model_class):  # which evaluates itself
         result = _take_over(run, files, places)
     else:
         result = _evaluate(project, run, files, places, log)
-    own = is_script(run.model_class)  # which evaluates itself
     document = EvaluationResult(
         **structs.asdict(structs.replace(result, run=run.id)),
         files=UNSET if own else {run.model.name: file_sha256(files["model"])},

@@ -70,13 +70,8 @@ def steps_of(data: Data, schema: DatasetSchema, *, with_inside: bool) -> ExportS
     before = [_step(one) for one in transforms_of(data.eval_transform)]
     collate = data.collate if isinstance(data.collate, str) and data.collate not in COLLATE else ""
     inside: list[ExportStep] = []
-    if with_inside and not collate:
-        while (
-            before
-            and before[-1].kind == "normalize"
-            and before[-1].column not in {one.column for one in inside}
-        ):
-            inside.insert(0, before.pop())
+    while with_inside and not collate and before and _is_last(before[-1], inside):
+        inside.insert(0, before.pop())
     for step in inside:
         if not any(step.column == other.column for other in before) and _is_file(step, schema):
             decode = {key: step.arguments[key] for key in ("column", "mode")}
@@ -95,6 +90,10 @@ def _step(written: Mapping[str, Any]) -> ExportStep:
         bound.apply_defaults()
         arguments = dict(bound.arguments)
     return ExportStep(kind=kind, type=name, arguments=arguments)
+
+
+def _is_last(step: ExportStep, inside: list[ExportStep]) -> bool:
+    return step.kind == "normalize" and step.column not in {one.column for one in inside}
 
 
 def _is_file(step: ExportStep, schema: DatasetSchema) -> bool:
