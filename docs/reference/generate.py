@@ -22,8 +22,16 @@ from shardline.core import errors, variables
 from shardline.records.acceptances import Accepted
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
+from shardline.records.certificates import ResumeCertificate
 from shardline.records.datasets import DatasetProvenance, Manifest, Part
+from shardline.records.environments import (
+    BuiltImage,
+    CondaEnvironment,
+    ImageEnvironment,
+    VirtualEnvironment,
+)
 from shardline.records.failures import Failure
+from shardline.records.measured import Interventions
 from shardline.records.reports import Report
 from shardline.records.runs import (
     EvaluationResult,
@@ -44,8 +52,14 @@ FILES: tuple[tuple[str, str, str, type[Record]], ...] = (
     ("results/datasets/{dataset}/manifest.json", "`seal_dataset`.", "no", Manifest),
     ("results/datasets/{dataset}/provenance.json", "`seal_dataset`.", "yes", DatasetProvenance),
     ("results/reports/{report}/report.json", "`render_report`, or `shardline report`.", "no", Report),
+    ("results/envs/{name}/environment.json", "The job that makes a conda environment.", "no", CondaEnvironment),
+    ("results/envs/{name}/environment.json", "The job that makes a virtual environment.", "no", VirtualEnvironment),
+    ("results/envs/{name}/environment.json", "The job that inspects the image of a script.", "no", ImageEnvironment),
+    ("results/envs/image.json", "`build_image`.", "no", BuiltImage),
+    ("results/certificates/resume-*.json", "`shardline drill resume`.", "yes", ResumeCertificate),
     ("STORE/datasets/{dataset}/parts/*.json", "Each job of the rule `build_shards`.", "yes", Part),
     ("STORE/work/{run}/attempts.jsonl", "The job of a training: a line for each attempt.", "each line", Attempt),
+    ("STORE/work/{run}/divergence.json", "Rank 0, where a training diverged.", "no", Interventions),
     ("STORE/work/{run}/errors/rank-N.json, STORE/failures/*/*.json", "A rank or a job that fails.", "no", Failure),
 )  # fmt: skip
 OF_SHARDLINE = {
@@ -447,7 +461,7 @@ def environment_variables() -> str:
         "The same run gives the same model in every shell.",
         "",
         "```console",
-        "$ PL_TRAINER_LIMIT_TRAIN_BATCHES=3 snakemake --profile local",
+        "$ PL_TRAINER_LIMIT_TRAIN_BATCHES=3 snakemake --profile profiles/local",
         variables.ignored(["PL_TRAINER_LIMIT_TRAIN_BATCHES"]),
         "```",
         "",
