@@ -131,9 +131,10 @@ def test_setting(key: str, place: Place) -> None:
 
 
 def documented_stage(key: str) -> str:
-    """Return the stage that the reference of the config names for a key."""
+    """Return the stage that the reference of the config names for a key of `defaults`."""
     reference = (REPOSITORY / "config" / "README.md").read_text()
-    (row,) = re.findall(rf"^\| `{re.escape(key)}` \|.*\| ([^|]+) \|$", reference, re.MULTILINE)
+    defaults = reference.partition("\n## `defaults`\n")[2].partition("\n## ")[0]
+    (row,) = re.findall(rf"^\| `{re.escape(key)}` \|.*\| ([^|]+) \|$", defaults, re.MULTILINE)
     return row.partition(",")[0]
 
 
