@@ -94,7 +94,7 @@ def test_nodes_see_nothing_of_the_submitting_machine_and_nothing_is_left(azure_s
     folder.mkdir()
     project.mkdir()
     (project / "result").touch()
-    command = f"find {folder} {project} -mindepth 1; echo up; sleep 300 & sleep 300"
+    command = f"find {folder} {project} -mindepth 1 2>/dev/null; echo up; sleep 300 & sleep 300"
     with AzureMLEmulator(folder, azurite=False, hidden=(project,)) as service:
         left = spec(name="left", command=command, nodes=2, distribution="Mpi")
         service.state.submit(left, tags={}, properties={})

@@ -38,7 +38,7 @@ MODULES = (
     "data/sources/*",
     "config/geometry",
     "training/step_all_reduce", "training/divergence", "training/fit", "training/interventions", "training/model",
-    "training/models/*", "training/optim", "training/sharding", "training/steps", "training/stop_agreement",
+    "training/models/*", "training/optim", "training/optimizer_steps", "training/sharding", "training/stop_agreement",
     "training/strategies", "training/trainer",
     "checkpoints/*",
 )  # fmt: skip

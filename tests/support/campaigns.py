@@ -14,6 +14,8 @@ def campaign_seed() -> int:
     """
     if given := os.environ.get("SHARDLINE_SEED"):
         return int(given)
-    command = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
+    # a user who doesn't own the clone reads its commit as well
+    git = ["git", "-c", f"safe.directory={REPOSITORY}", "-C", str(REPOSITORY)]
+    command = [*git, "rev-parse", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return int(commit[:8] or "0", 16)

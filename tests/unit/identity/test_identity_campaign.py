@@ -18,7 +18,7 @@ from tests.support.small_packages import edits, projects, write
 
 CASES = int(os.environ.get("SHARDLINE_CASES", "300"))
 # A share below which the generator would prove little.
-LEAST_CHANGED = 0.2
+LEAST_CHANGED = 0.1
 
 
 # The test's id shows the seed; SHARDLINE_SEED and SHARDLINE_CASES give others.
