@@ -6,7 +6,7 @@ DOCS := NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin
 CORES ?= all
 # A file to a worker, so that what its tests share is made once; in the order that tests/support/scheduling.py gives.
 WORKERS ?= auto
-PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
+PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 0 --durations-min 1
 # Each main property once: identity, data order and the command line; two killed ranks; the pipeline and its report.
 MAIN_TESTS := tests/unit tests/ranks/test_resume.py tests/workflow/test_main_job.py
 # What `make test-all` runs beside the tests of Azure ML.
