@@ -119,7 +119,7 @@ def _import(name: str) -> Any:
 
 def main() -> None:
     from shardline.identity import watch_reads
-    from shardline.identity.counted_files import counted
+    from shardline.identity.watch_reads import counted
 
     found = {}
     for name, (_, read) in FILES.items():

@@ -11,7 +11,7 @@ import yaml
 from shardline.config.load import load_project
 from shardline.core.nested import merge, with_values
 from shardline.core.package import report_folder
-from shardline.identity.module_search import OURS
+from shardline.identity.code_index import OURS
 from tests.support.workspace import REPOSITORY
 
 ROWS = [  # name, dataset, model, strategy

@@ -95,7 +95,7 @@ CONDA = """\
 import asyncio, json, sys
 from pathlib import Path
 from shardline.environments import prefix
-from shardline.identity.conda_pins import read_pins
+from shardline.identity.package_lock import read_pins
 
 home = Path(__file__).parent
 words = sys.argv[1:]

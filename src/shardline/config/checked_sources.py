@@ -21,10 +21,10 @@ from shardline.config.settings.source_settings import (
     SamplesSettings,
     TokenizedSettings,
 )
+from shardline.core.digests import FileDigests
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.core.urls import is_url, open_table, table_content, without_secrets
-from shardline.identity import FileDigests
 
 WithClasses = ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
 BYTES = "bytes"  # the tokenizer that is no file

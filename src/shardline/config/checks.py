@@ -15,7 +15,7 @@ from shardline.core.machine import num_cpus, num_gpus
 from shardline.core.suggest import suggest
 from shardline.core.variables import check_given
 from shardline.identity import CodeIndex
-from shardline.identity.module_search import INSTALLED
+from shardline.identity.code_index import INSTALLED
 
 SHIPPED_MODELS = {
     "linear": "shardline.training.models.linear:Linear",

@@ -14,8 +14,8 @@ from shardline.config.sample_code import EVALUATED, counted_data
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
-from shardline.identity.module_search import OURS
-from shardline.identity.source_lookup import has_method
+from shardline.identity.code_index import OURS
+from shardline.identity.resolution import has_method
 from shardline.identity.user_code import UserCode, reach
 from shardline.identity.versions import PACKAGES, PUBLIC, exported_by, versions_of
 from shardline.records.identities import IdentityDocument
@@ -146,7 +146,7 @@ class Documents:
         return self._programs[path]
 
     def has_method(self, path: str, method: str) -> bool | None:
-        """Return what `identity.source_lookup.has_method` tells of a resolved model, which is no script."""
+        """Return what `identity.resolution.has_method` tells of a resolved model, which is no script."""
         if (path, method) not in self._methods:
             self._methods[path, method] = has_method(self.code, path, method)
         return self._methods[path, method]

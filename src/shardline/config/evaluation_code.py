@@ -55,7 +55,7 @@ def check_evaluation(
 
     Args:
         where: file and row, as messages begin.
-        has_method: tells of an import path and a method what `identity.source_lookup` does.
+        has_method: tells of an import path and a method what `identity.resolution.has_method` does.
 
     Raises:
         ConfigError: a sentence for each.

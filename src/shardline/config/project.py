@@ -17,10 +17,11 @@ from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
 from shardline.config.studies import Study
 from shardline.config.user_files import RunNote, read_notes
 from shardline.core.canonical import short_digest
+from shardline.core.digests import FileDigests
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
-from shardline.identity import CodeIndex, FileDigests, Lock, load_lock
-from shardline.identity.module_search import import_roots
+from shardline.identity import CodeIndex, Lock, load_lock
+from shardline.identity.code_index import import_roots
 from shardline.records.identities import IdentityDocument
 
 

@@ -17,8 +17,8 @@ from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.identity import load_lock
-from shardline.identity.conda_pins import content_of, read_pins
 from shardline.identity.interpreter import Interpreter, ask
+from shardline.identity.package_lock import content_of, read_pins
 
 Kind = Literal["venv", "conda", "image", "python"]
 KINDS: tuple[Kind, ...] = ("venv", "conda", "image")  # what stands for itself in a table

@@ -13,7 +13,7 @@ import yaml
 from shardline.core.credentials import credential_in
 from shardline.core.errors import ConfigError
 from shardline.core.redaction import assigned, is_secret, mask
-from shardline.identity.conda_pins import without_token
+from shardline.identity.package_lock import without_token
 
 # Nobody's model takes one of these for anything else; a passphrase is long and of ordinary words.
 _PASSWORD = re.compile(r"(?:.*[_-])?(?:passw(?:or)?d|passphrase|pwd)s?", re.IGNORECASE)

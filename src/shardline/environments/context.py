@@ -17,7 +17,7 @@ from shardline.core.credentials import credential_in
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
-from shardline.identity.module_search import OURS
+from shardline.identity.code_index import OURS
 
 # The date of all that is built: the first that a zip file can hold, as wheels do.
 EPOCH = 315532800

@@ -17,8 +17,8 @@ from shardline.core.files import make_folder, renamed_when_complete
 from shardline.core.urls import without_secrets
 from shardline.environments.solve import client
 from shardline.environments.venv import AGAIN, make_whole
-from shardline.identity.conda_pins import PLATFORM, Pin, content_of
-from shardline.identity.module_search import INSTALLED, LIBRARY, OURS
+from shardline.identity.code_index import INSTALLED, LIBRARY, OURS
+from shardline.identity.package_lock import PLATFORM, Pin, content_of
 from shardline.records.environments import CondaEnvironment, CondaPackage
 
 if TYPE_CHECKING:

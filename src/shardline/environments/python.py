@@ -15,7 +15,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.environments.container import image_python, mounted, python_of_image
 from shardline.identity.interpreter import Interpreter, ask
-from shardline.identity.source_lookup import needed_packages
+from shardline.identity.reach import needed_packages
 from shardline_io.own_run import setting_for_shardline
 
 

@@ -13,8 +13,8 @@ from shardline.environments.image import find_tool
 from shardline.environments.prefix import make_prefix
 from shardline.environments.python import problem_of
 from shardline.environments.venv import make_venv
-from shardline.identity.conda_pins import read_pins
 from shardline.identity.interpreter import Interpreter, ask, ask_words
+from shardline.identity.package_lock import read_pins
 from shardline.records.environments import CondaEnvironment, ImageEnvironment, VirtualEnvironment
 
 Made = CondaEnvironment | VirtualEnvironment | ImageEnvironment

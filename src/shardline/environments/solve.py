@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardline.core.errors import ConfigError
 from shardline.core.urls import without_secrets
-from shardline.identity.conda_pins import PLATFORM, Pin, parse_pin, without_token
+from shardline.identity.package_lock import PLATFORM, Pin, parse_pin, without_token
 
 if TYPE_CHECKING:
     from rattler import Client, Config, RepoDataRecord

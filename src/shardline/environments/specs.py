@@ -18,9 +18,8 @@ from shardline.config.scripts import is_file
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.identity import CodeIndex
-from shardline.identity.conda_pins import PLATFORM, Pin, read_pins
-from shardline.identity.module_search import LIBRARY
-from shardline.identity.package_lock import normalize, pinned
+from shardline.identity.code_index import LIBRARY
+from shardline.identity.package_lock import PLATFORM, Pin, normalize, pinned, read_pins
 
 # Names on conda-forge that differ from those on PyPI; `conda.names` adds to them.
 _CONDA_NAMES = {

@@ -1,8 +1,7 @@
 """Identity: what a result was made from, as one canonical document and its digest."""
 
 from shardline.identity.code_index import CodeIndex
-from shardline.identity.file_digests import FileDigests
 from shardline.identity.package_lock import Lock, load_lock
 from shardline.identity.user_code import UserCode
 
-__all__ = ["CodeIndex", "FileDigests", "Lock", "UserCode", "load_lock"]
+__all__ = ["CodeIndex", "Lock", "UserCode", "load_lock"]

@@ -10,9 +10,16 @@ import re
 from collections.abc import Sequence
 
 from shardline.identity.expressions import Expressions
+from shardline.identity.names import (
+    FUNCTIONS,
+    Scope,
+    Written,
+    collect,
+    function_scope,
+    is_text,
+    reads_locals,
+)
 from shardline.identity.purity import Setting, is_pure_decorator
-from shardline.identity.scopes import FUNCTIONS, Scope, collect, function_scope, is_text
-from shardline.identity.tokens import Written, reads_locals
 
 _WORD = re.compile(r"[^\W\d]\w*")
 

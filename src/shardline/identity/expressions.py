@@ -5,10 +5,15 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from shardline.identity.purity import Setting, is_built_in
-from shardline.identity.scopes import (
+from shardline.identity.names import (
+    SPECIAL,
     Imported,
+    ImportRun,
+    Note,
+    Ref,
     Scope,
+    Token,
+    Written,
     chain_of,
     comprehension_scope,
     elements_of,
@@ -16,17 +21,10 @@ from shardline.identity.scopes import (
     imported_modules,
     imported_names,
     is_text,
-)
-from shardline.identity.tokens import (
-    SPECIAL,
-    ImportRun,
-    Note,
-    Ref,
-    Token,
-    Written,
     loads_code,
     notes_of_attribute,
 )
+from shardline.identity.purity import Setting, is_built_in
 
 _SKIPPED = {"ctx", "type_comment", "kind"}
 _HELP = {"description", "epilog", "help", "usage"}  # what a command line shows

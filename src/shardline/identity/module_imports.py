@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardline.identity.literals import Bindings, Literals
-from shardline.identity.scopes import absolute, imported_modules, source_of
+from shardline.identity.names import absolute, imported_modules, source_of
 
 _FLAG = "TYPE_CHECKING"
 _TYPING = {"typing", "typing_extensions"}

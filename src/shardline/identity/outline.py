@@ -9,18 +9,18 @@ from shardline.core.canonical import DIGEST_LENGTH
 from shardline.identity.definition_writer import write
 from shardline.identity.literals import Bindings, Literals
 from shardline.identity.module_imports import never_run_conditions, parse_quietly, static_importers
-from shardline.identity.purity import Setting, dotted_name, has_effects
-from shardline.identity.scopes import (
+from shardline.identity.names import (
     DEFINITIONS,
     Imported,
     Scope,
+    Written,
     collect,
     imported_modules,
     imported_names,
     is_text,
     source_of,
 )
-from shardline.identity.tokens import Written
+from shardline.identity.purity import Setting, dotted_name, has_effects
 
 _MAIN = {"__name__ == '__main__'", "'__main__' == __name__"}
 
@@ -51,7 +51,7 @@ class Importing:
     """An import statement at the top level of a module.
 
     Attributes:
-        modules: what it imports, see `tokens.ImportRun`.
+        modules: what it imports, see `names.ImportRun`.
         names: what it takes from these.
         binds: what it gives to the module.
         star: the module of which it imports `*`; else nothing.

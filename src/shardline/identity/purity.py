@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shardline.identity.scopes import DEFINITIONS, FUNCTIONS, Imported, Scope, chain_of, defaults_of
+from shardline.identity.names import DEFINITIONS, FUNCTIONS, Imported, Scope, chain_of, defaults_of
 
 # Full names of decorators that keep the function to itself: nothing else learns of it.
 PURE_DECORATORS = {

@@ -2,21 +2,87 @@
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from shardline.identity.code_index import with_parents
-from shardline.identity.module_search import OURS
+from shardline.identity.code_index import OURS, CodeIndex, Folders, with_parents
+from shardline.identity.names import Imported, ImportRun, Note, Ref, Written, notes_of_name
 from shardline.identity.outline import Importing, Outline, Unit
-from shardline.identity.program_modules import Program
 from shardline.identity.purity import INERT_PACKAGES
 from shardline.identity.resolution import Defined, Hooks, Named, Part, Resolver, Whole
-from shardline.identity.scopes import Imported
-from shardline.identity.tokens import ImportRun, Note, Ref, Written, notes_of_name
 from shardline.identity.versions import is_public
 
 Key = tuple[str, int]  # label of a module, place of a unit in it
 _OPTIONS = {"annotations", "docstrings", "text", "main"}
+
+
+@dataclass
+class Program:
+    """Finds modules in several lists of folders; those of one name all count.
+
+    Attributes:
+        index: finds and parses.
+        searched: lists of folders; what lies in a later one has its number behind its name.
+        alone: import roots that are searched by themselves as well, since code edits `sys.path`
+            and may take an earlier one out; only what is found nowhere before counts.
+        is_main: whether every module may run as `__main__`.
+    """
+
+    index: CodeIndex
+    searched: list[Folders]
+    alone: Folders = ()
+    is_main: bool = False
+    files: dict[str, Path] = field(default_factory=dict)
+    _found: dict[str, dict[str, Outline]] = field(default_factory=dict)
+    _folders: dict[str, bool] = field(default_factory=dict)
+
+    def find(self, name: str) -> dict[str, Outline]:
+        """Return the modules of a dotted name by label."""
+        if name not in self._found:
+            self._found[name] = {}
+            for number, file in self.index.files_of(name, self.searched, self.alone).items():
+                label = f"{name} ({number})" if number else name
+                self.files[label] = file
+                main = self.is_main or name == "__main__"
+                self._found[name][label] = self.index.outline(file, name, is_main=main)
+        return self._found[name]
+
+    def edits_sys_path(self, labels: Iterable[str]) -> bool:
+        """Return whether one of these modules changes `sys.path` in any way."""
+        names = ((self.files[label], label.partition(" (")[0]) for label in labels)
+        return any(self.index.edits_sys_path(file, name) for file, name in names)
+
+    def in_later_roots(self, labels: Collection[str]) -> list[str]:
+        """Return the modules that lie in a later import root, with its number, if one edits `sys.path`.
+
+        The edit may decide whether Python still finds such a module.
+        """
+        if not self.edits_sys_path(labels):
+            return []
+        numbers = {label: self._root_number(label) for label in labels}
+        return [f"{label} in root {number}" for label, number in sorted(numbers.items()) if number]
+
+    def _root_number(self, label: str) -> int:
+        """Return the number of the import root that a module lies in; 0 if it lies in none."""
+        file, roots = self.files[label], self.searched[0]
+        depth = label.partition(" ")[0].count(".") + (file.stem == "__init__")
+        root = file.parents[depth] if depth < len(file.parents) else None
+        return roots.index(root) if root in roots else 0
+
+    def is_package(self, name: str) -> bool:
+        """Return whether a dotted name is a package, with `__init__` or without."""
+        places = [self.index.locate(folders, name) for folders in self.searched]
+        return any(
+            place and (not place.file or place.file.name == "__init__.py") for place in places
+        )
+
+    def is_folder(self, name: str) -> bool:
+        """Return whether a dotted name is a package without `__init__`."""
+        if name not in self._folders:
+            places = (self.index.locate(folders, name) for folders in self.searched)
+            self._folders[name] = any(place and not place.file for place in places)
+        return self._folders[name]
 
 
 @dataclass
@@ -34,7 +100,7 @@ class Reach:
         escaped: modules that code has as values.
         shipped: dotted names of Shardline's that code refers to.
         broken: names and modules that a project module or package lacks, though one imports them.
-        flags: effects of constructs on the whole program, see `tokens`.
+        flags: effects of constructs on the whole program, see `names`.
     """
 
     program: Program
@@ -275,3 +341,29 @@ class Reach:
         """Modules of other packages whose import alone may change something."""
         tops = self.packages - INERT_PACKAGES
         return sorted(name for name in self.third_party if name.partition(".")[0] in tops)
+
+
+def needed_packages(code: CodeIndex, entry: str = "__main__") -> list[str]:
+    """Return the top-level names that a program's own modules import unconditionally.
+
+    What stands in a function, or below `try` or `if`, may never be imported, and is left out.
+
+    Args:
+        code: where the program's modules are found.
+        entry: the module that it begins with.
+    """
+    needed: set[str] = set()
+    pending, seen = [entry], {entry}
+    while pending:
+        module = pending.pop()
+        path = code.find(module)
+        assert path is not None
+        outline = code.outline(path, module, is_main=module == "__main__")
+        for name in (name for one in outline.importing for name in one.modules):
+            top = name.partition(".")[0]
+            if code.find(top) is None:
+                needed.add(top)
+            elif code.find(name) and name not in seen:
+                seen.add(name)
+                pending.append(name)
+    return sorted(needed - sys.stdlib_module_names - set(OURS))

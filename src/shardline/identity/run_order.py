@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardline.identity.code_index import with_parents
+from shardline.identity.names import DEFINITIONS, ImportRun, Ref
 from shardline.identity.outline import Importing
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined, Named, Part
-from shardline.identity.scopes import DEFINITIONS
-from shardline.identity.tokens import ImportRun, Ref
 from shardline.identity.versions import is_public
 
 _LITERAL = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.Name,

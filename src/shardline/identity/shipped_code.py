@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.canonical import DIGEST_LENGTH
-from shardline.identity.module_search import LIBRARY
-from shardline.identity.scopes import DEFINITIONS, is_text
+from shardline.identity.code_index import LIBRARY
+from shardline.identity.names import DEFINITIONS, is_text
 from shardline.identity.versions import HISTORIES, MODELS, PUBLIC
 
 TABLE = Path(__file__).with_name("shipped_code.json")

@@ -10,11 +10,10 @@ from pathlib import Path
 from shardline.core.canonical import short_digest
 from shardline.identity.code_index import CodeIndex, Folders
 from shardline.identity.files_beside import Beside
-from shardline.identity.program_modules import Program
-from shardline.identity.reach import Key, Reach
+from shardline.identity.names import ImportRun, Note, Ref, Token
+from shardline.identity.reach import Key, Program, Reach
 from shardline.identity.resolution import Defined, Named, Part, Whole
 from shardline.identity.run_order import RunOrder
-from shardline.identity.tokens import ImportRun, Note, Ref, Token
 from shardline.identity.versions import is_public
 
 Node = Key | str  # a unit, or the label of a module that counts as a value

@@ -7,7 +7,7 @@ from pathlib import Path
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.config.script_files import files_that_count, opted_out
-from shardline.identity import counted_files, watch_reads
+from shardline.identity import watch_reads
 
 
 def watch(project: Project, of: DatasetPlan | RunPlan) -> None:
@@ -16,7 +16,7 @@ def watch(project: Project, of: DatasetPlan | RunPlan) -> None:
     if mode == "off":
         return
     files, folders = map(str, _files_of(project, of)), map(str, _folders_of(project, of))
-    known = counted_files.counted(project.workdir, files, folders)
+    known = watch_reads.counted(project.workdir, files, folders)
     remedy = watch_reads.MODEL_REMEDY if isinstance(of, RunPlan) else watch_reads.SOURCE_REMEDY
     watch_reads.start(watch_reads.WatchedReads(known=known, mode=mode, remedy=remedy))
 
@@ -30,8 +30,8 @@ def write_watched_files(project: Project, run: RunPlan, work: Path | None = None
     if project.runtime.watch_reads != "off":
         folder = work or project.layout.work(run.id)
         files, folders = _files_of(project, run), [*_folders_of(project, run), folder]
-        counted_files.write_counted(
-            folder / counted_files.COUNTED_FILE, project.workdir, files, folders
+        watch_reads.write_counted(
+            folder / watch_reads.COUNTED_FILE, project.workdir, files, folders
         )
 
 

@@ -19,7 +19,7 @@ from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES, pin_file
-from shardline.identity.conda_pins import read_pins
+from shardline.identity.package_lock import read_pins
 from shardline.results.outcomes import present_report
 from shardline.results.running import progress_of
 from shardline.results.states import IDENTITY, is_trained

@@ -18,7 +18,7 @@ from shardline.config.user_files import read_config
 from shardline.environments.context import stage_context
 from shardline.errors import ConfigError
 from shardline.identity import load_lock, package_lock
-from shardline.identity.conda_pins import read_pins
+from shardline.identity.package_lock import read_pins
 from shardline.provenance.crate.contents import _masked_file
 
 SEED = 20261127

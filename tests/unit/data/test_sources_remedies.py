@@ -27,10 +27,10 @@ import shardline.data.sources as sources_package
 from shardline.config.checked_sources import SHIPPED_SOURCES, locate
 from shardline.config.resolved import as_plain, as_type
 from shardline.config.settings.config import DatasetSettings
+from shardline.core.digests import FileDigests
 from shardline.data.build import make_source
 from shardline.data.rows import Memory, read_rows
 from shardline.errors import ShardlineError
-from shardline.identity import FileDigests
 from tests.support.raised_errors import note_errors
 
 Files = dict[str, Any]  # content by name; None: no such file

@@ -18,9 +18,9 @@ from shardline.environments import prefix as prefix_module
 from shardline.environments.prefix import make_prefix, prefix_of
 from shardline.environments.solve import solve
 from shardline.errors import ConfigError, DataError
-from shardline.identity.conda_pins import Pin, parse_pin, read_pins
+from shardline.identity.code_index import LIBRARY
 from shardline.identity.interpreter import ask
-from shardline.identity.module_search import LIBRARY
+from shardline.identity.package_lock import Pin, parse_pin, read_pins
 from shardline.records.base import encode
 from tests.support.conda_channel import PYTHON, SITE, CondaChannel
 
@@ -127,7 +127,7 @@ def test_an_environment_of_a_script_is_what_its_pin_file_says_and_needs_no_shard
 JOB = """
 import sys
 from pathlib import Path
-from shardline.identity.conda_pins import read_pins
+from shardline.identity.package_lock import read_pins
 from shardline.environments.prefix import make_prefix
 print("ready", flush=True)
 sys.stdin.readline()
@@ -160,7 +160,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from shardline.environments import prefix
-from shardline.identity.conda_pins import read_pins
+from shardline.identity.package_lock import read_pins
 prefix._add_shardline = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 prefix.make_prefix(Path(sys.argv[1]), "train", read_pins(Path(sys.argv[2])))
 """

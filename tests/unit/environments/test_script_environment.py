@@ -20,7 +20,7 @@ from shardline.environments.venv import make_venv, pip_config, uv_variables
 from shardline.errors import ConfigError, DataError
 from shardline.identity.code_index import CodeIndex
 from shardline.identity.interpreter import ask
-from shardline.identity.source_lookup import needed_packages
+from shardline.identity.reach import needed_packages
 from shardline.records.environments import ImageEnvironment
 from shardline.results.gc import find_garbage
 from tests.support.conda_channel import PYTHON

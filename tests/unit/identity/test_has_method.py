@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.identity import CodeIndex
-from shardline.identity.source_lookup import has_method
+from shardline.identity.resolution import has_method
 
 STATEMENTS = {
     "def": "    def test_step(self): ...",

@@ -9,7 +9,7 @@ import pytest
 
 from shardline.errors import ConfigError
 from shardline.identity import CodeIndex
-from shardline.identity.module_search import import_roots
+from shardline.identity.code_index import import_roots
 from shardline.identity.user_code import reach
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from shardline.core.canonical import canonical_json, digest, short_digest
-from shardline.core.digests import file_sha256
+from shardline.core.digests import FileDigests, file_sha256
 from shardline.errors import ConfigError, DataError
-from shardline.identity import FileDigests, load_lock
+from shardline.identity import load_lock
 
 OLD_NS = 10**18  # long ago, so that a file counts as left alone
 
@@ -51,8 +51,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return file_sha256(path)
 
     now = time.time_ns()
-    monkeypatch.setattr("shardline.identity.file_digests.file_sha256", read)
-    monkeypatch.setattr("shardline.identity.file_digests.time.time_ns", lambda: now + 10**12)
+    monkeypatch.setattr("shardline.core.digests.file_sha256", read)
+    monkeypatch.setattr("shardline.core.digests.time.time_ns", lambda: now + 10**12)
     return found
 
 

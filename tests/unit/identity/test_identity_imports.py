@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.identity import CodeIndex, module_search
+from shardline.identity import CodeIndex, code_index
 from tests.support.code_digest import digest
 from tests.support.imported import Interpreter
 from tests.support.small_packages import ABSOLUTE, INITS, PATHS, RELATIVE, write
@@ -124,10 +124,10 @@ def test_an_installed_package_hides_a_folder_of_its_name(
     (tmp_path / "site" / "shelved").mkdir(parents=True)
     (tmp_path / "site" / "shelved" / "__init__.py").touch()
     monkeypatch.setattr("sysconfig.get_path", lambda key: str(tmp_path / "site"))
-    module_search._is_installed.cache_clear()
+    code_index._is_installed.cache_clear()
     roots = write(tmp_path, {"work/app.py": "from shelved import h", "work/shelved/h.py": ""})
     modules, third_party = CodeIndex(roots).closure("app")
-    module_search._is_installed.cache_clear()
+    code_index._is_installed.cache_clear()
     assert (modules, third_party) == ({"app"}, {"shelved"})
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from shardline.cli import app
 from shardline.identity import shipped_code
-from shardline.identity.module_search import LIBRARY
+from shardline.identity.code_index import LIBRARY
 from shardline.identity.shipped_code import (
     TABLE,
     edited_files,

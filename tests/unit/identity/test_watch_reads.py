@@ -20,8 +20,14 @@ from hypothesis import strategies as st
 from shardline.config.run_spec import DatasetPlace
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
-from shardline.identity.counted_files import CountedFiles, counted, write_counted
-from shardline.identity.watch_reads import WatchedReads, path_of, shown
+from shardline.identity.watch_reads import (
+    CountedFiles,
+    WatchedReads,
+    counted,
+    path_of,
+    shown,
+    write_counted,
+)
 from shardline.training import script
 from shardline.training.rank_task import write_task
 from tests.support import compiled_files

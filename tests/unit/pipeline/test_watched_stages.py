@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shardline.errors import ConfigError
-from shardline.identity import counted_files, watch_reads
+from shardline.identity import watch_reads
 from shardline.pipeline.watched import end_watch, watch, write_watched_files
 from tests.support.fake_project import FakeProject
 
@@ -72,8 +72,8 @@ def test_ranks_are_told_the_same_wherever_the_project_lies(net, monkeypatch, tmp
     project = net.load()
     run = project.named_runs()["net"]
     write_watched_files(project, run)
-    file = project.store / "work" / run.id / counted_files.COUNTED_FILE
-    known = counted_files.read_counted(file)
+    file = project.store / "work" / run.id / watch_reads.COUNTED_FILE
+    known = watch_reads.read_counted(file)
     assert all(known.holds(str(Path(name).absolute())) for name in OF_SOURCE | OF_MODEL)
     assert not any(known.holds(str(Path(name).absolute())) for name in OF_NONE)
     kept = file.read_bytes()
@@ -81,7 +81,7 @@ def test_ranks_are_told_the_same_wherever_the_project_lies(net, monkeypatch, tmp
     node.mkdir()
     monkeypatch.chdir(node)
     Path("known").write_bytes(kept)
-    assert counted_files.read_counted(Path("known")).holds(str(node / "mypkg/models.py"))
+    assert watch_reads.read_counted(Path("known")).holds(str(node / "mypkg/models.py"))
 
 
 def test_nothing_is_watched_or_written_where_it_is_off(net):

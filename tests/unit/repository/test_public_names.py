@@ -8,7 +8,7 @@ import pytest
 
 import shardline
 from shardline.identity.code_index import CodeIndex
-from shardline.identity.source_lookup import has_method
+from shardline.identity.resolution import has_method
 from shardline.identity.user_code import reach
 from shardline.identity.versions import EXPORTED, exported_by
 
