@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 
 from shardline.config.load import load_project
-from shardline.config.names import record_names
-from shardline.config.project import Project
+from shardline.config.project import Project, record_names
 from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
 

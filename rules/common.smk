@@ -15,7 +15,7 @@ from shardline.launch.request import (
     requested,
     threads_of,
 )
-from shardline.config.names import titles_of
+from shardline.config.project import titles_of
 from shardline.pipeline.hooks import check_one_owner, open_project, settle
 from shardline.pipeline.storage import Storage, logs_of
 from shardline.pipeline.hooks import check_jobs, workflow_errors

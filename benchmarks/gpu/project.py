@@ -18,7 +18,7 @@ from benchmarks.turns import REPOSITORY, Ended, TimeOver
 
 from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.load import load_project
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.core.rank_environment import rank_variables
 from shardline.pipeline import run_jobs as jobs
 from shardline.pipeline.dataset_jobs import build_shards, seal_dataset

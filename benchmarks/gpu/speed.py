@@ -14,7 +14,7 @@ from benchmarks.gpu.project import timed_run
 from benchmarks.gpu.sizes import Sizes, Work, peak_of
 from benchmarks.gpu.turns import Program
 
-from shardline.config.settings.runtime import RuntimeCheckpoint
+from shardline.config.settings.config import RuntimeCheckpoint
 from shardline.core.rank_environment import rank_variables
 
 GOAL_RATE, GOAL_WAIT, GOAL_STALL = 0.97, 0.01, 0.01

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.settings.run_settings import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, seal

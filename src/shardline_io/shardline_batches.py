@@ -43,7 +43,7 @@ def make_run_batches(setting: str) -> Any:
             "shardline_io, since Shardline's own code applies this; install shardline in that environment, or leave "
             "the setting out and do this in the program"
         ) from None
-    place = _of_shardline("config.run_spec").DatasetPlace
+    place = _of_shardline("config.resolved").DatasetPlace
     table = _of_shardline("config.settings.run_settings").RunSettings
     return run_batches.RunBatches(
         [

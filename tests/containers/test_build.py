@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.config.settings.runtime import Image
+from shardline.config.settings.config import Image
 from shardline.core.digests import file_sha256
 from shardline.environments import context
 from shardline.environments.context import build_wheel, repack_wheel

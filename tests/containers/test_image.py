@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shardline.config.key_schema import fill, schema_of
-from shardline.config.resolved import as_type
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec, as_type
+from shardline.config.settings import fill, schema_of
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.digests import file_sha256
 from shardline.core.variables import OF_PYTHON

@@ -36,7 +36,7 @@ MODULES = (
     "data/build", "data/datamodule", "data/raw_files", "data/rows", "shardline_io/order/*", "data/shard_format",
     "data/shard_map", "data/splits", "data/statistics", "data/stream", "data/window_stream", "data/windowmap",
     "data/sources/*",
-    "config/geometry",
+    "config/resolved",
     "training/step_all_reduce", "training/divergence", "training/fit", "training/interventions", "training/model",
     "training/models/*", "training/optim", "training/optimizer_steps", "training/sharding", "training/stop_agreement",
     "training/strategies", "training/trainer",

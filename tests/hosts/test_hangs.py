@@ -15,8 +15,8 @@ TIMEOUT_S = 8
 JOB = """
 import json, os, sys
 from pathlib import Path
-from shardline.config.geometry import ActualGeometry
-from shardline.config.settings.runtime import Runtime
+from shardline.config.resolved import ActualGeometry
+from shardline.config.settings.config import Runtime
 from shardline.pipeline.job_frame import job
 from shardline.launch.start import prepare_start
 from shardline.supervision.supervisor import run_ranks

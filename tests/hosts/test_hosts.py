@@ -107,8 +107,8 @@ def test_two_hosts_give_what_one_machine_gives(lan, on_one_machine, tmp_path, la
 JOB = """
 import json, os, sys
 from pathlib import Path
-from shardline.config.geometry import ActualGeometry
-from shardline.config.settings.runtime import Runtime
+from shardline.config.resolved import ActualGeometry
+from shardline.config.settings.config import Runtime
 from shardline.pipeline.job_frame import job
 from shardline.launch.host_commands import check_machines
 from shardline.launch.start import prepare_start

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from shardline.checkpoints.folder import last_step
-from shardline.config.geometry import ActualGeometry
+from shardline.config.resolved import ActualGeometry
 from shardline.ledger import read_ledger
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating

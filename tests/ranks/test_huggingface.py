@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardline.checkpoints.folder import last_step, list_saved
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.ledger import read_ledger
 from shardline.records.base import encode, read_record
 from shardline.records.runs import ResolvedRun

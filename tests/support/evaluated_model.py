@@ -5,7 +5,7 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.settings.run_settings import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, seal

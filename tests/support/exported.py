@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.settings.run_settings import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, make_source, seal

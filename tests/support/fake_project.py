@@ -8,10 +8,10 @@ import numpy as np
 from msgspec import convert
 from safetensors.numpy import save_file
 
+from shardline.config.layout import LAYOUT
 from shardline.config.load import load_project
-from shardline.config.names import LAYOUT, record_names
 from shardline.config.plans import DatasetPlan, RunPlan
-from shardline.config.project import Project
+from shardline.config.project import Project, record_names
 from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
 from shardline.core.digests import file_blake3, file_sha256

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.core.files import write_json
 from shardline.records.base import encode
 from shardline.sources import Schema, Source, Table

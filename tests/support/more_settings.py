@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, defstruct, field
 
-from shardline.config.key_schema import keys_of
-from shardline.config.settings.settings_table import Settings
+from shardline.config.settings import Settings, keys_of
 
 Added = dict[str, tuple[Any, Any]]
 

@@ -6,8 +6,7 @@ from typing import Any
 from msgspec import convert, structs
 
 from shardline.checkpoints.folder import CheckpointPolicy
-from shardline.config.geometry import ActualGeometry
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import ActualGeometry, DatasetPlace, RunSpec
 from shardline.core.world import World
 from shardline.training.rank_task import (
     Check,

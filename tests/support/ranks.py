@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from shardline.config.geometry import ActualGeometry
 from shardline.config.load import load_project
+from shardline.config.resolved import ActualGeometry
 from shardline.core.files import read_json_lines
 from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.pipeline import run_jobs as jobs

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.canonical import digest
 from shardline.ledger import read_samples
 from shardline.pipeline import run_jobs as jobs

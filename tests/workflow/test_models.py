@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.records.base import read_record
 from shardline.records.datasets import Manifest
 from shardline.records.runs import ResolvedRun

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.samples.task import BLOCK, IMAGE_SIZE, PHOTOS, TOKENS, Task
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Data, Pack, RunSettings, Trainer
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule

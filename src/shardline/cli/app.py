@@ -10,8 +10,7 @@ from typer.core import TyperGroup
 from shardline import __version__
 from shardline.cli.display.terminal import say
 from shardline.cli.profile import configured_store, describe_other_stores, profile_store
-from shardline.config.layout import ResultsLayout
-from shardline.config.names import check_layout
+from shardline.config.layout import ResultsLayout, check_layout
 from shardline.core.errors import ShardlineError
 from shardline.core.masked_output import MaskedStream
 

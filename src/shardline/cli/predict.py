@@ -12,12 +12,12 @@ import typer
 
 from shardline.cli.app import AsJson, app
 from shardline.cli.display.terminal import say, say_json
+from shardline.config.code_paths import paths_of
 from shardline.config.load import load_project
 from shardline.config.plans import DatasetPlan, PredictionPlan
 from shardline.config.predictions import files_as_dataset, make_prediction
 from shardline.config.project import Project
-from shardline.config.run_spec import RunSpec
-from shardline.config.sample_code import paths_of
+from shardline.config.resolved import RunSpec
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import writing
 from shardline.core.suggest import suggest

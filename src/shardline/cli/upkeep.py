@@ -8,9 +8,8 @@ import typer
 from shardline.cli.app import AsJson, Yes, app, ask
 from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.cli.display.upkeep_views import say_freed, show_garbage, show_repair, show_verdict
-from shardline.config.layout import Kind
+from shardline.config.layout import Kind, names_that_have_been, title_of
 from shardline.config.load import load_project
-from shardline.config.names import names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.config.user_files import read_config
 from shardline.core.errors import DataError

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardline.config.code_paths import with_own_code
 from shardline.config.resolved import settings_of, with_legacy_values
-from shardline.config.sample_code import with_own_code
 from shardline.core.nested import flatten
 from shardline.identity.versions import changes_between
 from shardline.records.identities import IdentityDocument, weights_of_inputs

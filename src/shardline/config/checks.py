@@ -1,47 +1,21 @@
-"""What a run's settings rule out together, and the code that its evaluation needs."""
+"""Checks of settings that depend on each other: geometry, environment, samples and evaluation."""
 
 import os
-from collections.abc import Mapping
-from importlib.util import find_spec
+import re
+from collections.abc import Callable, Iterator
 from math import lcm
-from pathlib import Path
-from typing import Any
 
-from shardline.config.geometry import REMEDY as ELASTIC
-from shardline.config.settings.run_settings import RunSettings
-from shardline.config.settings.runtime import Runtime
+from shardline.config.code_paths import COLLATE
+from shardline.config.plans import RunPlan, WeightedDataset
+from shardline.config.resolved import REMEDY as ELASTIC
+from shardline.config.scripts import is_script
+from shardline.config.settings.config import Runtime
+from shardline.config.settings.run_settings import Data, RunSettings
+from shardline.config.validate import Problems
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.core.suggest import suggest
 from shardline.core.variables import check_given
-from shardline.identity import CodeIndex
-from shardline.identity.code_index import INSTALLED
-
-SHIPPED_MODELS = {
-    "linear": "shardline.training.models.linear:Linear",
-    "mlp": "shardline.training.models.mlp:MLP",
-    "cnn": "shardline.training.models.cnn:CNN",
-    "resnet": "shardline.training.models.resnet:ResNet",
-    "gpt": "shardline.training.models.gpt:GPT",
-    "unet": "shardline.training.models.unet:UNet",
-    "hf:AutoModelForCausalLM": "shardline.training.models.hf_causal_lm:CausalLM",
-    "hf:AutoModelForSequenceClassification": (
-        "shardline.training.models.hf_sequence_classification:SequenceClassification"
-    ),
-    "hf:AutoModelForTokenClassification": "shardline.training.models.hf_token_classification:TokenClassification",
-    "hf:AutoModelForMaskedLM": "shardline.training.models.hf_masked_lm:MaskedLM",
-    "hf:AutoModelForImageClassification": "shardline.training.models.hf_image_classification:ImageClassification",
-}
-_IMAGE = "shardline.data.transforms.image_transforms"
-SHIPPED_TRANSFORMS = {
-    "decode": f"{_IMAGE}:Decode",
-    "random_resized_crop": f"{_IMAGE}:RandomResizedCrop",
-    "resize": f"{_IMAGE}:Resize",
-    "center_crop": f"{_IMAGE}:CenterCrop",
-    "flip": f"{_IMAGE}:Flip",
-    "color_jitter": f"{_IMAGE}:ColorJitter",
-    "normalize": f"{_IMAGE}:Normalize",
-}
 
 
 def check_geometry(settings: RunSettings, where: str) -> None:
@@ -156,62 +130,166 @@ def check_devices(settings: RunSettings, runtime: Runtime, where: str) -> None:
         )
 
 
-def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where: str) -> str:
-    """Return the import path `module:Class` of a shipped name or a user's path.
+_WORKERS = re.compile(r"auto|[0-9]{1,4}|(threads|processes):[1-9][0-9]{0,3}")
 
-    The class is looked up in the parsed source, so a misspelt model is found
-    before any data is built; nothing is imported.
+
+_NOT_OF_SCRIPTS = (
+    "transform", "eval_transform", "collate", "pack", "class_weights", "epoch_samples",
+)  # fmt: skip
+
+
+def check_samples(
+    settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str, where: str, *,
+    uses_io: bool = False,
+) -> None:  # fmt: skip
+    """Refuse settings of samples that do not go together.
+
+    Args:
+        uses_io: whether `model_class` is a script that imports `shardline_io`.
+        where: file and row, as messages begin.
 
     Raises:
-        ConfigError: no such shipped name, module or class.
+        ConfigError: a sentence for each.
     """
-    if path in shipped:
-        return shipped[path]
-    module, _, name = path.partition(":")
-    if not name or not all(part.isidentifier() for part in [*module.split("."), name]):
-        raise ConfigError(
-            f"{where}={path} is neither one of {', '.join(shipped)} nor an import path "
-            f"such as mypkg.models:Net; {suggest(path, shipped)}"
+    data, problems = settings.data, Problems()
+    is_mix, found = len(parts) > 1, problems.found
+    if is_script(model_class) and not uses_io:
+        found += _samples_of_script(data, is_mix=is_mix)
+    else:
+        found += _of_mix(settings, is_mix=is_mix)
+        found += _of_pack(data)
+    if isinstance(data.class_weights, str) and data.class_weights != "balanced":
+        hint = suggest(data.class_weights, ["balanced"])
+        found.append(
+            f"data.class_weights={data.class_weights} is neither `balanced` nor a table {{class: weight}}; {hint}"
         )
-    if code.find(module) is None:
-        if _is_installed(module.partition(".")[0], code):
-            return path
-        searched = ", ".join(map(str, code.roots[:3]))
-        raise ConfigError(
-            f"{where}={path}: no module {module} in {searched}; run from the folder that holds it, "
-            "or set PYTHONPATH"
+    if data.class_weights == {}:
+        found.append("data.class_weights={} names no class; name one, or leave it out")
+    if not _WORKERS.fullmatch(str(data.workers)):
+        found.append(
+            f"data.workers={data.workers} is not auto, 0, a number of threads, threads:n or processes:n; write one, "
+            "such as threads:4"
         )
-    names = code.names(module)
-    if name not in names and "*" not in names:
-        raise ConfigError(
-            f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}"
+    problems.found = [f"{where}: {text}" for text in found]
+    problems.refuse()
+
+
+def _samples_of_script(data: Data, *, is_mix: bool) -> Iterator[str]:
+    """Yield what a script cannot have that reads its samples itself."""
+    reason = "the training script does not import shardline_io, and so reads its samples itself"
+    remedy = "have the script take its batches from shardline_io.train()"
+    if is_mix:
+        yield f"dataset names a mix, but {reason}; name one dataset, or {remedy}"
+    for key in _NOT_OF_SCRIPTS:
+        if getattr(data, key) is not None:
+            yield f"data.{key} is given, but {reason}; leave it out, or {remedy}"
+
+
+def _of_mix(settings: RunSettings, *, is_mix: bool) -> Iterator[str]:
+    """Yield what does not go with samples that are drawn by weight."""
+    data, weighted = settings.data, settings.data.class_weights is not None
+    what = "a mix" if is_mix else "data.class_weights"
+    if is_mix and weighted:
+        yield "data.class_weights is given for a mix, whose weights are its datasets'; leave it out"
+    if not is_mix and not weighted:
+        if data.epoch_samples is not None:
+            yield (
+                f"data.epoch_samples={data.epoch_samples} is given, but an epoch of one dataset is a pass through it; "
+                "leave it out, or give data.class_weights or a mix"
+            )
+        return
+    if data.streams > 1:
+        yield f"data.streams={data.streams} does not go with {what}; use data.streams=1"
+    if data.epoch == "partition":
+        yield f"data.epoch=partition does not go with {what}; say how long an epoch is by data.epoch_samples"
+    if data.last_batch == "pad":
+        yield f"data.last_batch=pad does not go with {what}, whose batches are all full; use data.last_batch=drop"
+    if data.epoch_samples is not None and data.epoch_samples < settings.global_batch:
+        yield (
+            f"data.epoch_samples={data.epoch_samples} is less than global_batch={settings.global_batch}; use as many "
+            "at least"
         )
-    return path
 
 
-def _is_installed(package: str, code: CodeIndex) -> bool:
-    if code.find(package) is not None:
-        return False  # the project's own, which lacks the module
-    try:
-        spec = find_spec(package)
-    except (ImportError, ValueError):
-        return False
-    places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
-    return any(INSTALLED & set(Path(place).parts) for place in places)
+def _of_pack(data: Data) -> Iterator[str]:
+    """Yield what does not go with packs."""
+    if data.pack is None:
+        return
+    if data.pack.column in data.pack.with_:
+        yield f"data.pack.with names {data.pack.column}, which is data.pack.column itself; name others, or leave it out"
+    if data.class_weights is not None:
+        yield "data.class_weights is given with data.pack, whose samples hold rows of many classes; leave one out"
+    if data.collate in COLLATE and data.collate != "pad":
+        yield f"data.collate={data.collate} is given with data.pack, whose samples have one length; leave one out"
 
 
-def metrics_of(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return `evaluation.metrics` in its one form: a list of tables with `type` and arguments."""
-    listed = evaluation.get("metrics") or []
-    return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
+def check_evaluation(
+    settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str, where: str,
+    *, has_method: Callable[[str, str], bool | None],
+) -> None:  # fmt: skip
+    """Refuse settings of the evaluation that could do nothing, and a run that nothing would evaluate.
+
+    Args:
+        where: file and row, as messages begin.
+        has_method: tells of an import path and a method what `identity.resolution.has_method` does.
+
+    Raises:
+        ConfigError: a sentence for each.
+    """
+    found = _evaluation_of_script if is_script(model_class) else _evaluation_of_model
+    problems = Problems()
+    problems.found = [
+        f"{where}: {text}" for text in found(settings, parts, model_class, has_method)
+    ]
+    problems.refuse()
 
 
-def metric_name(metric: Mapping[str, object]) -> str:
-    """Return what a metric is called among those of an evaluation."""
-    return str(metric.get("name") or str(metric.get("type")).rpartition(":")[2])
+def _evaluation_of_script(settings: RunSettings, *_: object) -> Iterator[str]:
+    if settings.evaluation.metrics is not None:
+        yield (
+            "evaluation.metrics is given, but a training script evaluates its model itself; leave it out, and write "
+            "its figures into evaluation.json"
+        )
 
 
-def import_path(metric: Mapping[str, object]) -> str:
-    """Return the import path of a metric; without a module it is a class of torchmetrics."""
-    kind = str(metric["type"])
-    return kind if ":" in kind else f"torchmetrics:{kind}"
+def _evaluation_of_model(
+    settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str,
+    has_method: Callable[[str, str], bool | None],
+) -> Iterator[str]:  # fmt: skip
+    if settings.evaluation.metrics is not None:
+        if has_method(model_class, "test_step"):
+            yield (
+                f"evaluation.metrics is given, but {model_class} has a test_step, which is its evaluation; leave it "
+                "out, and log these metrics there"
+            )
+        return
+    unlabelled = [part.dataset.name for part in parts if part.dataset.source.get("type") == "text"]
+    steps = ("test_step", "validation_step")
+    if unlabelled and all(has_method(model_class, step) is False for step in steps):
+        yield (
+            f"model={model_class} has neither a test_step nor a validation_step, and the rows of dataset "
+            f"{unlabelled[0]} have no labels, so nothing would evaluate it; define test_step, and log there what "
+            "is to be known of it (self.log)"
+        )
+
+
+def evaluates_on_ranks(run: RunPlan, runtime: Runtime) -> bool:
+    """Return whether a run may be evaluated on its own ranks; else one process on the CPU does it.
+
+    Models that are sharded over ranks, environments that only ranks have and Azure ML's jobs stay with one
+    process; so do elastic runs whose metrics depend on the number of ranks.
+    """
+    settings = run.settings
+    depends = "measured_by" in run.evaluation_document or settings.evaluation.metrics is not None
+    return (
+        predicts_on_ranks(settings, runtime)
+        and not is_script(run.model_class)
+        and not (settings.elastic and depends)
+    )
+
+
+def predicts_on_ranks(settings: RunSettings, runtime: Runtime) -> bool:
+    """Return whether a run's own ranks may predict; else one process on the CPU does it."""
+    return not (
+        settings.strategy == "fsdp" or runtime.launcher == "azureml" or runtime.environment != "job"
+    )

@@ -7,10 +7,14 @@ from typing import Any
 
 from shardline.config import scripts
 from shardline.config.checked_sources import SHIPPED_SOURCES, WITH_TOKENS
-from shardline.config.checks import SHIPPED_MODELS, SHIPPED_TRANSFORMS
-from shardline.config.evaluation_code import METRIC
+from shardline.config.code_paths import (
+    EVALUATED,
+    METRIC,
+    SHIPPED_MODELS,
+    SHIPPED_TRANSFORMS,
+    counted_data,
+)
 from shardline.config.resolved import settings_of, without_legacy_values
-from shardline.config.sample_code import EVALUATED, counted_data
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
@@ -213,7 +217,7 @@ class Documents:
             settings: the run's, resolved.
             paths: of the model, of Python files that a script is given, see
                 `script_files.code_of_arguments`, of what samples go through, see
-                `sample_code.paths_of`, and of the evaluation's metrics, which count in the evaluation alone.
+                `code_paths.paths_of`, and of the evaluation's metrics, which count in the evaluation alone.
             datasets: weight of each by digest, in the order in which they are mixed.
             files: digests of the files of `code_files` and of arguments, by place and name.
             environment: what counts of the environment that a script has of its own.

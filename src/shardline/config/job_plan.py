@@ -1,9 +1,10 @@
-"""What Snakemake's process gives to a job: the part of the project that is the job's, as one line of JSON.
+"""The part of the project that a job receives, and the checks that its identities are unchanged.
 
-Datasets stand in it once, by their ids, however many runs are trained on them.
+The part is one line of JSON. It contains each dataset once, by id, however many runs train on it.
 """
 
 import json
+import socket
 from collections.abc import Mapping
 from dataclasses import fields
 from fractions import Fraction
@@ -14,9 +15,13 @@ from msgspec import convert, to_builtins
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, WeightedDataset
-from shardline.config.project import Project
-from shardline.config.resolved import as_type
-from shardline.config.settings.settings_table import Settings
+from shardline.config.predictions import document_of_files, document_of_prediction
+from shardline.config.project import Project, document_of_dataset, document_of_run, locate
+from shardline.config.resolved import as_plain, as_type
+from shardline.config.scripts import environment_of_run
+from shardline.config.settings import Settings
+from shardline.core.errors import ConfigError
+from shardline.records.identities import IdentityDocument
 
 _T = TypeVar("_T")
 # what stands in the text by reference, or once for all
@@ -137,3 +142,75 @@ def _hints(kind: Any) -> dict[str, object]:
 
 def _made(kind: type, value: Any) -> Any:
     return kind(value)
+
+
+# What the parts of a document stand for, as people call it.
+_MEANINGS = {
+    "code": "code", "code_files": "code", "environment": "the lock", "source": "the source",
+    "versions": "Shardline itself",
+}  # fmt: skip
+
+_SENTENCE = (
+    "{} has another identity on {}: {} changed while the pipeline ran, or differ on that machine; start it again, or "
+    "give all machines the same"
+)
+
+
+def recheck_dataset(project: Project, dataset: DatasetPlan) -> None:
+    """Refuse to build a dataset whose identity is another one by now.
+
+    Raises:
+        ConfigError: code, lock or source changed since the workflow was started, or are others on this
+            machine.
+    """
+    where = f"datasets.{dataset.name}"
+    found = locate(project, as_plain(dataset.settings), where)
+    if dataset.read_as:
+        now = document_of_files(project, dataset.read_as, dataset.num_shards, found)
+    else:
+        now = document_of_dataset(project, as_plain(dataset.settings), dataset.source_class, found)
+    _refuse_other(dataset.id, dataset.document, now)
+
+
+def recheck_training(project: Project, run: RunPlan) -> None:
+    """Refuse to train a run whose identity is another one by now; see `recheck_dataset`."""
+    where, settings = run.row.where, run.settings
+    environment = run.environment and environment_of_run(
+        settings,
+        run.model_class,
+        project.runtime,
+        project.environments,
+        where,
+        project.load_environment,
+    )
+    weights = run.spec.datasets
+    now = document_of_run(project, settings, run.code_paths, weights, environment, where)
+    _refuse_other(run.id, run.document, now)
+
+
+def recheck_evaluation(project: Project, run: RunPlan) -> None:
+    """Refuse to evaluate a run where the evaluation's identity is another one by now, likewise."""
+    training = run.evaluation_document["inputs"]["run"]
+    now = project.documents.evaluation(as_plain(run.settings), run.code_paths, training)
+    _refuse_other(run.evaluation_id, run.evaluation_document, now)
+
+
+def recheck_prediction(project: Project, one: PredictionPlan) -> None:
+    """Refuse to predict where the prediction's identity is another one by now, likewise."""
+    now = document_of_prediction(project, one.spec, one.code_paths, one.rows.id, one.split)
+    _refuse_other(one.id, one.document, now)
+
+
+def recheck_report(project: Project, identity: str) -> None:
+    """Refuse to write a report whose identity is another one by now, likewise."""
+    if project.report.parent.name != identity:
+        raise ConfigError(
+            _SENTENCE.format(identity, socket.gethostname(), "names, notes or the lock")
+        )
+
+
+def _refuse_other(identity: str, document: IdentityDocument, now: IdentityDocument) -> None:
+    differing = {key for key in {*document, *now} if document.get(key) != now.get(key)}
+    if differing:
+        what = sorted({_MEANINGS.get(key, key) for key in differing})
+        raise ConfigError(_SENTENCE.format(identity, socket.gethostname(), " and ".join(what)))

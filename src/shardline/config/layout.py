@@ -1,9 +1,16 @@
-"""Where results, logs and bulky data of a project lie: the only place that spells these paths."""
+"""Paths of results, data and logs, and the history of the names of runs and datasets."""
 
+import json
 import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
+
+from shardline.core.canonical import digest
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import read_json, remedy_of, utc_stamp, write_json
 
 Kind = Literal["run", "dataset", "report"]
 
@@ -241,3 +248,149 @@ class ResultsLayout:
     def latest_dataset_logs(self) -> Path:
         """The folder of links to the logs of datasets."""
         return self.logs / "latest-datasets"
+
+
+LAYOUT = (
+    2  # of the folders below results/, and of the identities that name them; 1 was never released
+)
+
+
+NamedKind = Literal["run", "dataset"]
+Names = dict[str, list[str]]
+
+
+def check_layout(layout: ResultsLayout) -> None:
+    """Refuse a folder of results that this version cannot read.
+
+    Raises:
+        ConfigError: its layout has another number, or is older than numbers.
+    """
+    file, results = layout.layout_file, layout.results
+    found: object = None
+    if file.exists():
+        try:
+            found = read_json(file, remedy="")["layout"]
+        except (DataError, KeyError, TypeError):
+            found = "unreadable"
+    elif not any(layout.folder_of(kind).is_dir() for kind in ("run", "dataset")):
+        return
+    if found in (None, *range(LAYOUT)):
+        shown = "no layout.json" if found is None else f"layout {found}"
+        raise ConfigError(
+            f"{results} was written by a version of Shardline before the first release ({shown}, expected layout "
+            f"{LAYOUT}), whose results this version cannot use; move {results} away, or train again in a new folder"
+        )
+    if found == "unreadable":
+        raise ConfigError(
+            f'{file} is unreadable, expected {{"layout": {LAYOUT}}}; write that into it if this version of Shardline '
+            f"has written the results, or move {results} away"
+        )
+    if found != LAYOUT:
+        raise ConfigError(
+            f"{file}: layout is {found}, expected {LAYOUT}; go on with the version of Shardline that wrote "
+            f"it, or move {results} away"
+        )
+
+
+def add_names(layout: ResultsLayout, names: Iterable[tuple[NamedKind, str, str]]) -> None:
+    """Write the number of the layout where it is missing, and append to the history of names.
+
+    Args:
+        names: Kind, name and id of each.
+
+    Raises:
+        DataError: the history cannot be written.
+    """
+    if not layout.layout_file.exists():
+        write_json(layout.layout_file, {"layout": LAYOUT})
+    now = utc_stamp(timespec="seconds")
+    lines = [
+        json.dumps({**line, "sha256": digest(line)}) + "\n"
+        for kind, name, identity in names
+        for line in [{"kind": kind, "name": name, "id": identity, "since": now}]
+    ]
+    if not lines:
+        return
+    try:
+        with layout.names_file.open("a", encoding="utf-8") as file:
+            file.write("\n" * _is_torn(layout.names_file) + "".join(lines))
+    except OSError as error:
+        raise DataError(f"{layout.names_file} could not be written: {remedy_of(error)}") from error
+
+
+def names_that_have_been(layout: ResultsLayout, kind: NamedKind) -> Names:
+    """Return the names that each identity has had, by identity; the latest comes last."""
+    return name_history(layout).names.get(kind, {})
+
+
+def identities_of(layout: ResultsLayout, kind: NamedKind, name: str) -> list[str]:
+    """Return the identities that a name has stood for, the latest first."""
+    return name_history(layout).identities.get((kind, name), [])
+
+
+def title_of(identity: str, names: Mapping[str, list[str]]) -> str:
+    """Return an identity with its latest name, as people read it."""
+    had = names.get(identity)
+    return f"{had[-1]} ({identity})" if had else identity
+
+
+@dataclass(frozen=True)
+class NameHistory:
+    """Both ways through the history.
+
+    Attributes:
+        names: by kind and identity, the latest last.
+        identities: by kind and name, the latest first.
+    """
+
+    names: dict[str, Names]
+    identities: dict[tuple[str, str], list[str]]
+
+
+def name_history(layout: ResultsLayout) -> NameHistory:
+    """Return the history of names, which is empty where no name was recorded."""
+    file = layout.names_file
+    try:
+        status = file.stat()
+    except OSError:
+        return NameHistory({}, {})
+    return _read_history(file.absolute(), status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _read_history(file: Path, size: int, mtime_ns: int) -> NameHistory:
+    """Return the history as it is in a file at a time; of 10,000 runs each asks for it."""
+    names: dict[str, Names] = {}
+    latest: dict[tuple[str, str], dict[str, None]] = {}
+    for kind, name, identity in _history(file):
+        had = names.setdefault(kind, {}).setdefault(identity, [])
+        if name in had:
+            had.remove(name)
+        had.append(name)
+        stood = latest.setdefault((kind, name), {})
+        stood.pop(identity, None)
+        stood[identity] = None
+    return NameHistory(names, {key: list(reversed(stood)) for key, stood in latest.items()})
+
+
+def _history(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, name and identity, the oldest first; a line that was cut off is skipped."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            record = json.loads(line)
+            yield str(record["kind"]), str(record["name"]), str(record["id"])
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def _is_torn(file: Path) -> bool:
+    """Return whether the last line was cut off, by a full disk or a kill."""
+    if not file.exists() or not file.stat().st_size:
+        return False
+    with file.open("rb") as lines:
+        lines.seek(-1, 2)
+        return lines.read() != b"\n"

@@ -1,8 +1,9 @@
-"""From config and run table to the project: validation, resolution, identities."""
+"""Loading of a project from config and run table: validation, resolution, identities, scaling studies."""
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -16,25 +17,25 @@ from shardline.config import (
     predictions,
     script_files,
     scripts,
-    shard_count,
     user_files,
 )
-from shardline.config.current_identity import document_of_dataset, document_of_run, locate
-from shardline.config.evaluation_code import check_evaluation, metric_paths
-from shardline.config.hub_models import check_hub_model
-from shardline.config.key_schema import fill, schema_of
+from shardline.config.checks import check_evaluation, check_samples
+from shardline.config.code_paths import SHIPPED_MODELS, metric_paths, paths_of, resolve_class
+from shardline.config.hub_models import check_hub_model, with_vocabulary
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset
-from shardline.config.project import Project
+from shardline.config.plans import DatasetPlan, RunPlan, Size, Study, WeightedDataset, count_shards
+from shardline.config.project import Project, document_of_dataset, document_of_run, locate
 from shardline.config.resolved import as_type
-from shardline.config.run_table import Row, read_rows
-from shardline.config.sample_checks import check_samples
-from shardline.config.sample_code import paths_of
-from shardline.config.scaling_studies import load_scaling
-from shardline.config.script_environment import environment_of_run
-from shardline.config.settings.config import Config, DatasetSettings, PredictionSettings
+from shardline.config.run_table import Row, check_name, read_rows
+from shardline.config.scripts import environment_of_run
+from shardline.config.settings import fill, schema_of
+from shardline.config.settings.config import (
+    Config,
+    DatasetSettings,
+    PredictionSettings,
+    StudySettings,
+)
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.sized_model import with_vocabulary
 from shardline.config.user_files import plain, read_config, refuse_duplicates
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
@@ -199,7 +200,7 @@ def _load_predicted(
 
 
 def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: str) -> DatasetPlan:
-    source_class = checks.resolve_class(
+    source_class = resolve_class(
         settings["source"]["type"],
         checked_sources.SHIPPED_SOURCES,
         project.code,
@@ -207,7 +208,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
     )
     found = locate(project, settings, where)
     if settings["shards"] == "auto":
-        num_shards = shard_count.count_shards(
+        num_shards = count_shards(
             found.source, found.files, project.workdir, project.layout.downloads, where
         )
         settings = {**settings, "shards": num_shards}
@@ -281,7 +282,7 @@ def _resolve_model(project: Project, row: Row) -> str:
     if scripts.is_script(row.model):
         return scripts.resolve_script(row.model, project.workdir, where)
     check_hub_model(row.model, where)
-    return checks.resolve_class(row.model, checks.SHIPPED_MODELS, project.code, where)
+    return resolve_class(row.model, SHIPPED_MODELS, project.code, where)
 
 
 def weights_of_row(row: Row, mixes: Mixes) -> Mapping[str, float]:
@@ -344,3 +345,94 @@ def parts_of(
         shares[key] = shares.get(key, Fraction(0)) + Fraction(repr(weight))
     total = sum(shares.values())
     return tuple(WeightedDataset(named[key], shares[key] / total) for key in sorted(shares))
+
+
+_SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
+
+
+def load_scaling(
+    entries: Mapping[str, StudySettings],
+    project: Project,
+    load: Callable[[Row, RunPlan], RunPlan],
+    where: str,
+) -> tuple[Study, ...]:
+    """Return the studies, and add to the project the runs that they need beside those of the table.
+
+    Args:
+        entries: `scaling` of the config.
+        project: with the runs of the table.
+        load: gives the run of a row that changes settings of another run's.
+        where: the config's file, as messages begin.
+
+    Raises:
+        ConfigError: there is no such run, a size is malformed, stands twice or is
+            impossible, or a name is taken; the message names the key.
+    """
+    of_table = project.named_runs()
+    studies = []
+    for name, entry in entries.items():
+        place = f"{where}: scaling.{name}"
+        if (run := of_table.get(entry.run)) is None:
+            raise ConfigError(
+                f"{place}.run={entry.run} is not a run of {project.table}; "
+                f"{suggest(entry.run, of_table)}"
+            )
+        row = next(row for row in run.rows if row.name == entry.run)
+        base = replace(run, rows=(row,))
+        sizes = []
+        for nodes, devices, sized in _rows(base, entry, place):
+            measured = _of_table(load(sized, base), project)
+            sizes.append(Size(nodes=nodes, devices=devices, run=measured.id))
+        studies.append(Study(name=name, run=row.name, mode=entry.mode, sizes=tuple(sizes)))
+    return tuple(studies)
+
+
+def _rows(base: RunPlan, entry: StudySettings, place: str) -> Iterator[tuple[int, int, Row]]:
+    """Yield each size with its row; the first is to be loaded before the second is asked for."""
+    sizes = entry.sizes
+    if len(sizes) < 2:
+        raise ConfigError(f"{place}.sizes lists {len(sizes)} sizes; list two or more to compare")
+    first = 0
+    for index, size in enumerate(sizes):
+        where = f"{place}.sizes[{index}]={size}"
+        if not (match := _SIZE.fullmatch(size)):
+            raise ConfigError(f"{where} is not nodes x devices; write it as 2x4")
+        if size in sizes[:index]:
+            raise ConfigError(f"{where} stands twice; drop one")
+        nodes, devices = map(int, match.groups())
+        first = first or nodes * devices
+        yield nodes, devices, _row(base, entry.mode, nodes, devices, first, where)
+
+
+def _row(base: RunPlan, mode: str, nodes: int, devices: int, first: int, where: str) -> Row:
+    """Return the base run's row with another geometry.
+
+    Args:
+        first: ranks of the study's first size, whose global batch is the base run's.
+    """
+    changed, name = (
+        {"nodes": nodes, "devices": devices},
+        f"{base.name}_nodes={nodes}_devices={devices}",
+    )
+    batch = base.settings.global_batch
+    # the first size was loaded, so its ranks divide the batch
+    if mode == "weak" and nodes * devices != first:
+        changed["global_batch"] = batch * nodes * devices // first
+        name += f"_global_batch={changed['global_batch']}"
+    row = replace(
+        base.row, name=name, where=where, settings={**base.row.settings, **changed}, in_table=False
+    )
+    check_name(row)
+    return row
+
+
+def _of_table(run: RunPlan, project: Project) -> RunPlan:
+    """Return the run of the table that is the same training; of a new one, add it."""
+    if (known := project.runs.get(run.id)) and known.in_table:
+        return known
+    named = project.named_runs().get(run.name)
+    if named and named.id != run.id:
+        raise ConfigError(
+            f'{run.row.where}: the name "{run.name}" is taken by {named.row.where}; rename that run'
+        )
+    return named or project.add_run(run)

@@ -1,20 +1,73 @@
-"""What the config asks for, resolved: datasets, runs, what their models predict, and scaling studies."""
+"""Datasets, runs, predictions and scaling studies of a config, resolved."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.config.run_table import Row
-from shardline.config.script_environment import ScriptEnvironment
+from shardline.config.scripts import ScriptEnvironment
 from shardline.config.settings.config import DatasetSettings
 from shardline.config.settings.run_settings import RunSettings
+from shardline.config.source_files import sizes_of_files
 from shardline.core.canonical import digest, short_digest
+from shardline.core.errors import ConfigError
+from shardline.core.urls import is_url, open_table, without_secrets
 from shardline.records.identities import IdentityDocument
+
+Mode = Literal["strong", "weak"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """One size of a study.
+
+    Attributes:
+        nodes: machines.
+        devices: ranks on each machine.
+        run: id of the run that trains at this size.
+    """
+
+    nodes: int
+    devices: int
+    run: str
+
+    @property
+    def ranks(self) -> int:
+        """World size."""
+        return self.nodes * self.devices
+
+    @property
+    def label(self) -> str:
+        """Such as 2x4: nodes x devices."""
+        return f"{self.nodes}x{self.devices}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A scaling study.
+
+    Attributes:
+        name: its key in the config.
+        run: name of the run that it varies.
+        mode: `strong` keeps the global batch, `weak` that of each rank.
+        sizes: in the config's order.
+    """
+
+    name: str
+    run: str
+    mode: Mode
+    sizes: tuple[Size, ...]
+
+    @property
+    def runs(self) -> frozenset[str]:
+        """The ids of its runs."""
+        return frozenset(size.run for size in self.sizes)
+
 
 # digests of definitions, and modules that count as a whole, by part of the document; see `Documents.definitions`
 Definitions = dict[str, dict[str, dict[str, str]]]
@@ -124,7 +177,7 @@ class RunPlan:
         parts: its datasets, in the order of their ids; one, or those of a mix.
         model_class: import path of the model, or the script in its one spelling.
         code_paths: import paths of the model and of what samples go through, by part of the identity
-            document, see `sample_code.paths_of`.
+            document, see `code_paths.paths_of`.
         settings: every setting, resolved.
         environment: what its script runs in, where it has an environment of its own.
         document: identity document of the training.
@@ -292,3 +345,60 @@ class PredictionPlan:
 def pointer(file: Path) -> Path:
     """Return the file that names where in the storage a file is that was too large to be fetched."""
     return file.with_name(f"{file.name}.url")
+
+
+SHARD_BYTES = 64_000_000
+_PACKED = 4  # what a byte of a gzip file unpacks to: 4.7 of MNIST, 3 to 5 of CSV
+_ROW_BYTES = 16  # label and id
+
+
+def count_shards(
+    source: Mapping[str, Any], files: Sequence[Path], workdir: Path, downloads: Path, where: str
+) -> int:
+    """Return the number of shards of about 64 MB that a source fills.
+
+    Images that are brought to one size are counted. What any other source reads is taken to
+    fill as many bytes of shards as it has in its files, a gzip file four times as many.
+
+    Args:
+        source: its settings, as `sources.locate` found them.
+        files: that it reads, absolute; remote ones may not be fetched yet.
+        workdir: the project's folder.
+        downloads: folder that remote files are fetched to.
+        where: file and dataset, as messages begin.
+
+    Raises:
+        ConfigError: nothing is known before rows are read; asks for a number.
+        DataError: a file or table cannot be read.
+    """
+    if source["type"] == "delta":
+        num_bytes = _bytes_of_table(source, workdir, where)
+    elif source["type"] == "image_folder" and "size" in source:
+        height, width = source["size"]
+        channels = 1 if source["mode"] == "L" else 3
+        num_bytes = len(files) * (height * width * channels + _ROW_BYTES)
+    elif files:
+        sizes = sizes_of_files(source, files, downloads, where)
+        factors = [_PACKED if path.suffix == ".gz" else 1 for path in files]
+        num_bytes = sum(size * factor for size, factor in zip(sizes, factors, strict=True))
+    else:
+        reads = "draws rows for each shard" if source["type"] == "synthetic" else "lists no files"
+        raise _unknown(f"its source {source['type']} {reads}", where)
+    return max(1, (num_bytes + SHARD_BYTES // 2) // SHARD_BYTES)
+
+
+def _bytes_of_table(source: Mapping[str, Any], workdir: Path, where: str) -> int:
+    """Return the size of a Delta table's files at its version, which its log records."""
+    if is_url(source["table"]):
+        shown = without_secrets(source["table"])
+        raise _unknown(f"{shown} is not read before its rows are", where)
+    # absolute already where `locate` found it
+    table = open_table(str(workdir / source["table"]), source["version"])
+    return int(sum(table.get_add_actions(flatten=True).column("size_bytes").to_pylist()))
+
+
+def _unknown(reason: str, where: str) -> ConfigError:
+    return ConfigError(
+        f"{where}.shards=auto, but {reason}, so that its size is not known, expected a number; "
+        "give one that makes files of about 64 MB"
+    )

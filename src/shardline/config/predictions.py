@@ -1,27 +1,22 @@
-"""Predictions: which rows a run's model predicts, and what their identity holds."""
+"""Predictions of a config: their rows, checks and identity documents."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import UNSET
 
-from shardline.config import shard_count
-from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.current_identity import (
-    document_of_files,
-    document_of_prediction,
-    locate,
-)
-from shardline.config.plans import DatasetPlan, PredictionPlan
-from shardline.config.project import Project
-from shardline.config.resolved import as_plain, as_type
-from shardline.config.run_spec import RunSpec
+from shardline.config.checked_sources import Located
+from shardline.config.code_paths import EVALUATED, SHIPPED_MODELS
+from shardline.config.plans import DatasetPlan, PredictionPlan, count_shards
+from shardline.config.project import Project, locate
+from shardline.config.resolved import RunSpec, as_plain, as_type
 from shardline.config.run_table import Row
 from shardline.config.scripts import is_script
 from shardline.config.settings.config import DatasetSettings, PredictionSettings, Shares
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
+from shardline.records.identities import IdentityDocument
 
 _ALL_ROWS = Shares(train=0.0, validation=0.0, test=1.0)
 # what they give is of tokens or pixels, and nothing of a row as a whole
@@ -88,7 +83,7 @@ def files_as_dataset(
         found = locate(project, settings, where)
     except (ConfigError, DataError) as error:  # of a key that nobody wrote
         raise type(error)(str(error).replace(f"{where}.source.files", where)) from None
-    num_shards = shard_count.count_shards(
+    num_shards = count_shards(
         found.source, found.files, project.workdir, project.layout.downloads, where
     )
     if source["type"] == "image_folder":  # a row each
@@ -158,3 +153,39 @@ def add_predictions(
             )  # fmt: skip
             known = project.predictions.get(one.id, one)
             project.predictions[one.id] = replace(known, names=(*known.names, name))
+
+
+def document_of_files(
+    project: Project, read_as: DatasetPlan, num_shards: int, found: Located
+) -> IdentityDocument:
+    """Return the identity document of files to be predicted, which are read as a dataset's."""
+    documents, program = project.documents, project.documents.program(read_as.source_class)
+    return {
+        "stage": "predicted files",
+        "settings": {"shards": num_shards},
+        "source": dict(found.content),
+        "inputs": {"dataset": read_as.id},  # which stands for the settings of its source
+        **documents.made_by("data", {"source": program}, as_plain(read_as.settings)),
+    }
+
+
+def document_of_prediction(
+    project: Project, spec: RunSpec, code_paths: Mapping[str, str], rows: str, split: str
+) -> IdentityDocument:
+    """Return the identity document of a prediction.
+
+    Args:
+        code_paths: see `RunPlan.code_paths`.
+        rows: id of the dataset that is predicted.
+        split: which of its rows.
+    """
+    read = {
+        part: path for part, path in code_paths.items() if part.startswith(("model", *EVALUATED))
+    }
+    documents, settings = project.documents, as_plain(spec.settings)
+    return {
+        "stage": "predict",
+        "settings": {"split": split, "batch": settings["evaluation"]["batch"]},
+        "inputs": {"run": spec.run, "rows": rows},
+        **documents.made_by("prediction", documents.programs_of(read), settings),
+    }

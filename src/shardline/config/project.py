@@ -1,20 +1,21 @@
-"""The whole of what a config asks for: datasets and runs with identities and paths."""
+"""The project of a config: its datasets and runs, with their identities and paths."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardline.config import checks
+from shardline.config import checked_sources, checks
+from shardline.config.checked_sources import Located
 from shardline.config.documents import Documents
-from shardline.config.layout import ResultsLayout
-from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
-from shardline.config.script_environment import ScriptEnvironment, load_environment
-from shardline.config.settings.config import IdentitySettings
-from shardline.config.settings.run_settings import Environment
-from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
-from shardline.config.studies import Study
+from shardline.config.layout import NamedKind, Names, ResultsLayout, add_names, name_history
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, Study
+from shardline.config.resolved import as_plain
+from shardline.config.script_files import files_that_count
+from shardline.config.scripts import ScriptEnvironment, load_environment
+from shardline.config.settings.config import AzureML, Conda, IdentitySettings, Image, Runtime
+from shardline.config.settings.run_settings import Environment, RunSettings
 from shardline.config.user_files import RunNote, read_notes
 from shardline.core.canonical import short_digest
 from shardline.core.digests import FileDigests
@@ -126,7 +127,7 @@ class Project:
         return self.runs[key]
 
     def load_environment(self, given: Environment, where: str) -> ScriptEnvironment:
-        """Return an environment of a training script, see `script_environment.load_environment`."""
+        """Return an environment of a training script, see `scripts.load_environment`."""
         if given not in self._loaded:
             self._loaded[given] = load_environment(given, where, self.workdir)
         return self._loaded[given]
@@ -301,3 +302,83 @@ class Project:
         for run in self.runs.values():
             if not exists(run.model):
                 checks.check_devices(run.settings, self.runtime, run.row.where)
+
+
+def locate(project: Project, settings: Mapping[str, Any], where: str) -> Located:
+    """Return the files of a dataset's source, see `sources.locate`.
+
+    Args:
+        settings: its entry in the config.
+        where: as messages begin.
+    """
+    return checked_sources.locate(
+        settings, project.workdir, project.layout.downloads, project.digests, where
+    )
+
+
+def document_of_dataset(
+    project: Project, settings: Mapping[str, Any], source_class: str, found: Located
+) -> IdentityDocument:
+    """Return the identity document of a dataset of the config.
+
+    Args:
+        settings: its entry in the config, with the number of shards.
+        found: the files of its source.
+    """
+    counted = {**settings, "source": found.counted}
+    return project.documents.dataset(counted, source_class, found.content)
+
+
+def document_of_run(
+    project: Project, settings: RunSettings, paths: Mapping[str, str], weights: Mapping[str, str],
+    environment: ScriptEnvironment | None, where: str,
+) -> IdentityDocument:  # fmt: skip
+    """Return the identity document of a training.
+
+    Args:
+        paths: import paths of its code, see `RunPlan.code_paths`.
+        weights: of its datasets by id.
+        environment: what its script runs in, where it has an environment of its own.
+        where: file and row, as messages begin.
+    """
+    files = files_that_count(paths["model"], settings, project.layout, where)
+    return project.documents.training(
+        as_plain(settings),
+        paths,
+        weights,
+        project.digests.digest_all(files, workdir=project.workdir),
+        environment.counted if environment else None,
+    )
+
+
+def titles_of(project: Project) -> dict[str, str]:
+    """Return what runs and datasets are called now, with their ids, by id: `wide (1f0c4c8e2d3b)`."""
+    names: Names = {}
+    every: list[DatasetPlan | RunPlan] = [*project.built.values(), *project.runs.values()]
+    for one in every:
+        names.setdefault(one.id, []).extend(one.names)
+    return {identity: f"{', '.join(known)} ({identity})" for identity, known in names.items()}
+
+
+def record_names(project: Project) -> None:
+    """Number the layout of the results, and add to the history what the config calls by another name now.
+
+    Raises:
+        DataError: the history cannot be written.
+    """
+    add_names(project.layout, _new_names(project))
+
+
+def _new_names(project: Project) -> Iterator[tuple[NamedKind, str, str]]:
+    """Yield each name that stands for another identity than last, and one that is an identity's name again."""
+    history = name_history(project.layout)
+    asked: list[tuple[NamedKind, DatasetPlan | RunPlan]] = [
+        *(("dataset", one) for one in project.built.values()),
+        *(("run", one) for one in project.runs.values()),
+    ]
+    for kind, one in asked:
+        latest = history.names.get(kind, {}).get(one.id, [])[-1:]
+        for number, name in enumerate(one.names):
+            is_again = number == 0 and not set(latest) <= set(one.names)
+            if is_again or history.identities.get((kind, name), [])[:1] != [one.id]:
+                yield kind, name, one.id

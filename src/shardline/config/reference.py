@@ -10,17 +10,19 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from shardline.config.key_schema import Key, KeySchema, keys_of, schema_of
+from shardline.config.settings import Key, KeySchema, Settings, keys_of, schema_of
 from shardline.config.settings.config import (
+    AzureML,
+    Conda,
     Config,
     DatasetSettings,
     IdentitySettings,
+    Image,
     PredictionSettings,
+    Runtime,
     StudySettings,
 )
 from shardline.config.settings.run_settings import FixedColumns, RunSettings
-from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
-from shardline.config.settings.settings_table import Settings
 from shardline.config.settings.source_settings import OwnSourceSettings, SourceSettings
 
 _KEYWORDS = {

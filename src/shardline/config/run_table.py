@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from shardline.config.key_schema import KeySchema, dotted_keys, fill, keys_of, schema_at
+from shardline.config.settings import KeySchema, dotted_keys, fill, keys_of, schema_at
 from shardline.config.settings.run_settings import FixedColumns, RunSettings
 from shardline.config.user_files import plain, refuse_credentials
 from shardline.config.validate import Problems, coerce, suggest_setting, validate

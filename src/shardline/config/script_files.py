@@ -1,8 +1,9 @@
-"""The files that a run's arguments and code name, and whether they count."""
+"""Files that the arguments and the code of a run name, and whether they count in its identity."""
 
 # A text may be of any length and hold any character, for which os.path answers no and pathlib raises.
 # ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH202
 
+import glob
 import os
 import re
 import shlex
@@ -17,7 +18,6 @@ from shardline.config.hub_models import hub_files, keys_of_folders
 from shardline.config.layout import ResultsLayout
 from shardline.config.scripts import ARGUMENT, is_script, split_script
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.source_files import find_code_files
 from shardline.core.errors import ConfigError
 
 # Digesting takes about 15 s then, once for each state of the files.
@@ -275,3 +275,27 @@ def _file_of(text: str, layout: ResultsLayout) -> Path | None:
     if not path.is_relative_to(root) or any(path.is_relative_to(folder) for folder in made):
         return None
     return path
+
+
+def find_code_files(patterns: str, workdir: Path, where: str) -> list[Path]:
+    """Return the files that a run names in `code_files`: entries in their order, what a pattern matches sorted.
+
+    Raises:
+        ConfigError: a name or pattern matches no file.
+    """
+    found: list[Path] = []
+    for pattern in patterns.split():
+        files = _match(pattern, workdir)
+        if not files:
+            raise ConfigError(f"{where}: code_files: {pattern} matches no file; check the path")
+        found.extend(files)
+    return list(dict.fromkeys(found))
+
+
+def _match(pattern: str, workdir: Path) -> list[Path]:
+    if (workdir / pattern).is_file():  # its name may hold what would be a pattern
+        return [Path(os.path.normpath(workdir / pattern))]
+    # Path.glob refuses absolute patterns
+    matches = sorted(glob.glob(pattern, root_dir=workdir, recursive=True))  # noqa: PTH207
+    paths = [Path(os.path.normpath(workdir / match)) for match in matches]
+    return [path for path in paths if path.is_file()]

@@ -1,19 +1,171 @@
-"""The files that `datasets.<name>.source.files` means, and the split of each."""
+"""Files of a source: patterns and folders, splits, what is not read, and the number of shards."""
 
 import glob
+import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
-from shardline.config.file_patterns import FileSearch
 from shardline.config.settings.config import FilesOfSplits
-from shardline.core.errors import ConfigError
-from shardline.core.found_files import unreadable
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.found_files import is_hidden, problem_of, shown, unreadable
 from shardline.core.urls import download_path, is_url, without_secrets
+
+# Why a file is not read.
+HIDDEN, OTHERS, UNUSABLE, BARREN = (
+    "hidden", "of another kind", "cannot be read", "folders without any",
+)  # fmt: skip
+_LOOP = "is a link to a folder that it lies in, so that it has no end; remove the link"
+_SHOWN = 5
+
+
+@dataclass(kw_only=True)
+class FileSearch:
+    """A search for the files of one source.
+
+    Attributes:
+        workdir: the project's folder.
+        where: key of the config, as messages begin.
+        may_skip: whether a file that cannot be read is left out, by `on_bad`; None of a source without that setting.
+        not_read: what was found and is not read, by the reason.
+    """
+
+    workdir: Path
+    where: str
+    may_skip: bool | None = None
+    not_read: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    def matching(self, pattern: str) -> list[Path]:
+        """Return the files that a pattern matches, sorted; a file whose name is written out is read in any case.
+
+        Raises:
+            DataError: one cannot be read; names it.
+        """
+        if (self.workdir / pattern).is_file():  # its name may hold what would be a pattern
+            return [Path(os.path.normpath(self.workdir / pattern))]
+        # to look into .git and .venv, which lie at a project's root, takes long
+        hidden = not pattern.startswith("**")
+        # Path.glob refuses absolute patterns
+        matches = glob.glob(pattern, root_dir=self.workdir, recursive=True, include_hidden=hidden)  # noqa: PTH207
+        written = frozenset(PurePath(pattern).parts)
+        loops = _Loops(str(self.workdir))
+        found = []
+        for match in sorted(matches):
+            path = os.path.normpath(self.workdir / match)
+            if os.path.isdir(path):  # noqa: PTH112
+                continue
+            if any(is_hidden(part) for part in PurePath(match).parts if not _spells(written, part)):
+                self._note(HIDDEN, path)
+            elif link := loops.link_above(os.path.dirname(path)):  # noqa: PTH120
+                self._leave_out(link, _LOOP)
+            elif self._is_usable(path):
+                found.append(Path(path))
+        return found
+
+    def below(self, folder: Path, wanted: re.Pattern[str]) -> list[Path]:
+        """Return the files below a folder whose names are wanted, sorted by path; links to folders are followed.
+
+        Raises:
+            DataError: one cannot be read; names it.
+        """
+        top = os.path.normpath(folder)
+        found, barren = self._walk(top, wanted, (os.path.realpath(top),))
+        around = {os.path.dirname(os.path.dirname(path)) for path in found}  # noqa: PTH120
+        for path in barren:
+            if os.path.dirname(path) in around:  # noqa: PTH120
+                self._note(BARREN, path)
+        return [Path(path) for path in sorted(found) if self._is_usable(path)]
+
+    def _walk(
+        self, folder: str, wanted: re.Pattern[str], above: tuple[str, ...]
+    ) -> tuple[list[str], list[str]]:
+        """Return the wanted files below a folder, and the folders there without any.
+
+        Args:
+            above: where the folder, and those that it was reached by, really lie; the folder is last.
+        """
+        found: list[str] = []
+        barren: list[str] = []
+        for entry in self._entries(folder):
+            if is_hidden(entry.name):
+                self._note(HIDDEN, entry.path)
+            elif os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():  # noqa: PTH112
+                real = f"{above[-1]}{os.sep}{entry.name}"
+                real = os.path.realpath(entry.path) if entry.is_symlink() else real
+                if real in above:
+                    self._leave_out(entry.path, _LOOP)
+                    continue
+                inside, without = self._walk(entry.path, wanted, (*above, real))
+                found += inside
+                barren += without if inside else [entry.path]
+            elif wanted.fullmatch(entry.name):
+                found.append(entry.path)
+            else:
+                self._note(OTHERS, entry.path)
+        return found, barren
+
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                return sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            self._leave_out(folder, f"cannot be listed ({error.strerror}); fix its permissions")
+            return []
+
+    def _is_usable(self, path: str) -> bool:
+        if problem := problem_of(path, self._name(path)):
+            self._leave_out(path, problem)
+        return not problem
+
+    def _leave_out(self, path: str, problem: str) -> None:
+        if not self.may_skip:
+            skip = ", or leave such out with source.on_bad: skip" if self.may_skip is False else ""
+            raise DataError(f"{self.where}.source.files: {shown(self._name(path))} {problem}{skip}")
+        self._note(UNUSABLE, path)
+
+    def _note(self, reason: str, path: str) -> None:
+        self.not_read.setdefault(reason, {})[shown(self._name(path))] = None
+
+    def _name(self, path: str) -> str:
+        return path.removeprefix(f"{self.workdir}{os.sep}")
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many files are not read for each reason, and the first of them."""
+        return {
+            reason: {"count": len(names), "first": [*names][:_SHOWN]}
+            for reason, names in self.not_read.items()
+        }
+
+
+def _spells(pattern: frozenset[str], part: str) -> bool:
+    """Return whether a pattern's own parts ask for a name: by the name itself, or for all with a dot."""
+    return part in pattern or (
+        part.startswith(".") and any(one[:1] == "." and one not in (".", "..") for one in pattern)
+    )
+
+
+class _Loops:
+    """Which folders were reached by a link to a folder above them."""
+
+    def __init__(self, top: str) -> None:
+        self._known: dict[str, str] = {top: "", "": ""}
+
+    def link_above(self, folder: str) -> str:
+        """Return the link that a folder was reached by and that leads back; empty where there is none."""
+        if folder not in self._known:
+            parent = os.path.dirname(folder)  # noqa: PTH120
+            found = self.link_above(parent) if parent != folder else ""
+            if not found and os.path.islink(folder):  # noqa: PTH114
+                real, around = os.path.realpath(folder), os.path.realpath(parent)
+                found = folder if f"{around}{os.sep}".startswith(f"{real}{os.sep}") else ""
+            self._known[folder] = found
+        return self._known[folder]
+
 
 # Names of the files that a folder stands for, by type of the source.
 _BELOW = {
@@ -92,21 +244,6 @@ def sizes_of_files(
         raise unreadable(Path(error.filename), error) from None
 
 
-def find_code_files(patterns: str, workdir: Path, where: str) -> list[Path]:
-    """Return the files that a run names in `code_files`: entries in their order, what a pattern matches sorted.
-
-    Raises:
-        ConfigError: a name or pattern matches no file.
-    """
-    found: list[Path] = []
-    for pattern in patterns.split():
-        files = _match(pattern, workdir)
-        if not files:
-            raise ConfigError(f"{where}: code_files: {pattern} matches no file; check the path")
-        found.extend(files)
-    return list(dict.fromkeys(found))
-
-
 def _remote_file(entry: Mapping[str, Any], downloads: Path, where: str) -> tuple[Path, str]:
     sha256, path = entry["sha256"], PurePosixPath(entry["path"])
     shown = f"{where}.source.files: {without_secrets(entry['url'])}"
@@ -143,15 +280,6 @@ def _local_files(pattern: str, search: FileSearch, kind: str) -> list[Path]:
             hint = f"matches folders alone; {each if names else f'write {pattern}/*'}"
         raise ConfigError(f"{where}.source.files: {pattern} {hint}")
     return files
-
-
-def _match(pattern: str, workdir: Path) -> list[Path]:
-    if (workdir / pattern).is_file():  # its name may hold what would be a pattern
-        return [Path(os.path.normpath(workdir / pattern))]
-    # Path.glob refuses absolute patterns
-    matches = sorted(glob.glob(pattern, root_dir=workdir, recursive=True))  # noqa: PTH207
-    paths = [Path(os.path.normpath(workdir / match)) for match in matches]
-    return [path for path in paths if path.is_file()]
 
 
 def _digits_file() -> Path:
@@ -213,3 +341,32 @@ def _fits(paths: Sequence[str], pattern: str) -> bool:
     # `**/` may stand for no folder at all
     forms = {pattern, pattern.replace("**/", "")}
     return any(fnmatchcase(path, form) for path in paths for form in forms)
+
+
+_MOST_VALUES = 8
+
+
+def block(name: str, inferred: Mapping[str, Any]) -> str:
+    """Return the block of lines that is printed of a dataset; empty where nothing is inferred."""
+    given = dict(inferred)
+    not_read = given.pop("not read", {})
+    lines = [f"{key}: {_shown(value)}" for key, value in given.items()]
+    lines += list(_not_read(not_read))
+    return (
+        f"dataset {name} is read as\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
+    )
+
+
+def _not_read(not_read: Mapping[str, Any]) -> Iterator[str]:
+    for reason, one in not_read.items():
+        more = ", ..." if one["count"] > len(one["first"]) else ""
+        yield f"not read, {reason}: {one['count']:,} ({', '.join(one['first'])}{more})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{key} ({of})" for key, of in value.items()]
+    if not isinstance(value, list | tuple):
+        return json.dumps(value) if isinstance(value, str) and not value.isalnum() else str(value)
+    more = len(value) - _MOST_VALUES
+    return ", ".join(map(str, value[:_MOST_VALUES])) + (f" and {more:,} more" if more > 0 else "")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from shardline.config.key_schema import ANYTHING, KeySchema, dotted_keys, keys_of, matches
+from shardline.config.settings import ANYTHING, KeySchema, dotted_keys, keys_of, matches
 from shardline.config.settings.config import Config
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean, suggest

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.world import World
 from shardline.data.collate import Batch

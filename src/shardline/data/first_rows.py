@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, seal

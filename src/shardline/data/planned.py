@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import structs
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.world import World
 from shardline.data.run_batches import RunBatches

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack, Pad, RunSettings
 from shardline.core.error_texts import import_class
 from shardline.core.errors import DataError

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardline.config.checks import SHIPPED_TRANSFORMS
-from shardline.config.sample_code import transforms_of
+from shardline.config.code_paths import SHIPPED_TRANSFORMS, transforms_of
 from shardline.config.settings.run_settings import Data, Pack
 from shardline.data.columns import Column, columns_of
 from shardline.data.packs import CU_SEQLENS, POSITIONS

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import structs
 
 from shardline.config.project import Project
-from shardline.config.settings.runtime import Image, Runtime
+from shardline.config.settings.config import Image, Runtime
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.process import die_with_parent

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardline import __version__
-from shardline.config.settings.runtime import Image
+from shardline.config.settings.config import Image
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.files import make_folder, write_json

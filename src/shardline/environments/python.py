@@ -9,8 +9,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
-from shardline.config.script_environment import ScriptEnvironment
-from shardline.config.scripts import split_script
+from shardline.config.scripts import ScriptEnvironment, split_script
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.environments.container import image_python, mounted, python_of_image

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.script_environment import ScriptEnvironment
+from shardline.config.scripts import ScriptEnvironment
 from shardline.core.errors import ConfigError
 from shardline.environments.container import RUNNERS, python_of_image
 from shardline.environments.image import find_tool

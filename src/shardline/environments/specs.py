@@ -11,7 +11,7 @@ from msgspec import UNSET
 from packaging.requirements import Requirement
 
 from shardline.config.checked_sources import SHIPPED_SOURCES
-from shardline.config.checks import SHIPPED_MODELS
+from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.config.documents import script_index
 from shardline.config.project import Project
 from shardline.config.scripts import is_file

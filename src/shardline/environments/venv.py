@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 from packaging.specifiers import SpecifierSet
 
-from shardline.config.script_environment import ScriptEnvironment
+from shardline.config.scripts import ScriptEnvironment
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import make_folder
 from shardline.core.redaction import mask

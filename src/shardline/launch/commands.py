@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from shardline.config.geometry import ActualGeometry
-from shardline.config.settings.runtime import Runtime
+from shardline.config.resolved import ActualGeometry
+from shardline.config.settings.config import Runtime
 from shardline.core.errors import LaunchError
 
 

@@ -1,9 +1,9 @@
 """What a run asks of a scheduler, as resources of its job."""
 
-from shardline.config.evaluation_code import evaluates_on_ranks, predicts_on_ranks
+from shardline.config.checks import evaluates_on_ranks, predicts_on_ranks
 from shardline.config.plans import PredictionPlan, RunPlan
+from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.settings.runtime import Runtime
 
 REQUESTED = (
     "nodes", "tasks", "tasks_per_node", "cpus_per_task", "gres", "tasks_per_gpu", "mpi",

@@ -9,14 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from shardline.config.geometry import (
-    REMEDY,
-    ActualGeometry,
-    PlannedGeometry,
-    fit_geometry,
-)
+from shardline.config.resolved import REMEDY, ActualGeometry, PlannedGeometry, fit_geometry
+from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import LaunchError
 from shardline.core.rank_environment import check_passed, rank_variables, without_place
 from shardline.core.redaction import PASSED, mask

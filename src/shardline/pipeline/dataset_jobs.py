@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from shardline.config.current_identity import recheck_dataset
-from shardline.config.inferred_lines import block
+from shardline.config.job_plan import recheck_dataset
 from shardline.config.plans import DatasetPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
+from shardline.config.source_files import block
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.files import write_json

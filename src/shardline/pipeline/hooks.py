@@ -11,11 +11,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from shardline.config.layout import ResultsLayout
+from shardline.config.layout import ResultsLayout, check_layout, names_that_have_been
 from shardline.config.load import load_project
-from shardline.config.names import check_layout, names_that_have_been, record_names
 from shardline.config.plans import DatasetPlan, RunPlan
-from shardline.config.project import Project
+from shardline.config.project import Project, record_names
 from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.files import check_writable

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.job_plan import GivenPlan
-from shardline.config.names import titles_of
 from shardline.config.plans import DatasetPlan, RunPlan
-from shardline.config.project import Project
+from shardline.config.project import Project, titles_of
 from shardline.config.scripts import is_script
 from shardline.environments.specs import existing_pin_file
 from shardline.launch.request import (

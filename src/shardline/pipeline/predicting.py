@@ -4,11 +4,11 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardline.config.current_identity import recheck_prediction
-from shardline.config.evaluation_code import predicts_on_ranks
+from shardline.config.checks import predicts_on_ranks
+from shardline.config.job_plan import recheck_prediction
 from shardline.config.plans import PredictionPlan
 from shardline.config.project import Project
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, write_json

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from shardline.config.current_identity import recheck_report
+from shardline.config.job_plan import recheck_report
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.pipeline import invocation

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from msgspec import UNSET, structs
 
-from shardline.config.current_identity import recheck_evaluation, recheck_training
-from shardline.config.evaluation_code import evaluates_on_ranks
+from shardline.config.checks import evaluates_on_ranks
+from shardline.config.job_plan import recheck_evaluation, recheck_training
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, write_bytes, write_json

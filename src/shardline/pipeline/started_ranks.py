@@ -10,12 +10,11 @@ from pathlib import Path
 
 from msgspec import structs
 
-from shardline.config.geometry import PlannedGeometry
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, PlannedGeometry, RunSpec
+from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.settings.runtime import Runtime
 from shardline.core.files import make_folder
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.python import python_of_ranks

@@ -13,12 +13,12 @@ from msgspec import structs
 
 from shardline import __version__
 from shardline.checkpoints.folder import last_step, prune_sealed
-from shardline.config.current_identity import recheck_training
+from shardline.config.job_plan import recheck_training
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
-from shardline.config.settings.runtime import Runtime
+from shardline.config.settings.config import Runtime
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import CrashLoop, LaunchError, ShardlineError, Stopped

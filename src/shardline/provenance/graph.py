@@ -5,8 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardline.config.layout import Kind, ResultsLayout
-from shardline.config.names import names_that_have_been
+from shardline.config.layout import Kind, ResultsLayout, names_that_have_been
 from shardline.config.plans import order_of_part, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.core.canonical import short_digest

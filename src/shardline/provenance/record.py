@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET, convert
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.core.files import utc_stamp
 from shardline.core.git import git_state
 from shardline.core.world import World

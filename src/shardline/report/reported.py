@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, structs
 
-from shardline.config.defaults import default_settings
+from shardline.config.settings.run_settings import default_settings
 from shardline.core.canonical import digest
 from shardline.core.errors import DataError
 from shardline.core.files import read_object

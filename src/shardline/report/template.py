@@ -15,7 +15,7 @@ import vl_convert
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader, Template, Undefined
 from markupsafe import Markup
 
-from shardline.config.defaults import default_settings
+from shardline.config.settings.run_settings import default_settings
 from shardline.core.nested import flatten
 from shardline.core.package import report_folder
 from shardline.report.document import figures_of

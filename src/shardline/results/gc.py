@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardline.checkpoints.folder import superfluous
-from shardline.config.layout import ResultsLayout
-from shardline.config.names import Kind, names_that_have_been
+from shardline.config.layout import NamedKind, ResultsLayout, names_that_have_been
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.script_environment import KINDS
+from shardline.config.scripts import KINDS
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.environments.prefix import prefix_of
@@ -104,7 +103,7 @@ class _Known:
     def __init__(
         self,
         layout: ResultsLayout,
-        kind: Kind,
+        kind: NamedKind,
         present: Mapping[str, RunPlan] | Mapping[str, DatasetPlan],
     ) -> None:
         self._kept = {one.id for one in present.values()}
@@ -148,7 +147,7 @@ def _old_failures(project: Project) -> Iterator[Garbage]:
     """Yield the recorded failures of jobs about identities that this project had and the config does not name."""
     asked: list[RunPlan | DatasetPlan] = [*project.runs.values(), *project.datasets.values()]
     kept = {one.id for one in asked}
-    kinds: tuple[Kind, ...] = ("run", "dataset")
+    kinds: tuple[NamedKind, ...] = ("run", "dataset")
     had = {key for kind in kinds for key in names_that_have_been(project.layout, kind)}
     folder = project.layout.failures
     if folder.is_symlink():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from shardline.config.names import names_that_have_been, title_of
+from shardline.config.layout import names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.core.errors import DataError, ShardlineError
 from shardline.core.package import check_unlocked

@@ -7,13 +7,10 @@ from pathlib import Path
 from msgspec import structs
 
 from shardline.config.causes import find_causes
-from shardline.config.evaluation_code import metric_paths
-from shardline.config.layout import ResultsLayout
-from shardline.config.names import identities_of, names_that_have_been, title_of
+from shardline.config.code_paths import metric_paths, paths_of
+from shardline.config.layout import ResultsLayout, identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
-from shardline.config.resolved import settings_of, with_legacy_values
-from shardline.config.run_spec import DatasetPlace, RunSpec
-from shardline.config.sample_code import paths_of
+from shardline.config.resolved import DatasetPlace, RunSpec, settings_of, with_legacy_values
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import did_you_mean

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from shardline.config.layout import Kind
-from shardline.config.names import names_that_have_been
+from shardline.config.layout import Kind, names_that_have_been
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError

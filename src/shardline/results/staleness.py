@@ -14,8 +14,7 @@ from shardline.config.causes import (
     part_of,
     weight_change,
 )
-from shardline.config.layout import ResultsLayout
-from shardline.config.names import identities_of, names_that_have_been
+from shardline.config.layout import ResultsLayout, identities_of, names_that_have_been
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.core.rank_environment import rank_variables

@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from shardline.config.layout import ResultsLayout
-from shardline.config.names import names_that_have_been
+from shardline.config.layout import ResultsLayout, names_that_have_been
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.core.canonical import DIGEST_LENGTH

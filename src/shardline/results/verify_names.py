@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardline.config import layout as layouts
-from shardline.config.layout import ResultsLayout
-from shardline.config.names import Kind, identities_of, names_that_have_been
+from shardline.config.layout import NamedKind, ResultsLayout, identities_of, names_that_have_been
 from shardline.core.canonical import digest
 from shardline.results.findings import Findings, VerifyResult, count
 from shardline.results.states import IDENTITY
@@ -39,7 +38,7 @@ def verify_names(layout: ResultsLayout, *, deep: bool = False) -> VerifyResult:
     return findings.verdict
 
 
-def _links(layout: ResultsLayout) -> Iterator[tuple[Path, str, Kind | None, str]]:
+def _links(layout: ResultsLayout) -> Iterator[tuple[Path, str, NamedKind | None, str]]:
     """Yield each place of a link, the pattern of where it leads to, and what has had which name."""
     runs, datasets, reports = (
         re.escape(str(layout.folder_of(kind))) for kind in get_args(layouts.Kind)
@@ -59,7 +58,7 @@ def _links(layout: ResultsLayout) -> Iterator[tuple[Path, str, Kind | None, str]
 
 
 def _problem_of_link(
-    layout: ResultsLayout, link: Path, pattern: str, kind: Kind | None, name: str
+    layout: ResultsLayout, link: Path, pattern: str, kind: NamedKind | None, name: str
 ) -> str | None:
     # links are relative, and folders of results may be links to other disks
     target = os.path.normpath(link.parent / link.readlink())
@@ -105,7 +104,7 @@ def _is_line(line: bytes) -> bool:
 
 def _check_named(findings: Findings, layout: ResultsLayout) -> None:
     """Find results that no line of the history is about."""
-    kinds: tuple[Kind, ...] = ("dataset", "run")
+    kinds: tuple[NamedKind, ...] = ("dataset", "run")
     for kind in kinds:
         had = names_that_have_been(layout, kind)
         for folder in sorted(layout.folder_of(kind).glob("*")):

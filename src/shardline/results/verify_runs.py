@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import structs
 from safetensors import SafetensorError, safe_open
 
-from shardline.config.checks import SHIPPED_MODELS
+from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import pointer
@@ -73,8 +73,7 @@ def _check_work(
     findings.verdict.problems.extend(problems)
     if not (work / "ledger").is_dir():
         return looked_at
-    from shardline.config.resolved import settings_of, with_legacy_values
-    from shardline.config.run_spec import DatasetPlace, RunSpec
+    from shardline.config.resolved import DatasetPlace, RunSpec, settings_of, with_legacy_values
     from shardline.results.verify_ledger import problems_of_ledger
 
     settings = with_legacy_values(spec.settings, settings_of("train"))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.training.rank_task import ModelResult

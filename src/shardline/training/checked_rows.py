@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import DataError, ShardlineError

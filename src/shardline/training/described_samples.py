@@ -11,7 +11,7 @@ from lightning_fabric.utilities import move_data_to_device
 from msgspec import structs
 
 from shardline.config.hub_models import open_tokenizer
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.settings.run_settings import Pack
 from shardline.core.errors import ConfigError
 from shardline.data.columns import columns_of

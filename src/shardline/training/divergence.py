@@ -16,7 +16,7 @@ import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.folder import discard_from, last_step
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import is_accumulating

@@ -10,7 +10,7 @@ import torch
 from lightning_fabric.utilities import move_data_to_device
 from msgspec import structs
 
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.world import World
 from shardline.data.collate import Batch

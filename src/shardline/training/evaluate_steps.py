@@ -10,7 +10,7 @@ from msgspec import structs
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torchmetrics import Metric
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import new_trainer

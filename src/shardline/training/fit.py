@@ -17,8 +17,7 @@ from safetensors.torch import load_file, save
 from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
 from shardline.checkpoints.manager import CheckpointManager
 from shardline.checkpoints.weights import plain_name
-from shardline.config.geometry import ActualGeometry, settings_on
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import ActualGeometry, RunSpec, settings_on
 from shardline.config.settings.run_settings import EarlyStopping as EarlyStoppingSettings
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError, Diverged

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 from safetensors.torch import load_file
 
 from shardline.checkpoints.weights import load_weights
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.core.error_texts import check_arguments, import_class
 from shardline.core.errors import ConfigError
 from shardline.data.columns import features_of

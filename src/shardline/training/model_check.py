@@ -21,7 +21,7 @@ from pytorch_lightning.callbacks import Callback
 from safetensors.torch import save_file
 
 from shardline.checkpoints.folder import CheckpointPolicy, list_saved
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.settings.run_settings import Data, RunSettings
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.suggest import did_you_mean

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torchmetrics import Metric
 
-from shardline.config.checks import import_path, metric_name, metrics_of
+from shardline.config.code_paths import import_path, metric_name, metrics_of
 from shardline.core.error_texts import import_class
 from shardline.core.errors import ConfigError
 from shardline.training.headline import Mode, mode_of

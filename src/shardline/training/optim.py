@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import Optim, Schedule
 from shardline.core.errors import ConfigError
 

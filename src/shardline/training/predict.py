@@ -16,7 +16,7 @@ from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.numpy import save
 
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.core.world import World

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from shardline.config.geometry import ActualGeometry
+from shardline.config.resolved import ActualGeometry
 from shardline.core.world import World
 from shardline.training.rank_task import RankTask
 

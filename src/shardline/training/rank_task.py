@@ -9,10 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from shardline.checkpoints.folder import CheckpointPolicy
-from shardline.config.geometry import ActualGeometry
-from shardline.config.run_spec import DatasetPlace, RunSpec
-from shardline.config.script_environment import ScriptEnvironment
-from shardline.config.settings.runtime import Runtime
+from shardline.config.resolved import ActualGeometry, DatasetPlace, RunSpec
+from shardline.config.scripts import ScriptEnvironment
+from shardline.config.settings.config import Runtime
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.records.base import read_record

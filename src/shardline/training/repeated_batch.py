@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.first_batch import FirstBatch, FirstBatchRecord, Values, differences
 from shardline.checkpoints.weights import load_weights
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.scripts import split_script
 from shardline.core.errors import ConfigError, DataError, ShardlineError, Stopped
 from shardline.core.files import atomic_writer, make_folder, write_bytes, write_json

@@ -19,7 +19,7 @@ from shardline.checkpoints.folder import (
     saving,
     superfluous,
 )
-from shardline.config.settings.runtime import Runtime, RuntimeCheckpoint
+from shardline.config.settings.config import Runtime, RuntimeCheckpoint
 from shardline.core.files import write_json
 from shardline.core.seals import seal
 from shardline.errors import DataError

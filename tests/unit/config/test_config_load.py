@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from shardline.config import checks
-from shardline.config.key_schema import defaults_of, keys_of
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.reference import reference
+from shardline.config.settings import defaults_of, keys_of
+from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.settings.runtime import Runtime
 from shardline.core.nested import flatten
 from shardline.errors import ConfigError
 

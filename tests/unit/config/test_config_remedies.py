@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from shardline.config.key_schema import dotted_keys, schema_at, schema_of
 from shardline.config.load import load_project
 from shardline.config.run_table import read_rows
+from shardline.config.settings import dotted_keys, schema_at, schema_of
 from shardline.config.settings.config import Config
 from shardline.config.validate import coerce, problems_of
 from shardline.core.nested import with_values

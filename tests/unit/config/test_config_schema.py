@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 
-from shardline.config.key_schema import schema_of
 from shardline.config.reference import json_schema
+from shardline.config.settings import schema_of
 from shardline.config.settings.config import Config
 from shardline.config.validate import problems_of
 from tests.unit.config.test_config_load import CONFIG

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardline.config.inferred_lines import block
+from shardline.config.source_files import block
 from shardline.core.files import read_json
 from shardline.data.inferred import describe
 from shardline.pipeline import dataset_jobs

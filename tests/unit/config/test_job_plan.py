@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from shardline.config.current_identity import (
+from shardline.config.job_plan import (
+    GivenPlan,
+    read_plan,
     recheck_dataset,
     recheck_evaluation,
     recheck_prediction,
     recheck_report,
     recheck_training,
+    write_plan,
 )
-from shardline.config.job_plan import GivenPlan, read_plan, write_plan
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.errors import ConfigError

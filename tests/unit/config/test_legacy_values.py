@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import defstruct
 
-from shardline.config.key_schema import defaults_of
 from shardline.config.resolved import settings_of, with_legacy_values, without_legacy_values
-from shardline.config.settings.settings_table import Settings
+from shardline.config.settings import Settings, defaults_of
 from shardline.config.settings.source_settings import (
     CsvSettings,
     IdxSettings,

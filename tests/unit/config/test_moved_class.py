@@ -8,7 +8,7 @@ from msgspec import structs
 
 from shardline.config import resolved
 from shardline.config.resolved import as_plain, as_type
-from shardline.config.settings.settings_table import Settings
+from shardline.config.settings import Settings
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.pipeline import run_jobs

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.config.layout import ResultsLayout
-from shardline.config.names import (
+from shardline.config.layout import (
     LAYOUT,
+    ResultsLayout,
     check_layout,
     identities_of,
     names_that_have_been,
-    record_names,
-    titles_of,
 )
+from shardline.config.project import record_names, titles_of
 from shardline.config.user_files import read_notes
 from shardline.errors import ConfigError
 from shardline.pipeline import run_jobs as jobs

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shardline.config.key_schema import KeySchema, dotted_keys, keys_of, schema_of
 from shardline.config.load import load_project
 from shardline.config.run_table import FIXED_COLUMNS
+from shardline.config.settings import KeySchema, dotted_keys, keys_of, schema_of
 from shardline.config.settings.config import Config
 from shardline.config.settings.run_settings import RunSettings
 from shardline.config.user_files import read_config

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shardline.config import checks
+from shardline.config import code_paths
 from shardline.core.files import read_json
 from shardline.errors import ConfigError
 from shardline.pipeline import training as ranks
@@ -265,7 +265,7 @@ def test_what_a_script_reads_by_shardline_io_counts_as_for_a_model(project, ids)
 def test_a_shipped_transform_counts_by_its_version(
     ids, project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(checks.SHIPPED_TRANSFORMS, "grey", "mypkg.data:Scale")
+    monkeypatch.setitem(code_paths.SHIPPED_TRANSFORMS, "grey", "mypkg.data:Scale")
     by_name = ids(transform={"type": "grey", "depth": 3})
     document = project.run("flat").document
     assert document["settings"]["data"]["transform"] == [{"type": "grey", "depth": 3}]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardline.config import shard_count
+from shardline.config import plans
 from shardline.config.reference import json_schema
 from shardline.errors import ConfigError
 from tests.support.source_cases import load_dataset
@@ -54,7 +54,7 @@ def test_files_are_of_about_64_mb_and_the_number_is_what_counts(
 def test_what_a_source_reads_decides_the_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_count, "SHARD_BYTES", 1000)
+    monkeypatch.setattr(plans, "SHARD_BYTES", 1000)
     text = "x,y\n" + "1.5,0\n" * 1000
     (tmp_path / "rows.csv").write_text(text)
     (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(text.encode()))
@@ -101,7 +101,7 @@ def test_a_source_of_ones_own_fills_what_its_files_have(
 ) -> None:
     (tmp_path / "own_rows.py").write_text("class Rows:\n    pass\n")
     (tmp_path / "rows.bin").write_bytes(bytes(100))
-    monkeypatch.setattr(shard_count, "SHARD_BYTES", 10)
+    monkeypatch.setattr(plans, "SHARD_BYTES", 10)
     source = {"type": "own_rows:Rows", "files": ["rows.bin"]}
     assert load_dataset(tmp_path, source, shards="auto").num_shards == 10
     assert "its source own_rows:Rows lists no files" in error_of(tmp_path, {**source, "files": []})

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from shardline.config.key_schema import keys_of, schema_of
+from shardline.config.settings import keys_of, schema_of
 from shardline.config.settings.config import Config, DatasetSettings
 from shardline.config.validate import validate
 from shardline.errors import ConfigError

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from shardline.config.key_schema import keys_of, schema_of
+from shardline.config.settings import keys_of, schema_of
+from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.settings.runtime import Runtime
 from shardline.core.error_texts import (
     LACKING,
     SETTINGS,

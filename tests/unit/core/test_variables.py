@@ -16,8 +16,8 @@ from msgspec import convert
 from pytorch_lightning.callbacks import Callback
 
 from shardline.config.checks import check_environment
-from shardline.config.geometry import ActualGeometry
-from shardline.config.settings.runtime import Runtime
+from shardline.config.resolved import ActualGeometry
+from shardline.config.settings.config import Runtime
 from shardline.core import lightning_compat as compat
 from shardline.core import variables
 from shardline.core.errors import ConfigError

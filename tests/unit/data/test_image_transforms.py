@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from shardline.config.checks import SHIPPED_TRANSFORMS
+from shardline.config.code_paths import SHIPPED_TRANSFORMS
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.transforms import decoding
 from shardline.data.transforms.decoding import Encoded

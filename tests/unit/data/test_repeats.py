@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.data import run_batches as run_batches
 from shardline.data.repeats import places_to_repeat
 from shardline.data.run_batches import RunBatches, number_of

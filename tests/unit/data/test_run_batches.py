@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Data, Pack, Pad, RunSettings
 from shardline.core.files import write_json
 from shardline.core.world import World

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from shardline.config.script_environment import load_environment
+from shardline.config.scripts import load_environment
 from shardline.config.settings.run_settings import Environment
 from shardline.environments import prefix as prefix_module
 from shardline.environments.prefix import make_prefix, prefix_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import convert
 
-from shardline.config.settings.runtime import Image, Runtime
+from shardline.config.settings.config import Image, Runtime
 from shardline.core.digests import file_sha256
 from shardline.environments import container, image
 from shardline.environments.container import container_command, image_python, with_variables

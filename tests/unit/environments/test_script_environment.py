@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardline.config.causes import find_causes
-from shardline.config.script_environment import ScriptEnvironment, load_environment
+from shardline.config.scripts import ScriptEnvironment, load_environment
 from shardline.config.settings.run_settings import Environment
 from shardline.environments.python import built_on_nodes, problem_of
 from shardline.environments.script_environments import make_environment

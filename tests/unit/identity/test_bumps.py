@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardline.config.key_schema import keys_of
+from shardline.config.settings import keys_of
 from shardline.config.settings.config import Config
 from shardline.identity import versions
 from shardline.identity.versions import ResultVersion

@@ -20,11 +20,10 @@ from msgspec import UNSET
 from shardline.config import documents
 from shardline.config.causes import find_causes
 from shardline.config.checked_sources import SHIPPED_SOURCES
-from shardline.config.key_schema import Key, keys_of, schema_of
 from shardline.config.load import load_project
 from shardline.config.resolved import KEYWORD, settings_of
+from shardline.config.settings import Key, Settings, keys_of, schema_of
 from shardline.config.settings.config import StudySettings
-from shardline.config.settings.settings_table import Settings
 from shardline.core.canonical import short_digest
 from shardline.identity import CodeIndex, Lock
 from shardline.identity.user_code import UserCode

@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from shardline.config.key_schema import defaults_of, schema_at
+from shardline.config.settings import defaults_of, schema_at
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.nested import flatten
 from shardline.errors import ConfigError

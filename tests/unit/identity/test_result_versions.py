@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.config.checked_sources import SHIPPED_SOURCES
-from shardline.config.checks import SHIPPED_MODELS
+from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.identity import CodeIndex
 from shardline.identity.versions import (
     HISTORIES,

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
 from shardline.identity.watch_reads import (

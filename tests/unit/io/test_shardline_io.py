@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 import shardline_io as io
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Data, RunSettings, Trainer
 from shardline.core.errors import Stopped
 from shardline.data.dataset import Dataset

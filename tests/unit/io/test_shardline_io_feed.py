@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 import shardline_io as io
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Data, Pack, Pad, RunSettings, Trainer
 from shardline.core.files import write_json
 from shardline.data.run_batches import RunBatches

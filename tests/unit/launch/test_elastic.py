@@ -7,12 +7,7 @@ import pytest
 from msgspec import structs
 
 from shardline.config.checks import check_devices
-from shardline.config.geometry import (
-    ActualGeometry,
-    PlannedGeometry,
-    fit_geometry,
-    settings_on,
-)
+from shardline.config.resolved import ActualGeometry, PlannedGeometry, fit_geometry, settings_on
 from shardline.config.settings.run_settings import RunSettings, Trainer
 from shardline.errors import ConfigError, LaunchError
 from shardline.launch import start as start_module

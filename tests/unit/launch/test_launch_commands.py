@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.settings.runtime import Runtime
 from shardline.errors import LaunchError
 from shardline.launch.commands import LAUNCHERS, LaunchPlan, launch_command
 from shardline.launch.request import REQUESTED, requested

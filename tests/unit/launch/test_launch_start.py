@@ -9,8 +9,8 @@ import sys
 import pytest
 from msgspec import structs
 
-from shardline.config.geometry import ActualGeometry
-from shardline.config.settings.runtime import Runtime
+from shardline.config.resolved import ActualGeometry
+from shardline.config.settings.config import Runtime
 from shardline.core.rank_environment import rank_variables, without_place
 from shardline.errors import LaunchError
 from shardline.launch import start as start_module

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardline.config.settings.runtime import Runtime
+from shardline.config.settings.config import Runtime
 from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.exit_on_stdin_close import READ_VARIABLES
 

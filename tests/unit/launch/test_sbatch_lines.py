@@ -9,8 +9,8 @@ import yaml
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 
+from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.settings.runtime import Runtime
 from shardline.launch.request import requested
 
 REPOSITORY = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.config.defaults import default_settings
+from shardline.config.settings.run_settings import default_settings
 from shardline.records.reports import EarlierBest
 from shardline.report import write_report
 from shardline.report.charts.scatter import Point, scatter

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from msgspec import convert
 
 from shardline.checkpoints.folder import find_damage, newest_good, saving
-from shardline.config.names import LAYOUT, check_layout
+from shardline.config.layout import LAYOUT, check_layout
 from shardline.config.plans import DatasetPlan
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.files import json_bytes, read_json, write_json
 from shardline.core.seals import seal
 from shardline.core.world import World

@@ -9,7 +9,7 @@ import pytest
 
 from shardline.config import causes as causes_module
 from shardline.config.causes import find_causes
-from shardline.config.settings.settings_table import Settings
+from shardline.config.settings import Settings
 from shardline.core.files import write_json
 from shardline.identity.versions import HISTORIES, ResultVersion
 from shardline.results.staleness import explain

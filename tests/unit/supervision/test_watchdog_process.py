@@ -38,7 +38,7 @@ heartbeat_memory.mine().leave()
 SCRIPT_RANK = """
 import sys
 from pathlib import Path
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.core.world import World
 from shardline.supervision.watchdog import Watch
 from shardline.training import script

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shardline.config.key_schema import fill, schema_of
-from shardline.config.resolved import as_type
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec, as_type
+from shardline.config.settings import fill, schema_of
 from shardline.config.settings.run_settings import RunSettings
 from shardline.training.rank_task import CheckedDataset, ModelResult
 from tests.support.rank_tasks import checked

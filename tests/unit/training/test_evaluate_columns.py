@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from shardline.config.hub_models import TokenizerFile
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.sources.text import Text

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shardline.config.key_schema import fill, schema_of
-from shardline.config.resolved import as_type
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec, as_type
+from shardline.config.settings import fill, schema_of
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.nested import with_values
 from shardline.training.rank_task import CheckedDataset, ModelResult

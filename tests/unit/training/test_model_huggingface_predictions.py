@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from msgspec import structs
 from safetensors.numpy import save_file
 
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Data, Evaluation
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.prediction_file import write_predictions

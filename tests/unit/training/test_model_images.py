@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import Data, RunSettings
 from shardline.errors import ConfigError, DataError
 from shardline.records.datasets import DatasetSchema

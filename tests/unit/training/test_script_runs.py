@@ -17,7 +17,7 @@ from msgspec import convert
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import Evaluation, Headline, RunSettings
 from shardline.core.world import World
 from shardline.errors import ConfigError, DataError
@@ -198,7 +198,7 @@ def rank(tmp_path: Path) -> Callable[[str], list[str]]:
         program = (
             "import os, sys; from pathlib import Path; from shardline.training import script;"
             "from shardline.errors import ShardlineError; from shardline.core.world import World;"
-            "from shardline.config.run_spec import DatasetPlace\n"
+            "from shardline.config.resolved import DatasetPlace\n"
             f"world = {ALONE!r}\n"
             f"work = Path({str(tmp_path)!r}); os.chdir(work)\n"
             "try: script.run_script('script: train.py 1', world, run_json=Path('run.json'),"

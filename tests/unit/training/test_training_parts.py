@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.checkpoints.folder import list_saved, newest_good
 from shardline.checkpoints.writer import StateWriter
-from shardline.config.run_spec import RunSpec
+from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import Divergence, Optim, RunSettings, Schedule, Trainer
 from shardline.core.files import read_json_lines
 from shardline.errors import ConfigError, Diverged, LaunchError

@@ -1,10 +1,11 @@
-"""Settings of a run: every key counts in its identity (`evaluation.*` in the evaluation's), but `data.workers`."""
+"""Settings of a run, and their defaults."""
 
+from functools import cache
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, to_builtins
 
-from shardline.config.settings.settings_table import (
+from shardline.config.settings import (
     Count,
     Mix,
     Natural,
@@ -14,6 +15,7 @@ from shardline.config.settings.settings_table import (
     Settings,
     Text,
 )
+from shardline.core.nested import flatten
 
 Direction = Literal["min", "max"]
 
@@ -278,3 +280,9 @@ class FixedColumns(Settings, frozen=True, kw_only=True):
     """A shipped model (`linear`, `mlp`, `cnn`, `resnet`, `gpt`, `unet`, `hf:...`; see
     docs/how-to/use-a-shipped-model.md), a LightningModule by import path (`mypkg.models:Net`), or
     any training program (`script: path/to/train.py args...`)."""
+
+
+@cache
+def default_settings() -> dict[str, object]:
+    """Return the defaults of a run's settings by dotted key."""
+    return flatten(to_builtins(RunSettings()))

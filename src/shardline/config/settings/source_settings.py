@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from shardline.config.settings.settings_table import Count, Natural, Positive, Settings, Text
+from shardline.config.settings import Count, Natural, Positive, Settings, Text
 
 OnBad = Literal["fail", "skip"]
 ColumnType = Annotated[

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shardline.config.checks import SHIPPED_TRANSFORMS
+from shardline.config.code_paths import SHIPPED_TRANSFORMS
 from shardline.core.error_texts import check_arguments, import_class, short_traceback
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline_io.order.chance import Key, generator_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from shardline.config.geometry import REMEDY
+from shardline.config.resolved import REMEDY
 from shardline.core.errors import LaunchError
 from shardline.launch.launched_world import expand_nodelist
 from shardline.launch.slurm.sacct import job_fields

@@ -9,8 +9,13 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from shardline.config.causes import Cause, find_causes
-from shardline.config.layout import ResultsLayout
-from shardline.config.names import Kind, identities_of, names_that_have_been, title_of
+from shardline.config.layout import (
+    NamedKind,
+    ResultsLayout,
+    identities_of,
+    names_that_have_been,
+    title_of,
+)
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError
@@ -89,7 +94,7 @@ def find_candidate(asked: RunPlan | DatasetPlan, earlier: str | None = None) -> 
 
 
 def _documents(
-    layout: ResultsLayout, kind: Kind, ids: list[str]
+    layout: ResultsLayout, kind: NamedKind, ids: list[str]
 ) -> Iterator[tuple[Path, IdentityDocument]]:
     """Yield the identity documents that can be read."""
     for identity in ids:
@@ -177,7 +182,7 @@ def _taken_before(dataset: DatasetPlan) -> str | None:
     return accepted.from_.id if accepted else None
 
 
-def _kind(asked: RunPlan | DatasetPlan) -> Kind:
+def _kind(asked: RunPlan | DatasetPlan) -> NamedKind:
     return "run" if isinstance(asked, RunPlan) else "dataset"
 
 

@@ -12,11 +12,11 @@ from typing import Any
 from msgspec import structs
 
 from shardline import __version__
-from shardline.config.inferred_lines import block
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
+from shardline.config.source_files import block
 from shardline.core.canonical import short_digest
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder

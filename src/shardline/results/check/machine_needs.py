@@ -9,9 +9,9 @@ from threading import Thread
 from typing import Any
 
 from shardline.config.checked_sources import BYTES
+from shardline.config.code_paths import transforms_of
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
-from shardline.config.sample_code import transforms_of
 from shardline.core.errors import ShardlineError
 from shardline.core.files import check_writable
 from shardline.results.check.found import Finding

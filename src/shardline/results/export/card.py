@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from shardline.config.names import names_that_have_been
+from shardline.config.layout import names_that_have_been
 from shardline.core.nested import flatten
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask_values

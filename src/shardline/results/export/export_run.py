@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardline.config.project import Project
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import (

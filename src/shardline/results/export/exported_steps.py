@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardline.config.checks import SHIPPED_TRANSFORMS
-from shardline.config.sample_code import COLLATE, transforms_of
+from shardline.config.code_paths import COLLATE, SHIPPED_TRANSFORMS, transforms_of
 from shardline.config.settings.run_settings import Data
 from shardline.core.error_texts import import_class
 from shardline.data.columns import columns_of

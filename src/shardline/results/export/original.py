@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from msgspec import structs
 
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer

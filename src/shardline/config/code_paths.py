@@ -1,0 +1,223 @@
+"""Import paths of the code that a run names: model, transforms, collate function and metrics."""
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from shardline.config.validate import Problems
+from shardline.core.errors import ConfigError
+from shardline.core.suggest import suggest
+from shardline.identity import CodeIndex
+from shardline.identity.code_index import INSTALLED
+
+SHIPPED_MODELS = {
+    "linear": "shardline.training.models.linear:Linear",
+    "mlp": "shardline.training.models.mlp:MLP",
+    "cnn": "shardline.training.models.cnn:CNN",
+    "resnet": "shardline.training.models.resnet:ResNet",
+    "gpt": "shardline.training.models.gpt:GPT",
+    "unet": "shardline.training.models.unet:UNet",
+    "hf:AutoModelForCausalLM": "shardline.training.models.hf_causal_lm:CausalLM",
+    "hf:AutoModelForSequenceClassification": (
+        "shardline.training.models.hf_sequence_classification:SequenceClassification"
+    ),
+    "hf:AutoModelForTokenClassification": "shardline.training.models.hf_token_classification:TokenClassification",
+    "hf:AutoModelForMaskedLM": "shardline.training.models.hf_masked_lm:MaskedLM",
+    "hf:AutoModelForImageClassification": "shardline.training.models.hf_image_classification:ImageClassification",
+}
+_IMAGE = "shardline.data.transforms.image_transforms"
+SHIPPED_TRANSFORMS = {
+    "decode": f"{_IMAGE}:Decode",
+    "random_resized_crop": f"{_IMAGE}:RandomResizedCrop",
+    "resize": f"{_IMAGE}:Resize",
+    "center_crop": f"{_IMAGE}:CenterCrop",
+    "flip": f"{_IMAGE}:Flip",
+    "color_jitter": f"{_IMAGE}:ColorJitter",
+    "normalize": f"{_IMAGE}:Normalize",
+}
+
+
+def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where: str) -> str:
+    """Return the import path `module:Class` of a shipped name or a user's path.
+
+    The class is looked up in the parsed source, so a misspelt model is found
+    before any data is built; nothing is imported.
+
+    Raises:
+        ConfigError: no such shipped name, module or class.
+    """
+    if path in shipped:
+        return shipped[path]
+    module, _, name = path.partition(":")
+    if not name or not all(part.isidentifier() for part in [*module.split("."), name]):
+        raise ConfigError(
+            f"{where}={path} is neither one of {', '.join(shipped)} nor an import path "
+            f"such as mypkg.models:Net; {suggest(path, shipped)}"
+        )
+    if code.find(module) is None:
+        if _is_installed(module.partition(".")[0], code):
+            return path
+        searched = ", ".join(map(str, code.roots[:3]))
+        raise ConfigError(
+            f"{where}={path}: no module {module} in {searched}; run from the folder that holds it, "
+            "or set PYTHONPATH"
+        )
+    names = code.names(module)
+    if name not in names and "*" not in names:
+        raise ConfigError(
+            f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}"
+        )
+    return path
+
+
+def _is_installed(package: str, code: CodeIndex) -> bool:
+    if code.find(package) is not None:
+        return False  # the project's own, which lacks the module
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
+    return any(INSTALLED & set(Path(place).parts) for place in places)
+
+
+def metrics_of(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return `evaluation.metrics` in its one form: a list of tables with `type` and arguments."""
+    listed = evaluation.get("metrics") or []
+    return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
+
+
+def metric_name(metric: Mapping[str, object]) -> str:
+    """Return what a metric is called among those of an evaluation."""
+    return str(metric.get("name") or str(metric.get("type")).rpartition(":")[2])
+
+
+def import_path(metric: Mapping[str, object]) -> str:
+    """Return the import path of a metric; without a module it is a class of torchmetrics."""
+    kind = str(metric["type"])
+    return kind if ":" in kind else f"torchmetrics:{kind}"
+
+
+COLLATE = ("pad", "nested")
+EVALUATED = ("eval_transform", "collate")  # what an evaluation runs as well
+_TRANSFORMS = ("transform", "eval_transform")
+_PLAIN_PAD = {"type": "pad", "lengths": {}, "multiple": 1}
+
+
+def transforms_of(written: Any) -> list[dict[str, object]]:
+    """Return the value of `data.transform` in its one form: a list of tables with `type` and arguments."""
+    listed = written if isinstance(written, list | tuple) else [] if written is None else [written]
+    return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
+
+
+def paths_of(data: Mapping[str, Any], code: CodeIndex, where: str) -> dict[str, str]:
+    """Return the import paths that `data` settings name, by their part of an identity document.
+
+    The parts are `transform`, `transform 2`, ..., `eval_transform`, ... and `collate`.
+
+    Args:
+        data: resolved settings.
+        where: file and row, as messages begin.
+
+    Raises:
+        ConfigError: no such shipped name, module or definition; names them all.
+    """
+    problems, found = Problems(), {}
+    for part, key, path in _named(data):
+        shipped = SHIPPED_TRANSFORMS if part.startswith(_TRANSFORMS) else {}
+        with problems.gather():
+            if not isinstance(path, str):
+                raise ConfigError(
+                    f"{where}: {key}.type is {'missing' if path is None else path}, expected a shipped transform or "
+                    "an import path such as mypkg.data:Augment; add it"
+                )
+            found[part] = resolve_class(
+                path, shipped or dict.fromkeys(COLLATE, ""), code, f"{where}: {key}"
+            )
+    problems.refuse()
+    return found
+
+
+def _named(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield part, key and import path of each."""
+    for setting in _TRANSFORMS:
+        written = data.get(setting)
+        for number, one in enumerate(transforms_of(written)):
+            key = f"data.{setting}.{number}" if isinstance(written, list) else f"data.{setting}"
+            yield f"{setting} {number + 1}" if number else setting, key, one.get("type")
+    collate = data.get("collate")
+    if isinstance(collate, str) and collate not in COLLATE:
+        yield "collate", "data.collate", collate
+
+
+def counted_data(data: Mapping[str, object]) -> dict[str, object]:
+    """Return `data` settings as an identity document holds them, which has the code of what is no shipped transform.
+
+    Args:
+        data: resolved settings.
+    """
+    counted = dict(data)
+    counted.pop("workers", None)  # who does the work changes nothing
+    for setting in _TRANSFORMS:
+        if setting in counted:
+            counted[setting] = [_without_path(one) for one in transforms_of(counted[setting])]
+    if counted.get("collate") in (None, "pad", _PLAIN_PAD):  # which are the same
+        counted["collate"] = "pad"
+    elif isinstance(counted["collate"], str) and counted["collate"] not in COLLATE:
+        counted["collate"] = {}
+    return counted
+
+
+def _without_path(transform: Mapping[str, object]) -> dict[str, object]:
+    names = {path: name for name, path in SHIPPED_TRANSFORMS.items()}
+    kind = str(transform.get("type"))
+    shipped = kind if kind in SHIPPED_TRANSFORMS else names.get(kind)
+    named = {} if shipped is None else {"type": shipped}
+    return {**named, **{key: value for key, value in transform.items() if key != "type"}}
+
+
+def with_own_code(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `counted_data` as people read them, where what has no name is named by what it is."""
+    shown = dict(data)
+    for setting in _TRANSFORMS:
+        if isinstance(shown.get(setting), list):
+            shown[setting] = [{"type": "own class", **one} for one in shown[setting]]
+    if shown.get("collate") == {}:
+        shown["collate"] = "own function"
+    return shown
+
+
+METRIC = "metric"  # parts of an identity document begin with it
+
+
+def metric_paths(evaluation: Mapping[str, Any], code: CodeIndex, where: str) -> dict[str, str]:
+    """Return the import paths of metrics by their part of an identity document: `metric`, `metric 2`, ...
+
+    A class of torchmetrics that is named without its module is one of `torchmetrics`.
+
+    Args:
+        evaluation: resolved settings.
+        where: file and row, as messages begin.
+
+    Raises:
+        ConfigError: a metric has no type, there is no such module or class, or two have one name.
+    """
+    problems, found, names = Problems(), {}, set()
+    for number, one in enumerate(metrics_of(evaluation)):
+        key, kind = f"evaluation.metrics.{number}", one.get("type")
+        with problems.gather():
+            if not isinstance(kind, str):
+                raise ConfigError(
+                    f"{where}: {key}.type is {'missing' if kind is None else kind}, expected a class of torchmetrics "
+                    "or an import path such as torchmetrics.classification:MulticlassF1Score; add it"
+                )
+            part = f"{METRIC} {number + 1}" if number else METRIC
+            found[part] = resolve_class(import_path(one), {}, code, f"{where}: {key}.type")
+            if metric_name(one) in names:
+                raise ConfigError(
+                    f"{where}: {key} is called {metric_name(one)}, as another metric is; give it a `name` of its own"
+                )
+            names.add(metric_name(one))
+    problems.refuse()
+    return found
