@@ -17,8 +17,8 @@ from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.identity import load_lock
-from shardline.identity.package_lock import content_of, read_pins
 from shardline.identity.interpreter import Interpreter, ask
+from shardline.identity.package_lock import content_of, read_pins
 
 _PREFIX = "script:"
 ARGUMENT = "argument:"  # a Python file that a script is given: `argument: train.py run.py`
