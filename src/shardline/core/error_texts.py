@@ -23,13 +23,13 @@ _MAX_FRAMES = 4
 _KNOWN: tuple[tuple[str, str], ...] = (
     (
         r"Automatic gradient clipping is not supported for manual optimization",
-        "trainer.gradient_clip clips in automatic optimization alone, and the model has automatic_optimization=False; "
+        "trainer.gradient_clip needs automatic optimization, and the model sets automatic_optimization=False; "
         "set trainer.gradient_clip to 0, and call self.clip_gradients in training_step",
     ),
     (
         r"Automatic gradient accumulation is not supported for manual optimization",
-        "trainer.accumulate splits batches in automatic optimization alone, and the model has "
-        "automatic_optimization=False; set trainer.accumulate to 1, and sum up gradients in training_step",
+        "trainer.accumulate needs automatic optimization, and the model sets automatic_optimization=False; "
+        "set trainer.accumulate to 1, and accumulate gradients in training_step",
     ),
     (
         r"No `training_step\(\)` method defined",
@@ -37,23 +37,23 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Unknown configuration for model optimizers",
-        "configure_optimizers returned no optimizer, expected an optimizer, a list of optimizers, or a table "
+        "configure_optimizers returned no optimizer, expected an optimizer, a list of optimizers, or a dictionary "
         '{"optimizer": ..., "lr_scheduler": ...}; return one of these',
     ),
     (
         r"element 0 of tensors does not require grad",
-        "the loss depends on no parameter that is trained, expected one at least; look for .detach(), .item(), "
+        "the loss depends on no trainable parameter, expected at least one; look for .detach(), .item(), "
         "torch.no_grad() and requires_grad=False between the parameters and the loss",
     ),
     (
         r"Expected to have finished reduction in the prior iteration",
-        "a training step gave some parameters no gradient, and strategy=ddp on several ranks expects one for each; set "
-        "ddp.find_unused_parameters to true, or call requires_grad_(False) on parameters that are not trained",
+        "some parameters got no gradient in a training step, but strategy=ddp needs one for each on several ranks; set "
+        "ddp.find_unused_parameters to true, or call requires_grad_(False) on parameters that you do not train",
     ),
     (
         r"Expected to mark a variable ready only once",
-        "a training step gave a parameter two gradients, and strategy=ddp on several ranks expects one; use "
-        "checkpoint(..., use_reentrant=False) where activations are recomputed, and one backward pass for each forward",
+        "a parameter got two gradients in a training step, but strategy=ddp allows one on several ranks; use "
+        "checkpoint(..., use_reentrant=False) to recompute activations, and one backward pass per forward pass",
     ),
     (
         r"CUDA out of memory",
@@ -62,17 +62,17 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(?s)Cannot use `?\w+`? callback with (a )?`?Trainer.*logger",
-        "a callback of the model needs a logger that this process does not have; training has one, so add the callback "
-        "in configure_callbacks alone",
+        "a callback of the model needs a logger, and this process has none; add the callback in configure_callbacks, "
+        "which only a training calls",
     ),
     (
         r"gloo.*(Connection (reset|closed) by peer|Read error|Broken pipe)|Connection closed by peer \[",
-        "another rank closed its connection; it has ended before this one, and its log names the cause",
+        "another rank ended first and closed its connection; the log of that rank names the cause",
     ),
     (
         r"GradientAccumulationScheduler",
-        "GradientAccumulationScheduler changes the number of batches of a step, expected trainer.accumulate of them in "
-        "each; leave the callback out, and set trainer.accumulate",
+        "GradientAccumulationScheduler changes the number of batches per step, expected trainer.accumulate batches in "
+        "each step; remove the callback, and set trainer.accumulate",
     ),
 )  # fmt: skip
 _PATTERNS = [(re.compile(pattern), sentence) for pattern, sentence in _KNOWN]
@@ -184,8 +184,8 @@ def without_arguments(text: str) -> str:
     """Return a message of Lightning's that names settings, and no argument that a config lacks."""
     sentences = _SENTENCE_START.split(text.strip())
     kept = [one for one in sentences if not _ARGUMENT.search(one)]
-    plain = _CALL.sub(r"\1", "".join(kept).strip() or "Lightning refuses this training")
+    plain = _CALL.sub(r"\1", "".join(kept).strip() or "Lightning rejects this training")
     renamed = _RENAMED.sub(lambda found: SETTINGS[found[1]], plain)
     if len(kept) == len(sentences):
         return renamed
-    return f"{renamed} (the log has Lightning's own advice, for a Trainer, which Shardline makes)"
+    return f"{renamed} (the log has Lightning's own advice, which is about the Trainer that Shardline creates)"

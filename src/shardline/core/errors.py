@@ -71,8 +71,8 @@ class Stopped(ShardlineError):
         saved = f"saved at step {step}" if step else "nothing was trained yet"
         if not in_time:
             saved = (
-                "the ranks were ended before they had saved; raise runtime.stop_grace_s if that is too "
-                "short for a step and a training checkpoint"
+                "the ranks were killed before they saved; raise runtime.stop_grace_s if it is too short "
+                "for one step and a training checkpoint"
             )
         super().__init__(f"{STOPS[reason]}: {saved}; the same command resumes from there")
         self.reason, self.step = reason, step

@@ -18,8 +18,8 @@ _REMEDIES = {
     errno.EDQUOT: "the disk quota is used up; free space (`shardline gc --delete`) or ask for more",
     errno.EROFS: "the file system is read-only; set SHARDLINE_STORE to a writable folder",
     errno.EACCES: "no permission to write there; fix the folder's owner or set SHARDLINE_STORE",
-    errno.EEXIST: "a file stands where a folder is needed; move it away",
-    errno.EIO: "the disk or the way to it failed (input/output error); see the kernel's log (`dmesg`) and fix it",
+    errno.EEXIST: "a file is in the place of a folder; move the file away",
+    errno.EIO: "the disk or the connection to it failed (input/output error); see the kernel's log (`dmesg`) and fix it",
     errno.EFBIG: "the file is larger than the limit of this file system or shell (`ulimit -f`)",
 }
 
@@ -101,7 +101,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{path} could not be made: {remedy_of(error)}") from error
+        raise DataError(f"{path} could not be created: {remedy_of(error)}") from error
 
 
 def check_writable(folder: Path) -> None:
@@ -161,7 +161,7 @@ def read_object(path: Path, *, remedy: str) -> dict[str, Any]:
     """
     document = read_json(path, remedy=remedy)
     if not isinstance(document, dict):
-        raise DataError(f"{path} holds no JSON object; {remedy}")
+        raise DataError(f"{path} is not a JSON object; {remedy}")
     return document
 
 

@@ -39,21 +39,21 @@ def problem_of(path: str | os.PathLike[str], name: str) -> str:
         name: what of its path counts in the identity.
     """
     if not is_utf8(name):
-        return "its name is not UTF-8, expected UTF-8 since names count; rename it"
+        return "its name is not UTF-8, expected UTF-8, since the identity contains names; rename it"
     if os.path.isfile(path):  # noqa: PTH113 (a Path of each of 100,000 costs more than the question)
         return ""
     if not os.path.lexists(path):
-        return "is not there (No such file or directory); restore it, or drop it from source.files"
+        return "is missing (No such file or directory); restore it, or drop it from source.files"
     if not os.path.islink(path):  # noqa: PTH114
-        return "is no plain file, expected one; move it elsewhere"
+        return "is not a regular file, expected one; move it elsewhere"
     target = shown(os.readlink(path))  # noqa: PTH115
     try:
         os.stat(path)  # noqa: PTH116
     except OSError as error:
         if error.errno == errno.ELOOP:
-            return f"is a link that leads back to itself (by {target}), expected a file; remove the link"
+            return f"is a link that leads back to itself (through {target}), expected a file; remove the link"
         return f"is a broken link (to {target}), expected a file; restore what it leads to, or remove the link"
-    return f"is a link to {target}, which is no plain file; remove the link"
+    return f"is a link to {target}, which is not a regular file; remove the link"
 
 
 def is_utf8(name: str) -> bool:

@@ -69,6 +69,6 @@ def check_unlocked(workdir: Path) -> None:
     """
     for lock in sorted((workdir / ".snakemake" / "locks").glob("*")):
         raise ShardlineError(
-            f"{lock.relative_to(workdir)} exists, so a Snakemake may be running here and nothing is deleted; "
-            "wait for its end, or run `snakemake --unlock` if it crashed"
+            f"{lock.relative_to(workdir)} exists, so Snakemake may be running here and nothing is deleted; "
+            "wait until it ends, or run `snakemake --unlock` if it crashed"
         )

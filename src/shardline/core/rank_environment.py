@@ -77,6 +77,6 @@ def check_passed(names: Sequence[str], env: Mapping[str, str]) -> None:
     """
     if missing := [name for name in names if not env.get(name)]:
         raise LaunchError(
-            f"runtime.pass_env names {missing[0]}, which is not set in the environment, expected a value for the "
-            f"ranks; export {missing[0]}, or drop it from runtime.pass_env"
+            f"runtime.pass_env names {missing[0]}, which is not set in the environment, expected a value to "
+            f"pass to the ranks; export {missing[0]}, or drop it from runtime.pass_env"
         )

@@ -242,7 +242,7 @@ def check_given(names: Mapping[str, object], where: str) -> None:
         if name in OF_PYTHON or name.startswith(("PL_", "LT_")):
             raise ConfigError(
                 f"{where}: runtime.variables sets {name}, which changes what is trained, expected variables of the "
-                f"machine; drop {name}, and use the settings of a run (docs/reference/variables.md)"
+                f"machine; remove {name}, and use the settings of a run (docs/reference/variables.md)"
             )
 
 
@@ -256,6 +256,6 @@ def check_python() -> None:
     if lost := [name for name, found in flags.items() if found]:
         raise LaunchError(
             f"this rank's Python was started without {lost[0]}={OF_PYTHON[lost[0]]}, on which results depend; expected "
-            "the launcher to pass it on; look for what drops or sets variables between the job and its ranks "
-            "(runtime.launcher_args, image.run_args, a shell's profile), or export it where ranks are started by hand"
+            "the launcher to pass it on; check what drops or sets variables between the job and its ranks "
+            "(runtime.launcher_args, image.run_args, a shell's profile), or export it if you start ranks by hand"
         )

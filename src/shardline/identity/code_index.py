@@ -385,5 +385,5 @@ def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
         found = f"not valid Python ({getattr(error, 'msg', error)})"
         line = f", line {getattr(error, 'lineno', None) or 1}"
     raise ConfigError(
-        f"{path}{line}: {found}; fix it before the pipeline can tell what it would change"
+        f"{path}{line}: {found}; fix it, so that the pipeline can find the results that it changes"
     )

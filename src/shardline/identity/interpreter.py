@@ -114,7 +114,7 @@ def ask_words(
     if found.version[:2] < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ConfigError(
-            f"{where}: is Python {found.python}, expected {oldest} or newer; name another one"
+            f"{where}: is Python {found.python}, expected {oldest} or newer; name another interpreter"
         )
     return found
 
@@ -131,11 +131,11 @@ def _answer(command: list[str], where: str, remedy: str, limit_s: float) -> list
             answer = json.loads(done.stdout)
             if isinstance(answer, list):
                 return answer
-        why = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
+        why = (done.stderr.strip().splitlines() or [f"it exited with code {done.returncode}"])[-1]
     except OSError as error:
         why = error.strerror or str(error)
     except subprocess.TimeoutExpired:
         why = f"it did not answer within {limit_s:g} s"
     except ValueError:
-        why = "it is no Python"
+        why = "it is not a Python interpreter"
     raise ConfigError(f"{where}: cannot be started ({why}); {remedy}")

@@ -32,12 +32,12 @@ _WHERE = {
 _REFUSED = {
     **dict.fromkeys(
         ("-e", "--editable"),
-        "an editable package, whose content no lock pins; leave it out (`uv export --no-emit-project`), and name "
-        "your own code in the config, which counts by its meaning",
+        "an editable package, whose content a lock cannot pin; leave it out (`uv export --no-emit-project`), and "
+        "name your own code in the config, which adds it to the identity",
     ),
     **dict.fromkeys(
         ("-r", "-c", "--requirement", "--constraint"),
-        "another file, expected every package in this one; " + _WRITE,
+        "another file, expected all packages in this file; " + _WRITE,
     ),
 }
 _TABLES = re.compile(r"^\[\[packages?\]\]", re.MULTILINE)
@@ -141,7 +141,7 @@ def load_lock(
         raise ConfigError(f"{shown}: no line like `package==1.2.3`; write it with pip-compile")
     if not is_whole and not re.search(r"#\s*via\b", text):
         raise ConfigError(
-            f"{shown}: no `# via` notes, so what a package needs is not known; "
+            f"{shown}: no `# via` notes, so the dependencies of the packages are unknown; "
             "write it with pip-compile or `uv pip compile`"
         )
     return Lock(
@@ -218,7 +218,7 @@ def _parse(entry: str, where: str) -> LockLine | None:
         else:
             _check_version(requirement)
     except InvalidRequirement:
-        problem = f"is no requirement, expected `name==version` or `name @ URL`; {_WRITE}"
+        problem = f"is not a requirement, expected `name==version` or `name @ URL`; {_WRITE}"
         raise ConfigError(f"{where}{shown} {problem}") from None
     except ValueError as error:
         raise ConfigError(f"{where}{shown} {error}") from None
@@ -233,14 +233,14 @@ def without_user(text: str) -> str:
 def _hash(option: str) -> str:
     match = _HASH.fullmatch(option.strip())
     if not match:
-        raise ValueError(f"has the option {option}, expected --hash=sha256:... alone; {_WRITE}")
+        raise ValueError(f"has the option {option}, expected only --hash=sha256:...; {_WRITE}")
     return f"{match['name']}={match['digest']}"
 
 
 def _check_version(requirement: Requirement) -> None:
     operators = [one.operator for one in requirement.specifier]
     if operators not in (["=="], ["==="]) or "*" in str(requirement.specifier):
-        raise ValueError(f"pins no version, expected one as `name==1.2.3`; {_WRITE}")
+        raise ValueError(f"pins no version, expected `name==1.2.3`; {_WRITE}")
 
 
 def _pinned_url(url: str, hashes: list[str]) -> str:
@@ -256,17 +256,17 @@ def _pinned_url(url: str, hashes: list[str]) -> str:
     if parts.scheme.startswith("git+"):
         if not _COMMIT.fullmatch(parts.path.rpartition("@")[2]):
             raise ValueError(
-                "names no commit, expected its 40 hex digits behind an @, as branches and tags move; write them there"
+                "names no commit, expected its 40 hex digits after an @, since branches and tags move; add them"
             )
     elif parts.scheme in ("http", "https", "file"):
         is_named = parts.scheme != "file" and parts.path.endswith(".whl") and not parts.query
         if not (is_named or is_hashed):
             raise ValueError(
-                "has no digest, expected one as this URL may have another content tomorrow; add #sha256=... to it"
+                "has no digest, expected one, since the file at this URL may change; add #sha256=... to the URL"
             )
     else:
         raise ValueError(
-            "is of an unknown kind, expected git+https://...@COMMIT, or the URL of a wheel or source archive; use one"
+            "is of an unknown kind, expected git+https://...@COMMIT, or the URL of a wheel or source archive; use one of these"
         )
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", "&".join(fragment)))

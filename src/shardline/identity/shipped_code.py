@@ -62,8 +62,8 @@ def sentence_of(edited: dict[str, str]) -> str:
     files, histories = list(edited), ", ".join(f'"{one}"' for one in dict.fromkeys(edited.values()))
     more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
     return (
-        f"Shardline's own code was changed since it was shipped ({', '.join(files[:_SHOWN])}{more}), but earlier "
-        f"results stay, since shipped code counts by its result version; copy what you changed to a class of your own "
+        f"Shardline's own code was edited ({', '.join(files[:_SHOWN])}{more}), but earlier results stay current, since "
+        f"an identity contains the result version of shipped code, not the code; move the edit to a class of your own "
         f"(model: mypkg.nets:Net), or add a line to the history {histories} in shardline/identity/versions.py"
     )
 

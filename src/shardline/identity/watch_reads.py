@@ -41,8 +41,8 @@ _MACHINE = (
 )  # fmt: skip
 _OF_PROJECT = (".git", ".snakemake", "benchmarks", "logs")
 _OF_PREFIX = ("bin", "etc", "include", "lib", "lib64", "share", "ssl")
-MODEL_REMEDY = "name it in the column code_files, or read it by a literal path beside its module"
-SOURCE_REMEDY = "name it in source.files, or read it by a literal path beside its module"
+MODEL_REMEDY = "list it in the column code_files, or read it by a literal path beside its module"
+SOURCE_REMEDY = "list it in source.files, or read it by a literal path beside its module"
 REFUSED = "runtime.watch_reads=error"
 _MAX_NAMED = 10
 _MAX_REMEMBERED = 100_000  # paths that need not be looked at again
@@ -170,7 +170,7 @@ def read_counted(path: Path) -> CountedFiles:
     Raises:
         DataError: it is not there.
     """
-    texts = read_json(path, remedy="start the training by the pipeline, which writes it")
+    texts = read_json(path, remedy="start the training through the pipeline, which writes this file")
     return counted(Path.cwd(), texts["files"], texts["folders"])
 
 
@@ -281,9 +281,9 @@ class WatchedReads:
         ]
         more = [f"{len(found) - _MAX_NAMED} more"] if len(found) > _MAX_NAMED else []
         what = "1 file was" if len(found) == 1 else f"{len(found)} files were"
-        way_out = ", or set runtime.watch_reads=warn to go on all the same"
+        way_out = ", or set runtime.watch_reads=warn to continue anyway"
         return (
-            f"runtime.watch_reads={self.mode}: {what} read that no identity holds: {', '.join([*named, *more])}; "
+            f"runtime.watch_reads={self.mode}: {what} read that no identity contains: {', '.join([*named, *more])}; "
             f"{self.remedy}{way_out if self.mode == 'error' else ''}"
         )
 
