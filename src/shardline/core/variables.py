@@ -1,9 +1,9 @@
-"""Environment variables that change numbers, or seem to: what Shardline does about each.
+"""Environment variables that change results, or seem to, and how Shardline treats them.
 
 The names come from the sources of Lightning, torch, torchmetrics, transformers, NumPy, oneDNN, MKL, OpenBLAS and
 libgomp as installed, and from the documentation of CUDA, NCCL, gloo, UCX and Open MPI.
-`docs/reference/variables.md` shows this table; a test compares both, and looks for names in
-the installed packages that no row has.
+`docs/reference/variables.md` shows this table. A test compares both, and searches the installed
+packages for names without a row.
 """
 
 import sys
@@ -14,21 +14,21 @@ from typing import Literal
 
 from shardline.core.errors import ConfigError, LaunchError
 
-# Names of the profile's `runtime.variables`, which a rank keeps.
+# Names of the profile's `runtime.variables`, which ranks keep.
 GIVEN = "SHARDLINE_VARIABLES"
-# What Python must have before it starts. An empty value counts as none, and passes every launcher.
+# Variables that Python reads at its start. An empty value counts as unset, and passes every launcher.
 OF_PYTHON = {"PYTHONHASHSEED": "0", "PYTHONOPTIMIZE": "", "PYTHONUTF8": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariableGroup:
-    """Variables of which the same holds.
+    """Group of variables that Shardline treats alike.
 
     Attributes:
-        names: exact names, or beginnings that end in `*`; the longest that fits a name decides.
-        kind: `removed` from the ranks' environment, `set` there, `recorded` as it is, or `harmless`.
-        reason: what they do, and why this follows.
-        is_place: they tell where a job ran, so comparisons leave them out.
+        names: exact names, or prefixes that end in `*`; the longest match decides.
+        kind: `removed` from the ranks' environment, `set` there, `recorded` unchanged, or `harmless`.
+        reason: effect of the variables, and reason for the kind.
+        is_place: whether they describe where a job ran, so that comparisons leave them out.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ def _row(kind: str, names: str, reason: str, *, is_place: bool = False) -> Varia
     return VariableGroup(names=tuple(names.split()), kind=kind, reason=reason, is_place=is_place)  # type: ignore[arg-type]
 
 
-# Settings of what carries messages between ranks.
+# Settings of the communication between ranks.
 _TRANSPORTS = """
     NCCL_ALGO NCCL_ASYNC_ERROR_HANDLING NCCL_BLOCKING_WAIT NCCL_BUFFSIZE NCCL_COLLNET_ENABLE NCCL_COMM_ID
     NCCL_CROSS_NIC NCCL_CUMEM_ENABLE NCCL_DEBUG NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS NCCL_DMABUF_ENABLE
@@ -157,7 +157,7 @@ TABLE = (
 
 @cache
 def row_of(name: str) -> VariableGroup | None:
-    """Return the row that a variable belongs to, None where it has none."""
+    """Return the row of a variable; None without a row."""
     fits = (
         (len(one), row)
         for row in TABLE
@@ -167,14 +167,14 @@ def row_of(name: str) -> VariableGroup | None:
     return max(fits, key=lambda found: found[0], default=(0, None))[1]
 
 
-# What is recorded of an environment: these names and no pattern, which a token's name could fit.
+# The recorded variables: exact names only, since the name of a token could match a pattern.
 RECORDED = tuple(
     name for row in TABLE if row.kind != "harmless" for name in row.names if not name.endswith("*")
 )
 
 
 def compared(recorded: Mapping[str, str]) -> dict[str, str]:
-    """Return what a comparison of two runs shows of their recorded variables: no places, one for all threads."""
+    """Return the recorded variables that a comparison of runs shows: no places, one for all threads."""
     rows = {name: row_of(name) for name, value in recorded.items() if value}
     return {
         name: recorded[name]
@@ -184,9 +184,9 @@ def compared(recorded: Mapping[str, str]) -> dict[str, str]:
 
 
 def recorded_variables(env: Mapping[str, str], names: Sequence[str] = RECORDED) -> dict[str, str]:
-    """Return what may be recorded of an environment: the named variables that are set, and no other.
+    """Return the variables of an environment that may be recorded: the named ones that are set.
 
-    A profile's own variables are among them where they change numbers.
+    By default, variables that a profile sets are added if they change results.
     """
     given = [name for name in env.get(GIVEN, "").split(",") if is_removed(name)]
     known = given if names is RECORDED else []
@@ -194,16 +194,16 @@ def recorded_variables(env: Mapping[str, str], names: Sequence[str] = RECORDED) 
 
 
 def is_removed(name: str) -> bool:
-    """Return whether a variable is taken out of the environment in which results are made."""
+    """Return whether a variable is removed from the environment in which results are made."""
     row = row_of(name)
     return row is not None and row.kind == "removed"
 
 
 def clean(env: MutableMapping[str, str]) -> list[str]:
-    """Take out of an environment what changes numbers, but for what the profile gives, and set what Python must have.
+    """Remove variables that change results, except for the profile's, and set `OF_PYTHON`.
 
     Returns:
-        The names that were taken out.
+        The names of the removed variables.
     """
     given = env.get(GIVEN, "").split(",")
     removed = sorted(name for name in env if is_removed(name) and name not in given)
@@ -221,7 +221,7 @@ def cleaned(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def ignored(names: Sequence[str]) -> str:
-    """Return the sentence that names variables which were taken out."""
+    """Return the warning that names removed variables."""
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return (
         f"environment: {shown} would change what is trained, and {'are' if len(names) > 1 else 'is'} ignored; use the "
@@ -230,13 +230,14 @@ def ignored(names: Sequence[str]) -> str:
 
 
 def check_given(names: Mapping[str, object], where: str) -> None:
-    """Refuse what a profile's `runtime.variables` may not set.
+    """Check that a profile's `runtime.variables` sets no variable that changes what is trained.
 
     Args:
-        where: begins the message.
+        names: the variables.
+        where: start of the message.
 
     Raises:
-        ConfigError: names the first.
+        ConfigError: a variable changes what is trained; the message names it.
     """
     for name in names:
         if name in OF_PYTHON or name.startswith(("PL_", "LT_")):
@@ -247,10 +248,10 @@ def check_given(names: Mapping[str, object], where: str) -> None:
 
 
 def check_python() -> None:
-    """Refuse a rank whose interpreter was started with another hash seed, or without `assert`.
+    """Check that this rank's interpreter was started with the hash seed 0 and with `assert`.
 
     Raises:
-        LaunchError: names the variable that did not come through.
+        LaunchError: a variable of `OF_PYTHON` was lost; the message names it.
     """
     flags = {"PYTHONHASHSEED": sys.flags.hash_randomization, "PYTHONOPTIMIZE": sys.flags.optimize}
     if lost := [name for name, found in flags.items() if found]:
