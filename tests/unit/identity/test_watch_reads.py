@@ -309,7 +309,7 @@ def test_a_warning_names_ten_files_and_no_secret(watched, monkeypatch):
     assert warning.startswith(
         "runtime.watch_reads=warn: 13 files were read that no identity contains: /elsewhere ("
     )
-    assert "3 more; name it in" in warning
+    assert "3 more; list it in" in warning
     assert "***-8" in warning
     assert "***-9" not in warning
     assert "s3cr3t" not in warning
