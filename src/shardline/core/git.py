@@ -3,10 +3,9 @@
 import hashlib
 import subprocess
 from pathlib import Path
-from typing import Any
 
 
-def git_state(folder: Path) -> dict[str, Any]:
+def git_state(folder: Path) -> dict[str, str | bool | None]:
     """Return the commit of a checkout, whether the checkout differs from it, and a digest of the diff.
 
     The diff covers tracked files and the names of untracked files. Only its digest is kept, since

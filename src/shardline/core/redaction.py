@@ -66,10 +66,8 @@ _VARIABLE = re.compile(
     re.IGNORECASE,
 )
 _PLACES = ("_FILE", "_PATH", "_DIR", "_SOCK", "_URL", "_URI", "_ID", "_NAME", "_TYPE", "_ENV")
-_SHORTEST, _SURE = (
-    8,
-    16,
-)  # lengths: a shorter value than the first is ordinary text, a longer one than the second is not
+# Lengths of values: below the first a value is ordinary text, from the second on it is not.
+_SHORTEST, _SURE = 8, 16
 # Values that jobs compute with or that a digest addresses are not masked. The config rejects credentials
 # in these places.
 _KEPT = frozenset(

@@ -7,7 +7,7 @@ packages for names without a row.
 """
 
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -229,7 +229,7 @@ def ignored(names: Sequence[str]) -> str:
     )
 
 
-def check_given(names: Mapping[str, object], where: str) -> None:
+def check_given(names: Iterable[str], where: str) -> None:
     """Check that a profile's `runtime.variables` sets no variable that changes what is trained.
 
     Args:

@@ -24,10 +24,8 @@ from shardline.identity.outline import Outline, compiled_outline, outline_of
 
 LIBRARY = Path(__file__).parents[2]  # the folder that contains the packages of `OURS`
 OURS = ("shardline", "shardline_io")
-INSTALLED = {
-    "site-packages",
-    "dist-packages",
-}  # folders of installed packages, which count by version
+# Folders of installed packages, which count by version.
+INSTALLED = {"site-packages", "dist-packages"}
 # Lines of a .pth file that Python's `site` does not read as a folder.
 _NO_FOLDER = ("#", "import ", "import\t")
 _SUFFIXES = (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES)  # in Python's order

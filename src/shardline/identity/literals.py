@@ -105,9 +105,7 @@ class Literals:
     def _called(self, node: ast.Call) -> Iterator[str]:
         name = getattr(node.func, "attr", getattr(node.func, "id", None))
         owner = getattr(node.func, "value", None)
-        subject = (
-            node.args[0] if node.args else owner
-        )  # argument of a function, or object of a method
+        subject = node.args[0] if node.args else owner  # argument, or object of a method
         if name in _WORKDIR and "." in self.known:
             yield self.known["."]
         elif name == "dirname":

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -345,7 +345,7 @@ def parse_pin(line: str) -> Pin:
     return Pin(**match.groupdict())
 
 
-def content_of(pins: Sequence[Pin]) -> dict[str, Any]:
+def content_of(pins: Sequence[Pin]) -> dict[str, str | list[list[str]]]:
     """Return the content of a conda environment for identities: files and digests of its packages, and the platform."""
     return {"packages": sorted([pin.file, pin.sha256] for pin in pins), "platform": PLATFORM}
 

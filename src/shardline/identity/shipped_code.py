@@ -20,10 +20,8 @@ from shardline.identity.versions import HISTORIES, MODELS, PUBLIC
 
 TABLE = Path(__file__).with_name("shipped_code.json")
 _FOLDERS = ("shardline/data", "shardline/training", "shardline/checkpoints", "shardline_io")
-_OF_MODELS = (
-    "classifier",
-    "losses",
-)  # counted by name only for user models, but used by shipped models too
+# Counted by name only for user models, but used by shipped models too.
+_OF_MODELS = ("classifier", "losses")
 _SHOWN = 3
 # fields that differ between versions of Python, or have no meaning
 _LEFT_OUT = {"ctx", "kind", "type_comment", "type_ignores", "type_params"}
@@ -84,7 +82,7 @@ def history_of(name: str) -> str:
     return "evaluation" if name.startswith("shardline/training/evaluat") else "training"
 
 
-def table_of(library: Path = LIBRARY) -> dict[str, Any]:
+def table_of(library: Path = LIBRARY) -> dict[str, dict[str, str] | dict[str, int]]:
     """Return the content of `shipped_code.json`: two digests of each file, and the length of each history."""
     contents = {path.relative_to(library).as_posix(): path.read_bytes() for path in _files(library)}
     return {
