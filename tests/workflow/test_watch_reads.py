@@ -5,7 +5,9 @@ import pytest
 from tests.support.workspace import REPOSITORY
 
 ROW = {"dataset": "table", "model": "mypkg.models:Net", "devices": 1, "trainer.max_epochs": 1}
-READ = "1 file was read that no identity contains: data/vocab.txt (read by mypkg/models.py, line 12)"
+READ = (
+    "1 file was read that no identity contains: data/vocab.txt (read by mypkg/models.py, line 12)"
+)
 
 
 @pytest.mark.slow

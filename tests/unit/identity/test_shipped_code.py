@@ -126,9 +126,7 @@ def test_start_and_why_report_it_in_one_line(
             is_remote=False,
             has_no_shared_disk=False,
         )
-    (record,) = (
-        one for one in caplog.records if "own code was edited" in one.getMessage()
-    )
+    (record,) = (one for one in caplog.records if "own code was edited" in one.getMessage())
     assert "shardline/training/models/linear.py" in record.getMessage()
     assert '"linear"' in record.getMessage()
     said = CliRunner().invoke(app, ["why", "flat"]).stdout
