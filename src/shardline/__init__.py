@@ -2,7 +2,7 @@
 
 The public names are the modules `shardline.errors`, `shardline.ledger`, `shardline.losses`,
 `shardline.models`, `shardline.sources` and `shardline.transforms`. `import shardline` loads none of
-them: each is loaded at its first use.
+these modules; each is loaded when it is first used.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Errors that a user can act on: the public name of `shardline.core.errors`."""
+"""Errors that a user can act on: the public names of `shardline.core.errors`."""
 
 from shardline.core.errors import (
     ConfigError,

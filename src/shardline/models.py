@@ -14,7 +14,7 @@ __all__ = ["GPT", "Classifier", "ResNet", "UNet"]
 
 
 def __getattr__(name: str) -> Any:
-    # At its first use: an import here would count each model in the identity of code that derives from another one.
+    # Imported at first use: an import above would add every model to the identity of code that derives from one.
     if name in __all__:
         return getattr(importlib.import_module(f"shardline.training.models.{name.lower()}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

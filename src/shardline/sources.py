@@ -1,4 +1,4 @@
-"""Sources of rows: the public name of `shardline.data.sources`."""
+"""Sources of rows: the public names of `shardline.data.sources`."""
 
 from shardline.data.sources import SPLITS, Ragged, Schema, Source, Table, shard_range
 

@@ -1,4 +1,4 @@
-"""Transforms of samples: the public name of `shardline.data.transforms`."""
+"""Transforms of samples: the public names of `shardline.data.transforms`."""
 
 from shardline.data.transforms.compose import Compose
 from shardline.data.transforms.image_transforms import (

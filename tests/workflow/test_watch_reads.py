@@ -5,7 +5,9 @@ import pytest
 from tests.support.workspace import REPOSITORY
 
 ROW = {"dataset": "table", "model": "mypkg.models:Net", "devices": 1, "trainer.max_epochs": 1}
-READ = "1 file was read that no identity holds: data/vocab.txt (read by mypkg/models.py, line 12)"
+READ = (
+    "1 file was read that no identity contains: data/vocab.txt (read by mypkg/models.py, line 12)"
+)
 
 
 @pytest.mark.slow
@@ -26,7 +28,7 @@ def test_a_file_of_no_identity_ends_the_training_or_is_named_in_its_log(tiny):
 
     refused = workspace.snakemake()
     assert refused.returncode != 0
-    assert f"runtime.watch_reads=error: {READ}; name it in the column code_files" in refused.stdout
+    assert f"runtime.watch_reads=error: {READ}; list it in the column code_files" in refused.stdout
     assert "Traceback" not in refused.stdout
     assert not workspace.matching("logs/train/*/attempt-2.log"), "a retry would end alike"
     assert not workspace.matching("results/runs/<own>/model.safetensors")
@@ -72,7 +74,7 @@ def test_a_source_may_read_its_own_files_only(tiny):
 
     refused = build()
     assert refused.returncode != 0
-    read = "data/scale.txt (read by mypkg/sources.py, line 10); name it in source.files"
+    read = "data/scale.txt (read by mypkg/sources.py, line 10); list it in source.files"
     assert read in refused.stdout
     assert "Traceback" not in refused.stdout
     source["files"] = ["data/scale.txt"]

@@ -1,4 +1,4 @@
-"""Canonical JSON and its digest."""
+"""Canonical JSON, and digests of documents."""
 
 import hashlib
 import json
@@ -11,10 +11,10 @@ def canonical_json(document: Any) -> str:
     """Write a document so that equal content gives equal text.
 
     Keys are sorted and floats keep Python's shortest exact form (`0.1`, never
-    a rounded one), so a text differs if and only if a value or its type does.
+    a rounded one). So two texts differ only if a value or its type differs.
 
     Raises:
-        ValueError: a float is NaN or infinite, which JSON cannot hold.
+        ValueError: a float is NaN or infinite, which JSON cannot represent.
         TypeError: a value is not a JSON type.
     """
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -26,5 +26,5 @@ def digest(document: Any) -> str:
 
 
 def short_digest(document: Any) -> str:
-    """Return the first 12 hex digits of a document's digest, as paths carry it."""
+    """Return the first 12 hex digits of a document's digest, as paths contain it."""
     return digest(document)[:DIGEST_LENGTH]

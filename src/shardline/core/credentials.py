@@ -1,7 +1,7 @@
-"""Forms of credentials: what a value is by its look, whoever wrote it.
+"""Patterns of credentials: API keys, tokens, private keys and URLs with a login.
 
-Most forms are detect-secrets' own. Its detectors by entropy, by key words and by public address are
-left out: they take digests, ordinary words and hosts for credentials.
+Most patterns come from detect-secrets. Its detectors by entropy, keyword and public address are left
+out, because they also match digests, ordinary words and hosts.
 """
 
 import importlib
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-# Modules of detect_secrets.plugins whose patterns need neither a name beside the value nor a guess, and
-# what each match holds: where that is nowhere in a text, nothing is imported or searched. Left out are
-# artifactory, whose `AP...` is an ordinary word, npm, whose pattern begins anywhere, and discord.
+# Modules of detect_secrets.plugins whose patterns need no name beside the value, each with a text that
+# every match contains. Without this text the module is not imported. Left out are artifactory (`AP...`
+# is an ordinary word), npm (its pattern begins anywhere) and discord.
 _PLUGINS = {
     "aws": "A3T|ABIA|ACCA|AKIA|ASIA|aws|AWS", "azure_storage_key": "AccountKey=", "github_token": "gh[pousr]_",
     "gitlab_token": "gl[a-z]{2,5}-|GR1348941", "jwt": "eyJ", "mailchimp": "-us", "openai": "T3BlbkFJ",
     "pypi_token": "pypi-", "sendgrid": r"SG\.", "slack": r"xox|hooks\.slack", "square_oauth": "sq0csp-", 
     "stripe": "[rs]k_live_", "telegram_token": ":AA", "twilio": "AC[a-z0-9]{32}|SK[a-z0-9]{32}",
 }  # fmt: skip
-# Forms that detect-secrets 1.5 does not know, or only at one length: kind, begin, pattern.
+# Credentials that detect-secrets 1.5 does not know, or only at one length: kind, begin, pattern.
 _OWN = (
     ("Hugging Face token", "hf_|api_org_", r"(?:hf|api_org)_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{16,}"),
     ("API key", "sk-", r"sk-(?:\w{1,12}-){0,3}(?=[a-zA-Z_]{0,20}(?:[0-9]|(?<=[a-z])[A-Z]))\w{16,}[\w-]*"),
@@ -40,8 +40,8 @@ _BEGIN = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,40}-----"
 _END_KEY = r"-----END [A-Z0-9 ]{1,80}-----"
 BEGIN_KEY = re.compile(_BEGIN)
 PRIVATE_KEY = re.compile(rf"{_BEGIN}.*?(?:{_END_KEY}|\Z)", re.DOTALL)
-# Each has what stays in its group `kept`; a secret follows it. Containers of Azure's storage stand
-# before an @ too, and a port is no password.
+# The group `kept` is not masked; the secret follows it. Names of Azure storage containers also come
+# before an @, and a port is not a password.
 URL_USER = re.compile(
     r"(?P<kept>(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs):(?:\\?/){2}|%3A%2F%2F)"
     r"(?P<user>[^\s'\"/@:\[]{0,200}:(?!\d{1,5}(?:[/?#\s'\"]|$))(?:(?!://)[^\s'\"]){0,500}|[^\s'\"/?#]{1,500}?)(?=@|%40)(?!@[^\s'\"/]{0,500}@)",
@@ -50,11 +50,11 @@ URL_USER = re.compile(
 URL_QUERY = re.compile(
     r"(?P<kept>:(?:\\?/){2}[^\s?'\"]{0,2000}\?)(?!\$\{\w+\}(?:[\s'\")]|$))(?P<query>[^\s'\")]+)"
 )
-# Of a package of a private conda channel.
+# The token in the URL of a package of a private conda channel.
 URL_TOKEN = re.compile(
     r"(?P<kept>:(?:\\?/){2}[^\s'\"/]{1,300}/t/)[^\s'\"/]{1,300}(?=/[^\s'\"]{1,300}\.(?:conda|tar\.bz2))"
 )
-# A login without a scheme, as hosts and registries are given one. `name:tag@sha256:...` is an image.
+# A login without a scheme, as in addresses of hosts and registries. `name:tag@sha256:...` is an image.
 LOGIN = re.compile(
     r"(?<![\w./@:+\\-])(?!mailto:)[A-Za-z_][\w.+-]{0,63}:(?!/)[^\s'\"\[\](){}]{1,200}"
     r"@(?!sha(?:256|384|512):)(?=[A-Za-z0-9\[])",
@@ -70,7 +70,7 @@ _LONG_PART = re.compile(r"[A-Za-z0-9+=]{16,}")
 
 
 def forms_for(text: str) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """Yield kind and pattern of each form that may be in a text."""
+    """Yield kind and pattern of each credential that a text may contain."""
     if not _BEGINS.search(text):
         return
     for kind, begin, pattern in _OWN:
@@ -83,8 +83,8 @@ def forms_for(text: str) -> Iterator[tuple[str, re.Pattern[str]]]:
 
 @cache
 def _forms_of(plugin: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Return kind and pattern of what a module of detect-secrets finds; the first import takes 0.2 s."""
-    # by name, so that a package which changes no result is in no identity's environment
+    """Return kinds and patterns of a detect-secrets module; the first import takes 0.2 s."""
+    # imported by name: detect-secrets changes no result, so no identity should contain its version
     module = importlib.import_module(f"detect_secrets.plugins.{plugin}")
     detectors: list[Any] = [one for one in vars(module).values() if isinstance(one, type)]
     return tuple(
@@ -97,15 +97,15 @@ def _forms_of(plugin: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @cache
 def _bounded(pattern: str, flags: int = 0) -> re.Pattern[str]:
-    """Return a pattern that matches whole words: within a digest nothing is a credential."""
+    """Return a pattern that matches whole words only, so that no part of a digest matches."""
     return re.compile(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9_-])", flags)
 
 
 def credential_in(text: str, *, has_secret_name: bool = False) -> str | None:
-    """Return what kind of credential a setting's value holds; None for none.
+    """Return the kind of credential in a setting's value, or None.
 
     Args:
-        has_secret_name: whether the setting is named like a secret; then any long random text is one.
+        has_secret_name: whether the setting is named like a secret; then any long random text counts.
     """
     if PRIVATE_KEY.search(text):
         return "a private key"
@@ -129,7 +129,7 @@ def credential_in(text: str, *, has_secret_name: bool = False) -> str | None:
 
 
 def is_random(text: str) -> bool:
-    """Return whether a text is long and looks like nobody's words."""
+    """Return whether a text is long and looks random."""
     if _VARIABLE.search(text) or re.search(r"\s|://|^[/.~<\[]", text):
         return False
     if _UUID.search(text) or any(map(_is_mixed, _LONG_PART.findall(text))):

@@ -15,8 +15,8 @@ from shardline.core.files import renamed_when_complete
 from shardline.core.found_files import unreadable
 
 _PIECE_BYTES = 1 << 20  # digested while still in the processor's cache
-# A file written again within one tick of its clock keeps its times, so a digest
-# is remembered only once the file has been left alone for longer than any tick.
+# A file that is written twice within one tick of the file system's clock keeps its times. So a digest
+# is cached only if the last change is older than any tick.
 _SETTLED_NS = 2_000_000_000
 
 
@@ -24,7 +24,7 @@ def file_blake3(path: Path) -> str:
     """Return the BLAKE3 digest of a file's bytes, as 64 hex digits (`b3sum` gives the same).
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     digest, piece = blake3(), bytearray(_PIECE_BYTES)
     with path.open("rb", buffering=0) as file:
@@ -41,10 +41,10 @@ def file_sha256(path: Path) -> str:
 
 @dataclass
 class FileDigests:
-    """A memory of file digests, so that a large source is read once.
+    """Cache of file digests, so that a large source is read once.
 
     Attributes:
-        cache_file: JSON file that keeps the digests between runs.
+        cache_file: JSON file with the digests of earlier commands.
     """
 
     cache_file: Path
@@ -63,9 +63,9 @@ class FileDigests:
     def digest(self, path: Path) -> str:
         """Return a file's SHA-256, reading it only if size, mtime or ctime changed.
 
-        The change time (ctime) is set by the system alone: a file that was replaced with its
-        size and date kept has a later one. So has a file that was renamed or made readable;
-        it is read again, and its digest is the same.
+        Only the system sets the change time (ctime), so a replaced file with the same size and
+        date has a later one. Renaming a file or changing its mode sets ctime too; the file is
+        then read again, and its digest is the same.
 
         Raises:
             DataError: the file cannot be read.
@@ -85,7 +85,7 @@ class FileDigests:
         return sha256
 
     def _remembered(self, key: str, stamp: list[int]) -> str | None:
-        """Return the digest that was taken of a file with this stamp."""
+        """Return the cached digest of a file, if its size and times are the same."""
         *known, sha256 = self._known.get(key, [None])
         return str(sha256) if known == stamp else None
 
@@ -96,16 +96,15 @@ class FileDigests:
         workdir: Path,
         known: Mapping[Path, tuple[str, str]] | None = None,
     ) -> dict[str, str]:
-        """Return digests keyed by place in the list and path below the common folder.
+        """Return digests keyed by index in the list and path below the common folder.
 
-        A tree of files that is moved, or a project that is moved with its files,
-        keeps its identity. A renamed file or subfolder does not: a source may
-        read a label from it.
+        A folder of files that is moved, alone or with its project, keeps its identity. A
+        renamed file or subfolder changes the identity, since a source may read a label from it.
 
         Args:
             paths: absolute paths.
             workdir: the project's folder.
-            known: name and digest of files that may not be there yet.
+            known: names and digests of files that may not exist yet.
         """
         known = known or {}
         texts = {path: str(path) for path in paths if path not in known}
@@ -126,7 +125,7 @@ class FileDigests:
         return found
 
     def _resolved(self, path: Path) -> str:
-        """Return what `Path.resolve` does, much faster for the many files of a folder."""
+        """Return the same as `Path.resolve`, much faster for the many files of a folder."""
         folder, name = os.path.split(path)
         if folder not in self._folders:
             self._folders[folder] = os.path.realpath(folder)
@@ -134,7 +133,7 @@ class FileDigests:
         return os.path.realpath(whole) if os.path.islink(whole) else whole  # noqa: PTH114
 
     def save(self) -> None:
-        """Write what was learnt; a cache that cannot be written costs time, nothing else."""
+        """Write the cache file; an error is ignored, since it only costs time."""
         if not self._dirty:
             return
         with suppress(OSError):

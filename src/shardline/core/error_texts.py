@@ -1,9 +1,9 @@
-"""Errors of user code, Lightning, torch and gloo, as final messages show them: with remedies that exist here.
+"""Messages for errors of user code, Lightning, torch and gloo, with remedies that exist in Shardline.
 
-Their own advice often names an argument of Lightning's Trainer, which no config has: Shardline makes
-the Trainer. A known error gets a sentence of ours; of any other error of Lightning's, arguments that
-are settings here get the setting's name, and sentences that name other arguments are left out. The
-log of the rank has the original with its traceback.
+Lightning's own advice often names arguments of the Trainer, which users of Shardline do not create.
+A known error gets a sentence of ours. In other errors of Lightning, an argument that is a setting
+gets the name of the setting, and sentences about other arguments are removed. The log of the rank
+contains the original error with its traceback.
 """
 
 import importlib
@@ -19,17 +19,17 @@ from shardline.core.visible import from_here
 
 _MAX_FRAMES = 4
 
-# A pattern of the original, and what is printed in its place.
+# A pattern of the original error, and the sentence that replaces it.
 _KNOWN: tuple[tuple[str, str], ...] = (
     (
         r"Automatic gradient clipping is not supported for manual optimization",
-        "trainer.gradient_clip clips in automatic optimization alone, and the model has automatic_optimization=False; "
+        "trainer.gradient_clip needs automatic optimization, and the model sets automatic_optimization=False; "
         "set trainer.gradient_clip to 0, and call self.clip_gradients in training_step",
     ),
     (
         r"Automatic gradient accumulation is not supported for manual optimization",
-        "trainer.accumulate splits batches in automatic optimization alone, and the model has "
-        "automatic_optimization=False; set trainer.accumulate to 1, and sum up gradients in training_step",
+        "trainer.accumulate needs automatic optimization, and the model sets automatic_optimization=False; "
+        "set trainer.accumulate to 1, and accumulate gradients in training_step",
     ),
     (
         r"No `training_step\(\)` method defined",
@@ -37,23 +37,23 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Unknown configuration for model optimizers",
-        "configure_optimizers returned no optimizer, expected an optimizer, a list of optimizers, or a table "
+        "configure_optimizers returned no optimizer, expected an optimizer, a list of optimizers, or a dictionary "
         '{"optimizer": ..., "lr_scheduler": ...}; return one of these',
     ),
     (
         r"element 0 of tensors does not require grad",
-        "the loss depends on no parameter that is trained, expected one at least; look for .detach(), .item(), "
+        "the loss depends on no trainable parameter, expected at least one; look for .detach(), .item(), "
         "torch.no_grad() and requires_grad=False between the parameters and the loss",
     ),
     (
         r"Expected to have finished reduction in the prior iteration",
-        "a training step gave some parameters no gradient, and strategy=ddp on several ranks expects one for each; set "
-        "ddp.find_unused_parameters to true, or call requires_grad_(False) on parameters that are not trained",
+        "some parameters got no gradient in a training step, but strategy=ddp needs one for each on several ranks; set "
+        "ddp.find_unused_parameters to true, or call requires_grad_(False) on parameters that you do not train",
     ),
     (
         r"Expected to mark a variable ready only once",
-        "a training step gave a parameter two gradients, and strategy=ddp on several ranks expects one; use "
-        "checkpoint(..., use_reentrant=False) where activations are recomputed, and one backward pass for each forward",
+        "a parameter got two gradients in a training step, but strategy=ddp allows one on several ranks; use "
+        "checkpoint(..., use_reentrant=False) to recompute activations, and one backward pass per forward pass",
     ),
     (
         r"CUDA out of memory",
@@ -62,22 +62,22 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(?s)Cannot use `?\w+`? callback with (a )?`?Trainer.*logger",
-        "a callback of the model needs a logger that this process does not have; training has one, so add the callback "
-        "in configure_callbacks alone",
+        "a callback of the model needs a logger, and this process has none; add the callback in configure_callbacks, "
+        "which only a training calls",
     ),
     (
         r"gloo.*(Connection (reset|closed) by peer|Read error|Broken pipe)|Connection closed by peer \[",
-        "another rank closed its connection; it has ended before this one, and its log names the cause",
+        "another rank ended first and closed its connection; the log of that rank names the cause",
     ),
     (
         r"GradientAccumulationScheduler",
-        "GradientAccumulationScheduler changes the number of batches of a step, expected trainer.accumulate of them in "
-        "each; leave the callback out, and set trainer.accumulate",
+        "GradientAccumulationScheduler changes the number of batches per step, expected trainer.accumulate batches in "
+        "each step; remove the callback, and set trainer.accumulate",
     ),
 )  # fmt: skip
 _PATTERNS = [(re.compile(pattern), sentence) for pattern, sentence in _KNOWN]
 
-# Arguments of Lightning's Trainer that are settings here, by another name or their own.
+# Arguments of Lightning's Trainer with the settings that they correspond to.
 SETTINGS = {
     "accumulate_grad_batches": "trainer.accumulate",
     "check_val_every_n_epoch": "trainer.validate_every_epochs",
@@ -87,7 +87,7 @@ SETTINGS = {
     "num_nodes": "nodes",
     **{name: name for name in ("accelerator", "deterministic", "devices", "precision", "strategy")},
 }
-# Those that are not.
+# Arguments without a setting.
 LACKING = (
     "barebones", "benchmark", "callbacks", "default_root_dir", "detect_anomaly", "enable_autolog_hparams",
     "enable_checkpointing", "enable_model_summary", "enable_progress_bar", "fast_dev_run", "gradient_clip_algorithm",
@@ -96,7 +96,7 @@ LACKING = (
     "overfit_batches", "plugins", "profiler", "reload_dataloaders_every_n_epochs", "sync_batchnorm",
     "use_distributed_sampler", "val_check_interval",
 )  # fmt: skip
-# A name with an underscore is an argument wherever it stands; `logger` is one before `=` alone.
+# A name with an underscore is always an argument; a plain word such as `logger` only before `=`.
 _ARGUMENT = re.compile(
     r"\b(?:{}|(?:{})\s*=|ddp_\w+|find_unused_parameters)|limit_|Fabric\(|accelerator\(\)|DDPStrategy".format(
         "|".join(name for name in LACKING if "_" in name),
@@ -111,11 +111,10 @@ _OF_LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning"}
 
 
 def import_class(path: str, what: str) -> Any:
-    """Import `module:Class`.
+    """Import a class by its path `module:Class`.
 
     Raises:
-        ConfigError: the import fails; carries the user's own frames of the
-            traceback, without those of Python's import system and ours.
+        ConfigError: the import fails; the message contains the traceback's frames of user code.
     """
     module, _, name = path.partition(":")
     try:
@@ -128,16 +127,16 @@ def check_arguments(
     cls: Callable[..., Any], arguments: Mapping[str, Any], what: str, remedy: str, *,
     kind: type[ShardlineError] = ConfigError, written: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """Refuse arguments that a class, which the user names, does not take.
+    """Reject arguments that a class named by the user does not accept.
 
     Args:
-        what: the class, and the key that names it, as a message begins.
-        remedy: what a message ends with.
-        kind: of the error.
-        written: the arguments that the user wrote, where there are others; None: all.
+        what: start of the message: the key and the class.
+        remedy: end of the message.
+        kind: class of the error.
+        written: arguments to print, if Shardline added others; None prints all.
 
     Raises:
-        ConfigError: or what `kind` is.
+        ConfigError: or `kind`.
     """
     try:
         inspect.signature(cls).bind(**arguments)
@@ -147,17 +146,16 @@ def check_arguments(
 
 
 def short_traceback(error: BaseException) -> str:
-    """Return the error's line, in our words where it is known, and the user's own frames, deepest last.
+    """Return the text of an error and the traceback's frames of user code, deepest last.
 
-    Frames of installed packages, of Python's import system and of this library
-    are left out.
+    Frames of installed packages, Python's import system and Shardline are left out.
     """
     package = Path(__file__).parents[1]
     ours = {package, package.with_name("shardline_io")}
     frames = [
         f"{from_here(frame.filename)}, line {frame.lineno}, in {frame.name}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)
-        # in the project's folder only what lies below counts: the folder itself may have any name
+        # relative to the project's folder, since the folder itself may have any name
         if not {"importlib", "site-packages"} & set(Path(from_here(frame.filename)).parts)
         and ours.isdisjoint(Path(frame.filename).parents)
         and not frame.filename.startswith("<")
@@ -170,7 +168,7 @@ def short_traceback(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return the kind and text of an error as a final message prints it: in our words where it is known."""
+    """Return the message for an error: a sentence of ours if the error is known, else its type and text."""
     text = str(error)
     for pattern, sentence in _PATTERNS:
         if pattern.search(text):
@@ -181,11 +179,11 @@ def describe(error: BaseException) -> str:
 
 
 def without_arguments(text: str) -> str:
-    """Return a message of Lightning's that names settings, and no argument that a config lacks."""
+    """Return a message of Lightning with settings in place of arguments of the Trainer."""
     sentences = _SENTENCE_START.split(text.strip())
     kept = [one for one in sentences if not _ARGUMENT.search(one)]
-    plain = _CALL.sub(r"\1", "".join(kept).strip() or "Lightning refuses this training")
+    plain = _CALL.sub(r"\1", "".join(kept).strip() or "Lightning rejects this training")
     renamed = _RENAMED.sub(lambda found: SETTINGS[found[1]], plain)
     if len(kept) == len(sentences):
         return renamed
-    return f"{renamed} (the log has Lightning's own advice, for a Trainer, which Shardline makes)"
+    return f"{renamed} (the log has Lightning's own advice, which is about the Trainer that Shardline creates)"

@@ -1,4 +1,4 @@
-"""Errors that a user can act on; everything else is a bug of ours and keeps its traceback."""
+"""Errors that a user can act on. Any other exception is a bug and keeps its traceback."""
 
 from importlib import import_module
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = [
     "ShardlineError", "Stopped", "exit_code_of", "import_outside_identity", "is_final", "is_final_end",
 ]  # fmt: skip
 
-# Why a training is asked to stop, and what its user reads.
+# Reasons to stop a training, with their texts in messages.
 STOPS = {
     "preempted": "asked to end (SIGTERM)",
     "signal": "asked to stop (SIGUSR1)",
@@ -21,7 +21,7 @@ STOPS = {
 
 
 def import_outside_identity(module: str) -> Any:
-    """Import a module of ours that changes no result, by a name that identities do not follow."""
+    """Import a module of `shardline.core` that changes no result, hidden from identities of user code."""
     return import_module(f"{__package__}.{module}")
 
 
@@ -32,7 +32,7 @@ def _mask(text: str) -> str:
 masks.append(_mask)
 
 
-# Exit code of a rank whose model, or another class of the user's, raised what it would raise again.
+# Exit code of a rank whose model or other user code raised an error that a retry would raise again.
 CODE_ERROR = 5
 _PROGRAMMING_ERRORS = (
     TypeError, AttributeError, NameError, LookupError, ValueError, ArithmeticError, AssertionError,
@@ -41,9 +41,10 @@ _PROGRAMMING_ERRORS = (
 
 
 def exit_code_of(error: Exception) -> int:
-    """Return the exit code for an error that is not ours: `CODE_ERROR`, or 1 where a retry may help.
+    """Return the exit code for an error that is not Shardline's: `CODE_ERROR`, or 1 if a retry may help.
 
-    Of torch's RuntimeErrors only those of shapes and types repeat for certain; others come of a device or a network.
+    A RuntimeError of torch repeats for certain only if it is about shapes or types. Others may come from a device or
+    a network.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "MisconfigurationException" in kinds:  # Lightning's, which is not imported here
@@ -57,12 +58,12 @@ def exit_code_of(error: Exception) -> int:
 
 
 class Stopped(ShardlineError):
-    """A training was asked to stop: started again, it resumes.
+    """Stop of a training on request; the training resumes when it is started again.
 
     Args:
-        reason: why it was asked.
-        step: optimiser steps that are saved; None where none was begun.
-        in_time: whether the ranks could save before they were ended.
+        reason: key of `STOPS`.
+        step: number of saved optimiser steps; None if training had not begun.
+        in_time: whether the ranks saved before they were killed.
     """
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: repeat it later
@@ -71,8 +72,8 @@ class Stopped(ShardlineError):
         saved = f"saved at step {step}" if step else "nothing was trained yet"
         if not in_time:
             saved = (
-                "the ranks were ended before they had saved; raise runtime.stop_grace_s if that is too "
-                "short for a step and a training checkpoint"
+                "the ranks were killed before they saved; raise runtime.stop_grace_s if it is too short "
+                "for one step and a training checkpoint"
             )
         super().__init__(f"{STOPS[reason]}: {saved}; the same command resumes from there")
         self.reason, self.step = reason, step
@@ -80,26 +81,26 @@ class Stopped(ShardlineError):
 
 
 class CrashLoop(ShardlineError):
-    """A retry that could only end as the attempt before it did."""
+    """A retry would end like the attempt before it."""
 
 
 class Diverged(ShardlineError):
-    """A training's loss or weights are no numbers any more; a retry would do the same again."""
+    """NaN or infinity in the loss or weights of a training; a retry would repeat it."""
 
     exit_code = 6
     kind = "diverged"
 
 
-# What another attempt may find repaired: a disk, a network or a machine, and no file's name or content.
+# Errors of the system that last. Others, of a disk, network or machine, may be gone in the next attempt.
 _LASTING = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)  # fmt: skip
 
 
 def is_final_end(kind: str, code: int) -> bool:
-    """Return whether an attempt that ended so would end so again: by an error of config, data or model.
+    """Return whether another attempt would end the same way: the config, data or model is wrong.
 
     Args:
-        kind: of the end, see `ShardlineError.kind`.
-        code: exit code.
+        kind: kind of the end, see `ShardlineError.kind`.
+        code: exit code of the attempt.
     """
     return kind == "diverged" or code in (ConfigError.exit_code, DataError.exit_code, CODE_ERROR)
 
@@ -107,7 +108,7 @@ def is_final_end(kind: str, code: int) -> bool:
 def is_final(error: BaseException) -> bool:
     """Return whether another attempt would end with the same error.
 
-    A file system or a network that failed on the way may work again.
+    An error of a file system or network is not final, since it may work again.
     """
     if isinstance(error, Stopped) or not isinstance(error, ShardlineError):
         return False
@@ -120,7 +121,7 @@ def is_final(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """Return an error and those that it came of, also where `raise ... from None` hides them."""
+    """Return an error and its causes, including those hidden by `raise ... from None`."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)

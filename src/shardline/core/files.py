@@ -1,4 +1,4 @@
-"""Small files: written so that a reader sees the whole of one or nothing, and checked when they are read."""
+"""Small files: written atomically, and checked when they are read."""
 
 import errno
 import json
@@ -18,19 +18,19 @@ _REMEDIES = {
     errno.EDQUOT: "the disk quota is used up; free space (`shardline gc --delete`) or ask for more",
     errno.EROFS: "the file system is read-only; set SHARDLINE_STORE to a writable folder",
     errno.EACCES: "no permission to write there; fix the folder's owner or set SHARDLINE_STORE",
-    errno.EEXIST: "a file stands where a folder is needed; move it away",
-    errno.EIO: "the disk or the way to it failed (input/output error); see the kernel's log (`dmesg`) and fix it",
+    errno.EEXIST: "a file is in the place of a folder; move the file away",
+    errno.EIO: "the disk or the connection to it failed (input/output error); check `dmesg` and fix it",
     errno.EFBIG: "the file is larger than the limit of this file system or shell (`ulimit -f`)",
 }
 
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing that takes its name only when it is complete and on disk.
+    """Open a file for writing that gets its name only when it is complete and on disk.
 
     Raises:
-        DataError: it cannot be written (disk full, quota, permission); what was
-            there before is untouched and nothing half-written stays.
+        DataError: the file cannot be written (disk full, quota, permission). An earlier file is
+            untouched, and no partial file remains.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,12 +43,12 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def renamed_when_complete(path: Path) -> Iterator[Path]:
-    """Give a path beside another, for a file, link or folder that takes the other's name at the end.
+    """Yield a temporary path in the same folder, for a file, link or folder that is renamed to `path` at the end.
 
-    A file or link is replaced. After an error nothing of it stays.
+    An earlier file or link is replaced. After an error the temporary path is removed.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    _remove(scratch)  # of a process of the same number that was killed
+    _remove(scratch)  # left by a killed process with the same pid
     try:
         yield scratch
         scratch.replace(path)
@@ -57,21 +57,21 @@ def renamed_when_complete(path: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):  # never hides why the writing failed
+    with suppress(OSError):  # must not hide the error of the write
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 @contextmanager
 def writing(what: object) -> Iterator[None]:
-    """Tell in one sentence why a file or folder cannot be written.
+    """Turn a system error in the block into one sentence about a file or folder.
 
     Raises:
-        DataError: in place of the system's error.
+        DataError: the file or folder could not be written.
     """
     try:
         yield
     except (OSError, RuntimeError) as error:
-        # torch.save puts an error of its own in place of the system's
+        # torch.save raises its own error instead of the system's
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
@@ -79,12 +79,12 @@ def writing(what: object) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's names to disk."""
+    """Flush the entries of a folder to disk."""
     sync_file(folder)
 
 
 def sync_file(path: Path) -> None:
-    """Bring what was written to a file to disk, whoever wrote it."""
+    """Flush the content of a file to disk, whoever wrote it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -93,22 +93,22 @@ def sync_file(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it.
+    """Create a folder and its parents.
 
     Raises:
-        DataError: it cannot be made.
+        DataError: the folder cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{path} could not be made: {remedy_of(error)}") from error
+        raise DataError(f"{path} could not be created: {remedy_of(error)}") from error
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder, and find out whether files can be made in it.
+    """Create a folder, and check that it is writable.
 
     Raises:
-        DataError: they cannot.
+        DataError: the folder cannot be created or written.
     """
     make_folder(folder)
     if not os.access(folder, os.W_OK):
@@ -119,57 +119,57 @@ def check_writable(folder: Path) -> None:
 
 
 def remedy_of(error: OSError) -> str:
-    """Return what was wrong with a write, and what to do about it."""
+    """Return the cause of a failed write and the remedy."""
     return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write bytes, all or nothing."""
+    """Write a file of bytes atomically."""
     with atomic_writer(path) as file:
         file.write(content)
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a document as indented JSON, all or nothing, without what looks like a secret."""
+    """Write a document as indented JSON, atomically and with secrets masked."""
     write_bytes(path, json_bytes(import_outside_identity("redaction").published(document)))
 
 
 def json_bytes(document: Any) -> bytes:
-    """Return a document in the one form that `write_json` writes."""
+    """Return a document as JSON, exactly as `write_json` writes it."""
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_json(path: Path, *, remedy: str) -> Any:
-    """Read a JSON file.
+    """Return the content of a JSON file.
 
     Raises:
-        DataError: it is missing or not JSON; ends with the remedy.
+        DataError: the file is missing or not JSON; the message ends with the remedy.
     """
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
-    except (ValueError, RecursionError):  # nested more deeply than anything that is written
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         raise DataError(f"{path} is not valid JSON; {remedy}") from None
 
 
 def read_object(path: Path, *, remedy: str) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
+    """Return the object in a JSON file.
 
     Raises:
-        DataError: it is missing, not JSON or another value; ends with the remedy.
+        DataError: the file is missing or not a JSON object; the message ends with the remedy.
     """
     document = read_json(path, remedy=remedy)
     if not isinstance(document, dict):
-        raise DataError(f"{path} holds no JSON object; {remedy}")
+        raise DataError(f"{path} is not a JSON object; {remedy}")
     return document
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON Lines file; a torn last line, and what follows one, is dropped.
+    """Return the objects of a JSON Lines file up to the first broken line, such as a torn last line.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the file does not exist.
     """
     records = []
     for line in path.read_text(errors="replace").splitlines():
@@ -185,7 +185,7 @@ def utc_stamp(seconds: float | None = None, *, timespec: str = "milliseconds") -
 
     Args:
         seconds: since the epoch; now if None.
-        timespec: as `datetime.isoformat` takes it.
+        timespec: precision, see `datetime.isoformat`.
     """
     moment = datetime.fromtimestamp(time.time() if seconds is None else seconds, UTC)
     return moment.isoformat(timespec=timespec).replace("+00:00", "Z")

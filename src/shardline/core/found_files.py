@@ -1,4 +1,4 @@
-"""Whether a file that was found for a source is read, and if not why: all sources ask here."""
+"""Checks of the files of sources: hidden files, broken links, unreadable files, wrong formats."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardline.core.errors import DataError
 
-# Names that file managers and editors leave behind, beside all that begin with a dot.
+# Files and folders that programs leave behind, besides names that begin with a dot.
 _LEFT_BEHIND = {
     "__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "$recycle.bin", "system volume information",
     "lost+found", "@eadir",
@@ -27,37 +27,37 @@ _WIDE = {
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of this name belongs to a program, and is no data."""
+    """Return whether a file or folder belongs to a program and is not data, by its name."""
     return name.startswith(".") or name.casefold() in _LEFT_BEHIND
 
 
 def problem_of(path: str | os.PathLike[str], name: str) -> str:
-    """Return why a file cannot be read, and what to do, as words that follow its name; empty where it can be.
+    """Return why a file cannot be read, and the remedy, to follow its name; empty if the file can be read.
 
     Args:
         path: the file.
-        name: what of its path counts in the identity.
+        name: the part of its path that the identity contains.
     """
     if not is_utf8(name):
-        return "its name is not UTF-8, expected UTF-8 since names count; rename it"
-    if os.path.isfile(path):  # noqa: PTH113 (a Path of each of 100,000 costs more than the question)
+        return "its name is not UTF-8, expected UTF-8, since the identity contains names; rename it"
+    if os.path.isfile(path):  # noqa: PTH113 (creating 100,000 Path objects costs more than the calls)
         return ""
     if not os.path.lexists(path):
-        return "is not there (No such file or directory); restore it, or drop it from source.files"
+        return "is missing (No such file or directory); restore it, or drop it from source.files"
     if not os.path.islink(path):  # noqa: PTH114
-        return "is no plain file, expected one; move it elsewhere"
+        return "is not a regular file, expected one; move it elsewhere"
     target = shown(os.readlink(path))  # noqa: PTH115
     try:
         os.stat(path)  # noqa: PTH116
     except OSError as error:
         if error.errno == errno.ELOOP:
-            return f"is a link that leads back to itself (by {target}), expected a file; remove the link"
+            return f"is a link that leads back to itself (through {target}), expected a file; remove the link"
         return f"is a broken link (to {target}), expected a file; restore what it leads to, or remove the link"
-    return f"is a link to {target}, which is no plain file; remove the link"
+    return f"is a link to {target}, which is not a regular file; remove the link"
 
 
 def is_utf8(name: str) -> bool:
-    """Return whether a name can be written as UTF-8; the system's bytes may be anything."""
+    """Return whether a file's name is valid UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -66,12 +66,12 @@ def is_utf8(name: str) -> bool:
 
 
 def shown(name: str | os.PathLike[str]) -> str:
-    """Return a file's name for people, with bytes that are not UTF-8 as `\\xe9`."""
+    """Return a file's name for messages, with bytes that are not UTF-8 as `\\xe9`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
-    """Return the error of a source's file that cannot be read."""
+    """Return the error for a source file that cannot be read."""
     if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
         found = problem_of(path, path.name) or f"cannot be read ({error.strerror}); run this again"
         return DataError(f"source file {shown(path)}: {found}")
@@ -82,16 +82,16 @@ def unreadable(path: Path, error: OSError) -> DataError:
 
 
 def content_of(head: bytes) -> str:
-    """Return what a file is that is not the data which its name claims, by its first bytes; or nothing."""
+    """Return what a file really is if its first bytes show that it is no data; else an empty text."""
     start = head.lstrip().lower() if head[:1] not in (b"\x00",) else head
     return next((what for magic, what in _HEADS.items() if start.startswith(magic)), "")
 
 
 def wide_encoding(head: bytes) -> str:
-    """Return the encoding of text with two or four bytes for each character, by its first bytes; or nothing."""
+    """Return `UTF-16` or `UTF-32` if the first bytes of a file show this encoding; else an empty text."""
     for mark, name in _WIDE.items():
         if head.startswith(mark):
             return name
-    # without a mark, as English is: every second byte of the first some is zero
+    # English text without a byte order mark: every second byte is zero
     halves = (head[:64:2], head[1:64:2])
     return "UTF-16" if len(head) > 3 and any(half and not any(half) for half in halves) else ""

@@ -3,15 +3,13 @@
 import hashlib
 import subprocess
 from pathlib import Path
-from typing import Any
 
 
-def git_state(folder: Path) -> dict[str, Any]:
-    """Return commit, whether the checkout differs from it, and a digest of the difference.
+def git_state(folder: Path) -> dict[str, str | bool | None]:
+    """Return the commit of a checkout, whether the checkout differs from it, and a digest of the diff.
 
-    The difference (of tracked files, and the names of untracked ones) is not
-    kept itself: it may hold what nobody meant to publish. Outside a git
-    checkout every value is None.
+    The diff covers tracked files and the names of untracked files. Only its digest is kept, since
+    the diff may contain private text. Outside a git checkout every value is None.
     """
     commit = git_commit(folder)
     if commit is None:
@@ -25,7 +23,7 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Return the commit of a checkout; None outside of one."""
+    """Return the commit of a checkout; None outside a checkout."""
     commit = _git(folder, "rev-parse", "HEAD")
     return None if commit is None else commit.decode().strip()
 

@@ -1,7 +1,7 @@
-"""How sure a held-out metric is, and a difference of two.
+"""Confidence intervals of held-out metrics and of their differences.
 
-The formulas are written out, since `scipy.stats.binomtest` takes whole numbers of successes (a mean over seeds
-is none), differs in the last bit from what reports hold, and `scipy.stats` takes some seconds to import.
+The formulas are written out for three reasons. `scipy.stats.binomtest` needs a whole number of successes, which
+a mean over seeds is not. Its last bit differs from earlier reports. Importing `scipy.stats` takes seconds.
 """
 
 import math
@@ -31,15 +31,16 @@ def wilson_interval(proportion: float, num_samples: int) -> Interval:
 
 
 def sampling_interval(old: float, new: float, num_samples: int) -> Interval:
-    """Return the 95 % interval of `new - old` of two accuracies, by the choice of held-out samples.
+    """Return the 95 % interval of the difference of two accuracies over the choice of held-out samples.
 
-    Newcombe's hybrid score interval, made from two Wilson intervals (Newcombe 1998, method 10,
-    doi:10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I). It takes the samples for
-    independent; where both models were evaluated on the same samples it is wider than need be.
+    This is Newcombe's hybrid score interval, from two Wilson intervals (Newcombe 1998, method 10,
+    doi:10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I). It assumes
+    independent samples, so it is too wide if both models were evaluated on the same samples.
 
     Args:
-        old: share of correct samples, 0 to 1, as is `new`.
-        num_samples: held-out samples, the same number for both.
+        old: share of correct samples, 0 to 1.
+        new: the same of the other model.
+        num_samples: number of held-out samples, the same for both.
     """
     before, after = (wilson_interval(value, num_samples) for value in (old, new))
     difference = new - old
@@ -50,10 +51,10 @@ def sampling_interval(old: float, new: float, num_samples: int) -> Interval:
 
 
 def seed_interval(old: Sequence[float], new: Sequence[float]) -> Interval | None:
-    """Return Welch's 95 % interval of the difference of two means over seeds, new less old.
+    """Return Welch's 95 % interval of the difference of two means over seeds, new minus old.
 
-    Welch 1947, doi:10.1093/biomet/34.1-2.28. None where a side has fewer than two values, or
-    nothing varies.
+    See Welch 1947, doi:10.1093/biomet/34.1-2.28. Return None if a side has fewer than two values
+    or nothing varies.
     """
     if min(len(old), len(new)) < 2:
         return None
@@ -72,11 +73,11 @@ def seed_interval(old: Sequence[float], new: Sequence[float]) -> Interval | None
 def but_seed(
     identity: Mapping[str, Any], evaluated: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return all that a run's metrics depend on without its seed: equal for runs that repeat each other.
+    """Return the identity documents of a run without its seed; runs that differ only in the seed are equal.
 
     Args:
         identity: document of the training.
-        evaluated: document of the evaluation; its inputs follow from the training.
+        evaluated: document of the evaluation; its inputs are left out, since they follow from the training.
     """
     settings = identity.get("settings") or {}
     settings = {key: value for key, value in settings.items() if key != "seed"}

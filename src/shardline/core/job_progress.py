@@ -1,8 +1,8 @@
-"""What a job reports of itself beside its log, in `{log}.progress.json`, for whoever displays it.
+"""Progress reports of a job, in `{log}.progress.json` beside its log.
 
-The format is that of the logger plugin in plugins/snakemake-logger-plugin-shardline, whose README
-documents it; neither imports the other. This is apart from `progress`, since what its importers
-import decides their stage's conda environment, and most need no Rich.
+The README of plugins/snakemake-logger-plugin-shardline documents the format; neither imports the
+other. This module is separate from `progress`: a stage's imports decide its conda environment, and
+most stages need no Rich.
 """
 
 import json
@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-# Device and inode of the standard error of which a logger plugin shows what jobs report.
+# Device and inode of the standard error on which a logger plugin shows the reports of jobs.
 STREAM = "SNAKEMAKE_LOGGER_STREAM"
 _EVERY_S = 1.0
 
 
 class JobProgress:
-    """The report of this process's job. Nothing is written where no job has begun, or the disk is full."""
+    """Report of this process's job; nothing is written before `begin` or on a full disk."""
 
     def __init__(self) -> None:
         self._file: Path | None = None
@@ -26,13 +26,13 @@ class JobProgress:
         self._written = 0.0
 
     def begin(self, log: Path) -> None:
-        """Report beside this log from now on; what an earlier job has left there is removed."""
+        """Write reports beside a log from now on, and remove the report of an earlier job."""
         self._file, self._fields, self._written = log.with_suffix(".progress.json"), {}, 0.0
         with suppress(OSError):
             self._file.unlink(missing_ok=True)
 
     def report(self, **fields: Any) -> None:
-        """Add fields, and write all of them unless that was done within the last second."""
+        """Add fields to the report, and write it at most once a second, or at once for an error."""
         self._fields |= fields
         is_due = time.monotonic() - self._written >= _EVERY_S or "error" in fields
         if self._file is None or not is_due:
@@ -48,7 +48,7 @@ job_progress = JobProgress()
 
 
 def is_shown_by_logger(stream: TextIO) -> bool:
-    """Return whether Snakemake's logger plugin shows on this stream what jobs report."""
+    """Return whether Snakemake's logger plugin shows the reports of jobs on this stream."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):

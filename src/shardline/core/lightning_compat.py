@@ -1,8 +1,8 @@
-"""The private parts of Lightning and torch that Shardline needs, each used here and nowhere else.
+"""Access to private parts of Lightning and torch, which no other module uses.
 
-Every one has a contract test in `tests/unit/core/test_lightning_compat.py`, which names the version that it was
-written against and fails where another version has changed it. What Shardline overrides of their classes
-(`SteadyDDPStrategy._setup_model` and the like) is tested there too.
+Each part has a contract test in `tests/unit/core/test_lightning_compat.py`. The test names the version that it
+was written for, and fails if another version has changed the part. Private methods that Shardline overrides, such
+as `SteadyDDPStrategy._setup_model`, are tested there too.
 """
 
 import inspect
@@ -26,8 +26,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import Metric
 
-State = dict[str, Any]  # what Lightning saves and restores, of a training or of a part of it
-LoggedMetric = _ResultMetric  # what `self.log` keeps of one name within an epoch
+State = dict[str, Any]  # state that Lightning saves and restores, of a training or a part of it
+LoggedMetric = _ResultMetric  # the values of one name that `self.log` collects within an epoch
 
 _BROADCAST_BYTES = 250 << 20  # at a time, as DDP
 
@@ -38,11 +38,11 @@ FACTORIES = ("pytorch_lightning.callbacks_factory", "lightning.pytorch.callbacks
 
 
 def new_trainer(**given: Any) -> pl.Trainer:
-    """Make a Trainer that nothing but its arguments decides.
+    """Create a Trainer that depends on nothing but its arguments.
 
-    Lightning reads `PL_TRAINER_<ARGUMENT>` for each argument that is not passed, and adds the callbacks
-    that installed packages register as entry points. So all arguments are passed here, and the
-    entry points are named and left out.
+    Lightning reads `PL_TRAINER_<ARGUMENT>` for each missing argument, and adds the callbacks that
+    installed packages register as entry points. So all arguments are passed here, and such callbacks
+    are ignored with a message.
     """
     defaults = {name: one.default for name, one in inspect.signature(pl.Trainer).parameters.items()}
     _CONNECTOR._load_external_callbacks = _left_out_callbacks
@@ -67,21 +67,21 @@ def _left_out_callbacks(_: str) -> list[Any]:
     return []
 
 
-# ---- where a training stands
+# ---- progress of a training
 
 
 def is_accumulating(trainer: pl.Trainer) -> bool:
-    """Return whether the present batch ends no optimiser step."""
+    """Return whether the current batch accumulates gradients, without an optimiser step after it."""
     return trainer.fit_loop._should_accumulate()
 
 
 def dump_state(trainer: pl.Trainer) -> State:
-    """Return the training's state as Lightning saves it, not written."""
+    """Return the state of a training as Lightning saves it, without writing a file."""
     return dict(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
 
 
 def set_place(trainer: pl.Trainer, *, epoch: int, step: int) -> None:
-    """Have a trainer that trains nothing show an epoch and a number of optimiser steps."""
+    """Set the epoch and number of optimiser steps that a Trainer reports without training."""
     loop: Any = trainer.fit_loop
     loop.epoch_progress.current.processed = loop.epoch_progress.current.completed = epoch
     loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
@@ -91,45 +91,45 @@ def set_place(trainer: pl.Trainer, *, epoch: int, step: int) -> None:
 def ignore_signals(trainer: pl.Trainer) -> None:
     """Keep Lightning from handling SIGTERM.
 
-    Its handler starts a collective of all ranks wherever the signal interrupts one of them, and its
-    loop asks rank 0 at each step whether there was one.
+    Lightning's handler starts a collective of all ranks wherever the signal interrupts one of them,
+    and its loop broadcasts from rank 0 at each step whether a signal came.
     """
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
-# ---- what `self.log` keeps
+# ---- values that `self.log` collects
 
 
 def update_step_metrics(trainer: pl.Trainer) -> None:
-    """Bring the metrics of the present step up to date, which Lightning does after the step's hooks."""
+    """Update the metrics of the current step now; Lightning does so after the step's hooks."""
     trainer._logger_connector.update_train_step_metrics()
 
 
 def logged_metrics(trainer: pl.Trainer) -> dict[str, LoggedMetric]:
-    """Return what `self.log` has summed up in this epoch, by key; changes to it are changes there."""
+    """Return the metrics that `self.log` has collected in this epoch, by key; changing them changes Lightning's."""
     return trainer.fit_loop.epoch_loop._results
 
 
 def results_of(trainer: pl.Trainer) -> dict[str, LoggedMetric]:
-    """Return what `self.log` has summed up since the loop that is going on began, by key."""
+    """Return the metrics that `self.log` has collected since the current loop began, by key."""
     return {key: one for key, one in (trainer._results or {}).items() if not one.has_reset}
 
 
 def drop_step_values(trainer: pl.Trainer) -> None:
-    """Have nothing logged of the present step."""
+    """Discard the logged values of the current step."""
     for metric in logged_metrics(trainer).values():
         metric._forward_cache = None
 
 
 def logging_place(trainer: pl.Trainer) -> State:
-    """Return the hook that `self.log` was called in last, and whether the epoch's first batch is going on."""
+    """Return the hook of the last call of `self.log`, and whether the epoch is in its first batch."""
     connector = trainer._logger_connector
     return {"first_loop_iter": connector._first_loop_iter, "current_fx": connector._current_fx}
 
 
 def set_logging_place(trainer: pl.Trainer, place: State) -> None:
-    """Restore what `logging_place` has returned."""
+    """Restore the place that `logging_place` returned."""
     connector = trainer._logger_connector
     connector._first_loop_iter = place["first_loop_iter"]
     connector._current_fx = place["current_fx"]
@@ -145,13 +145,13 @@ def make_logged_metric(
     trainer: pl.Trainer, meta: State, reduction: Any, *, is_tensor: bool, syncs: bool,
     rank_zero_only: bool,
 ) -> LoggedMetric:  # fmt: skip
-    """Make what `self.log` would make of one name.
+    """Create the metric that `self.log` would create for one name.
 
     Args:
-        meta: fields of Lightning's description of it, but for its reduction and synchronisation.
-        reduction: function that sums it up.
-        syncs: whether ranks are averaged.
-        rank_zero_only: whether rank 0 alone logs it.
+        meta: fields of Lightning's metadata, except for reduction and synchronisation.
+        reduction: function that reduces the values of an epoch.
+        syncs: whether the value is reduced over ranks.
+        rank_zero_only: whether only rank 0 logs the metric.
     """
     described = _Metadata(**meta, reduce_fx=reduction)
     described.sync = _Sync(fn=trainer.strategy.reduce, _should=syncs, rank_zero_only=rank_zero_only)
@@ -159,10 +159,10 @@ def make_logged_metric(
 
 
 def spare_moves() -> None:
-    """Have `self.log` move only what is not on its device yet.
+    """Make `self.log` move a metric only if it is not on its device yet.
 
-    Lightning looks for tensors in all that it keeps of a metric at each call, which takes as long
-    as the rest of `self.log`.
+    At each call, Lightning searches all fields of a metric for tensors, which takes as long as the
+    rest of `self.log`.
     """
     _ResultMetric.to = _stay  # type: ignore[method-assign,assignment]
 
@@ -181,12 +181,12 @@ _MOVE = _ResultMetric.to
 
 
 def updates_of(metric: Metric) -> int:
-    """Return how often a metric was updated."""
+    """Return the number of updates of a metric."""
     return metric._update_count
 
 
 def set_updates(metric: Metric, count: int) -> None:
-    """Set how often a metric was updated, and drop the value that it has computed before."""
+    """Set the number of updates of a metric, and discard its computed value."""
     metric._update_count = count
     metric._computed = None
 
@@ -195,19 +195,19 @@ def set_updates(metric: Metric, count: int) -> None:
 
 
 def buffers_of(module: torch.nn.Module) -> dict[str, tuple[torch.Tensor | None, bool]]:
-    """Return a module's own buffers by name, None where one has no value, and whether `state_dict` holds it."""
+    """Return a module's own buffers by name (None without a value), and whether `state_dict` contains each."""
     hidden = module._non_persistent_buffers_set
     return {name: (value, name not in hidden) for name, value in module._buffers.items()}
 
 
 def batch_norms(module: torch.nn.Module) -> list[_BatchNorm]:
-    """Return the norms within a module that keep running statistics of batches."""
+    """Return the batch norms of a module that keep running statistics."""
     found = (one for one in module.modules() if isinstance(one, _BatchNorm))
     return [one for one in found if one.track_running_stats]
 
 
 def num_hooks(module: torch.nn.Module) -> int:
-    """Return how many hooks run around a module's forward and backward passes."""
+    """Return the number of hooks around the forward and backward passes of a module."""
     kinds = ("forward_pre", "forward", "backward_pre", "backward")
     return sum(len(getattr(module, f"_{kind}_hooks")) for kind in kinds)
 
@@ -216,12 +216,12 @@ def num_hooks(module: torch.nn.Module) -> int:
 
 
 def random_states() -> State:
-    """Return the states of Python's, NumPy's and torch's generators."""
+    """Return the states of the random generators of Python, NumPy and torch."""
     return _collect_rng_states()
 
 
 def set_random_states(states: State) -> None:
-    """Restore what `random_states` has returned."""
+    """Restore the states that `random_states` returned."""
     _set_rng_states(states)
 
 
@@ -229,23 +229,23 @@ def set_random_states(states: State) -> None:
 
 
 def settle_buckets(model: DistributedDataParallel) -> None:
-    """Have DDP lay its buckets out now, as it does after its first step."""
+    """Make DDP arrange its buckets now, as it does after its first step."""
     model.reducer._push_all_rebuilt_params()
     model.reducer._rebuild_buckets()
 
 
 def check_gradients_are_summed(model: DistributedDataParallel) -> None:
-    """Raise DDP's RuntimeError now where the last step gave some parameters no gradient; else the next step does."""
+    """Raise DDP's RuntimeError for parameters without a gradient in the last step now, not in the next step."""
     model.reducer._rebuild_buckets()
 
 
 def broadcast_buffers(group: dist.ProcessGroup, buffers: Sequence[torch.Tensor]) -> None:
-    """Give all ranks the buffers of rank 0, as DDP does."""
+    """Broadcast the buffers of rank 0 to all ranks, as DDP does."""
     dist._broadcast_coalesced(group, [*buffers], _BROADCAST_BYTES, 0)  # type: ignore[attr-defined]
 
 
 def set_device_mesh(module: pl.LightningModule, mesh: Any) -> None:
-    """Set the mesh that a model's `configure_model` finds as `self.device_mesh`."""
+    """Set the `device_mesh` that a model's `configure_model` reads."""
     module._device_mesh = mesh
 
 
@@ -253,23 +253,23 @@ def set_device_mesh(module: pl.LightningModule, mesh: Any) -> None:
 
 
 def average_of(callback: Any) -> torch.nn.Module | None:
-    """Return the model that a `WeightAveraging` holds, None before a training."""
+    """Return the averaged model of a `WeightAveraging` callback; None before a training."""
     average = callback._average_model
     return None if average is None else average.module
 
 
 def latest_update_epoch(callback: Any) -> int:
-    """Return the epoch after which a `WeightAveraging` was last updated; no state has it."""
+    """Return the epoch of the last update of a `WeightAveraging` callback; its state does not contain it."""
     return int(callback._latest_update_epoch)
 
 
 def set_latest_update_epoch(callback: Any, epoch: int) -> None:
-    """Restore what `latest_update_epoch` has returned."""
+    """Restore the epoch that `latest_update_epoch` returned."""
     callback._latest_update_epoch = epoch
 
 
 def begin_averaging(callback: Any, trainer: pl.Trainer) -> None:
-    """Have a `StochasticWeightAveraging` make its schedule as in the epoch in which it began."""
+    """Make a `StochasticWeightAveraging` callback create its schedule as in the epoch in which it began."""
     began = SimpleNamespace(
         current_epoch=callback.swa_start, max_epochs=trainer.max_epochs, optimizers=trainer.optimizers,
         lr_scheduler_configs=trainer.lr_scheduler_configs,
@@ -277,11 +277,11 @@ def begin_averaging(callback: Any, trainer: pl.Trainer) -> None:
     callback.on_train_epoch_start(began, trainer.lightning_module)
 
 
-# ---- passes within a training's end
+# ---- passes at the end of a training
 
 
 def training_steps(trainer: pl.Trainer, batches: Iterable[Any]) -> Iterator[None]:
-    """Compute the training steps of batches without gradients and hooks, and log nothing."""
+    """Run the training steps of batches without gradients, hooks and logging."""
     module, plugin = trainer.lightning_module, trainer.precision_plugin
     has_index = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
     module.train()
@@ -297,7 +297,7 @@ def training_steps(trainer: pl.Trainer, batches: Iterable[Any]) -> Iterator[None
 
 
 def validate_again(trainer: pl.Trainer) -> None:
-    """Run the training's validation, with all its hooks; nothing that it finds stops the training."""
+    """Run the validation of a training with its hooks, without effect on early stopping."""
     should_stop = trainer.should_stop
     stopping = [(one, one.state_dict()) for one in trainer.early_stopping_callbacks]
     trainer.validating = True

@@ -1,20 +1,20 @@
-"""CPUs and GPUs that this process may use."""
+"""CPUs, GPUs and memory that this process may use."""
 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_UNKNOWN_BYTES = 1 << 40  # of memory, where nobody tells
+_UNKNOWN_BYTES = 1 << 40  # of memory, if the system does not report it
 
 
 def num_cpus() -> int:
-    """Return the CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def num_gpus() -> int:
-    """Return the NVIDIA GPUs that this process may use, without importing torch."""
+    """Return the number of NVIDIA GPUs that this process may use, without importing torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
@@ -22,7 +22,7 @@ def num_gpus() -> int:
 
 
 def free_memory_bytes() -> int:
-    """Return the memory that this process may still take: of the machine, or of its control group."""
+    """Return the free memory of the machine or of this process's control group, whichever is less."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:  # no Linux
@@ -32,7 +32,7 @@ def free_memory_bytes() -> int:
 
 
 def _of_groups() -> Iterator[int]:
-    """Yield what the control groups above this process leave (version 2)."""
+    """Yield the free memory of each control group (version 2) of this process, in bytes."""
     with suppress(OSError, ValueError):
         name = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
         root = Path("/sys/fs/cgroup")

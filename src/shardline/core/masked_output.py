@@ -1,4 +1,4 @@
-"""What this process prints and logs, masked line by line before it leaves."""
+"""Masking of secrets in the output and logs of this process, line by line."""
 
 import logging
 import sys
@@ -10,37 +10,38 @@ from typing import Any, TextIO
 from shardline.core.credentials import BEGIN_KEY
 from shardline.core.redaction import mask, masking
 
-_KEY_LINES = 120  # of the longest; a key that is cut off must not hide the rest of a log
+_KEY_LINES = 120  # length of the longest key; a truncated key must not hide the rest of a log
 
 
 class LineMasker:
-    """Masks a text that comes in lines, of which a private key takes several."""
+    """Masks a text line by line, including private keys of several lines."""
 
     def __init__(self) -> None:
-        self._left = 0  # lines of a key that may still come
+        self._left = 0  # lines that the current key may still have
 
     def mask(self, line: str, mask: Callable[[str], str] = mask) -> str:
-        """Return a line, or a part of one, without what looks like a secret.
+        """Return a line, or a part of a line, with secrets masked.
 
         Args:
-            mask: masks a text; one of `masking` where there are many lines at once.
+            line: the text, with its line end.
+            mask: function that masks a text; use `masking()` for many lines at once.
         """
         end = line[len(line.rstrip("\r\n")) :]
         was_in_key, self._left = self._left > 0, max(0, self._left - 1)
         begin = max((match.start() for match in BEGIN_KEY.finditer(line)), default=-1)
         if begin != (last := line.rfind("-----END ")):
             self._left = _KEY_LINES if begin > last else 0
-        if was_in_key:  # of this line only what follows the key
+        if was_in_key:  # keep only the text after the key
             _, mark, rest = line.partition("-----END ")
             line = mark + rest
         return mask(line).rstrip("\r\n") + end
 
 
 class MaskedStream:
-    """A text stream whose lines are masked; all else is the stream's own.
+    """Text stream that masks each line; other attributes are those of the wrapped stream.
 
-    A line is held back until it ends or the stream is flushed: `print` writes
-    a name and its value one after the other.
+    A line is kept back until it ends or the stream is flushed, because `print`
+    writes a name and its value separately.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -48,7 +49,7 @@ class MaskedStream:
         self._held, self._lock = "", threading.RLock()
 
     def write(self, text: str) -> int:
-        """Take a text; whole lines are passed on."""
+        """Buffer a text, and write its complete lines masked."""
         with self._lock:
             *lines, self._held = (self._held + text).splitlines(keepends=True) or [""]
             if self._held.endswith(("\n", "\r")):
@@ -59,12 +60,12 @@ class MaskedStream:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Take several texts."""
+        """Write several texts, as `write` does."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Pass on what is held back."""
+        """Write the buffered text masked, and flush the stream."""
         with self._lock:
             held, self._held = self._held, ""
             if held:
@@ -76,16 +77,16 @@ class MaskedStream:
 
 
 class MaskingFormatter(logging.Formatter):
-    """Formats a record, with its traceback, without what looks like a secret."""
+    """Formats a log record and its traceback with secrets masked."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's text."""
+        """Return the masked text of a record."""
         return mask(super().format(record))
 
 
 @contextmanager
 def masked_output() -> Iterator[None]:
-    """Mask what this process prints within the block; on its way out nothing is held back."""
+    """Mask the output of this process within the block, and flush it at the end."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (MaskedStream(stream) for stream in before)
     try:

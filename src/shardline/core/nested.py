@@ -1,4 +1,4 @@
-"""Nested settings, and the same with dotted keys."""
+"""Nested settings, and settings with dotted keys."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ def flatten(settings: Mapping[str, object], *, by_name: bool = False) -> dict[st
     """Return nested settings as one dictionary with dotted keys; an empty table is a value.
 
     Args:
-        by_name: the keys of each table in the order of their names, not in their own.
+        by_name: sort the keys of each table, instead of keeping their order.
     """
     return dict(_flatten(settings, "", by_name))
 
@@ -25,10 +25,10 @@ def _flatten(
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with those of `over` in front of those of `base`.
+    """Return nested settings in which values of `over` replace values of `base`.
 
-    No table of the result is shared with either, so that one run's settings
-    are never another's.
+    The result shares no table with either, so that a change to one run never
+    affects another.
     """
     merged: dict[str, Any] = {}
     for key in [*base, *(key for key in over if key not in base)]:
@@ -41,9 +41,9 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_values(base: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with the values of dotted keys in the place of their own.
+    """Return nested settings in which the values of dotted keys replace values of `base`.
 
-    A table that is such a value takes the place of another; `merge` would put both together.
+    A table among the values replaces another table; `merge` would combine both.
     """
     nested = merge(base, {})
     for dotted, value in flat.items():

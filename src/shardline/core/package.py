@@ -1,4 +1,4 @@
-"""The workflow that comes with this library: Snakefile, rules, scripts, profiles, config, lock."""
+"""The shipped workflow: Snakefile, rules, scripts, profiles, config, lock."""
 
 import subprocess
 import sys
@@ -9,40 +9,41 @@ from shardline.core.errors import ShardlineError
 
 
 def workflow_folder() -> Path:
-    """Return the workflow's folder: that in the installed package, or the checkout."""
+    """Return the workflow's folder, in the installed package or in the checkout."""
     package = Path(__file__).parents[1]
-    installed = package / "workflow"  # pyproject.toml lists what a wheel has there
+    installed = package / "workflow"  # pyproject.toml lists its files in a wheel
     return installed if installed.is_dir() else package.parents[1]
 
 
 def shipped_snakefile() -> Path:
-    """Return the workflow's Snakefile, which a project's own uses as a module."""
+    """Return the workflow's Snakefile, which the Snakefile of a project uses as a module."""
     return workflow_folder() / "Snakefile"
 
 
 def report_folder() -> Path:
-    """Return the folder of the templates, the style and the scripts that make the report's page."""
+    """Return the folder of the report's templates, style and scripts."""
     return workflow_folder() / "report"
 
 
 def snakefile_option() -> list[str]:
-    """Return the option that names the shipped Snakefile, unless the present folder has one."""
+    """Return the option `--snakefile` for the shipped Snakefile; empty if the current folder has a Snakefile."""
     return [] if Path("Snakefile").exists() else ["--snakefile", str(shipped_snakefile())]
 
 
 def making(target: Path | str) -> str:
-    """Return the command that makes one file of the pipeline, from the present folder."""
+    """Return the command that makes one file of the pipeline, run in the current folder."""
     return " ".join(["snakemake", *snakefile_option(), "--cores all", str(target)])
 
 
 def remake(
     targets: Iterable[Path], *, config: Path, profile: str, arguments: Sequence[str]
 ) -> bool:
-    """Have Snakemake make files again from the present folder.
+    """Make files again with Snakemake in the current folder.
 
     Args:
+        targets: files to delete and make again.
         config: the project's config.
-        profile: Snakemake's profile: where jobs run.
+        profile: Snakemake's profile, which decides where jobs run.
         arguments: further arguments for Snakemake.
 
     Returns:
@@ -62,13 +63,13 @@ def remake(
 
 
 def check_unlocked(workdir: Path) -> None:
-    """Refuse to delete while Snakemake runs here.
+    """Check that no Snakemake runs in a project, before files are deleted.
 
     Raises:
-        ShardlineError: a lock of Snakemake exists; the message names it.
+        ShardlineError: a lock of Snakemake exists; the message names the lock.
     """
     for lock in sorted((workdir / ".snakemake" / "locks").glob("*")):
         raise ShardlineError(
-            f"{lock.relative_to(workdir)} exists, so a Snakemake may be running here and nothing is deleted; "
-            "wait for its end, or run `snakemake --unlock` if it crashed"
+            f"{lock.relative_to(workdir)} exists, so Snakemake may be running here and nothing is deleted; "
+            "wait until it ends, or run `snakemake --unlock` if it crashed"
         )

@@ -1,4 +1,4 @@
-"""An end of every process with its parent, and of a group with its leader."""
+"""Processes that end with their parent, and process groups that end with their leader."""
 
 import ctypes
 import os
@@ -15,20 +15,20 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the kernel end this process when its parent ends (prctl(2)), so that no rank is left over.
+    """Make the kernel signal this process when its parent ends (prctl(2)), so that no rank is left over.
 
     Args:
-        number: another signal, of which the kernel only tells it the end.
+        number: signal to send.
     """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def signal_main_thread(pid: int, number: int) -> None:
-    """Send a signal to a process, for its main thread to handle: Linux may choose any other (tgkill(2)).
+    """Send a signal to the main thread of a process (tgkill(2)); `os.kill` may choose another thread.
 
     Raises:
-        ProcessLookupError: it has ended.
+        ProcessLookupError: the process has ended.
     """
     tgkill = getattr(_LIBC, "tgkill", None)  # not in glibc before 2.30
     if tgkill is None:
@@ -38,17 +38,17 @@ def signal_main_thread(pid: int, number: int) -> None:
 
 
 def kill_group(leader: int) -> None:
-    """End what is left of a process group.
+    """Kill the remaining processes of a group.
 
     Args:
-        leader: pid of its first process; it stays taken while a member lives.
+        leader: pid of the first process; it is not reused while a member lives.
     """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def end_group(leader: "subprocess.Popen[Any]", grace_s: float) -> None:
-    """Ask the leader of a process group to end; after a grace time, end them all."""
+    """Terminate the leader of a process group, and kill the group after a grace time."""
     leader.terminate()
     with suppress(subprocess.TimeoutExpired):
         leader.wait(grace_s)
@@ -57,7 +57,7 @@ def end_group(leader: "subprocess.Popen[Any]", grace_s: float) -> None:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Turn SIGTERM into the same orderly end as Ctrl-C."""
+    """Raise KeyboardInterrupt on SIGTERM within the block, as Ctrl-C does."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""How far the shards of a job are: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of writing shards: a bar on a terminal, else a line now and then."""
 
 import logging
 import sys
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 class ShardProgress:
     """Counts shards and rows as they are written; shows rows/s and the time left.
 
-    A terminal gets a bar that vanishes at the end. Where there is none, a
-    plain line goes to the stream and to the log.
+    A terminal shows a bar that vanishes at the end. Otherwise plain lines are
+    written to the stream and the log.
 
     Args:
-        title: what stands before the numbers.
-        num_shards: shards to be written.
-        stream: where it is shown; standard error if None.
-        every_s: seconds between two plain lines, at least.
+        title: text before the numbers.
+        num_shards: number of shards to write.
+        stream: output stream; None is standard error.
+        every_s: minimum number of seconds between two plain lines.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ShardProgress:
             self._bar.stop()
 
     def advance(self, rows: int) -> None:
-        """Count one shard of this many rows."""
+        """Count one more shard, with its number of rows."""
         self._shards, self._rows = self._shards + 1, self._rows + rows
         seconds = max(time.monotonic() - self._started, 1e-9)
         rate = f"{_short(self._rows / seconds)} rows/s"
@@ -63,7 +63,7 @@ class ShardProgress:
             print(line, file=self._stream, flush=True)
 
     def _start_bar(self) -> "Progress":
-        """Show the bar on a terminal; Rich is imported only where there is one."""
+        """Show the bar; Rich is imported only for a terminal."""
         from rich import progress as rich
         from rich.console import Console
 
@@ -82,7 +82,7 @@ class ShardProgress:
 
 
 def _short(number: float) -> str:
-    """Return a number with two digits or more that count: `1.2 M`, `350 k`, `12`."""
+    """Return a number with at least two significant digits: `1.2 M`, `350 k`, `12`."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if number >= size:
             scaled = number / size

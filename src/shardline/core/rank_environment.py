@@ -1,4 +1,4 @@
-"""The environment of the ranks: what another launcher left is removed, the rest is set in full."""
+"""Environment variables of the ranks: variables of other launchers are removed, the others are set."""
 
 import os
 import re
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from shardline.core.errors import LaunchError
 from shardline.core.variables import GIVEN, OF_PYTHON
 
-# What tells a process its place. A job may have been started by a step, an
-# agent or an mpirun of its own; its place is not the ranks'.
+# Variables with a process's place among others. The process that starts the ranks may have a place of
+# its own, in a job step, an agent or an mpirun, which is not the place of a rank.
 PLACE = re.compile(
     r"(SLURM|SRUN|SBATCH|SALLOC|PMI|PMI2|PMIX|PALS|OMPI_COMM_WORLD|OMPI_UNIVERSE|TORCHELASTIC|PET|GROUP|ROLE)_\w+"
     r"|OMPI_MCA_(ess|orte|pmix|prte)\w*|(HYDI|MPI_LOCAL)\w+"
@@ -20,8 +20,8 @@ _KEPT = {
     "SLURM_JOB_PARTITION", "SLURM_JOB_NAME", "SLURM_JOB_USER", "SLURM_SUBMIT_DIR",
     "SLURM_SUBMIT_HOST", "SLURM_RESTART_COUNT", "SLURM_TMPDIR",
 }  # fmt: skip
-# Snakemake gives each of them the whole job's cores, and torch heeds MKL's before
-# OpenMP's: two ranks with two threads each on two cores were 4.5 times slower.
+# Snakemake sets each of them to all cores of the job, and torch prefers MKL's to OpenMP's.
+# Two ranks with two threads each on two cores were 4.5 times slower.
 _THREADS = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -29,13 +29,13 @@ _THREADS = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-# glibc gives freed memory back to the kernel and asks for it again, page by page: a fifth of a step of 6 ms
-# with gradients of 4 MB. The first is where its own adaptation ends.
+# glibc returns freed memory to the kernel and requests it again, page by page. This took a fifth of a step
+# of 6 ms with gradients of 4 MB. The first value is the limit of glibc's own adaptation.
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(512 << 20)}
 
 
 def without_place(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return an environment without the variables that tell a process its place, and their names."""
+    """Return an environment without variables of other launchers, and the names of these variables."""
     removed = sorted(name for name in env if PLACE.fullmatch(name) and name not in _KEPT)
     return {name: value for name, value in env.items() if name not in removed}, removed
 
@@ -43,15 +43,15 @@ def without_place(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 def rank_variables(
     threads: int, variables: Mapping[str, str | int], interface: str
 ) -> dict[str, str]:
-    """Return what every rank gets in its environment, wherever it runs.
+    """Return the environment variables of every rank, wherever it runs.
 
     Args:
-        threads: CPU threads of an operation.
-        variables: the profile's own, such as `NCCL_IB_HCA`.
-        interface: network interface between the machines; empty leaves it to the libraries.
+        threads: number of CPU threads of a rank, at least 1.
+        variables: `runtime.variables` of the profile, such as `NCCL_IB_HCA`.
+        interface: network interface between the nodes; if empty, the libraries choose one.
 
     Raises:
-        LaunchError: there is no thread for a rank.
+        LaunchError: `threads` is less than 1.
     """
     if threads < 1:
         raise LaunchError(f"threads_per_rank={threads} is not at least 1; set it to 1 or more")
@@ -70,13 +70,13 @@ def rank_variables(
 
 
 def check_passed(names: Sequence[str], env: Mapping[str, str]) -> None:
-    """Refuse variables of `runtime.pass_env` that are not set.
+    """Check that all variables of `runtime.pass_env` are set.
 
     Raises:
-        LaunchError: names the first.
+        LaunchError: a variable is not set; the message names the first.
     """
     if missing := [name for name in names if not env.get(name)]:
         raise LaunchError(
-            f"runtime.pass_env names {missing[0]}, which is not set in the environment, expected a value for the "
-            f"ranks; export {missing[0]}, or drop it from runtime.pass_env"
+            f"runtime.pass_env names {missing[0]}, which is not set in the environment, expected a value to "
+            f"pass to the ranks; export {missing[0]}, or drop it from runtime.pass_env"
         )

@@ -1,6 +1,6 @@
-"""Secrets in texts and documents that are kept or shown: found by form, name and value, and masked.
+"""Masking of secrets in texts and documents, found by pattern, name and value.
 
-All that is published passes here: texts through `mask`, documents through `published`.
+All published texts pass through `mask`, all published documents through `published`.
 """
 
 import html
@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 from shardline.core.credentials import LOGIN, PRIVATE_KEY, URL_QUERY, URL_TOKEN, URL_USER, forms_for
 
 MASK = "***"
-# Names of the variables that `runtime.pass_env` names, for the processes below this one.
+# Names of the variables in `runtime.pass_env`, for the child processes of this process.
 PASSED = "SHARDLINE_PASS_ENV"
 _CORE = (
     r"(?:tokens?|secrets?|passw(?:or)?ds?|passphrase|pwd|sshpass|credentials?|jwt|connection[_-]?string|[_-]sas|[_-]pat|"
@@ -25,7 +25,7 @@ _CORE = (
 )
 _WORDS = re.compile("token|secret|pass|pwd|credential|jwt|connection|[_-]sas|[_-]pat|key")
 _NAME = re.compile(rf"[\w.-]*?{_CORE}", re.IGNORECASE)
-# Tokens of a text rather than of a login.
+# Tokens of a text, not of a login.
 _TOKENS_OF_TEXT = re.compile(
     r"(?:.*[._-])?(?:(?:pad|eos|bos|cls|sep|unk|mask|max|min|num|n|new|start|end|stop|special|image|img|video|audio|vision|"
     r"text|next|prev|previous|last|first|per|each|sot|eot|boi|eoi|fim|class|register|prefix|suffix|separator|unknown|"
@@ -33,14 +33,14 @@ _TOKENS_OF_TEXT = re.compile(
     r"|(?:.*\.)?tokens",
     re.IGNORECASE,
 )
-# Also versions, such as that of the package detect-secrets.
+# Values that are no secrets, among them versions, such as the version of the package detect-secrets.
 _VERSION = r"=?\d+(?:\.\d+)+(?:(?:a|b|rc|\.?post|\.?dev)\d+)?(?:\+[\w.]+)?(?: or .*| \(.*)?"
 _HARMLESS = re.compile(
     rf"(?:{_VERSION}|none|null|true|false|str|bytes|int|optional|\**|\$\{{?\w+\}}?|<[^>]*>|\[[A-Z_]+\]|</?\w+>)[,)\]]*",
     re.IGNORECASE,
 )
 _QUOTED = r"(?P<quote>\\*['\"])(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n]))*)(?P=quote)"
-# Both begin at the end of the name, whose begin is looked for only where there is such an end.
+# Both patterns begin at the end of a name. The start of the name is searched only after a match.
 _ASSIGNED = re.compile(
     rf"(?P<core>{_CORE})(?P<sign>\\*['\"]?\]?\s{{0,9}}(?::=|=>|[:=])\s{{0,9}})(?:{_QUOTED}|(?P<bare>[^\s&;,'\"}}\\]+))",
     re.IGNORECASE,
@@ -66,12 +66,10 @@ _VARIABLE = re.compile(
     re.IGNORECASE,
 )
 _PLACES = ("_FILE", "_PATH", "_DIR", "_SOCK", "_URL", "_URI", "_ID", "_NAME", "_TYPE", "_ENV")
-_SHORTEST, _SURE = (
-    8,
-    16,
-)  # characters of a value: shorter ones are ordinary text, longer ones are not
-# What jobs compute with, and what is addressed by its digest: kept to the letter. Reading the config
-# refuses credentials there.
+# Lengths of values: below the first a value is ordinary text, from the second on it is not.
+_SHORTEST, _SURE = 8, 16
+# Values that jobs compute with or that a digest addresses are not masked. The config rejects credentials
+# in these places.
 _KEPT = frozenset(
     {"settings", "varied", "identity", "model", "model_class", "model_args", "schema", "classes", "reference", "shards",
      "environment"}
@@ -79,22 +77,22 @@ _KEPT = frozenset(
 
 
 def mask(text: str, values: Iterable[str] = ()) -> str:
-    """Return a text without what looks like a secret.
+    """Return a text with secrets masked.
 
-    Masked are credentials known by their form, private keys, users and
-    passwords of URLs and their whole queries, what follows `Authorization` or
-    a name such as `token`, `..._PASSWORD` or `--api-key`, and the values of
-    environment variables that are named like secrets or by `runtime.pass_env`,
-    as they are and as JSON, URLs and HTML quote them.
+    Masked are credentials of a known form, private keys, users, passwords and queries of URLs, and
+    values after `Authorization` or a name such as `token`, `..._PASSWORD` or `--api-key`. Values of
+    environment variables are masked if the variable is named like a secret or listed in
+    `runtime.pass_env`, also as quoted in JSON, URLs and HTML.
 
     Args:
-        values: secrets that are known, masked wherever they stand.
+        text: the text.
+        values: further known secrets.
     """
     return masking(values)(text)
 
 
 def masking(values: Iterable[str] = ()) -> Callable[[str], str]:
-    """Return what masks texts as `mask` does; the environment, which takes 0.1 ms, is read now."""
+    """Return a function that masks texts as `mask` does; it reads the environment once, which takes 0.1 ms."""
     return partial(_mask, known=_spellings((*values, *known_values(os.environ))))
 
 
@@ -137,7 +135,7 @@ def _mask_named(match: re.Match[str]) -> str:
 
 
 def _is_named(match: re.Match[str]) -> bool:
-    """Return whether a match sets something whose name is a secret's."""
+    """Return whether the name in a match is the name of a secret."""
     before = _BEFORE.search(match.string, max(0, match.start() - _LONGEST_NAME), match.start())
     name = f"{before[0] if before else ''}{match['core']}"
     begin = match.start() - (len(before[0]) if before else 0)
@@ -165,23 +163,23 @@ def _mask_basic(match: re.Match[str]) -> str:
 
 @lru_cache(4096)
 def is_secret(name: str) -> bool:
-    """Return whether what has this name is a secret; of a dotted key its last part counts.
+    """Return whether a name, or the last part of a dotted key, is the name of a secret.
 
-    `pad_token`, `max_tokens` and their like are tokens of a text, and none.
+    `pad_token`, `max_tokens` and similar names are about tokens of a text, so they are not.
     """
     last = name.rpartition(".")[2]
     return _NAME.fullmatch(last) is not None and not _TOKENS_OF_TEXT.fullmatch(last)
 
 
 def mask_values(document: Any) -> Any:
-    """Return a JSON document whose texts went through `mask`, those of secret names as a whole."""
+    """Return a JSON document with its texts masked, and with values of secret names masked as a whole."""
     return _masked(
         document, _spellings(tuple(known_values(os.environ))), frozenset(), is_named=False
     )
 
 
 def published(document: Any) -> Any:
-    """Return a document as it may be sealed and written: masked, but for what jobs compute with."""
+    """Return a document for sealing and writing: masked, except for values that jobs compute with."""
     return _masked(document, _spellings(tuple(known_values(os.environ))), _KEPT, is_named=False)
 
 
@@ -201,13 +199,13 @@ def _masked(value: Any, known: Any, kept: frozenset[str], *, is_named: bool) -> 
 
 
 def pass_on(names: Iterable[str]) -> None:
-    """Have this process and those that it starts mask the values of these environment variables."""
+    """Mask the values of environment variables in this process and its child processes."""
     if names := sorted(names):
         os.environ[PASSED] = ",".join(names)
 
 
 def known_values(env: Mapping[str, str]) -> list[str]:
-    """Return the values of variables that hold secrets: by their names, or as `runtime.pass_env` lists them."""
+    """Return the values of variables that are named like secrets or listed in `runtime.pass_env`."""
     passed = set(env.get(PASSED, "").split(","))
     found = [env[name] for name in env if name in passed or _is_secret_variable(name, env[name])]
     # a key of several lines is printed line by line
@@ -225,13 +223,13 @@ def _is_secret_name(name: str) -> bool:
 
 
 def _is_telling(value: str) -> bool:
-    # `token=synthetic` must not hide every "synthetic"
+    # the value of `token=synthetic` must not mask every "synthetic"
     return len(value) >= _SURE or (len(value) >= _SHORTEST and not value.isalpha())
 
 
 @lru_cache(16)
 def _spellings(values: tuple[str, ...]) -> list[tuple[str, re.Pattern[str] | None]]:
-    """Return each value as texts may hold it, the longest first; short ones only where they stand alone."""
+    """Return each value in all its quoted forms, longest first; short values match only as whole words."""
     forms = {
         form
         for value in filter(None, values)

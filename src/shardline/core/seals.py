@@ -1,4 +1,4 @@
-"""Seals: a document carries the digest of the rest of it, so that one altered byte is found."""
+"""Seals: a document contains the digest of its other content, so that any altered byte is found."""
 
 import json
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ _SEAL = "sha256"
 
 
 def seal(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with its seal: key `sha256`, the digest of the canonical JSON of the rest.
+    """Return a document with a seal: key `sha256`, the digest of the canonical JSON of all other keys.
 
-    NaN and infinity, which JSON lacks, become null. Secrets are masked before, since
-    nothing can be masked after.
+    NaN and infinity, which JSON lacks, become null. Secrets are masked first, since masking them
+    later would break the seal.
     """
     text = json.dumps(published({key: document[key] for key in document if key != _SEAL}))
     rest = json.loads(text, parse_constant=lambda _: None)
@@ -24,16 +24,16 @@ def seal(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(path: Path, document: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a sealed file, as a sentence; None if it is as it was written.
+    """Return a sentence if a sealed file was changed after it was written, else None.
 
     Args:
-        path: the file; its bytes are compared with the one form that documents are written in.
-        document: its content.
+        path: the file; its bytes are compared with the form that `write_json` writes.
+        document: content of the file.
     """
     try:
         is_as_written = path.read_bytes() == json_bytes(document)
         found = digest({key: document[key] for key in document if key != _SEAL})
-    except ValueError:  # NaN, or half of a character
+    except ValueError:  # NaN, or a lone surrogate
         is_as_written = False
     if not is_as_written:
         return f"{path} has another form than it was written in"

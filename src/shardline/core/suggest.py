@@ -1,4 +1,4 @@
-"""The remedy for a name that nothing has: the nearest one that something has."""
+"""Suggestions for mistyped names."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,8 +8,8 @@ def did_you_mean(name: str, known: Iterable[str], *, otherwise: str, cutoff: flo
     """Return the sentence part that names the nearest valid name.
 
     Args:
-        otherwise: what to say where none is near.
-        cutoff: how much alike names must be, as `difflib.get_close_matches` takes it.
+        otherwise: the text if no valid name is near.
+        cutoff: minimum similarity, 0 to 1, see `difflib.get_close_matches`.
     """
     nearest = get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f'did you mean "{nearest[0]}"?' if nearest else otherwise
@@ -18,11 +18,11 @@ def did_you_mean(name: str, known: Iterable[str], *, otherwise: str, cutoff: flo
 def suggest(name: str, known: Iterable[str], below: Iterable[str] = ()) -> str:
     """Return the sentence part that names the nearest valid name, or all of them.
 
-    A name without its group is found as well: `lr` for `optim.lr`.
+    A name without its group is found too: `lr` for `optim.lr`.
 
     Args:
         known: the valid names.
-        below: names that are valid too, but too many to be listed.
+        below: further valid names, too many to list.
     """
     known = sorted(known)
     names = sorted({*known, *below}, reverse=True)

@@ -1,4 +1,4 @@
-"""What lies outside the project: URLs, shown without their secrets, and Delta tables."""
+"""URLs, shown without their secrets, and Delta tables."""
 
 import re
 from pathlib import Path
@@ -19,17 +19,17 @@ def is_url(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with what URLs may carry left out: users, and queries such as SAS tokens."""
+    """Return a text with the users and queries of URLs removed, such as SAS tokens."""
     return _QUERY.sub(r"\g<before>", _USER.sub(r"\g<scheme>", text))
 
 
 def download_path(folder: Path, sha256: str, name: str) -> Path:
-    """Return where a remote file is kept.
+    """Return the local path of a remote file.
 
     Args:
-        folder: of all fetched files.
-        sha256: digest of its content.
-        name: its path as a source sees it, such as `roses/1.jpg`.
+        folder: folder of all fetched files.
+        sha256: digest of the file's content.
+        name: path of the file for the source, such as `roses/1.jpg`.
     """
     return folder / sha256 / name
 
@@ -38,12 +38,12 @@ def open_table(table: str, version: int | None = None) -> "DeltaTable":
     """Open a Delta table at a version.
 
     Args:
-        table: its folder, or its URL.
-        version: None is the latest.
+        table: folder or URL of the table.
+        version: version number; None opens the latest.
 
     Raises:
         DataError: there is no such table or version, or deltalake is not
-            installed; names table and version.
+            installed; the message names table and version.
     """
     try:
         from deltalake import DeltaTable
@@ -79,5 +79,5 @@ def _latest_version(table: str) -> int | None:
 
 
 def table_content(table_id: str, version: int) -> str:
-    """Return what an identity holds of a Delta table's content."""
+    """Return the text that an identity contains for the content of a Delta table."""
     return f"{table_id} version {version}"

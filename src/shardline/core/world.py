@@ -1,4 +1,4 @@
-"""One process's place among the ranks."""
+"""Place of one process among the ranks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This process's place among the ranks, which are counted node by node.
+    """Place of a process among the ranks, which are numbered node by node.
 
     Attributes:
         rank: 0 <= rank < world_size.
-        local_rank: place on this node, 0 <= local_rank < local_world_size.
+        local_rank: rank on this node, 0 <= local_rank < local_world_size.
         world_size: number of ranks.
         local_world_size: number of ranks on each node, the same on all.
         master_addr: name or address of rank 0's node.
-        master_port: TCP port on it; 0 (any) only in a world of one.
-        launcher: what started this process.
-        hosts: names of the nodes by node rank, or () where they are not known.
-        origins: where each value came from, such as {"rank": "SLURM_PROCID=3"}.
+        master_port: TCP port on that node; 0 (any) only for one rank.
+        launcher: launcher that started this process.
+        hosts: names of the nodes by node rank; empty if unknown.
+        origins: the variable behind each value, such as {"rank": "SLURM_PROCID=3"}.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class World:
 
     @property
     def node_rank(self) -> int:
-        """Place of this node among the nodes, each of which holds equally many ranks."""
+        """Number of this node, from 0; all nodes have the same number of ranks."""
         return self.rank // self.local_world_size
 
     @property

@@ -1,4 +1,4 @@
-"""Identity: what a result was made from, as one canonical document and its digest."""
+"""Identity of a result: a canonical document of all that the result was made from, and its digest."""
 
 from shardline.identity.code_index import CodeIndex
 from shardline.identity.package_lock import Lock, load_lock

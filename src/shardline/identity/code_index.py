@@ -1,8 +1,8 @@
 """The modules of a project, each found as Python finds it and parsed once.
 
-Nothing is imported, so this is cheap enough for the Snakefile and safe for code whose import is slow
-or has side effects. Imports of names that only running the code would tell cannot be seen;
-docs/concepts/identity.md lists the remedies.
+The modules are parsed, not imported. So this is fast enough for the Snakefile, and safe for code whose
+import is slow or has side effects. Imports of computed names are not seen; docs/concepts/identity.md
+lists the remedies.
 """
 
 import ast
@@ -22,13 +22,14 @@ from shardline.identity.literals import Literals
 from shardline.identity.module_imports import Module, parse_module
 from shardline.identity.outline import Outline, compiled_outline, outline_of
 
-LIBRARY = Path(__file__).parents[2]  # the folder that holds the packages of `OURS`
+LIBRARY = Path(__file__).parents[2]  # the folder that contains the packages of `OURS`
 OURS = ("shardline", "shardline_io")
-INSTALLED = {"site-packages", "dist-packages"}  # folders whose packages count by version
-# Lines of a .pth file that Python's `site` reads otherwise.
+# Folders of installed packages, which count by version.
+INSTALLED = {"site-packages", "dist-packages"}
+# Lines of a .pth file that Python's `site` does not read as a folder.
 _NO_FOLDER = ("#", "import ", "import\t")
 _SUFFIXES = (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES)  # in Python's order
-_LONGEST_NAME = 200  # of a module; a text that is longer is none
+_LONGEST_NAME = 200  # of a module; a longer text is not a name
 
 Folders = tuple[Path, ...]
 Parsed = TypeVar("Parsed")
@@ -36,12 +37,11 @@ Closure = tuple[frozenset[str], frozenset[str]]
 
 
 def import_roots(workdir: Path) -> tuple[Path, ...]:
-    """Return the folders that hold a project's own code, in import order.
+    """Return the folders of a project's own code, in import order.
 
-    These are the working directory, the folders of PYTHONPATH and those of
-    editable installs; what is installed counts through the environment digest.
-    `sys.path` would not do: Snakemake adds its scripts' folders to it in jobs
-    only, and a job must find the identity that the parse found.
+    These are the working directory, the folders of PYTHONPATH and the folders of editable installs.
+    Installed packages count through the environment digest. `sys.path` is not used, because Snakemake
+    adds the folders of its scripts in jobs only, and a job must compute the same identity as the Snakefile.
     """
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     entries: list[str | Path] = [workdir, *named, *_editable_folders()]
@@ -54,14 +54,14 @@ def import_roots(workdir: Path) -> tuple[Path, ...]:
 
 
 def holds_own_code(path: Path) -> bool:
-    """Return whether a folder's modules are the project's, and not what is installed."""
+    """Return whether a folder contains modules of the project, not installed packages."""
     stdlib = {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib")}
-    # os.path.isdir takes any text for a path, also one that is too long
+    # os.path.isdir accepts any text as a path, even one that is too long
     return os.path.isdir(path) and path.name not in INSTALLED and path not in stdlib  # noqa: PTH112
 
 
 def _editable_folders() -> Iterator[Path]:
-    """Yield what editable installs add: lines of `.pth` files, or an import hook's mapping."""
+    """Yield the folders of editable installs, from `.pth` files or the mapping of an import hook."""
     for folder in {Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")}:
         for file in sorted(folder.glob("*.pth")):
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -76,11 +76,11 @@ def _editable_folders() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Found:
-    """A module or package.
+    """Module or package that was found.
 
     Attributes:
-        file: its file, of a package `__init__`; None for a namespace package.
-        folders: where the submodules of a package lie; none for a module.
+        file: file of the module, `__init__` for a package; None for a namespace package.
+        folders: folders of a package's submodules; empty for a module.
     """
 
     file: Path | None
@@ -88,15 +88,16 @@ class Found:
 
 
 def find_in(folders: Sequence[Path], name: str, *, top: bool) -> Found | None:
-    """Return what Python takes for a name without dots in these folders, in their order.
+    """Return the module or package that Python imports for a name without dots.
 
-    A package with an `__init__` and a module win wherever they lie; folders
-    without `__init__` are one namespace package, if nothing else was found.
+    The first package with an `__init__` or module wins. If there is none, the folders of this name
+    without `__init__` are one namespace package.
 
     Args:
-        folders: as in `sys.path` or in a package's `__path__`.
-        top: whether the name is looked up in `sys.path`, where what is installed
-            and the standard library come after the project's folders.
+        folders: folders to search, as in `sys.path` or a package's `__path__`.
+        name: the name.
+        top: whether the name is top-level, so that an installed module or one of the standard
+            library wins over a namespace package.
     """
     portions = []
     for folder in folders:
@@ -114,7 +115,7 @@ def find_in(folders: Sequence[Path], name: str, *, top: bool) -> Found | None:
 
 
 def portions_of(folders: Sequence[Path], name: str) -> tuple[Path, ...]:
-    """Return all folders of a name, as `pkgutil.extend_path` puts them together."""
+    """Return all folders of a name, as `pkgutil.extend_path` does."""
     return tuple(folder / name for folder in folders if (folder / name).is_dir())
 
 
@@ -125,7 +126,7 @@ def _with_suffix(base: Path) -> Path | None:
 
 @cache
 def _is_installed(name: str) -> bool:
-    """Return whether a regular package or module of this name is among what is installed."""
+    """Return whether a regular package or module of this name is installed."""
     if name in sys.stdlib_module_names:
         return True
     folders = {Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")}
@@ -137,12 +138,12 @@ def _is_installed(name: str) -> bool:
 
 @dataclass
 class CodeIndex:
-    """Finds modules below the import roots, each parsed once.
+    """Index of the modules below the import roots, each parsed once.
 
     Attributes:
-        roots: folders that are searched for a module, in import order.
-        main: the script that Python would run as `__main__`, if that is what is digested.
-        workdir: the folder that the code runs in; by default the first root.
+        roots: folders to search for a module, in import order.
+        main: script that Python runs as `__main__`, if the code is a script.
+        workdir: folder in which the code runs; by default the first root.
     """
 
     roots: Sequence[Path]
@@ -154,24 +155,23 @@ class CodeIndex:
     _outlines: dict[tuple[Path, str, bool], Outline] = field(default_factory=dict)
 
     def find(self, name: str) -> Path | None:
-        """Return the file of a dotted module name, or None if it is not project code."""
+        """Return the file of a module by its dotted name; None if the module is not project code."""
         found = self.locate(tuple(self.roots), name)
         return found.file if found else None
 
     def module(self, name: str) -> Module:
-        """Return a project module, parsed.
+        """Return a parsed project module.
 
         Raises:
-            ConfigError: the file cannot be read or is not valid Python; the
-                message names file and line.
+            ConfigError: the file cannot be read or is not valid Python; the message names file and line.
         """
         return self._module(self._own(name), name)
 
     def names(self, name: str) -> set[str]:
-        """Return the names that a project module binds; `*` where it may have more.
+        """Return the names that a project module binds, and `*` if it may bind others.
 
         Raises:
-            ConfigError: as `module`.
+            ConfigError: see `module`.
         """
         outline = self.outline(self._own(name), name, is_main=False)
         is_open = outline.binary or "__getattr__" in outline.symbols or self.module(name).stars
@@ -183,19 +183,17 @@ class CodeIndex:
         return path
 
     def closure(self, *entries: str) -> Closure:
-        """Find every project module that the entry modules import, directly or not.
+        """Return the project modules that entry modules import, directly or indirectly.
 
-        Folders that these modules add to `sys.path` are searched as well, and later import roots
-        by themselves, since an earlier one may be taken out. Which of two modules of one name
-        Python takes then depends on when it asks, so both count.
+        Folders that these modules add to `sys.path` are searched too. Later import roots are then
+        searched separately, since code may remove an earlier one. If two modules have one name, both
+        count, since the time of the import decides which one Python imports.
 
         Args:
-            entries: dotted module names; those that are not project code count
-                as third-party imports.
+            entries: dotted module names; a module outside the project counts as a third-party import.
 
         Returns:
-            Dotted names of the modules, and the top-level names of the third-party
-            packages that these modules import.
+            Dotted names of the modules, and top-level names of the third-party packages that they import.
         """
         key = frozenset(entries)
         if key not in self._closures:
@@ -210,12 +208,12 @@ class CodeIndex:
         return self._closures[key]
 
     def outline(self, path: Path, name: str, *, is_main: bool) -> Outline:
-        """Return a module as its definitions and statements.
+        """Return the definitions and statements of a module.
 
         Args:
-            path: its file.
-            name: its dotted name.
-            is_main: whether it may run as `__main__`.
+            path: file of the module.
+            name: dotted name of the module.
+            is_main: whether the module may run as `__main__`.
         """
         key = (path, name, is_main)
         if key not in self._outlines:
@@ -240,7 +238,7 @@ class CodeIndex:
         return tuple(self._added_roots(self._module(path, name), path))
 
     def edits_sys_path(self, path: Path, name: str) -> bool:
-        """Return whether a module, which was outlined, changes `sys.path` in any way."""
+        """Return whether a module changes `sys.path` in any way; call `outline` first."""
         source = self._outlines.get((path, name, False)) or self._outlines[path, name, True]
         if not any("path" in line or "addsitedir" in line for line in source.source):
             return False
@@ -249,10 +247,10 @@ class CodeIndex:
     def _closure(
         self, entries: frozenset[str], searched: list[Folders], alone: Folders
     ) -> tuple[Closure, Folders, Folders]:
-        """Return the closure with these folders searched, and what has to be searched as well.
+        """Compute the closure for some search folders.
 
         Returns:
-            The closure, the folders that it adds, and the roots to search by themselves.
+            The closure, the folders that its modules add to `sys.path`, and the roots to search separately.
         """
         edits_sys_path = False
         added: dict[Path, None] = {}
@@ -265,7 +263,7 @@ class CodeIndex:
                 continue
             seen.add(name)
             pending.extend(with_parents(name))
-            # `from package import name` is looked up as package.name, which may be no module
+            # `from package import name` is searched as package.name, which may not be a module
             for file in self.files_of(name, searched, alone).values():
                 module = self._module(file, name)
                 own.add(name)
@@ -279,14 +277,14 @@ class CodeIndex:
         return closure, tuple(added), later
 
     def _exported(self, module: Module, searched: list[Folders], alone: Folders) -> Iterator[str]:
-        """Yield the submodules that `from package import *` may import: what `__all__` lists."""
+        """Yield the submodules that `from package import *` may import: the names in `__all__`."""
         for package in sorted(module.stars):
             for file in self.files_of(package, searched, alone).values():
                 exports = sorted(self._module(file, package).exports)
                 yield from (f"{package}.{name}" for name in exports)
 
     def locate(self, folders: Folders, name: str) -> Found | None:
-        """Return what a dotted name is, where these folders are searched for its first part."""
+        """Return the module of a dotted name whose first part is searched in some folders."""
         if name == "__main__" and self.main:
             return Found(self.main, ())
         if (folders, name) not in self._found:
@@ -297,7 +295,7 @@ class CodeIndex:
                 within = self._folders_of(folders, parent)
                 found = find_in(within, leaf, top=False)
             else:
-                # wherever Shardline is installed, it is ours and counts by file
+                # Shardline's modules count by file wherever Shardline is installed
                 found = find_in((LIBRARY,) if name in OURS else folders, name, top=True)
             self._found[folders, name] = found
         return self._found[folders, name]
@@ -305,12 +303,12 @@ class CodeIndex:
     def files_of(
         self, name: str, searched: Sequence[Folders], alone: Folders = ()
     ) -> dict[int, Path]:
-        """Return the files of a dotted name by the number of the list of folders that has it.
+        """Return the files of a dotted name by the number of the list of folders that contains each.
 
         Args:
-            name: of the module.
-            searched: lists of folders; each has its own file, also if another has the same.
-            alone: folders that are searched one by one behind these, for other files.
+            name: dotted name of the module.
+            searched: lists of folders; each contributes its file, even if another list has the same.
+            alone: folders to search one by one afterwards, for other files.
         """
         found: dict[int, Path] = {}
         for number, folders in enumerate([*searched, *((folder,) for folder in alone)]):
@@ -328,7 +326,7 @@ class CodeIndex:
         if module.own_path is None:
             return found.folders
         named = [self._evaluated([one], module, found.file) for one in module.own_path]
-        if not all(named):  # by `pkgutil.extend_path`, or in a way that cannot be seen
+        if not all(named):  # by `pkgutil.extend_path`, or by code that is not understood
             parent, _, leaf = package.rpartition(".")
             around = self._folders_of(folders, parent) if parent else folders
             named.append(portions_of(around, leaf))
@@ -348,7 +346,7 @@ class CodeIndex:
             return ()
         known = {"__file__": str(file), ".": str(workdir)}
         literals = Literals(bindings=module.bindings, known=known)
-        # texts of other kinds are among them; what is no folder adds no module
+        # some texts may not be folders, which then contain no module
         texts = dict.fromkeys(
             t for one in expressions for t in literals.texts(one) if "\0" not in t
         )
@@ -361,7 +359,7 @@ class CodeIndex:
 
 
 def with_parents(name: str) -> list[str]:
-    """Return the packages that a dotted name lies in, the outermost first, and the name."""
+    """Return the parent packages of a dotted name, outermost first, and the name itself."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
@@ -385,5 +383,5 @@ def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
         found = f"not valid Python ({getattr(error, 'msg', error)})"
         line = f", line {getattr(error, 'lineno', None) or 1}"
     raise ConfigError(
-        f"{path}{line}: {found}; fix it before the pipeline can tell what it would change"
+        f"{path}{line}: {found}; fix it, so that the pipeline can find the results that it changes"
     )

@@ -1,7 +1,7 @@
-"""Reads by compiled code, which raises no audit event: functions that open files are wrapped.
+"""Reads by compiled code, which raises no audit event: wrappers for functions that open files.
 
-A function is wrapped when its module is imported, or at the start where it was imported before. No
-module is imported here.
+A function is wrapped when its module is imported, or at the start if the module is imported already.
+No module is imported here.
 """
 
 import os
@@ -15,8 +15,8 @@ from itertools import islice, product
 from types import ModuleType
 from typing import Any
 
-# By module that defines them, since others take their names when it has been imported: functions,
-# classes that open what they are made with, and methods with a dot.
+# Functions, classes that open their argument, and methods (with a dot), by the module that defines
+# them, since other modules copy their names after its import.
 OPENERS: dict[str, tuple[str, ...]] = {
     "cv2": ("imread",),
     "h5py._hl.files": ("File.__init__",),
@@ -37,15 +37,15 @@ OPENERS: dict[str, tuple[str, ...]] = {
     "torch.jit._serialization": ("load", "jit_module_from_flatbuffer"),
 }
 _MOST_BELOW = 1000  # files of a folder that is read as one dataset
-# what hears of a path, once there is one
+# the function that gets each path, once it is set
 _hearing: list[Callable[[str], None]] = []
 
 
 def wrap_all(hear: Callable[[str], None]) -> None:
-    """Have the openers of all modules report what they open, from here on.
+    """Make the openers of all modules report the files that they open, from now on.
 
     Args:
-        hear: is given each path, as it was written; it may raise.
+        hear: function that gets each path as written; it may raise.
     """
     _hearing[:] = [hear]
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -55,9 +55,9 @@ def wrap_all(hear: Callable[[str], None]) -> None:
 
 
 def opened_files() -> set[str]:
-    """Return the files that this process has open to read alone, or mapped as data; of Linux alone.
+    """Return the files that this process has open read-only or mapped as data; only on Linux.
 
-    A database that it writes to is neither.
+    A database that the process writes to is not included.
     """
     found = set()
     with suppress(OSError):
@@ -75,12 +75,12 @@ def opened_files() -> set[str]:
             for rights, path in named
             if "x" in rights or (rights[1] == "w" and rights[3] == "s")
         }
-        found |= {path for _, path in named} - left_out  # libraries, and what is written
+        found |= {path for _, path in named} - left_out  # without libraries and written files
     return {path for path in found if path[:1] == "/" and os.path.isfile(path)}  # noqa: PTH113
 
 
 class _Finder:
-    """Finds the modules of `OPENERS` as the other finders do, and wraps them once they are executed."""
+    """Finds the modules of `OPENERS` through the other finders, and wraps them after their execution."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in OPENERS:
@@ -89,7 +89,7 @@ class _Finder:
             find = None if finder is self else getattr(finder, "find_spec", None)
             if find and (spec := find(name, path, target)):
                 if loader := spec.loader:
-                    with suppress(AttributeError):  # of a loader that cannot be given one
+                    with suppress(AttributeError):  # a loader whose methods cannot be set
                         loader.exec_module = _then_wrapped(loader.exec_module)
                 found: ModuleSpec = spec
                 return found
@@ -111,11 +111,11 @@ def _wrap(module: ModuleType) -> None:
         if original is None or isinstance(original, _Opener):
             continue
         if method:
-            with suppress(AttributeError, TypeError):  # of another version of the library
+            with suppress(AttributeError, TypeError):  # another version of the library
                 setattr(original, method, _method(original, method))
             continue
         wrapper = _Opener(original)
-        for other in list(sys.modules.values()):  # which have taken the name already
+        for other in list(sys.modules.values()):  # modules that copied the name already
             names = getattr(other, "__dict__", {})
             if names.get(first) is original:
                 names[first] = wrapper
@@ -136,11 +136,11 @@ def _method(cls: type, name: str) -> Any:
 
 
 class _Opener:
-    """A function, or a class that opens a file, which reports the file first; else it is the original."""
+    """Function or class that reports a file before it opens it, and otherwise acts like the original."""
 
     def __init__(self, original: Any) -> None:
         self.__wrapped__ = original
-        self.__module__ = original.__module__  # by which it is pickled
+        self.__module__ = original.__module__  # needed to pickle it
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         _report(arguments, named)

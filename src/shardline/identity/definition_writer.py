@@ -1,7 +1,7 @@
-"""Writes a definition so that equal meaning gives equal text, with its references apart.
+"""Writer of definitions: code with the same meaning gives the same text, with separate references.
 
-Left out are comments, formatting, docstrings, annotations that nothing runs, and the names of
-local variables. Parameters keep their names: a caller may give them by name, and Lightning's
+Comments, formatting, docstrings, annotations that nothing evaluates and names of local variables are
+left out. Names of parameters are kept, since callers may pass arguments by name, and Lightning's
 `save_hyperparameters` stores them.
 """
 
@@ -25,12 +25,13 @@ _WORD = re.compile(r"[^\W\d]\w*")
 
 
 def write(statement: ast.stmt, setting: Setting, options: frozenset[str], position: int) -> Written:
-    """Write a top-level statement of a module.
+    """Return a top-level statement of a module as text and references.
 
     Args:
-        setting: the module's.
-        options: `annotations` and `docstrings`, where those count.
-        position: of the statement in its module.
+        statement: the statement.
+        setting: context of the module.
+        options: `annotations` and `docstrings`, if they count.
+        position: position of the statement in its module.
     """
     return _Writer(setting, options, position).written(statement)
 
@@ -39,18 +40,18 @@ class _Writer(Expressions):
     """Writes statements and definitions."""
 
     def written(self, statement: ast.stmt) -> Written:
-        """Write one statement."""
+        """Return a statement as text and references."""
         self._learn(statement)
         self._visit(statement, self.setting.scope)
         return self._out
 
     def _learn(self, statement: ast.stmt) -> None:
-        """Find out which names of local variables something may read."""
+        """Find the names of local variables that code may read by name."""
         nodes = list(ast.walk(statement))
         if reads_locals(nodes) or _makes_classes(statement, nodes):
             self._spoken = None
             return
-        stray = {one.value for one in nodes if isinstance(one, ast.Expr)}  # docstrings among them
+        stray = {one.value for one in nodes if isinstance(one, ast.Expr)}  # includes docstrings
         texts = (
             n.value
             for n in nodes
@@ -108,7 +109,7 @@ class _Writer(Expressions):
         counts = scope.kind == "class" or "annotations" in self.options
         if scope.kind == "class":
             self._emit("annotated" if node.simple else "evaluated")  # `(x): int` is not recorded
-        if scope.kind != "function":  # where annotations of variables are not evaluated
+        if scope.kind != "function":  # in a function they are not evaluated
             self._annotation(node.annotation, scope, counts=counts)
         if node.value:
             assigned = ast.Assign([node.target], node.value)
@@ -119,7 +120,7 @@ class _Writer(Expressions):
             self._emit(f"member Store {node.target.id}")
 
     def _visit_Global(self, node: ast.AST, scope: Scope) -> None:
-        """The names that are bound say it themselves."""
+        """Write nothing, since the bound names contain it."""
 
     _visit_Nonlocal = _visit_Global
 

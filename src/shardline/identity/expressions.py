@@ -1,4 +1,4 @@
-"""Writes expressions and imports: names by what they resolve to, local variables by number."""
+"""Writer of expressions and imports: names become references, local variables become numbers."""
 
 import ast
 import contextlib
@@ -27,7 +27,7 @@ from shardline.identity.names import (
 from shardline.identity.purity import Setting, is_built_in
 
 _SKIPPED = {"ctx", "type_comment", "kind"}
-_HELP = {"description", "epilog", "help", "usage"}  # what a command line shows
+_HELP = {"description", "epilog", "help", "usage"}  # arguments of a command-line parser
 _QUIET = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.BinOp, ast.BitOr,
           ast.Load, ast.Starred)  # fmt: skip
 _BODIES = {"body", "orelse", "finalbody"}
@@ -35,12 +35,12 @@ _BODIES = {"body", "orelse", "finalbody"}
 
 @dataclass
 class Expressions:
-    """The part of the writer that deals with expressions.
+    """Writer of expressions, the base class of the writer of definitions.
 
     Attributes:
-        setting: the module's.
-        options: `annotations` and `docstrings`, where those count.
-        position: of the statement in its module.
+        setting: context of the module.
+        options: `annotations` and `docstrings`, if they count.
+        position: position of the statement in its module.
     """
 
     setting: Setting
@@ -111,7 +111,9 @@ class Expressions:
             self._emit(*notes_of_attribute(value, node.lineno))
         text = hex(value) if type(value) is int else repr(value)
         self._emit(f"{type(value).__name__} {text}")
-        if self._annotates and isinstance(value, str):  # what `typing.get_type_hints` finds in it
+        if self._annotates and isinstance(
+            value, str
+        ):  # names that `typing.get_type_hints` evaluates
             with contextlib.suppress(SyntaxError, ValueError, RecursionError):
                 self._visit(ast.parse(value.strip(), mode="eval").body, scope)
 
@@ -126,7 +128,7 @@ class Expressions:
             self._global(name, scope, line, use)
         elif owner.kind == "class":
             self._emit(f"member {use} {name}")
-            if not use:  # where the class has not bound it yet, it is the module's
+            if not use:  # if the class has not bound the name yet, it is the module's
                 self._emit(self._ref((name,), line))
         elif name in owner.imports and name not in owner.local | owner.kept:
             if not use:
@@ -213,7 +215,7 @@ class Expressions:
             owner = scope.owner(name)
             if owner.kind == "module":
                 self._emit(f"bind {name}", self._ref((name,), node.lineno, "Import", (imported,)))
-            elif owner.kind == "class" or name in owner.local | owner.kept:  # a value like others
+            elif owner.kind == "class" or name in owner.local | owner.kept:  # an ordinary value
                 self._name(name, scope)
                 self._emit(self._ref((name,), node.lineno, "", (imported,)))
             elif len(owner.imports[name]) > 1:
@@ -263,7 +265,7 @@ class Expressions:
         self._list([*args.defaults, "keywords", *args.kw_defaults], scope)
 
     def _annotation(self, node: ast.expr, scope: Scope, *, counts: bool) -> None:
-        """Write an annotation if it counts, or may fail or do something where it is evaluated."""
+        """Write an annotation if it counts, or if its evaluation may fail or have effects."""
         if counts or not (self.setting.lazy or self._is_quiet(node, scope)):
             before, self._annotates = self._annotates, True
             self._emit("annotation")
@@ -278,7 +280,7 @@ class Expressions:
         )
 
     def _is_bound(self, name: str, scope: Scope) -> bool:
-        """Return whether a name is bound for certain once this statement is executed."""
+        """Return whether a name is certainly bound when this statement is executed."""
         if scope.owner(name).kind != "module":
             return True
         if name not in self.setting.positions:

@@ -1,4 +1,4 @@
-"""Files that a module reads by a literal path beside itself: their bytes count as its code does."""
+"""Files that a module reads by a literal path beside itself, which count like its code."""
 
 import ast
 import os.path
@@ -37,14 +37,14 @@ _WRITING = {
 
 
 class CallSite(NamedTuple):
-    """A call, and what evaluates its arguments where it stands."""
+    """Call, with the literals of the module that contains it."""
 
     node: ast.Call
     literals: Callable[[], Literals]
 
 
 class CodeModule(NamedTuple):
-    """A module as a place of paths."""
+    """Nodes of a module, with its path literals."""
 
     nodes: Sequence[ast.AST]
     literals: "PathLiterals"
@@ -52,13 +52,12 @@ class CodeModule(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PathLiterals(Literals):
-    """Evaluates more than `Literals` does, for paths of files, whose text decides what is taken.
+    """Evaluates paths of files, also through functions, their callers and other modules.
 
     Attributes:
-        elsewhere: the texts of a name in the modules that the module imports; of what a function
-            returns for `name()`.
-        calls: the program's calls of a name.
-        packages: the folders of a package of the project.
+        elsewhere: texts of a name, or of the return values of `name()`, in the imported modules.
+        calls: calls of a name in the program.
+        packages: folders of a package of the project.
     """
 
     elsewhere: Elsewhere
@@ -67,7 +66,7 @@ class PathLiterals(Literals):
     _done: dict[str, Texts] = field(default_factory=dict)
 
     def named(self, name: str) -> Texts:
-        """Return the texts that a name of the module can have; of `name()`, what it returns."""
+        """Return the texts that a name of the module, or a call `name()`, can have."""
         return self._bound(name)
 
     def _bound(self, name: str) -> Texts:
@@ -133,7 +132,7 @@ class PathLiterals(Literals):
                 yield from [made] if isinstance(made, str) else made
 
     def _is_own_package(self, node: ast.Call) -> bool:
-        """Return whether the first argument is the module's package, by text or as it was imported."""
+        """Return whether the first argument is the module's package, as text or as imported."""
         first = node.args[0] if node.args else None
         dotted = ast.unparse(first) if isinstance(first, ast.Name | ast.Attribute) else ""
         return super()._is_own_package(node) or bool(dotted and dotted == self.known["__package__"])
@@ -147,7 +146,7 @@ class PathLiterals(Literals):
                     yield from self.texts(node.value)
 
     def _given(self, parameter: str) -> Iterator[str]:
-        """Yield what callers give for a parameter of a function of the module."""
+        """Yield the texts that callers pass for a parameter of the module's functions."""
         for name, function in self._taking.get(parameter, ()):
             places = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
             for call in self.calls(name):
@@ -158,7 +157,7 @@ class PathLiterals(Literals):
 
     @cached_property
     def _functions(self) -> dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]]:
-        """Functions and methods by name; `__init__` by that of its class."""
+        """Functions and methods by name; `__init__` by the name of its class."""
         found: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         for node in self.bindings.nodes:
             if isinstance(node, FUNCTIONS):
@@ -174,7 +173,7 @@ class PathLiterals(Literals):
 
     @cached_property
     def _taking(self) -> dict[str, list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]]:
-        """Functions, with the name that they are called by, by parameter."""
+        """Functions and the names by which they are called, by parameter."""
         found: dict[str, list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]] = {}
         for name, functions in self._functions.items():
             for one in functions:
@@ -184,7 +183,7 @@ class PathLiterals(Literals):
 
 
 def calls_in(node: ast.AST | None) -> Iterator[tuple[str, ast.Call]]:
-    """Yield the calls of a statement, with the last part of the name that each calls."""
+    """Yield the calls in a statement, each with the last part of the called name."""
     for one in ast.walk(node) if node else ():
         if isinstance(one, ast.Call):
             name = getattr(one.func, "attr", getattr(one.func, "id", ""))
@@ -206,13 +205,13 @@ def _is_text(node: ast.expr | None) -> bool:
 
 @dataclass
 class Beside:
-    """Finds the files that reached definitions name.
+    """Finds the files that reached definitions read.
 
-    A folder may come from a module that is imported (`from pkg.paths import HERE`), a file's name
+    A folder may come from an imported module (`from pkg.paths import HERE`), and the name of a file
     from a caller (`load("vocab.txt")`).
 
     Attributes:
-        found: what was reached.
+        found: the reached code.
     """
 
     found: Reach
@@ -220,11 +219,11 @@ class Beside:
     _opened: set[Path] = field(default_factory=set)  # packages named by `importlib.resources`
 
     def files(self) -> dict[Key, dict[str, str]]:
-        """Return the files that definitions and statements name, with digests of their bytes.
+        """Return the files that definitions and statements read, with digests of their bytes.
 
         Returns:
-            Digest by path from the folder of the definition's module; without what is not there, or
-            below no package (of a module without one: folder) of the module and those that it imports.
+            Digests by path relative to the folder of the definition's module. Only existing files count,
+            below a package, or the folder if there is none, of the module or of a module it imports.
         """
         named = {
             key: list(self._named(key)) for key in self.found.units if self._around.get(key[0])
@@ -250,7 +249,7 @@ class Beside:
 
     @cached_property
     def _around(self) -> dict[str, set[str]]:
-        """The modules that may name a folder, by label of those that import them, and by their own."""
+        """Labels of modules that may name a folder, by their own label and by labels of their importers."""
         importers: dict[str, list[str]] = {}
         for label, outline in self.found.run.items():
             for one in self._modules(outline):
@@ -268,7 +267,7 @@ class Beside:
         return found
 
     def _modules(self, outline: Outline) -> dict[str, None]:
-        """Return the labels of executed modules that a module's names are bound to, or lie in."""
+        """Return the labels of executed modules from which a module imports names."""
         names = (
             name
             for bound in outline.symbols.values()
@@ -286,14 +285,14 @@ class Beside:
         return found
 
     def _top(self, label: str) -> Path:
-        """Return the folder of the outermost package that a module lies in, or else its own."""
+        """Return the folder of a module's outermost package, or of the module if it has no package."""
         outline = self.found.outline(label)
         package = outline.setting.package if outline.setting else ""
         folder = self.found.program.files[label].parent.resolve()
         return folder.parents[package.count(".") - 1] if "." in package else folder
 
     def _source(self, label: str) -> CodeModule:
-        """Return a module as a place of paths."""
+        """Return the nodes and path literals of a module."""
         if label not in self._sources:
             outline = self.found.outline(label)
             path = self.found.program.files[label]
@@ -313,7 +312,7 @@ class Beside:
         return self._source(label).literals
 
     def _elsewhere(self, outline: Outline) -> Elsewhere:
-        """Return what looks a name up in the modules that a module imports."""
+        """Return a function that looks up a name in the modules that a module imports."""
 
         def texts(name: str) -> Iterator[str]:
             plain, call = name.removesuffix("()"), "()" if name.endswith("()") else ""
@@ -342,7 +341,7 @@ class Beside:
 
     @cached_property
     def _calls(self) -> dict[str, list[CallSite]]:
-        """The calls of all executed modules, by the last part of the name that they call."""
+        """Calls in all executed modules, by the last part of the called name."""
         found: dict[str, list[CallSite]] = {}
         for label, outline in self.found.run.items():
             for unit in outline.units:
@@ -353,7 +352,7 @@ class Beside:
 
 
 def _reading(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the expressions that may be a path, but for those that are written to."""
+    """Yield the expressions that may be a path, except for paths that are written to."""
     if isinstance(node, ast.Call) and _writes(node):
         return
     if isinstance(node, _PATHS):

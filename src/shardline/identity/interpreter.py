@@ -1,4 +1,4 @@
-"""Another Python interpreter: its version, where it looks for packages, and what is installed there."""
+"""Another Python interpreter: its version, search path and installed packages."""
 
 import importlib.metadata
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from shardline.core.errors import ConfigError
 from shardline.identity.package_lock import normalize
 
-OLDEST = (3, 9)  # whose syntax shardline_io keeps to
+OLDEST = (3, 9)  # shardline_io uses the syntax of this version
 _LIMIT_S = 60.0
 _PATH = "give the path of a Python interpreter, such as /opt/tf/bin/python"
 _TELL = "import json, sys; print(json.dumps([sys.version_info[:3], sys.implementation.name, sys.path[1:]]))"
@@ -29,15 +29,15 @@ print(json.dumps([name for name in sys.argv[1:] if not there(name)]))
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A Python that a training script runs in.
+    """Python interpreter of a training script.
 
     Attributes:
-        words: start it, as an absolute path.
-        version: such as `(3, 12, 4)`.
-        implementation: such as `cpython`.
-        path: folders in which it looks for packages, in order.
-        where: begins the messages.
-        limit_s: how long it may take to answer.
+        words: command line that starts the interpreter, with an absolute path.
+        version: version, such as `(3, 12, 4)`.
+        implementation: implementation, such as `cpython`.
+        path: folders of its `sys.path`, in order.
+        where: start of the messages.
+        limit_s: time limit of an answer, in seconds.
     """
 
     words: tuple[str, ...]
@@ -49,19 +49,19 @@ class Interpreter:
 
     @property
     def python(self) -> str:
-        """The version as locks and identities name it, such as `3.12`."""
+        """Version in locks and identities, such as `3.12`."""
         return f"{self.version[0]}.{self.version[1]}"
 
     @cached_property
     def packages(self) -> dict[str, str]:
-        """The version of each installed distribution by its normalised name."""
-        # the first of two with one name is the one that is imported
+        """Version of each installed distribution by its normalised name."""
+        # of two distributions with one name, Python imports the first
         found = reversed(list(importlib.metadata.distributions(path=list(self.path))))
         return dict(sorted((normalize(one.name), one.version) for one in found if one.name))
 
     @property
     def markers(self) -> dict[str, str]:
-        """What `packaging` evaluates environment markers with, where it differs from this process's."""
+        """Values for environment markers of `packaging` that differ from this process."""
         whole = ".".join(map(str, self.version))
         name = self.implementation
         return {
@@ -70,20 +70,20 @@ class Interpreter:
         }  # fmt: skip
 
     def lacks(self, modules: Collection[str]) -> list[str]:
-        """Return those of these top-level modules that it cannot find."""
+        """Return the top-level modules that the interpreter cannot find."""
         command = [*self.words, "-c", _FIND, *sorted(modules)]
         return list(_answer(command, self.where, _PATH, self.limit_s))
 
 
 def ask(path: Path, where: str) -> Interpreter:
-    """Return what an interpreter tells of itself.
+    """Start an interpreter, and return its version and search path.
 
     Args:
-        path: of the interpreter; links stay, since they decide on the environment.
-        where: begins the messages, such as `config.yaml: environments.tf.python=/opt/tf/bin/python`.
+        path: path of the interpreter; links are not resolved, since they decide on the environment.
+        where: start of the messages, such as `config.yaml: environments.tf.python=/opt/tf/bin/python`.
 
     Raises:
-        ConfigError: there is no such program, it is no Python, or one that is too old.
+        ConfigError: the program does not exist, is not Python, or is too old.
     """
     return ask_words((os.path.abspath(path),), where)  # noqa: PTH100
 
@@ -91,13 +91,13 @@ def ask(path: Path, where: str) -> Interpreter:
 def ask_words(
     words: Sequence[str], where: str, *, remedy: str = _PATH, limit_s: float = _LIMIT_S
 ) -> Interpreter:
-    """Return what the Python that these words start tells of itself.
+    """Start the interpreter of a command line, and return its version and search path.
 
     Args:
-        words: a command line that arguments of Python can follow.
-        where: begins the messages.
-        remedy: ends the message where nothing can be started.
-        limit_s: how long it may take to answer.
+        words: command line, to which arguments of Python can be appended.
+        where: start of the messages.
+        remedy: end of the message if the command cannot be started.
+        limit_s: time limit of an answer, in seconds.
 
     Raises:
         ConfigError: see `ask`.
@@ -114,14 +114,14 @@ def ask_words(
     if found.version[:2] < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ConfigError(
-            f"{where}: is Python {found.python}, expected {oldest} or newer; name another one"
+            f"{where}: is Python {found.python}, expected {oldest} or newer; name another interpreter"
         )
     return found
 
 
 def _answer(command: list[str], where: str, remedy: str, limit_s: float) -> list:  # type: ignore[type-arg]
-    """Return what a short program of ours prints as JSON."""
-    # what is meant for Shardline's own Python would be looked into as well
+    """Run a command, and return the list that it prints as JSON."""
+    # PYTHONPATH is meant for Shardline's own Python
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
         done = subprocess.run(
@@ -131,11 +131,11 @@ def _answer(command: list[str], where: str, remedy: str, limit_s: float) -> list
             answer = json.loads(done.stdout)
             if isinstance(answer, list):
                 return answer
-        why = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
+        why = (done.stderr.strip().splitlines() or [f"it exited with code {done.returncode}"])[-1]
     except OSError as error:
         why = error.strerror or str(error)
     except subprocess.TimeoutExpired:
         why = f"it did not answer within {limit_s:g} s"
     except ValueError:
-        why = "it is no Python"
+        why = "it is not a Python interpreter"
     raise ConfigError(f"{where}: cannot be started ({why}); {remedy}")

@@ -1,4 +1,4 @@
-"""The texts that an expression can have, where its module's source determines them."""
+"""Texts that an expression can have, as far as the source of its module determines them."""
 
 import ast
 import os.path
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, product
 
-_MOST = 64  # texts that one expression is put together to; more is no list that somebody wrote
+_MOST = 64  # combinations of one expression; nobody writes a longer list by hand
 _SAME = {"str", "fspath", "as_posix", "list", "tuple", "sorted", "set", "values", "items"}
 _ABSOLUTE = {"abspath", "realpath", "resolve", "absolute"}
 _PATHS = {"Path", "PurePath", "PosixPath", "PurePosixPath"}
@@ -18,18 +18,18 @@ Texts = tuple[str, ...]
 
 
 class Bindings:
-    """What each name or attribute of a module is bound to, wherever that is.
+    """Expressions that each name or attribute of a module is bound to, anywhere in the module.
 
-    A name that a loop binds has the list that the loop goes over, an argument its default.
+    A loop variable is bound to the list of the loop, a parameter to its default.
     """
 
     def __init__(self, nodes: Sequence[ast.AST]) -> None:
-        """Take all nodes of the module, which are looked at when the first name is asked for."""
+        """Store all nodes of the module; they are searched at the first lookup."""
         self.nodes = nodes
 
     @cached_property
     def by_name(self) -> dict[str, list[ast.expr]]:
-        """The expressions by name."""
+        """Expressions by name."""
         found: dict[str, list[ast.expr]] = {}
         for node in self.nodes:
             for target, value in _bound_by(node):
@@ -41,12 +41,12 @@ class Bindings:
 
 @dataclass(frozen=True, kw_only=True)
 class Literals:
-    """Evaluates literals, names bound to them, joined texts and paths; no other code.
+    """Evaluates literals, names bound to literals, joined texts and paths, but no other code.
 
     Attributes:
-        bindings: what its names are bound to.
+        bindings: bindings of the module's names.
         known: texts of `__name__`, `__package__` and `__file__`, and the working
-            directory as `.`; a missing one is unknown.
+            directory as `.`; a missing key is unknown.
     """
 
     bindings: "Bindings"
@@ -54,9 +54,9 @@ class Literals:
     _names: dict[str, Texts] = field(default_factory=dict)
 
     def texts(self, node: ast.AST | None) -> Texts:
-        """Return the texts that an expression can be, each once; none if it is unknown.
+        """Return the texts that an expression can have, each once; empty if they are unknown.
 
-        Of a list or dict these are the texts of its elements, keys and values.
+        For a list or dict, these are the texts of its elements, keys and values.
         """
         return tuple(dict.fromkeys(self._texts(node)))
 
@@ -95,7 +95,7 @@ class Literals:
         if name in self.known:
             return (self.known[name],)
         if name not in self._names:
-            self._names[name] = ()  # while its own values are looked at, which may name it
+            self._names[name] = ()  # until its values are evaluated, which may contain the name
             values = self.bindings.by_name.get(name, ())
             self._names[name] = tuple(
                 dict.fromkeys(text for value in values for text in self.texts(value))
@@ -105,7 +105,7 @@ class Literals:
     def _called(self, node: ast.Call) -> Iterator[str]:
         name = getattr(node.func, "attr", getattr(node.func, "id", None))
         owner = getattr(node.func, "value", None)
-        subject = node.args[0] if node.args else owner  # of a function, or of a method
+        subject = node.args[0] if node.args else owner  # argument, or object of a method
         if name in _WORKDIR and "." in self.known:
             yield self.known["."]
         elif name == "dirname":
@@ -127,7 +127,7 @@ class Literals:
             yield from self.texts(subject)
 
     def _is_own_package(self, node: ast.Call) -> bool:
-        """Return whether the first argument is the module's own package, as of `resources.files`."""
+        """Return whether the first argument of a call is the module's own package, as in `resources.files`."""
         if not node.args or not {"__file__", "__package__"} <= self.known.keys():
             return False
         first = node.args[0]
@@ -166,7 +166,7 @@ def _bound_by(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr]]:
 
 
 def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.AST, ast.expr]]:
-    """Yield what `a, b = x, y` binds; where the right side is no such list, each name has all of it."""
+    """Yield the bindings of `a, b = x, y`; if the right side is no such list, each name is bound to all of it."""
     if isinstance(target, ast.Tuple | ast.List):
         values = getattr(value, "elts", [])
         if len(values) != len(target.elts):

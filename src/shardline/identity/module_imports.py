@@ -1,4 +1,4 @@
-"""What a module imports and where it has Python look for modules, from its syntax tree."""
+"""Imports of a module, and its changes to `sys.path` and `__path__`, from its syntax tree."""
 
 import ast
 import re
@@ -19,17 +19,17 @@ _ADDERS = {"insert", "append", "extend"}
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """What a module imports; of a compiled one, nothing that could be seen.
+    """Imports of a module; all fields are empty for a compiled module.
 
     Attributes:
-        imports: absolute dotted names; of `from a import b` both `a` and `a.b`.
-        stars: the modules of which it imports `*`.
-        exports: the texts in `__all__`.
-        sys_path: expressions for the folders that it adds to `sys.path`.
-        edits_sys_path: whether it changes `sys.path` in any way.
-        own_path: expressions for those that it adds to its own `__path__`; None
-            where it leaves that as it is.
-        bindings: what the names in `sys_path` and `own_path` are bound to.
+        imports: absolute dotted names; for `from a import b` both `a` and `a.b`.
+        stars: modules from which the module imports `*`.
+        exports: texts in `__all__`.
+        sys_path: expressions for the folders that the module adds to `sys.path`.
+        edits_sys_path: whether the module changes `sys.path` in any way.
+        own_path: expressions for the folders that the module adds to its `__path__`; None if it
+            does not change `__path__`.
+        bindings: bindings of the names in `sys_path` and `own_path`.
     """
 
     imports: frozenset[str] = frozenset()
@@ -42,21 +42,22 @@ class Module:
 
 
 def parse_quietly(content: bytes) -> ast.Module:
-    """Return a source's tree; Python's warnings come when it imports the module."""
+    """Return the syntax tree of a source without warnings, which Python prints when it imports the module."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(content)
 
 
 def parse_module(content: bytes, name: str, *, is_package: bool) -> Module:
-    """Parse a module's source, of which only what it names is looked for.
+    """Return the imports in the source of a module.
 
     Args:
-        name: the module's dotted name, from which its relative imports start.
-        is_package: whether this is a package's `__init__`.
+        content: the source.
+        name: dotted name of the module, to resolve its relative imports.
+        is_package: whether the module is the `__init__` of a package.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: it is not valid Python.
+        SyntaxError, ValueError, RecursionError: the source is not valid Python.
     """
     tree = parse_quietly(content)
     nodes = list(ast.walk(tree))
@@ -85,7 +86,7 @@ def parse_module(content: bytes, name: str, *, is_package: bool) -> Module:
 def static_importers(
     tree: ast.Module, text: bytes, name: str, package: str, never_run: frozenset[str]
 ) -> dict[ast.AST, tuple[str, ...]]:
-    """Return what each call of `import_module` and its like imports, by the call's node."""
+    """Return the modules that calls of `import_module` and similar functions import, by node of the call."""
     if not any(importer.encode() in text for importer in _IMPORTERS):
         return {}
     known = {"__name__": name, "__package__": package}
@@ -108,7 +109,7 @@ class _Finder:
         yield from self._loaded_at_use()
 
     def _loaded_at_use(self) -> Iterator[str]:
-        """Yield the modules that `shardline` imports when code reads them as its attributes."""
+        """Yield the modules of `shardline` that it imports when code reads them as attributes."""
         imports = [node for node in self.nodes if isinstance(node, ast.Import)]
         aliases = [alias for node in imports for alias in node.names if alias.name == "shardline"]
         names = {alias.asname or alias.name for alias in aliases}
@@ -123,7 +124,7 @@ class _Finder:
                 yield source_of(node, self._package)
 
     def added_to(self, paths: set[str]) -> Iterator[ast.expr]:
-        """Yield the expressions that name a folder in what changes one of these lists."""
+        """Yield the expressions for folders that code adds to one of some lists."""
         for node in self.nodes:
             match node:
                 case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args):
@@ -159,7 +160,7 @@ class _Finder:
 
     @cached_property
     def sys_paths(self) -> set[str]:
-        """The names that the module has for `sys.path`."""
+        """Names of `sys.path` in the module."""
         found = {"sys.path"}
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -171,7 +172,7 @@ class _Finder:
         return found | {name for name, value in attributes if ast.unparse(value) in found}
 
     def imported_by(self, node: ast.AST) -> Iterator[str]:
-        """Yield the modules that a call of `import_module` or its like imports."""
+        """Yield the modules that a call of `import_module` or a similar function imports."""
         if not isinstance(node, ast.Call):
             return
         importer = self._importer(node.func)
@@ -184,13 +185,15 @@ class _Finder:
                 yield from (absolute(name, p) for p in packages or (self._package,))
                 if importer == "run_module":
                     yield f"{name}.__main__"
-        elif any(map(self._importer, node.args)):  # passed on, as to `map` or `partial`
+        elif any(
+            map(self._importer, node.args)
+        ):  # passed as an argument, such as to `map` or `partial`
             for argument in node.args:
                 texts = self._literals.texts(argument)
                 yield from (absolute(name, self._package) for name in texts)
 
     def _imported_by_builtin(self, node: ast.Call) -> Iterator[str]:
-        """Yield what `__import__(name, globals, locals, fromlist, level)` imports."""
+        """Yield the modules that `__import__(name, globals, locals, fromlist, level)` imports."""
         level = _argument(node, 4, "level")
         dots = level.value if isinstance(level, ast.Constant) else 0
         for name in self._texts(node, 0, "name"):
@@ -202,7 +205,7 @@ class _Finder:
         return self._literals.texts(_argument(node, place, keyword))
 
     def _importer(self, node: ast.expr, within: frozenset[str] = frozenset()) -> str:
-        """Return the importing function that an expression is, under whatever name; else nothing."""
+        """Return the importing function that an expression refers to, under any name; else an empty text."""
         match node:
             case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
                 pass
@@ -220,7 +223,7 @@ class _Finder:
 
     @cached_property
     def _renamed(self) -> dict[str, str]:
-        """What `from a import b as c` calls differently."""
+        """Importing functions that `from a import b as c` renames, by new name."""
         return {
             alias.asname: alias.name
             for node in self.nodes
@@ -241,7 +244,7 @@ def _argument(node: ast.Call, place: int, keyword: str) -> ast.expr | None:
 
 
 def _summands(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the parts of `[a, b] + c`, each of which may name folders."""
+    """Yield the summands of `[a, b] + c`, each of which may contain folders."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         yield from _summands(node.left)
         yield from _summands(node.right)
@@ -250,7 +253,7 @@ def _summands(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _walk_executed(node: ast.AST, never_run: frozenset[str]) -> Iterator[ast.AST]:
-    """Walk a tree without what stands under `if TYPE_CHECKING`, which never runs."""
+    """Walk a tree without the bodies of `if TYPE_CHECKING`, which never run."""
     yield node
     children: Iterable[ast.AST] = ast.iter_child_nodes(node)
     if isinstance(node, ast.If) and ast.unparse(node.test) in never_run:
@@ -260,9 +263,9 @@ def _walk_executed(node: ast.AST, never_run: frozenset[str]) -> Iterator[ast.AST
 
 
 def never_run_conditions(nodes: Sequence[ast.AST]) -> frozenset[str]:
-    """Return the conditions that are false: `TYPE_CHECKING`, unless it is not that of `typing`."""
+    """Return the conditions that are false: `TYPE_CHECKING`, unless it may not be the one of `typing`."""
     stars = bound = False
-    harmless: set[ast.AST] = set()  # what binds the flag to typing's, or to False
+    harmless: set[ast.AST] = set()  # nodes that bind the flag to the one of typing, or to False
     for node in nodes:
         match node:
             case (
@@ -287,10 +290,10 @@ def never_run_conditions(nodes: Sequence[ast.AST]) -> frozenset[str]:
 
 
 def _rebound(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node may bind: all texts in it, but for reads."""
+    """Yield the names that a node may bind: all texts in its fields, except for reads."""
     if isinstance(node, ast.keyword) or isinstance(getattr(node, "ctx", None), ast.Load):
         return
-    if isinstance(node, ast.ImportFrom):  # its aliases are nodes of their own
+    if isinstance(node, ast.ImportFrom):  # its aliases are separate nodes
         return
     if isinstance(node, ast.alias):
         yield node.asname or node.name

@@ -1,4 +1,4 @@
-"""The names of a module: their scopes, references to them, and names that let code reach more."""
+"""Names of a module: their scopes, references to them, and names that let code reach more."""
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,11 +12,11 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import binds a name to: a module, or a name in it.
+    """Binding of an import: a module, or a name in a module.
 
     Attributes:
-        module: absolute dotted name.
-        name: what is taken from it; None where the module itself is bound.
+        module: absolute dotted name of the module.
+        name: name in the module; None if the module itself is bound.
     """
 
     module: str
@@ -25,14 +25,15 @@ class Imported:
 
 @dataclass
 class Scope:
-    """One scope: a module, a class body, or a function (also a lambda or a comprehension).
+    """Scope of names: a module, a class body, or a function (also a lambda or a comprehension).
 
     Attributes:
         kind: `module`, `class` or `function`.
-        number: of its unit, in the order in which they open.
+        parent: surrounding scope; None for a module.
+        number: number of the scope within its unit, in the order in which scopes open.
         kept: names whose spelling counts: parameters, nested definitions.
-        local: other names that are bound here.
-        imports: what import statements here bind.
+        local: other names bound in this scope.
+        imports: bindings of import statements in this scope.
         outside: names declared `global`.
         enclosing: names declared `nonlocal`.
     """
@@ -47,13 +48,13 @@ class Scope:
     enclosing: set[str] = field(default_factory=set)
 
     def binds(self, name: str) -> bool:
-        """Return whether a name is bound in this very scope."""
+        """Return whether a name is bound in this scope itself."""
         if name in self.outside or name in self.enclosing:
             return False
         return name in self.kept or name in self.local or name in self.imports
 
     def owner(self, name: str) -> "Scope":
-        """Return the scope that a name belongs to, as the compiler finds it."""
+        """Return the scope that a name belongs to, by Python's rules."""
         scope, own = self, True
         while scope.parent is not None:
             if name in scope.outside:
@@ -67,7 +68,7 @@ class Scope:
 
 
 def absolute(name: str, package: str) -> str:
-    """Return the module of a name that may begin with dots; nothing if above the top, as Python refuses it."""
+    """Return the absolute name of a module whose name may begin with dots; empty if above the top-level package."""
     try:
         return resolve_name(name, package)
     except (ImportError, ValueError):
@@ -75,12 +76,12 @@ def absolute(name: str, package: str) -> str:
 
 
 def source_of(node: ast.ImportFrom, package: str) -> str:
-    """Return the module that `from ... import` takes names from; nothing if above the top."""
+    """Return the module in `from ... import`; empty if above the top-level package."""
     return absolute("." * node.level + (node.module or ""), package)
 
 
 def imported_modules(node: ast.Import | ast.ImportFrom, package: str) -> tuple[str, ...]:
-    """Return the modules that an import statement may execute; of `from a import b` both `a` and `a.b`."""
+    """Return the modules that an import statement may execute; for `from a import b` both `a` and `a.b`."""
     if isinstance(node, ast.Import):
         return tuple(alias.name for alias in node.names)
     module = source_of(node, package)
@@ -91,7 +92,7 @@ def imported_modules(node: ast.Import | ast.ImportFrom, package: str) -> tuple[s
 def imported_names(
     node: ast.Import | ast.ImportFrom, package: str
 ) -> Iterator[tuple[str, Imported]]:
-    """Yield what an import statement binds, but for `*`."""
+    """Yield the names that an import statement binds, with their bindings, except for `*`."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             top = alias.name.partition(".")[0]
@@ -127,7 +128,7 @@ def comprehension_scope(generators: Sequence[ast.comprehension], parent: Scope) 
 
 
 def collect(nodes: Iterable[ast.AST], scope: Scope, package: str) -> None:
-    """Add to a scope all names that some statements or expressions bind in it."""
+    """Add all names that statements or expressions bind to their scope."""
     pending = list(nodes)
     while pending:
         node = pending.pop()
@@ -155,14 +156,16 @@ def _bind(node: ast.AST, scope: Scope, package: str) -> None:
 
 
 def _within(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a node that bind names in the scope that it stands in."""
+    """Yield the parts of a node that bind names in the scope around the node."""
     if isinstance(node, FUNCTIONS):
         yield from (*node.decorator_list, *defaults_of(node.args), *annotations_of(node))
     elif isinstance(node, ast.ClassDef):
         yield from (*node.decorator_list, *node.bases, *node.keywords)
     elif isinstance(node, ast.Lambda):
         yield from defaults_of(node.args)
-    elif isinstance(node, COMPREHENSIONS):  # `:=` binds outside, the targets inside
+    elif isinstance(
+        node, COMPREHENSIONS
+    ):  # `:=` binds outside of a comprehension, its targets inside
         yield from (part for one in node.generators for part in (one.iter, *one.ifs))
         yield from elements_of(node)
     else:
@@ -170,7 +173,7 @@ def _within(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def elements_of(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the expressions that a comprehension makes its values of."""
+    """Yield the expressions for the elements of a comprehension."""
     for name in ("elt", "key", "value"):
         if part := getattr(node, name, None):
             yield part
@@ -183,7 +186,7 @@ def defaults_of(args: ast.arguments) -> Iterator[ast.expr]:
 
 
 def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
-    """Yield the annotations of a function's parameters and of what it returns."""
+    """Yield the annotations of a function's parameters and return value."""
     args = node.args
     for one in (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg):
         if one and one.annotation:
@@ -193,7 +196,7 @@ def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast
 
 
 def chain_of(node: ast.expr) -> tuple[ast.expr, list[str]]:
-    """Return what attributes are read of, and the attributes: `a` and `["b", "c"]` of `a.b.c`."""
+    """Return the base and the attributes of an expression: `a` and `["b", "c"]` for `a.b.c`."""
     chain: list[str] = []
     while isinstance(node, ast.Attribute):
         chain.insert(0, node.attr)
@@ -202,7 +205,7 @@ def chain_of(node: ast.expr) -> tuple[ast.expr, list[str]]:
 
 
 def is_text(node: ast.stmt) -> bool:
-    """Return whether a statement is a text alone, as a docstring."""
+    """Return whether a statement is only a string, such as a docstring."""
     return isinstance(node, ast.Expr) and (
         isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     )
@@ -210,15 +213,15 @@ def is_text(node: ast.stmt) -> bool:
 
 @dataclass(frozen=True)
 class Ref:
-    """A name of the module, with the attributes behind it.
+    """Reference to a name of the module, with attributes.
 
     Attributes:
-        chain: `("helpers", "f")` of `helpers.f`.
-        line: where it stands.
-        use: nothing where it is read, else `Store` or `Del`.
-        imported: what an import inside the function binds the first name to; none
-            where that is a name of the module.
-        deferred: whether this stands in the body of a function, which runs later.
+        chain: `("helpers", "f")` for `helpers.f`.
+        line: line number of the reference.
+        use: empty for a read, else `Store`, `Del` or `Import`.
+        imported: bindings of the first name by imports inside the function; empty for a name of
+            the module.
+        deferred: whether the reference is in the body of a function, which runs later.
     """
 
     chain: tuple[str, ...]
@@ -230,11 +233,11 @@ class Ref:
 
 @dataclass(frozen=True)
 class ImportRun:
-    """An import that stands where it is executed.
+    """Import at the place where it is executed.
 
     Attributes:
-        modules: absolute dotted names; of `from a import b` both `a` and `a.b`.
-        line: where it stands.
+        modules: absolute dotted names; for `from a import b` both `a` and `a.b`.
+        line: line number of the import.
         escapes: whether code gets the module itself, as from `import_module`.
     """
 
@@ -245,12 +248,12 @@ class ImportRun:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that lets code reach more than it names.
+    """Construct that lets code reach more than it names.
 
     Attributes:
-        effect: what counts because of it, see `_BY_EFFECTS`.
-        text: as shown to users.
-        line: where it stands.
+        effect: code that counts because of the construct, see `_BY_EFFECTS`.
+        text: text for users.
+        line: line number of the construct.
     """
 
     effect: str
@@ -263,30 +266,30 @@ Token = str | Ref | ImportRun | Note
 
 @dataclass
 class Written:
-    """A definition, written.
+    """Definition as a list of tokens.
 
     Attributes:
-        tokens: all of it, in order.
-        parts: of a class, where the tokens of each method begin and end, by its name.
+        tokens: all tokens, in order.
+        parts: start and end of the tokens of each method of a class, by its name.
     """
 
     tokens: list[Token] = field(default_factory=list)
     parts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
 
-# What a construct does to what counts:
-#   module       all definitions of the module that it stands in
+# Effects of a construct, with the code that counts because of it:
+#   module       all definitions of its module
 #   globals      the same, in their order, and the modules that its names are bound to
-#   program      all of that in every imported module
+#   program      the same in every imported module
 #   classes      all classes of every imported module, in their order
 #   annotations  annotations of functions
 #   docstrings   docstrings
 #   text         the source text of every reached definition
 #   places       names of modules
-#   patches      the order of all that is executed, since any name may be bound again
-#   main         what stands under `if __name__ == "__main__"`
+#   patches      the order of all executed code, since any name may be bound again
+#   main         code under `if __name__ == "__main__"`
 
-# Full names, each with all that lies below it.
+# Full names; each includes all names below it.
 _BY_EFFECTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("module",): ("builtins.getattr", "operator.attrgetter", "operator.methodcaller"),
     ("patches",): ("builtins.setattr", "builtins.delattr"),
@@ -327,7 +330,7 @@ _BY_EFFECTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _NAMES = {name: effects for effects, names in _BY_EFFECTS.items() for name in names}
-# Attributes, of whatever object.
+# Attributes of any object.
 _ATTRIBUTES = {
     **dict.fromkeys(
         ("__globals__", "__builtins__", "f_globals", "f_back", "f_locals", "f_builtins", "gi_frame",
@@ -352,24 +355,24 @@ SPECIAL = frozenset(_ATTRIBUTES)
 
 
 def notes_of_name(dotted: str, line: int) -> list[Note]:
-    """Return what reaching an imported or built-in thing lets code reach further."""
+    """Return the notes of an imported or built-in name."""
     found: dict[str, None] = {}
     shown = _REASONS.get(dotted, dotted.removeprefix("builtins."))
     parts = dotted.split(".")
     for end in range(1, len(parts) + 1):
         found.update(dict.fromkeys(_NAMES.get(".".join(parts[:end]), ())))
-    if dotted == "torch.jit":  # the module itself, handed on
+    if dotted == "torch.jit":  # the module itself, passed on
         found.update(dict.fromkeys(_NAMES["torch.jit.script"]))
     return [Note(effect, shown, line) for effect in found]
 
 
 def notes_of_attribute(name: str, line: int) -> list[Note]:
-    """Return what an attribute of any object lets code reach."""
+    """Return the notes of an attribute, of any object."""
     return [Note(_ATTRIBUTES[name], name, line)] if name in _ATTRIBUTES else []
 
 
 def loads_code(node: ast.Call) -> bool:
-    """Return whether a call loads pickled objects, whose classes it finds by name."""
+    """Return whether a call loads pickled objects, whose classes are found by name."""
     return any(
         one.arg == "weights_only"
         and not (isinstance(one.value, ast.Constant) and one.value.value is True)
@@ -378,7 +381,7 @@ def loads_code(node: ast.Call) -> bool:
 
 
 def reads_locals(nodes: list[ast.AST]) -> bool:
-    """Return whether code names something that sees local variables by their names."""
+    """Return whether code uses something that reads local variables by name."""
     return any(
         (isinstance(node, ast.Name) and node.id in _READS_LOCALS)
         or (isinstance(node, ast.Attribute) and node.attr in _READS_LOCALS)

@@ -1,4 +1,4 @@
-"""One module as units: its definitions and statements, what each binds, which have effects."""
+"""Outline of a module: its definitions and statements, the names they bind, and their effects."""
 
 import ast
 import hashlib
@@ -27,15 +27,15 @@ _MAIN = {"__name__ == '__main__'", "'__main__' == __name__"}
 
 @dataclass
 class Unit:
-    """A top-level statement of a module that counts or does not as a whole.
+    """Top-level statement of a module, which counts or not as a whole.
 
     Attributes:
-        label: as `why` shows it; `<module>` for a statement.
-        node: the statement; None of a compiled module.
-        position: in the module, counted in statements.
-        binds: names that it gives to the module.
-        has_effects: whether executing it does more than bind these.
-        is_ordered: whether its place among the others counts.
+        label: label in `shardline why`; `<module>` for a statement.
+        node: the statement; None for a compiled module.
+        position: position in the module, counted in statements.
+        binds: names of the module that the statement binds.
+        has_effects: whether the statement does more than bind these names.
+        is_ordered: whether its place among the other units counts.
     """
 
     label: str
@@ -48,13 +48,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class Importing:
-    """An import statement at the top level of a module.
+    """Import statement at the top level of a module.
 
     Attributes:
-        modules: what it imports, see `names.ImportRun`.
-        names: what it takes from these.
-        binds: what it gives to the module.
-        star: the module of which it imports `*`; else nothing.
+        modules: imported modules, see `names.ImportRun`.
+        names: names imported from these modules.
+        binds: names of the module that the statement binds.
+        star: module from which `*` is imported; else empty.
     """
 
     position: int
@@ -66,22 +66,23 @@ class Importing:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The modules without which it fails: `a` of `from a import b`, where `a.b` may be a name."""
+        """Modules that must exist: `a` for `from a import b`, where `a.b` may be no module."""
         return self.modules[:1] if self.names or self.star else self.modules
 
 
 @dataclass
 class Outline:
-    """A parsed module.
+    """Parsed module.
 
     Attributes:
-        name: its dotted name.
-        units: in the order of the source.
-        importing: its top-level import statements.
-        symbols: what each name is bound to: places in `units`, or an import.
-        setting: what the writer must know; None of a compiled module.
-        source: its lines.
-        exports: the texts in `__all__`.
+        name: dotted name.
+        units: units in the order of the source.
+        importing: top-level import statements.
+        symbols: bindings of each name: indices in `units`, or imports.
+        setting: context for the writer of definitions; None for a compiled module.
+        source: lines of the source.
+        exports: texts in `__all__`.
+        binary: digest of a compiled module; else empty.
     """
 
     name: str
@@ -95,7 +96,7 @@ class Outline:
     _written: dict[tuple[int, frozenset[str]], Written] = field(default_factory=dict)
 
     def written(self, place: int, options: frozenset[str]) -> Written:
-        """Return a unit's text and references."""
+        """Return the text and references of a unit."""
         if (place, options) not in self._written:
             self._written[place, options] = self._write(self.units[place], options)
         return self._written[place, options]
@@ -112,7 +113,7 @@ class Outline:
 
 
 def compiled_outline(content: bytes, name: str) -> Outline:
-    """Return a module without source, of which any name stands for its bytes."""
+    """Return the outline of a compiled module, in which any name stands for the file's bytes."""
     digest = hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]
     return Outline(name=name, units=[Unit("<binary>", None, 0, (), True, True)], binary=digest)
 
@@ -120,16 +121,17 @@ def compiled_outline(content: bytes, name: str) -> Outline:
 def outline_of(
     content: bytes, name: str, *, is_package: bool, is_main: bool, is_own: Callable[[str], bool]
 ) -> Outline:
-    """Parse a module.
+    """Return the outline of a module's source.
 
     Args:
-        name: its dotted name.
-        is_package: whether this is a package's `__init__`.
-        is_main: whether what stands under `if __name__ == "__main__"` is executed.
-        is_own: whether the project has a module of this name itself.
+        content: the source.
+        name: dotted name of the module.
+        is_package: whether the module is the `__init__` of a package.
+        is_main: whether code under `if __name__ == "__main__"` is executed.
+        is_own: function that returns whether the project has a module of a name.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: it is not valid Python.
+        SyntaxError, ValueError, RecursionError: the source is not valid Python.
     """
     tree = parse_quietly(content)
     package = name if is_package else name.rpartition(".")[0]
@@ -162,7 +164,7 @@ def outline_of(
 def _executed(
     body: list[ast.stmt], never_run: frozenset[str], package: str, bound: set[str] | None = None
 ) -> Iterator[ast.stmt]:
-    """Yield the statements that are executed, without those below a condition that is false."""
+    """Yield the executed statements, without bodies of false conditions."""
     bound = {"__name__"} if bound is None else bound
     for statement in body:
         if not never_run:
@@ -176,7 +178,7 @@ def _executed(
         scope = Scope("module")
         collect([statement], scope, package)
         bound |= scope.local | scope.kept | scope.imports.keys()
-        if scope.binds("__name__"):  # which then is any
+        if scope.binds("__name__"):  # which may then have any value
             bound.discard("__name__")
         yield statement
 
@@ -216,7 +218,7 @@ def _bound_by(statement: ast.stmt, scope: Scope) -> tuple[str, ...]:
 
 
 def _add_globals(outline: Outline, statement: ast.stmt, place: int) -> None:
-    """Bind the names that functions of a statement declare `global` to that statement as well."""
+    """Bind names that functions in a statement declare `global` to the statement too."""
     declared = (one.names for one in ast.walk(statement) if isinstance(one, ast.Global))
     for name in sorted({name for names in declared for name in names}):
         bound = outline.symbols.setdefault(name, [])
@@ -239,7 +241,7 @@ def _importing(
 
 
 def _positions(outline: Outline) -> dict[str, int]:
-    """Return where each name is first bound."""
+    """Return the position of the first binding of each name."""
     imported = {name: one.position for one in outline.importing[::-1] for name in one.binds}
     found: dict[str, int] = {}
     for unit in reversed(outline.units):
@@ -250,7 +252,7 @@ def _positions(outline: Outline) -> dict[str, int]:
 
 
 def _set_effects(unit: Unit, outline: Outline, *, is_main: bool) -> None:
-    """Decide whether a unit has effects, and whether its place counts."""
+    """Set whether a unit has effects, and whether its place counts."""
     node, setting = unit.node, outline.setting
     assert node is not None
     assert setting is not None

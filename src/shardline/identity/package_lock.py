@@ -1,8 +1,8 @@
-"""Locks: what each line pins, and the packages behind what a stage's code imports.
+"""Package locks of pip and pin files of conda, and the locked packages of a stage's environment.
 
-A stage's environment is the Python version and the locked packages that its code imports, with all
-that those need. So a newer linter or chart library retrains nothing, and a newer torch retrains
-everything. pip's own rules join and strip lines, `packaging` reads the requirements in them.
+A stage's environment contains the Python version and the locked packages that its code imports, with
+their dependencies. So a newer linter or chart library retrains nothing, and a newer torch retrains
+everything. Lines are joined and stripped by pip's rules; `packaging` parses the requirements.
 """
 
 import importlib.metadata
@@ -12,19 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from shardline.core.errors import ConfigError
 
-_COMMENT = re.compile(r"(^|\s+)#.*$")  # as pip has it: the fragment of a URL is none
+_COMMENT = re.compile(r"(^|\s+)#.*$")  # by pip's rule: the fragment of a URL is not a comment
 _OPTIONS = re.compile(r"\s+(?=--)")
 _HASH = re.compile(r"--hash[= ](?P<name>sha(256|384|512)):(?P<digest>[0-9a-f]+)")
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _WRITE = "write the lock with pip-compile or `uv pip compile`"
-# Where packages come from does not determine which they are.
+# Options about where packages come from, which do not change the pinned packages.
 _WHERE = {
     "-f", "-i", "--extra-index-url", "--find-links", "--index-url", "--no-binary", "--no-index",
     "--only-binary", "--pre", "--prefer-binary", "--require-hashes", "--trusted-host", "--use-feature",
@@ -32,19 +32,19 @@ _WHERE = {
 _REFUSED = {
     **dict.fromkeys(
         ("-e", "--editable"),
-        "an editable package, whose content no lock pins; leave it out (`uv export --no-emit-project`), and name "
-        "your own code in the config, which counts by its meaning",
+        "an editable package, whose content a lock cannot pin; leave it out (`uv export --no-emit-project`), and "
+        "name your own code in the config, which adds it to the identity",
     ),
     **dict.fromkeys(
         ("-r", "-c", "--requirement", "--constraint"),
-        "another file, expected every package in this one; " + _WRITE,
+        "another file, expected all packages in this file; " + _WRITE,
     ),
 }
 _TABLES = re.compile(r"^\[\[packages?\]\]", re.MULTILINE)
 _VIA = re.compile(r"^\s+#\s*(via\b)?|#\s*via\b")
 _NAME = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
-# Import names that differ from the package's by more than spelling. Others are
-# found among the installed packages, which takes 0.14 s.
+# Packages whose import name is not just another spelling. Others are found among the installed
+# packages, which takes 0.14 s.
 _DISTRIBUTIONS = {
     "PIL": "pillow",
     "cv2": "opencv-python",
@@ -53,9 +53,9 @@ _DISTRIBUTIONS = {
     "vl_convert": "vl-convert-python",
     "yaml": "pyyaml",
 }
-_TOKEN = re.compile(r"(?<=[^/])/t/[^/\s]+(?=/)")  # as URLs of private channels hold it
+_TOKEN = re.compile(r"(?<=[^/])/t/[^/\s]+(?=/)")  # in URLs of private channels
 PLATFORM: Final = "linux-64"
-# as conda reads a line, from 24.9 on; older ones know no SHA-256
+# a line for conda 24.9 or newer; older versions do not support SHA-256
 _LINE = re.compile(
     r"(?P<url>\S+/(?P<subdir>[^/#]+)/(?P<file>(?P<name>[^/#]+)-(?P<version>[^-/#]+)-(?P<build>[^-/#]+)"
     r"\.(conda|tar\.bz2)))#sha256:(?P<sha256>[0-9a-f]{64})"
@@ -64,12 +64,12 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """The pinned packages and who needs them.
+    """Pinned packages and their dependencies.
 
     Attributes:
-        versions: version, or `@ URL`, by normalised package name; `1 or 2` where markers choose.
-        needs: the packages that a package needs directly.
-        pins: a package's lines, as `name==version; marker` or `name @ URL ; marker`.
+        versions: version or `@ URL` by normalised package name; `1 or 2` if markers choose.
+        needs: direct dependencies of each package.
+        pins: lines of each package, as `name==version; marker` or `name @ URL ; marker`.
     """
 
     versions: dict[str, str]
@@ -77,7 +77,7 @@ class Lock:
     pins: dict[str, tuple[str, ...]]
 
     def environment(self, imports: Iterable[str]) -> dict[str, object]:
-        """Return the environment of code that imports these top-level names."""
+        """Return the environment of code, from the top-level names that the code imports."""
         packages: dict[str, str] = {}
         pending = [package for name in imports for package in self._packages(name)]
         while pending:
@@ -89,31 +89,31 @@ class Lock:
         return {"python": python, "packages": dict(sorted(packages.items()))}
 
     def requirements(self, packages: Iterable[str]) -> list[str]:
-        """Return the lines of the lock that pin these packages; of those that are not in it, none."""
+        """Return the lines of the lock that pin some packages; packages outside the lock are skipped."""
         return [pin for name in packages for pin in self.pins.get(name, ())]
 
     def _packages(self, import_name: str) -> set[str]:
         name = normalize(_DISTRIBUTIONS.get(import_name, import_name))
         if name in self.versions:
             return {name}
-        # several packages may share one name, as all of azure.* do
+        # several packages may share one import name, such as azure
         return {normalize(package) for package in _distributions().get(import_name, [import_name])}
 
 
 def load_lock(
     path: Path, shown: str | None = None, *, setting: str = "lock", is_whole: bool = False
 ) -> Lock:
-    """Read a lock that pip-compile (or `uv pip compile`) wrote, with its `# via` notes.
+    """Read a lock of pip-compile or `uv pip compile`, with its `# via` notes.
 
     Args:
-        path: of the lock.
+        path: path of the lock.
         shown: the path as the user wrote it, for messages.
-        setting: what names the lock, likewise.
-        is_whole: every package counts, so that notes may be missing.
+        setting: key of the setting with the path, for messages.
+        is_whole: whether every package counts, so that the lock needs no notes.
 
     Raises:
-        ConfigError: the file cannot be read, pins nothing, has no such notes, or has a line that
-            pins no package.
+        ConfigError: the file cannot be read, pins nothing, has no notes, or has a line that pins
+            no package.
     """
     shown = f"{setting}={path if shown is None else shown}"
     try:
@@ -123,7 +123,7 @@ def load_lock(
         raise ConfigError(
             f"{shown}: cannot be read ({found}); check the path, or write it with pip-compile"
         ) from None
-    if _TABLES.search(text):  # pylock.toml of uv and pip leaves out who needs a package
+    if _TABLES.search(text):  # pylock.toml of uv and pip does not contain the dependencies
         raise ConfigError(
             f"{shown}: a TOML lock, expected a requirements file with `# via` notes; write one with "
             "`uv export --format requirements.txt`, `uv pip compile` or pip-compile"
@@ -141,7 +141,7 @@ def load_lock(
         raise ConfigError(f"{shown}: no line like `package==1.2.3`; write it with pip-compile")
     if not is_whole and not re.search(r"#\s*via\b", text):
         raise ConfigError(
-            f"{shown}: no `# via` notes, so what a package needs is not known; "
+            f"{shown}: no `# via` notes, so the dependencies of the packages are unknown; "
             "write it with pip-compile or `uv pip compile`"
         )
     return Lock(
@@ -152,18 +152,18 @@ def load_lock(
 
 
 def normalize(name: str) -> str:
-    """Return a package name in the one spelling that PEP 503 gives it."""
+    """Return a package name as PEP 503 normalises it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @dataclass(frozen=True, kw_only=True)
 class LockLine:
-    """One package that a lock pins.
+    """Package that a lock pins.
 
     Attributes:
-        requirement: with its hashes in the URL, where it has one, and that without user, password and query.
-        text: the requirement as the lock has it, with such a URL.
-        needed_by: what the notes (`# via`) below it say.
+        requirement: the requirement; a URL contains its hashes, but no user, password and query.
+        text: the requirement as written in the lock, with such a URL.
+        needed_by: names in the notes (`# via`) below the line.
     """
 
     requirement: Requirement
@@ -172,13 +172,14 @@ class LockLine:
 
 
 def _lines_of(text: str, where: str) -> Iterator[LockLine]:
-    """Read the lines of a lock, in order.
+    """Yield the pinned packages of a lock, in order.
 
     Args:
-        where: begins the messages.
+        text: content of the lock.
+        where: start of the messages.
 
     Raises:
-        ConfigError: a line pins nothing; names its number and what to do.
+        ConfigError: a line pins nothing; the message names its number and a remedy.
     """
     current: LockLine | None = None
     begun, parts = 0, []
@@ -200,7 +201,7 @@ def _lines_of(text: str, where: str) -> Iterator[LockLine]:
 
 
 def _parse(entry: str, where: str) -> LockLine | None:
-    """Return what an entry pins; None if it names where packages come from."""
+    """Return the package that an entry pins; None if the entry is about where packages come from."""
     option = re.split(r"[\s=]", entry, maxsplit=1)[0]
     if option in _WHERE:
         return None
@@ -218,7 +219,7 @@ def _parse(entry: str, where: str) -> LockLine | None:
         else:
             _check_version(requirement)
     except InvalidRequirement:
-        problem = f"is no requirement, expected `name==version` or `name @ URL`; {_WRITE}"
+        problem = f"is not a requirement, expected `name==version` or `name @ URL`; {_WRITE}"
         raise ConfigError(f"{where}{shown} {problem}") from None
     except ValueError as error:
         raise ConfigError(f"{where}{shown} {error}") from None
@@ -226,25 +227,25 @@ def _parse(entry: str, where: str) -> LockLine | None:
 
 
 def without_user(text: str) -> str:
-    """Return a text without the users, passwords and queries of its URLs, which may be secret."""
+    """Return a text with users, passwords and queries of URLs removed, since they may be secret."""
     return re.sub(r"(?<=://)[^/\s]*@(?=[^/\s]*)|\?[^\s#]*", "", text)
 
 
 def _hash(option: str) -> str:
     match = _HASH.fullmatch(option.strip())
     if not match:
-        raise ValueError(f"has the option {option}, expected --hash=sha256:... alone; {_WRITE}")
+        raise ValueError(f"has the option {option}, expected only --hash=sha256:...; {_WRITE}")
     return f"{match['name']}={match['digest']}"
 
 
 def _check_version(requirement: Requirement) -> None:
     operators = [one.operator for one in requirement.specifier]
     if operators not in (["=="], ["==="]) or "*" in str(requirement.specifier):
-        raise ValueError(f"pins no version, expected one as `name==1.2.3`; {_WRITE}")
+        raise ValueError(f"pins no version, expected `name==1.2.3`; {_WRITE}")
 
 
 def _pinned_url(url: str, hashes: list[str]) -> str:
-    """Return a URL that pins its content, in one spelling.
+    """Return a URL that pins its content, in a canonical form.
 
     Raises:
         ValueError: the URL pins no content.
@@ -256,13 +257,13 @@ def _pinned_url(url: str, hashes: list[str]) -> str:
     if parts.scheme.startswith("git+"):
         if not _COMMIT.fullmatch(parts.path.rpartition("@")[2]):
             raise ValueError(
-                "names no commit, expected its 40 hex digits behind an @, as branches and tags move; write them there"
+                "names no commit, expected its 40 hex digits after an @, since branches and tags move; add them"
             )
     elif parts.scheme in ("http", "https", "file"):
         is_named = parts.scheme != "file" and parts.path.endswith(".whl") and not parts.query
         if not (is_named or is_hashed):
             raise ValueError(
-                "has no digest, expected one as this URL may have another content tomorrow; add #sha256=... to it"
+                "has no digest, expected one, since the file at this URL may change; add #sha256=... to the URL"
             )
     else:
         raise ValueError(
@@ -273,9 +274,9 @@ def _pinned_url(url: str, hashes: list[str]) -> str:
 
 
 def pinned(requirement: Requirement) -> str:
-    """Return what a line pins a package to, as identities hold it: a version, or `@ URL`.
+    """Return the version of a requirement, as identities contain it: a version, or `@ URL`.
 
-    Of a file on this machine, its name and digest.
+    For a file on this machine, this is `@`, its name and digest.
     """
     if requirement.url is None:
         return str(requirement.specifier).removeprefix("==")
@@ -299,13 +300,13 @@ def _unlocked_version(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """One package of an environment, exactly.
+    """Pinned package of a conda environment.
 
     Attributes:
-        url: where it is fetched from.
-        sha256: digest of the package's file.
-        file: name of that file, which holds the next three.
-        subdir: platform that it was built for, or `noarch`.
+        url: URL of the package's file.
+        sha256: digest of the file.
+        file: name of the file, which contains name, version and build.
+        subdir: platform of the build, or `noarch`.
     """
 
     url: str
@@ -323,7 +324,7 @@ class Pin:
 
     @property
     def line(self) -> str:
-        """How a pin file has it."""
+        """The line of a pin file."""
         return f"{self.url}#sha256:{self.sha256}"
 
 
@@ -333,10 +334,10 @@ def without_token(url: str) -> str:
 
 
 def parse_pin(line: str) -> Pin:
-    """Read one line of a pin file.
+    """Return the pinned package of a line of a pin file.
 
     Raises:
-        ValueError: it is no package's URL with a SHA-256.
+        ValueError: the line is not the URL of a package with a SHA-256.
     """
     match = _LINE.fullmatch(line)
     if match is None:
@@ -344,19 +345,20 @@ def parse_pin(line: str) -> Pin:
     return Pin(**match.groupdict())
 
 
-def content_of(pins: Sequence[Pin]) -> dict[str, Any]:
-    """Return what tells one environment from another: its packages to the byte, and the platform."""
+def content_of(pins: Sequence[Pin]) -> dict[str, str | list[list[str]]]:
+    """Return the content of a conda environment for identities: files and digests of its packages, and the platform."""
     return {"packages": sorted([pin.file, pin.sha256] for pin in pins), "platform": PLATFORM}
 
 
 def read_pins(path: Path, *, remedy: str = "write it with `make lock`") -> list[Pin]:
-    """Read a pin file.
+    """Return the pinned packages of a pin file.
 
     Args:
-        remedy: ends the messages.
+        path: the pin file.
+        remedy: end of the messages.
 
     Raises:
-        ConfigError: it cannot be read, or a line has no digest; names the line.
+        ConfigError: the file cannot be read, or a line has no digest; the message names the line.
     """
     try:
         text = path.read_text(encoding="utf-8")

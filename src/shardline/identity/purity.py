@@ -1,4 +1,4 @@
-"""Which expressions, definitions and statements do nothing but make or bind a value, as far as names can show it."""
+"""Purity: whether an expression, definition or statement only creates or binds a value, judged by names."""
 
 import ast
 import builtins
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardline.identity.names import DEFINITIONS, FUNCTIONS, Imported, Scope, chain_of, defaults_of
 
-# Full names of decorators that keep the function to itself: nothing else learns of it.
+# Full names of decorators that do not register the function anywhere.
 PURE_DECORATORS = {
     "abc.abstractmethod",
     "builtins.classmethod",
@@ -40,7 +40,7 @@ PURE_DECORATORS = {
     "typing_extensions.override",
 }  # fmt: skip
 _PARTS_OF_PROPERTY = {"setter", "getter", "deleter"}
-# Calls that make a value of their arguments and call none of them.
+# Calls that create a value from their arguments, and call none of them.
 PURE_CALLS = {
     "argparse.Namespace", "collections.Counter", "collections.OrderedDict", "collections.defaultdict",
     "collections.deque", "collections.namedtuple", "contextvars.ContextVar", "dataclasses.field",
@@ -56,7 +56,7 @@ PURE_CALLS = {
       "slice", "staticmethod", "str", "sum", "tuple", "zip")),
     *(f"math.{name}" for name in ("ceil", "exp", "floor", "log", "log2", "prod", "radians", "sqrt")),
 }  # fmt: skip
-# Calls that go over what they are given, and may so use up a generator that has a name.
+# Calls that iterate over their arguments, and so may exhaust a generator that has a name.
 _ITERATING = {
     "collections.Counter", "collections.OrderedDict", "collections.deque", "numpy.array", "numpy.asarray",
     *(f"builtins.{name}" for name in ("bytes", "dict", "enumerate", "frozenset", "list", "reversed", "set",
@@ -65,12 +65,12 @@ _ITERATING = {
 }  # fmt: skip
 _ITERATORS = {"builtins.enumerate", "builtins.reversed", "builtins.zip"}
 _PURE_METHODS = {"absolute", "format", "joinpath", "lower", "resolve", "split", "upper"}
-# Installed packages whose base classes learn of no subclass, and whose import alone changes no other.
+# Installed packages whose base classes do not register subclasses, and whose import changes no other package.
 INERT_PACKAGES = {
     "lightning", "matplotlib", "numpy", "pandas", "PIL", "pytorch_lightning", "safetensors", "scipy",
     "shardline", "shardline_io", "torch", "torchmetrics", "torchvision", "tqdm", "typing_extensions", "yaml",
 }  # fmt: skip
-# Classes of these that do learn of their subclasses, by a metaclass.
+# Classes of these packages that do register subclasses, by a metaclass.
 _REGISTERING = {
     "pandas.tseries.holiday.AbstractHolidayCalendar", "torch._export.verifier.Verifier", "yaml.YAMLObject",
 }  # fmt: skip
@@ -80,20 +80,20 @@ _SIMPLE = (ast.Constant, ast.Name, ast.Attribute, ast.Lambda, ast.Tuple, ast.Lis
            ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # fmt: skip
 _DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod)
 
-Dotted = Callable[[ast.expr], str]  # the full name of an imported or built-in thing; else nothing
+Dotted = Callable[[ast.expr], str]  # the full name of an imported or built-in object; else empty
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is known of a module when its statements are classified and written.
+    """Context of a module in which its statements are classified and written.
 
     Attributes:
-        package: from which relative imports start.
-        scope: the module's own names.
-        dotted: full names of imported and built-in things.
-        positions: where each name of the module is first bound, counted in statements.
-        imported_by: the modules that a call imports, by the call's node.
-        never_run: conditions that are false, as `TYPE_CHECKING`.
+        package: package of the module, to resolve relative imports.
+        scope: scope of the module.
+        dotted: function that returns full names of imported and built-in objects.
+        positions: position of the first binding of each name, counted in statements.
+        imported_by: modules that calls import, by node of the call.
+        never_run: conditions that are false, such as `TYPE_CHECKING`.
         lazy: whether annotations are not evaluated (`from __future__ import annotations`).
     """
 
@@ -109,12 +109,12 @@ class Setting:
 def dotted_name(
     node: ast.expr, symbols: Mapping[str, Sequence[int | Imported]], is_own: Callable[[str], bool]
 ) -> str:
-    """Return the full name of an imported or built-in thing; nothing where that is not certain.
+    """Return the full name of an imported or built-in object; empty if it is not certain.
 
     Args:
         node: a name with attributes.
-        symbols: what the module's names are bound to.
-        is_own: whether the project has a module of a name itself.
+        symbols: bindings of the module's names.
+        is_own: function that returns whether the project has a module of a name.
     """
     base, chain = chain_of(node)
     if not isinstance(base, ast.Name):
@@ -129,18 +129,18 @@ def dotted_name(
 
 
 def has_effects(node: ast.stmt, position: int, setting: Setting) -> bool:
-    """Return whether executing a statement does more than bind names.
+    """Return whether a statement does more than bind names.
 
     Args:
-        node: at the top level of a module.
-        position: its place in the module, counted in statements.
-        setting: the module's.
+        node: statement at the top level of a module.
+        position: position in the module, counted in statements.
+        setting: context of the module.
     """
     return not is_plain(node, setting.dotted) or not _is_bound(node, position, setting)
 
 
 def _is_bound(node: ast.stmt, position: int, setting: Setting) -> bool:
-    """Return whether all names that a statement reads at once exist, so that it does not fail."""
+    """Return whether all names that a statement reads immediately exist, so that it does not fail."""
     parts = [part for one in _eager(node) for part in ast.walk(one)]
     inner = {one.arg for one in parts if isinstance(one, ast.arg)}
     targets = (one.target for one in parts if isinstance(one, ast.comprehension))
@@ -157,7 +157,7 @@ def _is_bound(node: ast.stmt, position: int, setting: Setting) -> bool:
 
 
 def _eager(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the parts of a statement that run where it stands, and not later in a function."""
+    """Yield the parts of a statement that run immediately, not later in a function."""
     if isinstance(node, FUNCTIONS):
         yield from (*node.decorator_list, *defaults_of(node.args))
     elif isinstance(node, ast.ClassDef):
@@ -177,7 +177,7 @@ def _is_store(node: ast.Name) -> bool:
 
 
 def is_inert(dotted: str) -> bool:
-    """Return whether a base class is of Python's own library, or of a package that keeps no register."""
+    """Return whether a base class is from the standard library or a package that registers no subclasses."""
     top, _, rest = dotted.partition(".")
     if top == "builtins":
         return isinstance(getattr(builtins, rest, None), type)
@@ -188,9 +188,10 @@ def is_inert(dotted: str) -> bool:
 
 
 def is_pure(node: ast.AST, dotted: Dotted) -> bool:
-    """Return whether evaluating an expression changes nothing.
+    """Return whether the evaluation of an expression changes nothing.
 
-    Operators and attributes are taken for such: who gives them effects writes a call as well.
+    Operators and attributes are assumed to have no effects, since code that gives them effects
+    contains a call too.
     """
     match node:
         case ast.Call():
@@ -201,7 +202,9 @@ def is_pure(node: ast.AST, dotted: Dotted) -> bool:
             return False
         case ast.BinOp(left=left, right=right):
             return is_pure(left, dotted) and is_pure(right, dotted)
-        case ast.Subscript(value=value, slice=index):  # `tuple[int]`; another may lack the key
+        case ast.Subscript(
+            value=value, slice=index
+        ):  # `tuple[int]`; any other object may lack the key
             return bool(dotted(value)) and is_pure(index, dotted)
         case ast.comprehension(iter=iterated, ifs=ifs):
             return not _has_name(iterated) and all(is_pure(one, dotted) for one in (iterated, *ifs))
@@ -227,19 +230,19 @@ def _is_pure_call(node: ast.Call, dotted: Dotted) -> bool:
 
 
 def _has_name(node: ast.expr) -> bool:
-    """Return whether an expression is a name, which may stand for a generator."""
+    """Return whether an expression is a name, which may refer to a generator."""
     return isinstance(node, ast.Name | ast.Attribute)
 
 
 def _is_iterator(node: ast.expr | None, dotted: Dotted) -> bool:
-    """Return whether an expression makes something that can be gone over once."""
+    """Return whether an expression creates an iterator, which can be used only once."""
     if isinstance(node, ast.Call):
         return dotted(node.func) in _ITERATORS
     return isinstance(node, ast.GeneratorExp)
 
 
 def is_pure_decorator(node: ast.expr, dotted: Dotted) -> bool:
-    """Return whether a decorator only wraps: listed, or a part of a property."""
+    """Return whether a decorator has no effect elsewhere: it is listed, or part of a property."""
     if isinstance(node, ast.Attribute) and node.attr in _PARTS_OF_PROPERTY:
         return isinstance(node.value, ast.Name)
     if isinstance(node, ast.Call):
@@ -249,9 +252,9 @@ def is_pure_decorator(node: ast.expr, dotted: Dotted) -> bool:
 
 
 def is_plain(node: ast.stmt, dotted: Dotted) -> bool:
-    """Return whether executing a definition of a function or class has no effect but its name.
+    """Return whether a statement, function or class definition has no effect except binding names.
 
-    Of a class this does not look at what its bases do about it, see `reach`.
+    Effects of a class through its bases are not checked here, see `resolution.Hooks`.
     """
     if isinstance(node, FUNCTIONS):
         return all(is_pure_decorator(one, dotted) for one in node.decorator_list) and all(
@@ -302,5 +305,5 @@ def _is_name(node: ast.expr) -> bool:
 
 
 def is_built_in(name: str) -> bool:
-    """Return whether a name is one of `builtins`."""
+    """Return whether a name is in `builtins`."""
     return name in vars(builtins)

@@ -1,4 +1,4 @@
-"""The definitions that an entry point can reach, found by following references from the roots."""
+"""Definitions that an entry point can reach, found by following references from the entry point."""
 
 import ast
 import sys
@@ -19,14 +19,15 @@ _OPTIONS = {"annotations", "docstrings", "text", "main"}
 
 @dataclass
 class Program:
-    """Finds modules in several lists of folders; those of one name all count.
+    """Modules of a program, found in several lists of folders; all modules of one name count.
 
     Attributes:
-        index: finds and parses.
-        searched: lists of folders; what lies in a later one has its number behind its name.
-        alone: import roots that are searched by themselves as well, since code edits `sys.path`
-            and may take an earlier one out; only what is found nowhere before counts.
+        index: index that finds and parses modules.
+        searched: lists of folders; the label of a module in a later list ends in its number.
+        alone: import roots to search separately, since code edits `sys.path` and may remove an
+            earlier root; they count only for files that were not found before.
         is_main: whether every module may run as `__main__`.
+        files: files of the found modules by label.
     """
 
     index: CodeIndex
@@ -49,12 +50,12 @@ class Program:
         return self._found[name]
 
     def edits_sys_path(self, labels: Iterable[str]) -> bool:
-        """Return whether one of these modules changes `sys.path` in any way."""
+        """Return whether any of some modules changes `sys.path`."""
         names = ((self.files[label], label.partition(" (")[0]) for label in labels)
         return any(self.index.edits_sys_path(file, name) for file, name in names)
 
     def in_later_roots(self, labels: Collection[str]) -> list[str]:
-        """Return the modules that lie in a later import root, with its number, if one edits `sys.path`.
+        """Return the modules in later import roots, with the root's number, if a module edits `sys.path`.
 
         The edit may decide whether Python still finds such a module.
         """
@@ -64,14 +65,14 @@ class Program:
         return [f"{label} in root {number}" for label, number in sorted(numbers.items()) if number]
 
     def _root_number(self, label: str) -> int:
-        """Return the number of the import root that a module lies in; 0 if it lies in none."""
+        """Return the number of the import root that contains a module; 0 if none does."""
         file, roots = self.files[label], self.searched[0]
         depth = label.partition(" ")[0].count(".") + (file.stem == "__init__")
         root = file.parents[depth] if depth < len(file.parents) else None
         return roots.index(root) if root in roots else 0
 
     def is_package(self, name: str) -> bool:
-        """Return whether a dotted name is a package, with `__init__` or without."""
+        """Return whether a dotted name is a package, with or without `__init__`."""
         places = [self.index.locate(folders, name) for folders in self.searched]
         return any(
             place and (not place.file or place.file.name == "__init__.py") for place in places
@@ -87,19 +88,19 @@ class Program:
 
 @dataclass
 class Reach:
-    """Everything that a program may execute, as far as its source shows it.
+    """Everything that a program may execute, as far as its source shows.
 
     Attributes:
-        program: the modules.
-        options: what counts besides the usual: `annotations`, `docstrings`, `text`, `main`.
-        run: labels of the modules that are executed, in the order in which they were found.
+        program: modules of the program.
+        options: what counts in addition: `annotations`, `docstrings`, `text`, `main`.
+        run: executed modules by label, in the order in which they were found.
         units: reached definitions and statements.
-        whole: why a module counts whole, by label.
-        ordered: modules of which the order of all definitions counts.
-        third_party: dotted names of imported modules that are not the project's.
-        escaped: modules that code has as values.
-        shipped: dotted names of Shardline's that code refers to.
-        broken: names and modules that a project module or package lacks, though one imports them.
+        whole: reasons why modules count as a whole, by label.
+        ordered: labels of modules in which the order of all definitions counts.
+        third_party: dotted names of imported modules outside the project.
+        escaped: labels of modules that code uses as values.
+        shipped: dotted names in Shardline that code refers to.
+        broken: imported names and modules that their project module or package does not have.
         flags: effects of constructs on the whole program, see `names`.
     """
 
@@ -115,7 +116,7 @@ class Reach:
     broken: set[str] = field(default_factory=set)
     flags: dict[str, str] = field(default_factory=dict)
     _pending: list[Key] = field(default_factory=list)
-    _waiting: list[str] = field(default_factory=list)  # modules, not yet executed
+    _waiting: list[str] = field(default_factory=list)  # modules that are not executed yet
 
     def __post_init__(self) -> None:
         self.resolver = Resolver(self.program.find, self.program.is_folder)
@@ -123,7 +124,7 @@ class Reach:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """The options that what was reached asks for."""
+        """Options, with those that the reached code requires."""
         return self.options | (_OPTIONS & self.flags.keys())
 
     def written(self, key: Key) -> Written:
@@ -139,11 +140,11 @@ class Reach:
         return self.outline(key[0]).units[key[1]]
 
     def resolve(self, label: str, ref: Ref) -> tuple[Part, ...]:
-        """Return what a reference of a module means."""
+        """Return the parts that a reference in a module resolves to."""
         return self.resolver.resolve(label, self.outline(label), ref)
 
     def follow(self, parts: Iterable[Part]) -> None:
-        """Reach these, and all that they reach."""
+        """Reach some parts, and everything that they reach."""
         for part in parts:
             self._reach(part, "", 0)
         self._close()
@@ -151,7 +152,7 @@ class Reach:
     # --- modules ------------------------------------------------------------------------------
 
     def import_modules(self, names: Iterable[str]) -> None:
-        """Execute modules, and the packages that they lie in."""
+        """Execute modules and their parent packages."""
         for name in names:
             for one in with_parents(name):
                 if is_public(one):
@@ -164,7 +165,7 @@ class Reach:
                 if not found and not self.program.is_folder(one):
                     self.third_party.add(one)
                     package, _, leaf = one.rpartition(".")
-                    # `runpy.run_module` executes a module, and of a package its `__main__`
+                    # `runpy.run_module` executes a module, or the `__main__` of a package
                     if leaf == "__main__" and self.program.is_package(package):
                         self.broken.add(one)
 
@@ -183,7 +184,7 @@ class Reach:
                 self._count_whole(label, f"__getattr__ of the module, line {line}")
 
     def _count_star(self, label: str, one: Importing) -> None:
-        """Count both modules of a star import whole, and the submodules that it may import."""
+        """Count both modules of a star import as a whole, and the submodules that it may import."""
         self._count_whole(label, f"star import, line {one.line}")
         self._escape(label)
         if is_public(one.star):
@@ -199,7 +200,7 @@ class Reach:
                     self._escape(found)
 
     def _note_missing(self, one: Importing, outline: Outline) -> None:
-        """Note modules that a package of the project lacks, though one imports them."""
+        """Record imported modules that a package of the project does not have."""
         own = (
             f"{imported.module}.{imported.name}"
             for imported, name in zip(one.names, one.binds, strict=False)
@@ -225,7 +226,7 @@ class Reach:
             self._add((label, place))
 
     def _escape(self, label: str) -> None:
-        """Reach all that a module's names are bound to: code has the module itself."""
+        """Reach everything that a module's names are bound to, since code uses the module as a value."""
         if label in self.escaped:
             return
         self.escaped.add(label)
@@ -296,7 +297,7 @@ class Reach:
                     self._reach(Whole(found, "imported by name"), label, token.line)
 
     def _close(self) -> None:
-        """Reach what counts because something else is reached, until nothing is added."""
+        """Reach everything that counts because other things are reached, until nothing is added."""
         before = None
         while before != (len(self.units), len(self.run), len(self.whole), len(self.flags)):
             before = (len(self.units), len(self.run), len(self.whole), len(self.flags))
@@ -308,14 +309,14 @@ class Reach:
                     self._escape(label)
             for label in list(self.escaped):
                 inside = [one for one in self.run if one.startswith(f"{label}.")]
-                for one in inside:  # a package has its submodules for attributes
+                for one in inside:  # submodules are attributes of their package
                     self._count_whole(one, f"part of {label}, {self.whole[label]}")
                     self._escape(one)
             for key in self._classes():
                 self._add(key)
 
     def _classes(self) -> Iterator[Key]:
-        """Yield classes that count unnamed: their bases, or all code, may learn of them."""
+        """Yield classes that count although no code names them: their bases, or all code, may find them."""
         for label, outline in list(self.run.items()):
             for place, unit in enumerate(outline.units):
                 if (label, place) in self.units or not isinstance(unit.node, ast.ClassDef):
@@ -331,14 +332,14 @@ class Reach:
 
     @property
     def packages(self) -> frozenset[str]:
-        """Top-level names of the installed packages among what is imported."""
+        """Top-level names of imported installed packages."""
         own = {label.partition(".")[0].partition(" (")[0] for label in self.run} | {*OURS}
         tops = {name.partition(".")[0] for name in self.third_party}
         return frozenset(filter(str.isidentifier, tops - own - sys.stdlib_module_names))
 
     @property
     def loaded(self) -> list[str]:
-        """Modules of other packages whose import alone may change something."""
+        """Imported modules of other packages whose import may change something."""
         tops = self.packages - INERT_PACKAGES
         return sorted(name for name in self.third_party if name.partition(".")[0] in tops)
 
@@ -346,11 +347,11 @@ class Reach:
 def needed_packages(code: CodeIndex, entry: str = "__main__") -> list[str]:
     """Return the top-level names that a program's own modules import unconditionally.
 
-    What stands in a function, or below `try` or `if`, may never be imported, and is left out.
+    Imports in a function, or below `try` or `if`, may never run, so they are left out.
 
     Args:
-        code: where the program's modules are found.
-        entry: the module that it begins with.
+        code: index of the program's modules.
+        entry: module that the program starts with.
     """
     needed: set[str] = set()
     pending, seen = [entry], {entry}

@@ -1,4 +1,4 @@
-"""What a name of a module resolves to, and which classes tell others that they exist."""
+"""Resolution of names: to definitions, to classes with hooks, and to methods of classes."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -15,16 +15,16 @@ from shardline.identity.versions import is_public
 
 _OF_MODULE = {"__name__", "__package__", "__spec__", "__loader__", "__path__"}
 _HOOK = "__init_subclass__"
-# whose classes have nothing of the user's
+# packages whose classes contain no user code
 _PLAIN = {"abc", "builtins", "lightning", "pytorch_lightning", "torch", "typing"}
 
 
 @dataclass(frozen=True)
 class Named:
-    """Something that is no definition of the project: `numpy.array`, `builtins.len`.
+    """Name outside the project: `numpy.array`, `builtins.len`.
 
     Attributes:
-        dotted: its full name; begins with `?` where nothing binds it.
+        dotted: full name; it begins with `?` if nothing binds the name.
     """
 
     dotted: str
@@ -32,12 +32,12 @@ class Named:
 
 @dataclass(frozen=True)
 class Defined:
-    """A unit of a project module, and the attributes behind it.
+    """Unit of a project module, with attributes read from it.
 
     Attributes:
-        label: of the module.
-        place: of the unit in it.
-        chain: `("Net", "Inner", "size")` of `Net.Inner.size`, as its module names it.
+        label: label of the module.
+        place: index of the unit in the module.
+        chain: name and attributes, such as `("Net", "Inner", "size")` for `Net.Inner.size`.
     """
 
     label: str
@@ -47,12 +47,12 @@ class Defined:
 
 @dataclass(frozen=True)
 class Whole:
-    """A module as a value, or a name that it has not: all of the module may be meant.
+    """Module that counts as a whole: it is used as a value, or lacks a name that code reads.
 
     Attributes:
-        label: of the module.
-        reason: as shown to users.
-        chain: the name that it has not, and the attributes behind it.
+        label: label of the module.
+        reason: reason for users.
+        chain: the missing name and the attributes read from it.
     """
 
     label: str
@@ -66,11 +66,11 @@ Seen = frozenset[tuple[str, str, tuple[str, ...]]]
 
 @dataclass
 class Resolver:
-    """Follows names through imports and re-exports to what they truly are.
+    """Follows names through imports and re-exports to their definitions.
 
     Attributes:
-        find: labels and outlines of the project modules of a dotted name.
-        is_folder: whether a dotted name is a namespace package of the project.
+        find: function that returns the project modules of a dotted name, by label.
+        is_folder: function that returns whether a dotted name is a namespace package of the project.
     """
 
     find: Callable[[str], dict[str, Outline]]
@@ -78,7 +78,7 @@ class Resolver:
     _known: dict[tuple[str, Ref], tuple[Part, ...]] = field(default_factory=dict)
 
     def resolve(self, label: str, outline: Outline, ref: Ref) -> tuple[Part, ...]:
-        """Return all that a reference may mean, in one order."""
+        """Return all parts that a reference may mean, in a fixed order."""
         key = (label, Ref(ref.chain, 0, "", ref.imported))
         if key not in self._known:
             name, rest = ref.chain[0], ref.chain[1:]
@@ -93,7 +93,7 @@ class Resolver:
     def imported(
         self, one: Imported, rest: tuple[str, ...], seen: Seen = frozenset()
     ) -> Iterator[Part]:
-        """Yield what an import binds, with attributes behind it."""
+        """Yield the parts that an imported name, with attributes, may mean."""
         if one.name is None:
             yield from self._module(one.module, rest, seen)
         else:
@@ -112,17 +112,17 @@ class Resolver:
             yield from parts
         elif name in _OF_MODULE:
             yield Named(".".join([f"{name} of {outline.name}", *rest]))
-        elif self.exists(below):  # an imported submodule is a name of its package
+        elif self.exists(below):  # an imported submodule is an attribute of its package
             yield from self._module(below, rest, seen)
         else:
-            # what nothing binds may be put into this module by others, and into no other module
+            # other code may set an unbound name in this module, but not in another one
             top = "builtins" if is_built_in(name) else f"? of {outline.name}"
             yield Named(".".join([top, name, *rest]))
 
     def _bound(
         self, label: str, outline: Outline, name: str, rest: tuple[str, ...], seen: Seen
     ) -> Iterator[Part]:
-        """Yield what a module itself binds a name to, also by `import *`."""
+        """Yield the parts that a module binds a name to, also by `import *`."""
         if (label, name, rest) in seen:
             return
         seen |= {(label, name, rest)}
@@ -182,10 +182,10 @@ def _imports(places: dict[str, Outline], name: str) -> set[Imported]:
 
 @dataclass
 class Hooks:
-    """Looks at the bases of classes.
+    """Finds classes whose definition has an effect elsewhere, through their bases.
 
     Attributes:
-        resolver: of names.
+        resolver: resolver of names.
     """
 
     resolver: Resolver
@@ -193,7 +193,7 @@ class Hooks:
     _bases: dict[tuple[str, ast.ClassDef], tuple[Part, ...]] = field(default_factory=dict)
 
     def bases(self, label: str, outline: Outline, node: ast.ClassDef) -> tuple[Part, ...]:
-        """Return what the bases of a class, and of classes in its body, are."""
+        """Return the bases of a class, and of classes in its body."""
         if (label, node) not in self._bases:
             refs = (_reference(base) for one in _with_inner(node) for base in one.bases)
             self._bases[label, node] = tuple(
@@ -202,10 +202,10 @@ class Hooks:
         return self._bases[label, node]
 
     def tells(self, label: str, place: int, outline: Outline) -> bool:
-        """Return whether defining this class may have an effect elsewhere."""
+        """Return whether the definition of a class may have an effect elsewhere."""
         unit = outline.units[place]
         if (label, place) not in self._telling:
-            self._telling[label, place] = False  # while its bases are looked at
+            self._telling[label, place] = False  # until its bases are checked
             node = unit.node
             self._telling[label, place] = unit.has_effects or (
                 isinstance(node, ast.ClassDef)
@@ -246,21 +246,22 @@ def _reference(node: ast.expr) -> Ref | None:
 
 
 class _Source(NamedTuple):
-    """A module: its classes, and what its imports bind, by name."""
+    """Classes and imports of a module, by name."""
 
     classes: dict[str, ast.ClassDef]
     imports: dict[str, Imported]
 
 
 def has_method(code: CodeIndex, path: str, method: str) -> bool | None:
-    """Return whether a class or a base class of it defines a method.
+    """Return whether a class or one of its base classes defines a method.
 
     Args:
-        code: where modules are found.
+        code: index of the project's modules.
         path: import path of the class, such as `mypkg.models:Net`.
+        method: name of the method.
 
     Returns:
-        None where no definition was found and a class cannot be seen, such as one of an installed package.
+        None if no definition was found and the source of a base class is unknown, such as in an installed package.
     """
     module, _, name = path.partition(":")
     return _Search(code, method).in_module(module, name)
@@ -273,7 +274,7 @@ class _Search:
         self._sources: dict[str, _Source] = {}
 
     def in_module(self, module: str, name: str) -> bool | None:
-        """Return what is known of the class that a name stands for in a module."""
+        """Return whether the class of a name in a module has the method; None if unknown."""
         if (module, name) in self._seen:
             return False
         self._seen.add((module, name))
@@ -310,7 +311,7 @@ class _Search:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a class binds."""
+    """Return the names that a statement in a class body binds."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return {statement.name}
     targets = statement.targets if isinstance(statement, ast.Assign) else []

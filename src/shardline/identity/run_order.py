@@ -1,4 +1,4 @@
-"""The order in which a program executes its modules, as far as that order counts."""
+"""Order in which a program executes its modules, as far as the order counts."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -15,18 +15,18 @@ from shardline.identity.versions import is_public
 _LITERAL = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.Name,
             ast.Attribute, ast.expr_context)  # fmt: skip
 
-Task = tuple[str, str, Importing | Key | None]  # what to do, label of a module, with what
-Early = tuple[Key | str, str]  # what is executed, and a name that it needs before that is bound
+Task = tuple[str, str, Importing | Key | None]  # action, label of a module, subject
+Early = tuple[Key | str, str]  # executed unit, and a name that it needs before the name is bound
 
 
 @dataclass
 class RunOrder:
-    """Puts the reached units whose place counts into the order of their execution.
+    """Order of execution of the reached units whose place counts.
 
     Attributes:
-        reach: what was reached.
-        entry: the module that is imported first.
-        early: what needs a name before it is bound; such a program fails, or did before an edit.
+        reach: the reached code.
+        entry: dotted name of the module that is imported first.
+        early: units that need a name before it is bound; such a program fails, or an edit made it fail.
     """
 
     reach: Reach
@@ -36,19 +36,19 @@ class RunOrder:
     _named: set[tuple[str, str]] = field(default_factory=set)
     _events: dict[str, list[Importing | Key]] = field(default_factory=dict)
     _imports: dict[tuple[str, ...], list[Key]] = field(default_factory=dict)
-    _open: dict[str, None] = field(default_factory=dict)  # modules that are being executed
+    _open: dict[str, None] = field(default_factory=dict)  # modules in execution
 
     def __post_init__(self) -> None:
         self.fixed = Fixed(self.reach)
         done: dict[str, None] = {}
         self.sequence = list(self._executed([self.entry], done))
-        # modules that functions import: their place is that of the import
+        # modules that functions import run where the import is
         for label, outline in sorted(self.reach.run.items()):
             if label not in done:
                 list(self._executed([outline.name], done))
 
     def of_import(self, token: ImportRun) -> list[Key]:
-        """Return the units that an import executes where it is the first of its modules."""
+        """Return the units that an import executes if it is the first import of its modules."""
         if token.modules not in self._imports:
             early, self.early = self.early, []
             self._imports[token.modules] = list(self._executed(token.modules, {}))
@@ -56,13 +56,13 @@ class RunOrder:
         return self._imports[token.modules]
 
     def _executed(self, names: Iterable[str], done: dict[str, None]) -> Iterator[Key]:
-        """Yield the ordered units that importing these modules executes, and note early names.
+        """Yield the ordered units that an import of modules executes, and record early names.
 
         Args:
-            names: dotted names of modules.
-            done: labels of the modules that are executed already; these are added.
+            names: dotted names of the modules.
+            done: labels of executed modules; the modules are added.
         """
-        # tasks in place of recursion: modules may import each other in a long chain
+        # tasks instead of recursion, since modules may import each other in a long chain
         tasks: list[Task] = self._openings(names)
         while tasks:
             kind, label, event = tasks.pop()
@@ -86,7 +86,7 @@ class RunOrder:
                     yield event
 
     def _openings(self, names: Iterable[str]) -> list[Task]:
-        """Return tasks that execute modules and the packages around them, the first one last."""
+        """Return tasks that execute modules and their parent packages, in reverse order."""
         tasks: list[Task] = [
             ("open", label, None)
             for name in names
@@ -109,10 +109,10 @@ class RunOrder:
             self._events[label] = [event for _, event in placed]
         return self._events[label]
 
-    # --- what is needed before it is bound ----------------------------------------------------
+    # --- names that are needed too early ------------------------------------------------------
 
     def _import_names(self, event: Importing, label: str) -> None:
-        """Bind what an import statement binds; note what the module has not bound yet."""
+        """Bind the names of an import statement, and record names that its module has not bound yet."""
         for one in event.names:
             if one.name and one.module in self._open and self._is_late(one.module, one.name):
                 self.early.append(("import", one.name))
@@ -123,7 +123,7 @@ class RunOrder:
         return bool(bound) and (label, name) not in self._named
 
     def _check(self, key: Key) -> None:
-        """Note the names of modules in execution that a unit needs, and that come later."""
+        """Record the names that a unit needs and that modules in execution bind later."""
         effects = self.reach.unit(key).has_effects
         seen, pending = {key}, [key]
         found: dict[str, None] = {}
@@ -160,10 +160,10 @@ class RunOrder:
 
 @dataclass
 class Fixed:
-    """Tells ordered units from those whose place does not count.
+    """Distinguishes ordered units from units whose place does not count.
 
     Attributes:
-        reach: what was reached.
+        reach: the reached code.
     """
 
     reach: Reach
@@ -171,7 +171,7 @@ class Fixed:
     _fixed: dict[Key, bool] = field(default_factory=dict)
 
     def is_ordered(self, key: Key) -> bool:
-        """Return whether a unit's place among what is executed counts."""
+        """Return whether the place of a unit in the execution counts."""
         if key not in self._ordered:
             self._ordered[key] = self._has_place(key) or any(
                 not self._is_fixed_part(part)
@@ -196,9 +196,9 @@ class Fixed:
         return isinstance(part, Defined) and self._is_fixed((part.label, part.place))
 
     def _is_fixed(self, key: Key) -> bool:
-        """Return whether a unit gives its name one value, which nothing changes."""
+        """Return whether a unit binds its name to one value that nothing changes."""
         if key not in self._fixed:
-            self._fixed[key] = False  # while what it refers to is looked at
+            self._fixed[key] = False  # until its references are checked
             self._fixed[key] = self._looks_fixed(key)
         return self._fixed[key]
 
@@ -221,7 +221,7 @@ class Fixed:
 
     @cached_property
     def _patched(self) -> set[Key]:
-        """Units of which some code binds the name, or an attribute, again."""
+        """Units whose name or attribute other code binds again."""
         return {
             (part.label, part.place)
             for key, token in self._stores()
@@ -231,7 +231,7 @@ class Fixed:
 
     @cached_property
     def _patches_anything(self) -> bool:
-        """Whether code sets attributes of what is not the project's, or by a computed name."""
+        """Whether code sets attributes of objects outside the project, or by a computed name."""
         return "patches" in self.reach.flags or any(
             not isinstance(part, Defined)
             for key, token in self._stores()

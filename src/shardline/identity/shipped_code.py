@@ -1,9 +1,9 @@
-"""Whether Shardline's own code was edited where it is installed, which result versions do not show.
+"""Detection of edits to Shardline's installed code, which result versions do not show.
 
-Shipped code counts by result versions, so an edit of it makes no result stale. `shipped_code.json`
-records what each file that decides a value means, comments and layout apart; a test holds it to the
-files, and `pytest --regen tests/unit/identity/test_shipped_code.py` rewrites it. Where a file means something
-else than recorded, the edit is a fork's, and its results need a version of their own.
+Shipped code counts by result versions, so an edit makes no result stale. `shipped_code.json` contains a
+digest of each file that decides a value, without comments and layout. A test compares the digests with
+the files, and `pytest --regen tests/unit/identity/test_shipped_code.py` rewrites them. If a file differs,
+this installation is a fork, and its results need a version of their own.
 """
 
 import ast
@@ -20,22 +20,20 @@ from shardline.identity.versions import HISTORIES, MODELS, PUBLIC
 
 TABLE = Path(__file__).with_name("shipped_code.json")
 _FOLDERS = ("shardline/data", "shardline/training", "shardline/checkpoints", "shardline_io")
-_OF_MODELS = (
-    "classifier",
-    "losses",
-)  # counted by name of users' models alone, and read by shipped ones
+# Counted by name only for user models, but used by shipped models too.
+_OF_MODELS = ("classifier", "losses")
 _SHOWN = 3
-# what differs between versions of Python, or means nothing
+# fields that differ between versions of Python, or have no meaning
 _LEFT_OUT = {"ctx", "kind", "type_comment", "type_ignores", "type_params"}
 
 
 def edited_files(used: Collection[str], library: Path = LIBRARY) -> dict[str, str]:
-    """Return the files that mean something else than recorded, with the history that each counts by.
+    """Return the edited files of Shardline, each with the name of its history.
 
     Args:
-        used: the histories that count; a file of others is left out, and so is one whose history
-            has a line more than was recorded.
-        library: the folder that holds Shardline's packages.
+        used: names of the histories that count. Files of other histories are left out, and files
+            whose history has a new line.
+        library: folder that contains Shardline's packages.
     """
     try:
         table = json.loads(TABLE.read_bytes())
@@ -56,23 +54,23 @@ def edited_files(used: Collection[str], library: Path = LIBRARY) -> dict[str, st
 
 
 def sentence_of(edited: dict[str, str]) -> str:
-    """Return what is reported of edited files; nothing where there is none."""
+    """Return the warning about edited files; empty without such files."""
     if not edited:
         return ""
     files, histories = list(edited), ", ".join(f'"{one}"' for one in dict.fromkeys(edited.values()))
     more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
     return (
-        f"Shardline's own code was changed since it was shipped ({', '.join(files[:_SHOWN])}{more}), but earlier "
-        f"results stay, since shipped code counts by its result version; copy what you changed to a class of your own "
+        f"Shardline's own code was edited ({', '.join(files[:_SHOWN])}{more}), but earlier results stay current, since "
+        f"an identity contains the result version of shipped code, not the code; move the edit to a class of your own "
         f"(model: mypkg.nets:Net), or add a line to the history {histories} in shardline/identity/versions.py"
     )
 
 
 def history_of(name: str) -> str:
-    """Return the history that a file counts by.
+    """Return the name of the history that a file belongs to.
 
     Args:
-        name: path from the library's folder.
+        name: path relative to the library's folder.
     """
     module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     if public := PUBLIC.get(module):
@@ -84,8 +82,8 @@ def history_of(name: str) -> str:
     return "evaluation" if name.startswith("shardline/training/evaluat") else "training"
 
 
-def table_of(library: Path = LIBRARY) -> dict[str, Any]:
-    """Return what `shipped_code.json` is to hold: digests of bytes and of meaning by file, and lines by history."""
+def table_of(library: Path = LIBRARY) -> dict[str, dict[str, str] | dict[str, int]]:
+    """Return the content of `shipped_code.json`: two digests of each file, and the length of each history."""
     contents = {path.relative_to(library).as_posix(): path.read_bytes() for path in _files(library)}
     return {
         "files": {
@@ -96,7 +94,7 @@ def table_of(library: Path = LIBRARY) -> dict[str, Any]:
 
 
 def meaning(content: bytes) -> str:
-    """Return a digest of statements without comments, docstrings and layout, alike in all versions of Python."""
+    """Return a digest of source code without comments, docstrings and layout, the same in all versions of Python."""
     try:
         return _digest(repr(_written(ast.parse(content))).encode(errors="surrogatepass"))
     except (SyntaxError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What counts of a user's code: the definitions that an entry point can reach, and one digest of them."""
+"""User code in an identity: the definitions that an entry point can reach, and their digest."""
 
 import gc
 import heapq
@@ -16,22 +16,22 @@ from shardline.identity.resolution import Defined, Named, Part, Whole
 from shardline.identity.run_order import RunOrder
 from shardline.identity.versions import is_public
 
-Node = Key | str  # a unit, or the label of a module that counts as a value
+Node = Key | str  # a unit, or the label of a module that is used as a value
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserCode:
-    """The code that an entry point can reach.
+    """Code that an entry point can reach.
 
     Attributes:
-        digest: of the entry point and all that it reaches (12 hex digits). This alone is part
-            of an identity; no path of a module counts in it.
-        definitions: digest by `module:qualname`, `module:<module>` for statements with effects
-            and `module:file path` for files that are read; they show what changed.
-        third_party: top-level names of installed packages that this code imports.
-        whole: why a module counts whole, by module.
-        shipped: dotted names of Shardline's that this code refers to.
-        files: of these modules, and those that they read beside themselves.
+        digest: digest of the entry point and all definitions that it reaches (12 hex digits). Only
+            this digest is part of an identity; it does not depend on paths of modules.
+        definitions: digests by `module:qualname`, `module:<module>` for statements with effects and
+            `module:file path` for files that are read; they show what changed.
+        third_party: top-level names of installed packages that the code imports.
+        whole: reasons why modules count as a whole, by module.
+        shipped: dotted names in Shardline that the code refers to.
+        files: files of the modules, and files that they read beside themselves.
     """
 
     digest: str
@@ -43,16 +43,15 @@ class UserCode:
 
 
 def reach(index: CodeIndex, entry: str, whole: str = "") -> UserCode:
-    """Digest the definitions that an entry point can reach, wherever they lie.
+    """Return the definitions that an entry point can reach, with their digest.
 
     Args:
-        index: finds and parses modules.
+        index: index of the project's modules.
         entry: `models:Net`, `pkg.sources:Rings`; `__main__` for the script of the index.
-        whole: why all of the entry's module counts, if it does.
+        whole: reason why the whole module of the entry counts, if it does.
 
     Raises:
-        ConfigError: a module cannot be read or is not valid Python; the message
-            names file and line.
+        ConfigError: a module cannot be read or is not valid Python; the message names file and line.
     """
     module, _, qualname = entry.partition(":")
     if is_public(f"{module}.{qualname}".rstrip(".")):
@@ -64,7 +63,7 @@ def reach(index: CodeIndex, entry: str, whole: str = "") -> UserCode:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Pause the collector: 200 syntax trees, all of them kept, took twice as long with it."""
+    """Pause the garbage collector, which doubles the time for 200 syntax trees that are all kept."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -91,7 +90,7 @@ def _reached(index: CodeIndex, entry: tuple[str, str], whole: str) -> UserCode:
 
 
 def _follow(found: Reach, module: str, qualname: str, whole: str) -> list[Part]:
-    """Reach an entry point; return what it is."""
+    """Follow an entry point, and return the parts that its name resolves to."""
     found.import_modules([module])
     places = found.program.find(module)
     parts: list[Part] = []
@@ -110,7 +109,7 @@ def _follow(found: Reach, module: str, qualname: str, whole: str) -> list[Part]:
 
 
 def _added(found: Reach, index: CodeIndex) -> dict[Path, None]:
-    """Return the folders that the executed modules add to `sys.path`."""
+    """Return the folders that executed modules add to `sys.path`."""
     added: dict[Path, None] = {}
     for label, outline in found.run.items():
         added |= dict.fromkeys(index.folders_added_by(found.program.files[label], outline.name))
@@ -154,7 +153,7 @@ def _definitions(found: Reach) -> dict[str, str]:
 
 
 def _shown(token: Token, found: Reach, key: Key) -> str:
-    """Write a token by names alone, so that a definition differs only where it was edited."""
+    """Return a token as text with names only, so that a definition differs only if it was edited."""
     if isinstance(token, str):
         return token
     if not isinstance(token, Ref):
@@ -175,11 +174,11 @@ def _name(part: Part) -> str:
 
 @dataclass
 class Graph:
-    """The reached definitions, each with its text and what it refers to.
+    """Graph of the reached definitions, each with its text and its references.
 
-    References stand in the text as numbers, which nodes get in the order in which they are first
-    met from the roots. So two graphs of one form have one digest, cycles included, wherever their
-    definitions lie.
+    References are written as numbers. Nodes are numbered in the order in which they are first met
+    from the roots. So two graphs of the same shape have the same digest, cycles included, wherever
+    their definitions are.
     """
 
     reach: Reach
@@ -190,12 +189,12 @@ class Graph:
     _lines: list[object] = field(default_factory=list)
 
     def digest(self, entry: Sequence[Part]) -> str:
-        """Return the digest of the whole, seen from what the entry point is."""
+        """Return the digest of the graph, starting from the parts of the entry point."""
         texts, nodes = self._parts(entry, "")
         sequence = self.order.sequence
         listed = sorted(self.reach.ordered & self.reach.run.keys())
         self._number([*nodes, *sequence])
-        # what is executed in no order, or reached by no name: sorted by its own text
+        # units without an order, or reached by no name: sorted by their own texts
         rest = [key for key in self.reach.units if key not in self._numbers]
         keyed = [(self._text(node)[0], place, node) for place, node in enumerate(rest)]
         heapq.heapify(keyed)
@@ -210,7 +209,7 @@ class Graph:
             for what, name in self.order.early
         ]
         flags = sorted(self.reach.flags.keys() & {"classes", "text", "places", "main"})
-        # modules that add folders to `sys.path` decide which of two others Python takes
+        # modules that add folders to `sys.path` decide which of two modules Python imports
         in_folders = len(self.reach.program.searched) > 1
         has_places = in_folders or {"places", "program"} & self.reach.flags.keys()
         places = [*self._places(), *sorted(self.reach.run)] if has_places else []
@@ -239,7 +238,7 @@ class Graph:
         return [text, [self._numbers[one] for one in nodes]]
 
     def _text(self, node: Node) -> tuple[str, tuple[Node, ...]]:
-        """Return a digest of a node's own text, and the nodes that stand in its gaps."""
+        """Return a digest of a node's own text, and the nodes that the text refers to, in order."""
         if node not in self._written:
             texts, nodes = self._module(node) if isinstance(node, str) else self._unit(node)
             self._written[node] = (short_digest(texts), tuple(nodes))
@@ -264,7 +263,7 @@ class Graph:
         return texts, nodes
 
     def _foreign(self, token: ImportRun) -> list[str]:
-        """Return the imported modules that are not the project's, which may be missing."""
+        """Return the imported modules outside the project, which may be missing."""
         resolver = self.reach.resolver
         return [
             name for name in token.modules
@@ -293,7 +292,7 @@ class Graph:
         return texts, nodes
 
     def _module(self, label: str) -> tuple[list[str], list[Node]]:
-        """Write a module that code has as a value: its names, and what they are bound to."""
+        """Return the text and nodes of a module that is used as a value: its names and their bindings."""
         outline = self.reach.outline(label)
         texts: list[str] = []
         nodes: list[Node] = []

@@ -1,8 +1,8 @@
-"""Result versions: which of Shardline's own code counts in an identity, and which packages.
+"""Result versions: how Shardline's own code and its packages count in an identity.
 
-Shardline's code does not count by its text, so a refactoring makes no result stale. What counts
-is a number for each stage, shipped model and shipped source: how often its results changed, as
-the histories below record. CONTRIBUTING.md explains when a line is added.
+An identity does not contain the text of Shardline's code, so a refactoring makes no result stale. It
+contains a number for each stage, shipped model and shipped source: how often its results changed,
+as recorded in the histories below. CONTRIBUTING.md explains when to add a line.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,13 +18,13 @@ def _always(_: Settings) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultVersion:
-    """One line of a history.
+    """Line of a history.
 
     Attributes:
-        changed: what gives other results since then, as `shardline why` prints it.
-        applies_to: whether results of these settings changed. The settings are resolved ones: a
-            run's (`settings["strategy"]`), of `data` and of sources a dataset's (`source`,
-            `shards`, `splits`), of `report` the report's.
+        changed: change that gives other results, as `shardline why` prints it.
+        applies_to: predicate of resolved settings: whether their results changed. The settings are a
+            run's (`settings["strategy"]`); for `data` and sources a dataset's (`source`, `shards`,
+            `splits`); for `report` the report's.
     """
 
     changed: str
@@ -34,9 +34,9 @@ class ResultVersion:
 History = tuple[ResultVersion, ...]
 _FIRST: History = (ResultVersion(changed="first version"),)
 
-# How often all histories have started again, each with its first line alone. No version was released
-# before the first number: a later one would make every result of every user stale. `tests/guard`
-# compares values from the commit on in which the present number came.
+# How often all histories started again with only their first lines. A new number makes every result of
+# every user stale; no version was released before number 1. `tests/guard` compares values since the
+# commit that set this number.
 EPOCH = 1
 
 DATA: History = _FIRST
@@ -44,13 +44,13 @@ TRAINING: History = _FIRST
 EVALUATION: History = _FIRST
 PREDICTION: History = _FIRST
 REPORT: History = _FIRST
-# what a training script is given, and what is made of the files that it leaves
+# inputs of a training script, and the results made from its output files
 SCRIPT: History = _FIRST
 
-# what a training script gets from shardline_io: samples in their order, decoded and put together
+# samples that a training script reads through shardline_io: their order, decoding and collation
 IO: History = _FIRST
 
-# those of transformers, by the module that trains them
+# models of transformers, with the module that trains each
 _HUB = {
     "hf:AutoModelForCausalLM": "hf_causal_lm",
     "hf:AutoModelForSequenceClassification": "hf_sequence_classification",
@@ -58,7 +58,7 @@ _HUB = {
     "hf:AutoModelForMaskedLM": "hf_masked_lm",
     "hf:AutoModelForImageClassification": "hf_image_classification",
 }
-# each model's lines stand in this statement, whose commits `tests/guard/bumps.py` follows
+# this statement contains the lines of each model; `tests/guard/bumps.py` follows its commits
 MODELS: dict[str, History] = dict.fromkeys(
     ("linear", "mlp", "cnn", "resnet", "gpt", "unet", *_HUB), _FIRST
 )
@@ -70,19 +70,19 @@ SOURCES: dict[str, History] = dict.fromkeys(
     _FIRST,
 )  # fmt: skip
 
-# the samples that a model describes, beside what its `test_step` logs
+# the samples that a model describes, besides the values that its `test_step` logs
 SAMPLES: History = _FIRST
 
-# the losses that a user's model calls
+# losses that user code calls
 LOSSES: History = _FIRST
 
-# the tokens of sources that name a tokenizer's file
+# tokens of sources with a tokenizer file
 TOKENIZER: History = _FIRST
-# the base class of the shipped models, where a user derives from it
+# base class of the shipped models, if user code derives from it
 CLASSIFIER: History = _FIRST
 
 
-# the shipped transforms of samples
+# shipped transforms of samples
 TRANSFORMS: History = _FIRST
 
 HISTORIES: dict[str, History] = {
@@ -102,12 +102,12 @@ HISTORIES: dict[str, History] = {
     **SOURCES,
 }
 
-# The modules of Shardline that count by a version where a user's code reaches them, with the name
-# of its history; empty where they decide no value. All else of Shardline that a user's code
-# reaches counts as if the user had written it.
+# Modules of Shardline that count by a result version if user code reaches them, with the name of the
+# history; empty if the module decides no value. All other code of Shardline that user code reaches
+# counts like user code.
 PUBLIC: dict[str, str] = {
     "shardline": "",
-    "shardline_io": "",  # `io` where the user's own modules import it: those of Shardline do as well
+    "shardline_io": "",  # `io` only if user code imports it, since Shardline's modules import it too
     "shardline.core.errors": "",
     "shardline.errors": "",
     "shardline.data.ledger": "",
@@ -129,15 +129,15 @@ PUBLIC: dict[str, str] = {
     **{f"shardline.data.sources.{name}": name for name in SOURCES},
 }
 
-# Names of these modules that are a shipped model, which counts by its own history.
+# Names in public modules that are shipped models, each with a history of its own.
 EXPORTED: dict[str, str] = {
     f"shardline.models.{name}": name.lower() for name in ("GPT", "ResNet", "UNet")
 }
 
-# The packages, by import name, that decide a value of what a stage, model or source makes. They
-# are listed and not read from imports, so that an import added to Shardline makes nothing stale;
-# `tests/unit/identity/test_result_versions.py` compares the lists with the imports, and lists why a
-# package that is imported is not here.
+# Packages, by import name, that decide a value of the results of a stage, model or source. They are
+# listed here, not read from imports, so that a new import in Shardline makes nothing stale.
+# `tests/unit/identity/test_result_versions.py` compares the lists with the imports, and gives a reason
+# for each imported package that is not listed.
 _TORCH = ("numpy", "pytorch_lightning", "torch")
 PACKAGES: dict[str, tuple[str, ...]] = {
     "data": ("numpy",),
@@ -172,7 +172,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 
 
 def version_of(history: History, settings: Settings) -> int:
-    """Return the number, from 1, of the newest line of a history that concerns these settings."""
+    """Return the number, from 1, of the newest line of a history that applies to some settings."""
     numbers = (
         number for number in range(len(history), 0, -1) if history[number - 1].applies_to(settings)
     )
@@ -182,13 +182,13 @@ def version_of(history: History, settings: Settings) -> int:
 def versions_of(
     names: Iterable[str], settings: Settings, reached: Iterable[str] = ()
 ) -> dict[str, int]:
-    """Return the versions of some histories, by name, as an identity document holds them.
+    """Return the versions of histories by name, as an identity document contains them.
 
     Args:
         names: histories of the stage and of the shipped class that runs in it.
-        settings: what their predicates are asked about.
-        reached: histories that a user's code reaches, of which any line may concern it: its
-            settings are not those that the predicates know.
+        settings: resolved settings for the predicates of their lines.
+        reached: histories that user code reaches; every line counts, since user code may use settings
+            that the predicates do not know.
     """
     found = {name: len(HISTORIES[name]) for name in reached}
     found |= {name: version_of(HISTORIES[name], settings) for name in names}
@@ -196,16 +196,16 @@ def versions_of(
 
 
 def changes_between(name: str, old: int, new: int) -> list[str]:
-    """Return what a history tells of the lines behind one version, up to another one."""
+    """Return the changes of a history between two versions."""
     lines = HISTORIES.get(name, ())[min(old, new) : max(old, new)]
     return [line.changed for line in lines]
 
 
 def exported_by(names: Iterable[str]) -> set[str]:
-    """Return the histories of the shipped models that code names, whichever one where it has their module as a value.
+    """Return the histories of the shipped models that code refers to.
 
     Args:
-        names: dotted names that the code refers to.
+        names: dotted names that the code refers to; a module as a value refers to all its models.
     """
     found = set()
     for name in names:
@@ -218,12 +218,12 @@ def exported_by(names: Iterable[str]) -> set[str]:
 
 
 def is_public(dotted: str) -> bool:
-    """Return whether user code that imports a dotted name counts it by result version, not by its code.
+    """Return whether a dotted name of Shardline counts by its result version in user code, not by its code.
 
     Args:
-        dotted: a module, or a module and a name in it.
+        dotted: a module, or a name in a module.
     """
     parent = dotted.rpartition(".")[0]
-    if dotted.partition(".")[0] == "shardline_io":  # all of it, by the history `io`
+    if dotted.partition(".")[0] == "shardline_io":  # the whole package, by the history `io`
         return True
     return dotted in PUBLIC or (parent != "shardline" and parent in PUBLIC)

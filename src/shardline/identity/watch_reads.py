@@ -1,13 +1,13 @@
-"""`runtime.watch_reads`: an audit hook that finds files which are read and stand in no identity.
+"""`runtime.watch_reads`: an audit hook that finds files which are read and are in no identity.
 
-Python raises an audit event for each file that it opens (PEP 578). A hook cannot be removed, so one
-hook is added per process, and it does nothing while nothing is watched. Reads by compiled code raise
-no event: see `compiled_reads`, and `look`.
+Python raises an audit event for each file that it opens (PEP 578). A hook cannot be removed, so a
+process adds one hook, which does nothing without a watch. Reads by compiled code raise no event: see
+`compiled_reads` and `look`.
 
-As a program (`python -m shardline.identity.watch_reads MODE COUNTED SCRIPT ...`) it runs a training script.
+The program `python -m shardline.identity.watch_reads MODE COUNTED SCRIPT ...` runs a training script.
 """
 
-# A path is looked at whenever a file is opened, for which pathlib takes several times as long.
+# The hook runs whenever a file is opened, and pathlib takes several times as long as os.path.
 # ruff: noqa: PTH109, PTH110, PTH113, PTH118, PTH120
 
 import contextlib
@@ -32,8 +32,10 @@ from shardline.core.redaction import mask
 from shardline.identity.code_index import INSTALLED, LIBRARY, OURS
 from shardline.identity.compiled_reads import opened_files, wrap_all
 
-COUNTED_FILE = "counted_files.json"  # in a run's folder of the store: what its ranks may read
-# What belongs to the machine, and what packages keep for this user.
+COUNTED_FILE = (
+    "counted_files.json"  # in a run's folder of the store: the files that its ranks may read
+)
+# Files of the machine, and files that packages keep for the user.
 _MACHINE = (
     "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp",
     "/nix/store", "/opt/rocm", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local/cuda", "/usr/share", "/var/tmp",
@@ -41,12 +43,12 @@ _MACHINE = (
 )  # fmt: skip
 _OF_PROJECT = (".git", ".snakemake", "benchmarks", "logs")
 _OF_PREFIX = ("bin", "etc", "include", "lib", "lib64", "share", "ssl")
-MODEL_REMEDY = "name it in the column code_files, or read it by a literal path beside its module"
-SOURCE_REMEDY = "name it in source.files, or read it by a literal path beside its module"
+MODEL_REMEDY = "list it in the column code_files, or read it by a literal path beside its module"
+SOURCE_REMEDY = "list it in source.files, or read it by a literal path beside its module"
 REFUSED = "runtime.watch_reads=error"
 _MAX_NAMED = 10
-_MAX_REMEMBERED = 100_000  # paths that need not be looked at again
-# Events beside `open`, as which flags of it they count. `import` has the file of a compiled module alone.
+_MAX_REMEMBERED = 100_000  # paths that need no second check
+# Events besides `open`, with the flags of `open` that they count as. `import` has only files of compiled modules.
 _FLAGS = {
     "import": os.O_RDONLY,
     "ctypes.dlopen": os.O_RDONLY,
@@ -57,12 +59,12 @@ _FLAGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class CountedFiles:
-    """The files whose reads are not reported.
+    """Files whose reads are not reported.
 
     Attributes:
-        files: that an identity holds, absolute.
-        folders: real paths; True: what is read below is not reported. The deepest folder decides.
-        packages: real paths; True: the code below is installed, and not the user's. The deepest folder decides.
+        files: absolute paths of files in an identity.
+        folders: real paths; True if reads below are not reported. The deepest folder decides.
+        packages: real paths; True if the code below is installed, not user code. The deepest folder decides.
     """
 
     files: Set[str]
@@ -70,20 +72,20 @@ class CountedFiles:
     packages: Mapping[str, bool] = field(default_factory=dict)
 
     def holds(self, path: str) -> bool:
-        """Return whether an absolute path leads to such a file, through links and `..`."""
+        """Return whether reads of an absolute path are not reported; links and `..` are resolved."""
         return path in self.files or self.holds_real(os.path.realpath(path))
 
     def holds_real(self, path: str) -> bool:
-        """Return the same of a real path."""
+        """Return whether reads of a real path are not reported."""
         path = source_of(path)
         return self.is_left_alone(path) or path in self._real
 
     def is_left_alone(self, real: str) -> bool:
-        """Return whether a real path lies in a folder whose files are not reported."""
+        """Return whether a real path is in a folder whose files are not reported."""
         return _deepest(self.folders, real)
 
     def is_installed(self, real: str) -> bool:
-        """Return whether a real path is code of a package or of Python, wherever the user's own code lies."""
+        """Return whether a real path is code of an installed package or of Python."""
         return _deepest(self.packages, real)
 
     @cached_property
@@ -92,7 +94,7 @@ class CountedFiles:
 
 
 def _deepest(folders: Mapping[str, bool], real: str) -> bool:
-    """Return the value of the deepest folder around a real path; True in a folder of installed packages."""
+    """Return the value of the deepest folder that contains a real path; True in a folder of installed packages."""
     while real not in folders:
         parent, name = os.path.split(real)
         if name in INSTALLED:
@@ -104,7 +106,7 @@ def _deepest(folders: Mapping[str, bool], real: str) -> bool:
 
 
 def source_of(path: str) -> str:
-    """Return the module that cached bytecode was compiled from; other paths as they are."""
+    """Return the source file of cached bytecode, or any other path unchanged."""
     if not path.endswith(".pyc"):
         return path
     try:
@@ -114,12 +116,12 @@ def source_of(path: str) -> str:
 
 
 def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> CountedFiles:
-    """Return what is not reported in a stage.
+    """Return the files whose reads are not reported in a stage.
 
     Args:
-        workdir: the project's folder, from which relative paths start.
-        files: that the stage's identities hold.
-        folders: of the stage's own inputs and results.
+        workdir: the project's folder, to which paths are relative.
+        files: files in the stage's identities.
+        folders: folders of the stage's own inputs and results.
     """
     prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
     packages = [
@@ -136,10 +138,9 @@ def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> Coun
 
 
 def _without_project(workdir: Path, folders: Iterable[str]) -> dict[str, bool]:
-    """Return folders that are left alone, without the project and what lies around it in one of them.
+    """Return folders whose reads are not reported, except for the project and its siblings in such a folder.
 
-    A project may lie below the folder for temporary files. The data and code beside it are no more temporary
-    than the project.
+    A project may be below the folder for temporary files. Data and code beside it are not temporary either.
     """
     found = dict.fromkeys(map(os.path.realpath, folders), True)
     project = os.path.realpath(workdir)
@@ -153,10 +154,10 @@ def _without_project(workdir: Path, folders: Iterable[str]) -> dict[str, bool]:
 def write_counted(
     path: Path, workdir: Path, files: Iterable[Path], folders: Iterable[Path]
 ) -> None:
-    """Write down what `counted` is to get in other processes, whose project may lie elsewhere."""
+    """Write the arguments of `counted` for other processes, whose project may be in another folder."""
     named = {"files": files, "folders": folders}
     texts = {key: [_from(workdir, one) for one in paths] for key, paths in named.items()}
-    # in ASCII: a name may hold bytes that are no text
+    # in ASCII, since a name may contain bytes that are not text
     write_bytes(path, json.dumps(texts).encode())
 
 
@@ -165,25 +166,27 @@ def _from(workdir: Path, path: Path) -> str:
 
 
 def read_counted(path: Path) -> CountedFiles:
-    """Return what `write_counted` wrote.
+    """Return the files that `write_counted` wrote.
 
     Raises:
-        DataError: it is not there.
+        DataError: the file is missing.
     """
-    texts = read_json(path, remedy="start the training by the pipeline, which writes it")
+    texts = read_json(
+        path, remedy="start the training through the pipeline, which writes this file"
+    )
     return counted(Path.cwd(), texts["files"], texts["folders"])
 
 
 @dataclass
 class WatchedReads:
-    """What one process reads.
+    """Watch of the files that one process reads.
 
     Attributes:
-        known: whose reads are not reported.
+        known: files whose reads are not reported.
         mode: `warn` or `error`.
-        remedy: what to do about a file.
-        is_spawned: whether user code started this process, so that nobody asks it at its end.
-        found: where a file was first read (file and line, may be empty), by its path.
+        remedy: remedy for a reported file.
+        is_spawned: whether user code started this process, so that it must report by itself.
+        found: the place of the first read (file and line, may be empty) by path of the file.
     """
 
     known: CountedFiles
@@ -197,25 +200,25 @@ class WatchedReads:
     _before: set[str] = field(default_factory=opened_files)
 
     def look(self) -> None:
-        """Report what the process has open or mapped by now, and had not when the watch began.
+        """Report files that the process has opened or mapped since the watch began.
 
         Raises:
-            ConfigError: as `hear`.
+            ConfigError: see `hear`.
         """
         for path in opened_files() - self._before:
             if not self._is_counted(path):
                 self._report(path)
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Take an audit event.
+        """Handle an audit event.
 
         Raises:
-            ConfigError: a file is read that no identity holds, and the mode is `error`.
+            ConfigError: the mode is `error`, and a file is read that no identity contains.
         """
         path = path_of(arguments[1 if event == "import" else 0])
         if not path or path in self._passed:
             return
-        with contextlib.suppress(OSError, ValueError):  # then it cannot be opened either
+        with contextlib.suppress(OSError, ValueError):  # the open fails too
             path = os.path.join(os.getcwd(), path)
             flags = arguments[2] if event == "open" else _FLAGS[event]
             if event == "os.rename":
@@ -262,9 +265,9 @@ class WatchedReads:
             logging.warning("%s", mask(self.message({path: self.found[path]})))
 
     def _reader(self) -> str:
-        """Return the line of the user's code that reads, as far as there is one on the stack.
+        """Return the file and line of the innermost user code on the stack; empty if there is none.
 
-        That code may lie anywhere, also where files are left alone: below the folder for temporary files.
+        User code may be anywhere, also below the folder for temporary files.
         """
         frame = sys._getframe()
         while frame := frame.f_back:  # type: ignore[assignment]
@@ -274,22 +277,22 @@ class WatchedReads:
         return ""
 
     def message(self, found: Mapping[str, str]) -> str:
-        """Return what files were read, and what to do about them."""
+        """Return the message about files that were read, with the remedy."""
         named = [
             f"{shown(path)} (read by {shown(reader)})" if reader else shown(path)
             for path, reader in list(found.items())[:_MAX_NAMED]
         ]
         more = [f"{len(found) - _MAX_NAMED} more"] if len(found) > _MAX_NAMED else []
         what = "1 file was" if len(found) == 1 else f"{len(found)} files were"
-        way_out = ", or set runtime.watch_reads=warn to go on all the same"
+        way_out = ", or set runtime.watch_reads=warn to continue anyway"
         return (
-            f"runtime.watch_reads={self.mode}: {what} read that no identity holds: {', '.join([*named, *more])}; "
+            f"runtime.watch_reads={self.mode}: {what} read that no identity contains: {', '.join([*named, *more])}; "
             f"{self.remedy}{way_out if self.mode == 'error' else ''}"
         )
 
 
 def path_of(argument: object) -> str:
-    """Return the path that an audit event names; nothing for a descriptor or no name at all."""
+    """Return the path in an audit event; empty for a descriptor or no name."""
     try:
         return os.fsdecode(argument)  # type: ignore[arg-type]
     except TypeError:
@@ -297,12 +300,12 @@ def path_of(argument: object) -> str:
 
 
 def is_read(flags: int) -> bool:
-    """Return whether these flags of `open` may read what the file holds already."""
+    """Return whether flags of `open` may read the earlier content of a file."""
     return flags & os.O_ACCMODE != os.O_WRONLY and not flags & (os.O_TRUNC | os.O_EXCL)
 
 
 def is_made(path: str, flags: int) -> bool:
-    """Return whether opening a file with these flags makes it, or all that it holds."""
+    """Return whether flags of `open` create a file or replace its content."""
     if flags & os.O_ACCMODE == os.O_RDONLY:
         return False
     is_new = flags & os.O_CREAT and not os.path.exists(path)
@@ -310,13 +313,13 @@ def is_made(path: str, flags: int) -> bool:
 
 
 def shown(path: str) -> str:
-    """Return a path as messages show it: from the present folder, control characters spelled."""
+    """Return a path for messages: relative to the current folder, with control characters escaped."""
     with contextlib.suppress(ValueError):
         path = str(Path(path).relative_to(Path.cwd()))
     return path if path.isprintable() else repr(path)[1:-1]
 
 
-# --- the process's one watch ----------------------------------------------------------------------
+# --- the watch of this process ---------------------------------------------------------------------
 
 _watch: WatchedReads | None = None
 _has_hook = False
@@ -328,7 +331,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def start(watch: WatchedReads | None) -> None:
-    """Watch the reads of this process, of its threads and of what it is forked into; None ends it."""
+    """Watch the reads of this process, its threads and its forks; None ends the watch."""
     global _watch, _has_hook
     _watch = watch
     if watch and not _has_hook:
@@ -341,10 +344,12 @@ def start_rank(work: Path, mode: str, *, is_spawned: bool = False) -> None:
     """Watch the reads of a rank, unless `mode` is `off`.
 
     Args:
-        work: the folder in which the job has written what its ranks may read.
+        work: folder with the job's list of files that its ranks may read.
+        mode: `off`, `warn` or `error`.
+        is_spawned: see `WatchedReads`.
 
     Raises:
-        DataError: it has not.
+        DataError: the list is missing.
     """
     if mode != "off":
         start(
@@ -353,36 +358,36 @@ def start_rank(work: Path, mode: str, *, is_spawned: bool = False) -> None:
 
 
 def look() -> None:
-    """Report files that compiled code has open or mapped, where reads are watched.
+    """Report files that compiled code has open or mapped, if reads are watched.
 
     Raises:
-        ConfigError: as `WatchedReads.hear`.
+        ConfigError: see `WatchedReads.hear`.
     """
     if _watch:
         _watch.look()
 
 
 def found() -> dict[str, str]:
-    """Return the files that were reported so far, see `WatchedReads.found`."""
+    """Return the files reported so far, see `WatchedReads.found`."""
     look()
     return dict(_watch.found) if _watch else {}
 
 
 def check() -> None:
-    """Refuse to go on where user code has caught the error of a read.
+    """Raise the error of a read again, in case user code caught it.
 
     Raises:
-        ConfigError: names the files.
+        ConfigError: the mode is `error`, and files were reported; the message names them.
     """
     if _watch and _watch.found and _watch.mode == "error":
         raise ConfigError(_watch.message(_watch.found))
 
 
 def finish(others: Mapping[str, str] | None = None) -> str:
-    """End the watch; return the warning, if any.
+    """End the watch, and return the warning, if any.
 
     Args:
-        others: what was found in other processes.
+        others: files found in other processes.
 
     Raises:
         ConfigError: see `check`.
@@ -398,14 +403,14 @@ def finish(others: Mapping[str, str] | None = None) -> str:
 
 
 def command_of_script(mode: str, work: Path) -> list[str]:
-    """Return what stands between Python and a script, so that it is watched."""
+    """Return the arguments of Python before a script that make the script watched."""
     if mode == "off":
         return []
     return ["-m", __name__, mode, str((work / COUNTED_FILE).absolute())]
 
 
 def main() -> None:
-    """Run a script as Python would, and watch what it reads."""
+    """Run a script as Python does, and watch its reads."""
     _, mode, file, script, *arguments = sys.argv
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.realpath(script))

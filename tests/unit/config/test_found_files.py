@@ -133,20 +133,20 @@ UNUSABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "photos/cat/itself.png": (
         lambda path: path.symlink_to("itself.png"),
-        r"is a link that leads back to itself \(by itself\.png\), expected a file; remove the link",
+        r"is a link that leads back to itself \(through itself\.png\), expected a file; remove the link",
     ),
     "photos/cat/d\udce9j\udce0.png": (
         image,
-        "its name is not UTF-8, expected UTF-8 since names count; rename it",
+        "its name is not UTF-8, expected UTF-8, since the identity contains names; rename it",
     ),
     "photos/h\udcf6hle/x.png": (
         image,
-        "its name is not UTF-8, expected UTF-8 since names count; rename it",
+        "its name is not UTF-8, expected UTF-8, since the identity contains names; rename it",
     ),
-    "photos/cat/pipe.png": (make_fifo, "is no plain file, expected one; move it elsewhere"),
+    "photos/cat/pipe.png": (make_fifo, "is not a regular file, expected one; move it elsewhere"),
     "photos/cat/device.png": (
         lambda path: path.symlink_to("/dev/null"),
-        "is a link to /dev/null, which is no plain file; remove the link",
+        "is a link to /dev/null, which is not a regular file; remove the link",
     ),
 }  # fmt: skip
 

@@ -38,9 +38,7 @@ def test_a_file_over_the_size_limit_is_named_and_nothing_half_written_stays(tmp_
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        DataError, match="could not be written: a file stands where a folder is needed"
-    ):
+    with pytest.raises(DataError, match="could not be written: a file is in the place of a folder"):
         write_bytes(tmp_path / "file" / "x", b"")
 
 

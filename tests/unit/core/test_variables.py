@@ -195,7 +195,7 @@ def test_ranks_get_no_variable_that_changes_numbers_but_the_profiles_own():
 )
 def test_a_profile_that_would_change_what_is_trained_is_refused(name):
     with pytest.raises(
-        ConfigError, match=f"config.yaml: runtime.variables sets {name}, .*; drop {name}, and use"
+        ConfigError, match=f"config.yaml: runtime.variables sets {name}, .*; remove {name}, and use"
     ):
         check_environment(Runtime(variables={name: 5}), "config.yaml")
 

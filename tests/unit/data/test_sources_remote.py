@@ -196,7 +196,7 @@ def test_a_missing_package_is_named(scheme: str, package: str, tmp_path: Path) -
 
 def test_a_store_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file where a folder is needed")
-    with pytest.raises(DataError, match="could not be made"):
+    with pytest.raises(DataError, match="could not be created"):
         fetch([server.entry("rows.csv")], tmp_path / "store/downloads")
     lock = tmp_path / "other" / "downloads" / SHA256 / ".rows.csv.lock"
     lock.mkdir(parents=True)

@@ -149,7 +149,7 @@ def of_script(
         ({"python": "no/python"}, r"python=no/python: cannot be started \(No such file or directory\); give"),
         ({"python": "own.lock"}, r"python=own.lock: cannot be started \(Permission denied\)"),
         ({"python": "old/python"}, r"python=old/python: is Python 3.8, expected 3.9 or newer"),
-        ({"python": "old/none"}, r"python=old/none: cannot be started \(it is no Python\)"),
+        ({"python": "old/none"}, r"python=old/none: cannot be started \(it is not a Python interpreter\)"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence_before_anything_runs(

@@ -62,7 +62,7 @@ def test_file_that_shadows_the_standard_library_counts(tmp_path: Path) -> None:
     [
         (
             "x = 1\ndef f(:\n",
-            r"a\.py, line 2: not valid Python \(.*\); fix it before the pipeline",
+            r"a\.py, line 2: not valid Python \(.*\); fix it, so that the pipeline",
         ),
         ("x = '\0'", r"a\.py.*: not valid Python"),
         ("x = " + " + ".join(["1"] * 5000), r"a\.py, line 1: not valid Python"),

@@ -133,7 +133,7 @@ def test_files_inside_and_outside_the_project_keep_their_names_when_it_moves(
 
 
 def test_source_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"source file .*a.csv: is not there \(No such file"):
+    with pytest.raises(DataError, match=r"source file .*a.csv: is missing \(No such file"):
         FileDigests(tmp_path / "digests.json").digest(tmp_path / "a.csv")
 
 
@@ -192,7 +192,7 @@ def test_package_outside_the_lock_counts_by_what_is_installed(
     [
         (None, "cannot be read (No such file or directory); check the path"),
         ("# torch\n", "no line like `package==1.2.3`; write it with pip-compile"),
-        ("torch==2.0\n", "no `# via` notes, so what a package needs is not known"),
+        ("torch==2.0\n", "no `# via` notes, so the dependencies of the packages are unknown"),
     ],
 )
 def test_lock_that_is_none(tmp_path: Path, text: str | None, message: str) -> None:

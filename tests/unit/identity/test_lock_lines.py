@@ -104,14 +104,14 @@ def test_a_package_by_its_url_counts_with_its_commit_or_digest(
 
 
 REFUSED = [
-    ("net>=1", "net>=1 pins no version, expected one as `name==1.2.3`"),
+    ("net>=1", "net>=1 pins no version, expected `name==1.2.3`"),
     ("net", "net pins no version"),
     ("net==1.*", "pins no version"),
     ("net==1.0,<2", "pins no version"),
-    ("net==1.0 ; python", "is no requirement, expected `name==version` or `name @ URL`"),
-    ("./net-1.0.whl", "is no requirement"),
-    (WHEEL, "is no requirement"),
-    ("net == 1.0 garbage", "is no requirement"),
+    ("net==1.0 ; python", "is not a requirement, expected `name==version` or `name @ URL`"),
+    ("./net-1.0.whl", "is not a requirement"),
+    (WHEEL, "is not a requirement"),
+    ("net == 1.0 garbage", "is not a requirement"),
     (
         "-e git+https://me:secret@example.org/net",
         "-e git+https://example.org/net asks for an editable",
@@ -119,10 +119,10 @@ REFUSED = [
     ("--editable=.", "asks for an editable package"),
     ("-r other.txt", "-r other.txt asks for another file"),
     ("-c constraints.txt", "asks for another file"),
-    ("--unknown", "is no requirement"),
+    ("--unknown", "is not a requirement"),
     (
         "net==1.0 --hash=md5:0123",
-        "has the option --hash=md5:0123, expected --hash=sha256:... alone",
+        "has the option --hash=md5:0123, expected only --hash=sha256:...",
     ),
     ("net==1.0 --global-option=x", "has the option --global-option=x"),
     ("net @ git+https://example.org/net@main", "names no commit, expected its 40 hex digits"),

@@ -86,7 +86,7 @@ def test_an_edit_that_means_something_is_found_for_those_that_use_it(fork: Path)
     sentence = sentence_of(edited_files(ALL, fork))
     assert sentence.count("\n") == 0
     assert "and 2 more)" in sentence
-    for way in ("copy what you changed to a class of your own", "add a line to the history"):
+    for way in ("move the edit to a class of your own", "add a line to the history"):
         assert way in sentence
 
 
@@ -126,11 +126,9 @@ def test_start_and_why_report_it_in_one_line(
             is_remote=False,
             has_no_shared_disk=False,
         )
-    (record,) = (
-        one for one in caplog.records if "was changed since it was shipped" in one.getMessage()
-    )
+    (record,) = (one for one in caplog.records if "own code was edited" in one.getMessage())
     assert "shardline/training/models/linear.py" in record.getMessage()
     assert '"linear"' in record.getMessage()
     said = CliRunner().invoke(app, ["why", "flat"]).stdout
-    assert said.count("was changed since it was shipped") == 1
-    assert "was changed since it was shipped" not in CliRunner().invoke(app, ["why", "net"]).stdout
+    assert said.count("own code was edited") == 1
+    assert "own code was edited" not in CliRunner().invoke(app, ["why", "net"]).stdout

@@ -287,10 +287,10 @@ def test_an_error_comes_with_the_first_read_and_again_where_it_was_caught(watche
     with pytest.raises(ConfigError) as error:
         Path("vocab.txt").read_text()
     assert str(error.value) == (
-        "runtime.watch_reads=error: 1 file was read that no identity holds: vocab.txt "
+        "runtime.watch_reads=error: 1 file was read that no identity contains: vocab.txt "
         f"(read by {__file__}, line {line}); "
-        "name it in the column code_files, or read it by a literal path beside its module, or set "
-        "runtime.watch_reads=warn to go on all the same"
+        "list it in the column code_files, or read it by a literal path beside its module, or set "
+        "runtime.watch_reads=warn to continue anyway"
     )
     with pytest.raises(ConfigError, match="vocab.txt"):
         watch_reads.check()
@@ -307,9 +307,9 @@ def test_a_warning_names_ten_files_and_no_secret(watched, monkeypatch):
         Path(f"s3cr3t-s3cr3t-s3cr3t-{number}").read_text()
     warning = watch_reads.finish({"/elsewhere": "net.py, line 3"})
     assert warning.startswith(
-        "runtime.watch_reads=warn: 13 files were read that no identity holds: /elsewhere ("
+        "runtime.watch_reads=warn: 13 files were read that no identity contains: /elsewhere ("
     )
-    assert "3 more; name it in" in warning
+    assert "3 more; list it in" in warning
     assert "***-8" in warning
     assert "***-9" not in warning
     assert "s3cr3t" not in warning

@@ -45,7 +45,7 @@ def test_a_source_may_read_its_files_and_its_code(net):
     project = net.load()
     watch(project, project.named_runs()["net"].dataset)
     assert told() - {"mypkg/__init__.py"} == OF_NONE | OF_MODEL - {"mypkg/__init__.py"}
-    assert "name it in source.files" in watch_reads.finish()
+    assert "list it in source.files" in watch_reads.finish()
 
 
 def test_a_source_may_read_its_tokenizer(net):
@@ -65,7 +65,7 @@ def test_a_model_may_read_what_its_dataset_and_its_own_identity_hold(net, caplog
     watch(project, project.named_runs()["net"])
     assert told() == OF_NONE
     end_watch()
-    assert "2 files were read that no identity holds" in caplog.text
+    assert "2 files were read that no identity contains" in caplog.text
 
 
 def test_ranks_are_told_the_same_wherever_the_project_lies(net, monkeypatch, tmp_path):

@@ -217,7 +217,7 @@ def test_a_missing_file_is_named_with_its_remedy(tmp_path, stem):
     [
         ("evaluation", "{", "is not valid JSON"),
         ("evaluation", '{"headline": {"metric": "accuracy"}}', "missing required field `value`"),
-        ("evaluation", "[]", "holds no JSON object"),
+        ("evaluation", "[]", "is not a JSON object"),
         ("run", '{"run": "one"}', "missing required field `identity`"),
         ("metrics", '{"step": 1}\n{"step": 2, "trai', "line 2 is not JSON"),
         ("metrics", '{"epoch": 1}', "line 1 has no integer `step` (found None)"),

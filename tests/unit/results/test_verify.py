@@ -340,7 +340,7 @@ def test_repair_is_refused_while_snakemake_runs(cut):
     write_json(Path(".snakemake/locks/0.input.lock"), {})
     result = repair("table")
     assert (result.exit_code, files(cut)) == (1, before)
-    assert result.stderr.startswith(".snakemake/locks/0.input.lock exists, so a Snakemake may be")
+    assert result.stderr.startswith(".snakemake/locks/0.input.lock exists, so Snakemake may be")
 
 
 def test_a_manifest_cannot_make_repair_delete_anything_but_shards(cut):

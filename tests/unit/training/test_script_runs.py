@@ -114,7 +114,7 @@ FIGURES = "evaluation.json"
         (text("metrics.jsonl", '{"step": true}\n'), "line 1 is not a JSON object with an integer step"),
         (text("metrics.jsonl", '{"step": 1}\n{"st'), "line 2 is not a JSON object"),
         (text(FIGURES, "{"), "is not valid JSON; write"),
-        (text(FIGURES, "[]"), "holds no JSON object; write"),
+        (text(FIGURES, "[]"), "is not a JSON object; write"),
         (text(FIGURES, '{"accuracy": 1}'), "accuracy is not one of headline, metrics, num_samples; drop it"),
         (text(FIGURES, '{"metrics": {}, "num_samples": 1}'), "metrics={} is not a number by name"),
         (text(FIGURES, '{"metrics": {"f1": NaN}, "num_samples": 1}'), "metrics.f1=nan is not a finite number"),
