@@ -1,4 +1,4 @@
-"""Every rank but 0: it joins the leader, runs the commands of launches, and ends with the job's exit code."""
+"""A follower, every rank but 0: joins the leader, runs launched commands, ends with the job's exit code."""
 
 import os
 import secrets
@@ -60,10 +60,10 @@ class Follower:
         self._side_child: Child | None = None
 
     def serve(self, command: str | None, stop: Stop) -> int:
-        """Serve until the job ends, and return its exit code.
+        """Serve until the job ends, and return the job's exit code.
 
         Args:
-            command: shell command that runs on this node as long as the job, beside all launches.
+            command: shell command that runs on this node beside all launches until the job ends.
         """
         try:
             while not stop.number:
@@ -151,7 +151,7 @@ def follow(place: Place, command: str | None, settings: NodeSettings, stop: Stop
     """Join the leader, serve, and return the job's exit code.
 
     Args:
-        command: shell command that runs on this node as long as the job; None for none.
+        command: shell command that runs on this node until the job ends; None for none.
 
     Raises:
         NodeError: the leader is not found, rejects this process, or is lost.
@@ -172,7 +172,7 @@ def follow(place: Place, command: str | None, settings: NodeSettings, stop: Stop
 def _find_leader(
     place: Place, settings: NodeSettings, stop: Stop
 ) -> tuple[Connection, dict[str, Any]] | None:
-    """Try every address and port until the leader answers; None if this process is to stop."""
+    """Try every address and port until the leader answers; return None after a signal to stop."""
     folder, problems = folder_of(place, settings.mounts), dict[str, str]()
     deadline = time.monotonic() + settings.wait_s
     while not stop.number:
@@ -202,12 +202,12 @@ def _join(
     """Join the hub that listens at an address.
 
     Args:
-        folder: where the job's secret is.
+        folder: folder of the job's secret.
 
     Raises:
         LostError: no process of this job listens at the address.
         OSError: nothing listens at the address.
-        NodeError: the hub, which has proved that it has the secret, rejects this process.
+        NodeError: the hub, which has proved its secret, rejects this process.
     """
     sock = socket.create_connection(at, timeout_s)
     try:

@@ -1,4 +1,4 @@
-"""One command on every process: prepared on all, started on all, ended with the first that fails."""
+"""Launches: one command on every process, prepared on all, started on all, ended with the first failure."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
 if TYPE_CHECKING:
     from snakemake_executor_plugin_azureml.node.hub import Hub
 
-_LEADER = 0  # its command is the child of the launch itself, with the rule's own environment
+_LEADER = 0  # the leader's command is a child of the launch itself, with the rule's environment
 
 
 @dataclass
@@ -39,12 +39,12 @@ class Member:
 
 @dataclass(eq=False)
 class Launch:
-    """A launch that waits its turn or runs.
+    """A launch that is queued or running.
 
     Attributes:
         client: connection to the process in the rule; None once that process has ended.
-        waiting: ranks that have not prepared the launch yet, or, once it runs, not ended.
-        failure: which process failed first and how, and the exit code.
+        waiting: ranks that have not prepared the launch yet, or, while it runs, have not ended.
+        failure: description of the first process that failed, and its exit code.
     """
 
     number: int
@@ -61,11 +61,11 @@ class Launch:
             if self.client is not None:
                 self.client.send(document)
         except LostError:
-            pass  # noticed when its connection is read
+            pass  # the loss is noticed when the connection is read
 
 
 class Launches:
-    """The launches of a job, one after the other."""
+    """The launches of a job, which run one after the other."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
@@ -74,7 +74,7 @@ class Launches:
         self._count = 0
 
     def add(self, client: Connection, document: dict[str, object], payload: bytes) -> None:
-        """Queue a launch; it begins once those before it have ended."""
+        """Queue a launch; it starts when the launches before it have ended."""
         self._count += 1
         launch = Launch(self._count, client, document, payload)
         self._hub.listen_to(client, partial(self._receive_from_client, launch))
@@ -132,7 +132,7 @@ class Launches:
         self._mark_ended(launch, member.rank)
 
     def _fail(self, launch: Launch, reason: str, code: int) -> None:
-        """Record the first failure, and have the others end."""
+        """Record the first failure, and end the other processes."""
         if launch.failure is None:
             launch.failure = reason, code
             launch.send({"type": "stop"})
@@ -145,7 +145,7 @@ class Launches:
             self._close(launch, {"type": "done", "code": code, "reason": reason})
 
     def _refuse(self, launch: Launch, reason: str) -> None:
-        """Give up a launch that no process has started."""
+        """Reject a launch before any process has started."""
         if self._current is launch:
             self._close(launch, {"type": "refused", "reason": reason})
 
