@@ -118,5 +118,5 @@ def test_a_package_twice(tmp_path):
     path = tmp_path / "x.pin.txt"
     lines = [f"http://host/linux-64/numpy-{v}-h_0.conda#sha256:{'0' * 64}\n" for v in ("1", "2")]
     path.write_text("".join(lines))
-    with pytest.raises(ConfigError, match="names a package twice"):
+    with pytest.raises(ConfigError, match="contains a package twice"):
         checked_pins(path, [])
