@@ -72,7 +72,10 @@ def controller_away(run: Counting) -> None:
     run.finish()
     run.wait_until((run.path / "result").exists, "the result")
     # the plugin's question has failed once; five such would have it forget the job
-    run.wait_until(lambda: "Slurm's controller is down or unreachable" in run.told(), "a question without answer")
+    run.wait_until(
+        lambda: "Slurm's controller is down or unreachable" in run.told(),
+        "a question without answer",
+    )
     run.cluster.start_controller()
     assert run.end() == 0, run.told()
     run.check_result(starts=1)

@@ -94,7 +94,7 @@ def find_tool(key: str, wanted: str, known: Sequence[str]) -> str:
         if shutil.which(tool):
             return tool
     raise ConfigError(
-        f"{key}={wanted}, but PATH contains no {' or '.join(tried)}; install it, or set another tool"
+        f"{key}={wanted}, but there is no {' or '.join(tried)} in PATH; install one, or set another tool"
     )
 
 

@@ -82,7 +82,7 @@ def test_ranks_run_in_an_environment_of_their_own(launcher, place):
         ("none", SLURM, "launcher=none cannot start ranks on the other nodes of Slurm job 17; use launcher=srun"),
         ("srun", NODE, r"launcher=srun, but this process is not in a Slurm job \(SLURM_JOB_ID is not set\)"),
         *[
-            (launcher, replace(NODE, nodes=2), "nodes=2, but this job is not in a Slurm allocation and runtime.hosts is")
+            (launcher, replace(NODE, nodes=2), "nodes=2, but this job is not in a Slurm allocation and runt")
             for launcher in LAUNCHERS
         ],
     ],

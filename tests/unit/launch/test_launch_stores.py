@@ -98,7 +98,8 @@ def test_torchruns_logs_are_removed_with_their_folder(code, tmp_path, monkeypatc
 
     def run():
         folders.append(Path(sys.argv[1].removeprefix("--log-dir=")))
-        assert folders[0].is_dir() and sys.argv[2:] == ["--log-dir=mine", "program"]
+        assert folders[0].is_dir()
+        assert sys.argv[2:] == ["--log-dir=mine", "program"]
         sys.exit(code)
 
     monkeypatch.setattr(torch.distributed.run, "main", run)

@@ -186,6 +186,7 @@ def test_missing_ranks_are_named_node_by_node():
         "ranks 4-7 (node 1, host n1), "
     )
     assert (
-        "ranks 28-31 (node 7, host n7) and the ranks of 2 more nodes; ranks 0,2-3 joined; " in message
+        "ranks 28-31 (node 7, host n7) and the ranks of 2 more nodes; ranks 0,2-3 joined; "
+        in message
     )
     assert "no rank joined" in missing_message(world, [], 60)

@@ -66,14 +66,14 @@ REFUSED = {
     "azureml-v2-mpi-2x1-localhost": r"OMPI_COMM_WORLD_SIZE=2 on 2 nodes .*no MASTER_ADDR or AZ_BATCH_MASTER",
     "cray-pals-pmix": "PALS_RANKID, PALS_LOCAL_RANKID, PALS_LOCAL_SIZE set but PMI_SIZE not",
     "kubernetes-pod-of-two": "PET_NPROC_PER_NODE=2 .*RANK=1 is a pod, not a rank; start .* torchrun",
-    "openmpi4-bynode-2x2": "OMPI_COMM_WORLD_RANK=1 is not OMPI_COMM_WORLD_LOCAL_RANK=0 .*--map-by slot",
+    "openmpi4-bynode-2x2": "OMPI_COMM_WORLD_RANK=1 does not match OMPI_COMM_WORLD_LOCAL_RANK=0 .*--map-by slot",
     "openmpi4-in-slurm-without-master-2x2": r"OMPI_COMM_WORLD_RANK=2.* no MASTER_ADDR names rank 0's node",
     "openmpi4-without-master-1x2": r"OMPI_COMM_WORLD_RANK=1.* MASTER_PORT is not set; .*mpirun -x",
     "pmix-alone": "PMIX_RANK set but RANK, WORLD_SIZE not",
     "slurm-batch-2x2": IN_NO_STEP,
     "slurm-interactive-2x2": IN_NO_STEP,
     "slurm-salloc-2x2": IN_NO_STEP,
-    "srun-cyclic-2x2": "SLURM_PROCID=1 is not SLURM_LOCALID=0 .*srun --distribution=block",
+    "srun-cyclic-2x2": "SLURM_PROCID=1 does not match SLURM_LOCALID=0 .*srun --distribution=block",
     "srun-uneven": "SLURM_STEP_TASKS_PER_NODE=2,1 is uneven",
     "torch-launch-1.8-2x2": "set but LOCAL_WORLD_SIZE not",
     "torchrun-too-many-agents": r"WORLD_SIZE=4 on 2 nodes \(torchrun\), but .*SLURM_STEP_NUM_TASKS=4",
@@ -166,7 +166,7 @@ def test_a_partial_set_is_refused_by_name(name):
             r"MASTER_ADDR=127.0.0.1 is a loopback address, .*on node 1 of 2",
         ),
         ({"MASTER_PORT": "0"}, "MASTER_PORT=0 is not a TCP port"),
-        ({"SHARDLINE_HOSTS": "a,b,c"}, "SHARDLINE_HOSTS=a,b,c names 3 nodes, but .* are on 2"),
+        ({"SHARDLINE_HOSTS": "a,b,c"}, "SHARDLINE_HOSTS=a,b,c lists 3 nodes, but .* are on 2"),
         (RECORDED["openmpi4-2x2"] | {"OMPI_COMM_WORLD_SIZE": "8"}, "OMPI_COMM_WORLD_SIZE=8"),
     ],
 )
@@ -276,7 +276,7 @@ def test_tensorflow_finds_its_cluster_in_the_documented_format():
         }
     one_node = export_world(worlds(1, 2)[1])
     assert json.loads(one_node["TF_CONFIG"])["cluster"]["worker"] == ["n1:29501", "n1:29502"]
-    with pytest.raises(LaunchError, match=r"worker 0 would listen on port 65536.*than 65535"):
+    with pytest.raises(LaunchError, match=r"worker 0 would listen on port 65536.*below 65535"):
         export_world(worlds(1, 2, master_port=65535)[0])
 
 
