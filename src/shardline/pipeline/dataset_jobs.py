@@ -34,8 +34,6 @@ def build_shards(project: Project, part: str, part_json: str, read_as: Given = (
 
     Args:
         project: the dataset's part of the project.
-        part: name of the part.
-        part_json: path of the part's description.
         read_as: manifest of the dataset whose source reads the files that are to be predicted.
     """
     dataset = only(project.built)
@@ -136,15 +134,16 @@ def seal_parts(
 def _merge(parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given) -> Manifest:
     from shardline.data.build import seal as merge
 
-    given: dict[str, Any] = {"dataset": dataset.id, "source": source, "document": dataset.document}
+    document = dataset.document
     if dataset.read_as is None:
-        return merge(parts, **given)
+        return merge(parts, dataset=dataset.id, source=source, document=document)
     from shardline.data.predicted import seal_files
 
-    return seal_files(parts, **given, schema=_schema(dataset.read_as, read_as))
+    schema = _schema(dataset.read_as, read_as)
+    return seal_files(parts, dataset=dataset.id, source=source, document=document, schema=schema)
 
 
-def describe_asset(project: Project, manifest: str) -> dict[str, object]:
+def describe_asset(project: Project, manifest: str) -> dict[str, str | dict[str, str]]:
     """Return the description of a sealed dataset as a data asset of Azure ML.
 
     Args:

@@ -35,7 +35,7 @@ def main() -> None:
         print(json.dumps(render(read_plan(plan) if plan else load_project(config_file=Path(file)))))
 
 
-def render(project: Project) -> dict[str, Any]:
+def render(project: Project) -> dict[str, str | int | dict[str, int]]:
     """Write the report over the runs with a result, unless it exists, and link it as the latest report.
 
     If all runs have a result, this is the same report as that of Snakemake's own rule.

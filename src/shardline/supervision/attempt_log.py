@@ -113,7 +113,7 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
     return {**known, "step": error.step} if isinstance(error, Stopped) else known
 
 
-def _left(work: Path, attempt: Attempt) -> dict[str, Any]:
+def _left(work: Path, attempt: Attempt) -> dict[str, str | int | None]:
     """Return the fields for an attempt whose job was killed; a rank may have recorded the failure."""
     if failures := read_failures(work):
         first = failures[0]

@@ -101,7 +101,7 @@ class Board:
         self.totals: dict[str, int] = {}
         self.results: list[Result] = []
 
-    def plan(self, totals: Mapping[str, Any]) -> None:
+    def plan(self, totals: Mapping[str, int]) -> None:
         """Record the number of jobs of each rule; `total` is not a rule."""
         self.totals = {str(rule): int(n) for rule, n in totals.items() if rule != "total"}
 

@@ -19,6 +19,7 @@ _FEW = 8
 _LONG_S = 10.0
 # Seconds. A retry that ends sooner is not shown: it exited because an earlier error is final.
 _AT_ONCE_S = 5.0
+Fields = dict[str, Any]  # attributes of a log record
 
 
 class Display:
@@ -62,10 +63,10 @@ class Display:
         self._warned |= {message} if is_warning else set()
         self._say(wrap(message, self._output.width))
 
-    def _plan(self, given: dict[str, Any]) -> None:
+    def _plan(self, given: Fields) -> None:
         self._board.plan(given.get("stats") or {})
 
-    def _start(self, given: dict[str, Any]) -> None:
+    def _start(self, given: Fields) -> None:
         job = self._board.start(
             given["jobid"],
             given["rule_name"],
@@ -80,7 +81,7 @@ class Display:
         if job.is_told and self._is_named(job):
             self._tell(one_line(job.message))
 
-    def _finish(self, given: dict[str, Any]) -> None:
+    def _finish(self, given: Fields) -> None:
         job = self._board.finish(given["job_id"])
         if job is None:
             return
@@ -90,7 +91,7 @@ class Display:
         elif not self._output.is_terminal:
             self._count(job.rule)
 
-    def _fail(self, given: dict[str, Any]) -> None:
+    def _fail(self, given: Fields) -> None:
         job = self._board.fail(
             given["jobid"], given["rule_name"], _cause(given), given.get("log") or ()
         )
@@ -99,11 +100,11 @@ class Display:
         log = f"; log: {job.log}" if job.log else ""
         self._tell(f"{one_line(job.message)}: {job.state}{log}", is_failure=True)
 
-    def _fail_group(self, given: dict[str, Any]) -> None:
+    def _fail_group(self, given: Fields) -> None:
         for one in given.get("job_error_info") or ():
             self._fail({**one, "rule_msg": one.get("msg")})
 
-    _EVENTS: dict[Any, Callable[["Display", dict[str, Any]], None]] = {  # noqa: RUF012  # constant
+    _EVENTS: dict[Any, Callable[["Display", Fields], None]] = {  # noqa: RUF012  # constant
         "run_info": _plan, "job_info": _start, "job_finished": _finish, "job_error": _fail, "group_error": _fail_group,
     }  # fmt: skip
 
@@ -200,7 +201,7 @@ class Display:
         self._end()
 
 
-def _cause(given: dict[str, Any]) -> str | None:
+def _cause(given: Fields) -> str | None:
     """Return the executor's message about a failure."""
     found = [given.get("rule_msg"), *(given.get("aux") or {}).values()]
     return next((str(text).strip() for text in found if text), None)

@@ -5,19 +5,16 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch.distributed as dist
 
 from shardline.core.errors import LaunchError
 from shardline.core.world import World
 from shardline.launch.launched_world import check_world, is_loopback
-from shardline.launch.preflight.preflight_table import compact, name_ranks
+from shardline.launch.preflight.preflight_table import Arrival, compact, name_ranks
 from shardline.launch.preflight.rendezvous import Rendezvous, pauses, place_of
 
 _NODES_NAMED = 8
-
-Arrival = Mapping[str, Any]
 
 
 def check_membership(

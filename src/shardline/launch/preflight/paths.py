@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from shardline.core.errors import LaunchError
-from shardline.launch.preflight.membership import Arrival
-from shardline.launch.preflight.preflight_table import name_ranks
+from shardline.launch.preflight.preflight_table import Arrival, name_ranks
 from shardline.launch.preflight.rendezvous import Rendezvous, pauses
 
 _LATENCY_ROUNDS = 20

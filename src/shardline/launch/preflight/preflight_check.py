@@ -4,7 +4,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -13,7 +12,6 @@ from shardline.core.variables import TRANSPORTS, recorded_variables
 from shardline.core.world import World
 from shardline.launch.device import device_name
 from shardline.launch.preflight.membership import (
-    Arrival,
     check_device,
     check_gloo,
     check_membership,
@@ -21,7 +19,7 @@ from shardline.launch.preflight.membership import (
     check_plan,
 )
 from shardline.launch.preflight.paths import Paths
-from shardline.launch.preflight.preflight_table import PreflightReport, compact
+from shardline.launch.preflight.preflight_table import Arrival, PreflightReport, compact
 from shardline.launch.preflight.rendezvous import (
     Rendezvous,
     gloo_address,
@@ -41,7 +39,7 @@ _NOT_SHOWN = (
 
 def run_preflight(
     world: World, *, backend: str, device: torch.device | str, timeout_s: float,
-    planned: Mapping[str, int], describe: Mapping[str, Any], oversubscribe: bool = False,
+    planned: Mapping[str, int], describe: Arrival, oversubscribe: bool = False,
 ) -> PreflightReport:  # fmt: skip
     """Check that all ranks join, and measure every path between them, before a training.
 
@@ -69,7 +67,7 @@ def run_preflight(
     if world.world_size == 1:
         if me["problem"]:
             raise LaunchError(me["problem"])
-        rows = [{**me, "latency_us": None, "bandwidth_mb_s": None, "joined_s": 0.0}]
+        rows: list[Arrival] = [{**me, "latency_us": None, "bandwidth_mb_s": None, "joined_s": 0.0}]
         check_node(rows, backend=backend, oversubscribe=oversubscribe)
     else:
         rows = _join_and_measure(world, me, backend, device, timeout_s, oversubscribe)
@@ -83,8 +81,8 @@ def run_preflight(
 
 
 def _describe_rank(
-    world: World, device: torch.device, planned: Mapping[str, int], describe: Mapping[str, Any]
-) -> dict[str, Any]:
+    world: World, device: torch.device, planned: Mapping[str, int], describe: Arrival
+) -> Arrival:
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     address = local_address(world.master_addr) if world.world_size > 1 else ""
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
@@ -135,7 +133,7 @@ def _problem(world: World, device: torch.device, gpus: int, planned: Mapping[str
 def _join_and_measure(
     world: World, me: Arrival, backend: str, device: torch.device,
     timeout_s: float, oversubscribe: bool,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Arrival]:  # fmt: skip
     """Return the description and the measurements of each rank, by rank."""
     started = time.monotonic()
     try:

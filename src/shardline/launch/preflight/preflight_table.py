@@ -9,6 +9,8 @@ _SHRINKABLE = (1, 3, 4, 5)  # host, device, CPUs, interface
 _LEAST_WIDTH = 8
 _NUMBERS = (0, 2, 6, 7)
 
+Arrival = Mapping[str, Any]  # description of a rank, and its measurements
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreflightReport:
@@ -27,7 +29,7 @@ class PreflightReport:
     backend: str
     launcher: str
     nodes: int
-    ranks: Sequence[Mapping[str, Any]]
+    ranks: Sequence[Arrival]
 
     def table(self) -> str:
         """Return the table of all ranks, at most 100 columns wide, and their network settings."""
@@ -39,7 +41,7 @@ class PreflightReport:
         return "\n".join([title, *_table_lines(self.ranks), *_settings_lines(self.ranks)])
 
 
-def _table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _table_lines(rows: Sequence[Arrival]) -> list[str]:
     """Return the table; long cells are shortened until it fits."""
     cells: list[tuple[str, ...]] = [
         ("rank", "host", "local", "device", "CPUs", "interface", "latency", "bandwidth")
@@ -62,7 +64,7 @@ def _table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(row: Arrival) -> tuple[str, ...]:
     us, mb_s = row["latency_us"], row["bandwidth_mb_s"]
     gpu = row["device_name"].removeprefix("NVIDIA ") if row["device"].startswith("cuda") else ""
     return (
@@ -85,7 +87,7 @@ def _shorten(text: str, width: int) -> str:
     return f"{text[: kept - kept // 2]}..{text[len(text) - kept // 2 :]}"
 
 
-def _settings_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _settings_lines(rows: Sequence[Arrival]) -> list[str]:
     """Return one line for each group of ranks with the same network settings."""
     groups: dict[str, list[int]] = {}
     for row in rows:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from snakemake_executor_plugin_azureml.node.child_process import (
     POLL_S,
@@ -35,6 +34,7 @@ from snakemake_executor_plugin_azureml.node.wire import (
     LARGEST,
     SMALL,
     Connection,
+    Document,
     LostError,
     Seal,
     receive_exactly,
@@ -53,8 +53,8 @@ class Follower:
         self._place, self._connection = place, connection
         self._mounts, self._leaders_mounts = mounts, dict[str, str]()
         self._grace_s = grace_s
-        self._world: list[dict[str, Any]] = []
-        self._prepared: dict[str, Any] = {}
+        self._world: list[Document] = []
+        self._prepared: Document = {}
         self._child: Child | None = None
         self._number = 0  # of the launch that runs
         self._side_child: Child | None = None
@@ -85,7 +85,7 @@ class Follower:
         finally:
             self._end_children()
 
-    def _receive(self, command: str | None) -> dict[str, Any] | None:
+    def _receive(self, command: str | None) -> Document | None:
         if not self._connection.is_ready(POLL_S):
             return None
         for document, payload in self._connection.receive():
@@ -102,7 +102,7 @@ class Follower:
                 self._start_or_stop(kind)
         return None
 
-    def _prepare(self, document: dict[str, Any], payload: bytes) -> None:
+    def _prepare(self, document: Document, payload: bytes) -> None:
         answer = {"type": "prepared", "number": document["number"]}
         try:
             folder = below(document["folder"], Path.cwd())
@@ -171,7 +171,7 @@ def follow(place: Place, command: str | None, settings: NodeSettings, stop: Stop
 
 def _find_leader(
     place: Place, settings: NodeSettings, stop: Stop
-) -> tuple[Connection, dict[str, Any]] | None:
+) -> tuple[Connection, Document] | None:
     """Try every address and port until the leader answers; return None after a signal to stop."""
     folder, problems = folder_of(place, settings.mounts), dict[str, str]()
     deadline = time.monotonic() + settings.wait_s
@@ -198,7 +198,7 @@ def _find_leader(
 
 def _join(
     place: Place, folder: Path, at: tuple[str, int], timeout_s: float, silence_s: float
-) -> tuple[Connection, dict[str, object]]:
+) -> tuple[Connection, Document]:
     """Join the hub that listens at an address.
 
     Args:

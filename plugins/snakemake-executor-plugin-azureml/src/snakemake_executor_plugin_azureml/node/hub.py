@@ -20,6 +20,7 @@ from snakemake_executor_plugin_azureml.node.secret import NONCE_BYTES, Secret
 from snakemake_executor_plugin_azureml.node.wire import (
     SMALL,
     Connection,
+    Document,
     LostError,
     Seal,
     listen,
@@ -150,9 +151,7 @@ class Hub:
             if address and self._num_dropped <= _MAX_REPORTED:
                 log(f"a connection from {address} was closed: {error}")
 
-    def _admit(
-        self, connection: Connection, address: str, nonce: bytes, hello: dict[str, Any]
-    ) -> None:
+    def _admit(self, connection: Connection, address: str, nonce: bytes, hello: Document) -> None:
         """Admit a follower, or send it the reason for the rejection."""
         nonces = nonce, bytes.fromhex(hello["nonce"])
         connection.sealed_in = Seal(self._secret.derived("to hub", *nonces))
@@ -178,7 +177,7 @@ class Hub:
     def _has_rank(self, rank: Any) -> bool:
         return type(rank) is int and 0 <= rank < self._place.size
 
-    def _rejection_reason(self, hello: dict[str, Any]) -> str:
+    def _rejection_reason(self, hello: Document) -> str:
         """Return why a follower cannot be one of the job's processes; empty if it can."""
         rank, size = hello["rank"], self._place.size
         if hello["size"] != size:
@@ -224,7 +223,7 @@ class Hub:
             self.close_connection(member.connection)
             self.launches.mark_lost(member)
 
-    def send_to(self, member: Member, document: dict[str, Any], payload: bytes = b"") -> None:
+    def send_to(self, member: Member, document: Document, payload: bytes = b"") -> None:
         """Send a message to a follower; a follower that is gone is marked as lost."""
         if member.connection is None or member.lost:
             return
@@ -238,7 +237,7 @@ class Hub:
         """All processes but the leader."""
         return [member for member in self.members.values() if member.connection is not None]
 
-    def world(self) -> list[dict[str, Any]]:
+    def world(self) -> list[dict[str, int | str]]:
         """Return the processes by rank, with addresses at which the nodes reach each other."""
         leader = self.members[0]
         leader.address = leader.address or "127.0.0.1"

@@ -59,14 +59,14 @@ def parse_mounts(texts: Sequence[str]) -> dict[str, str]:
     return mounts
 
 
-def single_process_world() -> list[dict[str, object]]:
+def single_process_world() -> list[dict[str, int | str]]:
     """Return the world of one process."""
     host = socket.gethostname()
     return [{"rank": 0, "node": 0, "host": host, "local_rank": 0, "address": "127.0.0.1"}]
 
 
 def job_environment(
-    world: Sequence[Mapping[str, object]], rank: int, mounts: Mapping[str, str]
+    world: Sequence[Mapping[str, int | str]], rank: int, mounts: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of a process's commands: its own variables, and the job's processes by rank."""
     env = {name: os.environ[name] for name in os.environ.keys() - {LAUNCH, CONTROL, FOLDER}}

@@ -3,10 +3,10 @@
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snakemake_executor_plugin_azureml.node.child_process import describe_code
-from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
+from snakemake_executor_plugin_azureml.node.wire import Connection, Document, LostError
 
 if TYPE_CHECKING:
     from snakemake_executor_plugin_azureml.node.hub import Hub
@@ -49,13 +49,13 @@ class Launch:
 
     number: int
     client: Connection | None
-    request: dict[str, Any]
+    request: Document
     payload: bytes
     waiting: set[int] = field(default_factory=set)
     is_running: bool = False
     failure: tuple[str, int] | None = None
 
-    def send(self, document: dict[str, Any]) -> None:
+    def send(self, document: Document) -> None:
         """Send a message to the process in the rule."""
         try:
             if self.client is not None:
@@ -73,7 +73,7 @@ class Launches:
         self._current: Launch | None = None
         self._count = 0
 
-    def add(self, client: Connection, document: dict[str, object], payload: bytes) -> None:
+    def add(self, client: Connection, document: Document, payload: bytes) -> None:
         """Queue a launch; it starts when the launches before it have ended."""
         self._count += 1
         launch = Launch(self._count, client, document, payload)
@@ -92,7 +92,7 @@ class Launches:
             for member in self._hub.followers:
                 self._hub.send_to(member, request, launch.payload)
 
-    def receive(self, member: Member, document: dict[str, Any]) -> None:
+    def receive(self, member: Member, document: Document) -> None:
         """Handle a follower's message about the current launch."""
         launch = self._current
         if launch is None or document.get("number") != launch.number:
@@ -149,7 +149,7 @@ class Launches:
         if self._current is launch:
             self._close(launch, {"type": "refused", "reason": reason})
 
-    def _close(self, launch: Launch, last: dict[str, object]) -> None:
+    def _close(self, launch: Launch, last: Document) -> None:
         launch.send(last)
         if launch.client is not None:
             self._hub.close_connection(launch.client)

@@ -33,7 +33,8 @@ LARGEST = 2**26 + LARGEST_TEXT + SMALL  # a launch with its files
 _CHUNK = 2**20
 _LONGEST_UNIX_PATH = 100
 
-Message = tuple[dict[str, Any], bytes]
+Document = dict[str, Any]  # the JSON document of a message
+Message = tuple[Document, bytes]
 
 
 class LostError(Exception):
@@ -182,7 +183,7 @@ class Connection:
         self._socket.close()
 
 
-def _document(text: bytes) -> dict[str, object]:
+def _document(text: bytes) -> Document:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
