@@ -36,12 +36,12 @@ with workflow_errors():
         STORAGE,
         is_main=workflow.is_main_process,
         is_making=IS_MAKING,
-        # the executor is not known yet, but only a cluster's has a number of jobs
+        # the executor is not known yet, but only executors of clusters have a number of jobs
         is_remote=workflow.resource_settings.nodes is not None,
         has_no_shared_disk=workflow.remote_exec
         and SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage,
     )
-    # what jobs run in, but those whose ranks have an environment of their own
+    # the image of the jobs, except of jobs whose ranks have their own environment
     CONTAINER = container_of(PROJECT) if DeploymentMethod.APPTAINER in METHODS else None
 
 JOBS = Jobs(
@@ -56,11 +56,11 @@ EVALUATIONS = JOBS.of_all(run.evaluation for run in PROJECT.runs.values())
 PREDICTIONS = JOBS.of_all(one.file for one in PROJECT.predictions.values())
 ASSETS = JOBS.of_all(PROJECT.assets)
 MEASURED = [PROJECT.runs[run] for run in PROJECT.measured]
-# The file that names the ranks' environment, where they have one of their own.
+# The record of the ranks' environment, if they have their own.
 ENVIRONMENT = declared(PROJECT.environment) if PROJECT.environment else []
 SCRIPT_ENVIRONMENTS = PROJECT.built_environments
 HAS_SCRIPTS = has_scripts(PROJECT)
-# What the table at the end leaves out.
+# The final table leaves out these runs.
 DONE_BEFORE = finished(PROJECT, JOBS.exists) if IS_MAKING else frozenset()
 
 
@@ -82,7 +82,7 @@ manifest_of_run = JOBS.of_job(lambda run: [part.dataset.manifest for part in run
 model_of_run = JOBS.of_job(lambda run: [run.model])
 environment_of_run = JOBS.of_job(lambda run: [PROJECT.environment])
 script_environment_of_run = JOBS.of_job(lambda run: [run.environment_file])
-# A script has written its figures there.
+# A script's evaluation is in its provenance.
 provenance_of_run = JOBS.of_job(
     lambda run: [run.folder / "provenance.json"] if is_script(run.model_class) else []
 )
@@ -94,7 +94,7 @@ rows_of_prediction = JOBS.of_job(lambda one: [one.rows.manifest])
 record_of_prediction = JOBS.of_job(lambda one: [one.record.with_suffix(".parts.json")])
 
 
-# Snakemake asks `rule all` for its inputs first, and then a storage for each file.
+# `rule all` evaluates this input first, so the storage is queried before Snakemake asks for each file.
 def models_of_all(wildcards):
     JOBS.share(workflow.iocache)
     return JOBS.files_of_runs("model.safetensors")

@@ -1,7 +1,7 @@
 rule build_shards:
     input:
         read_as=ancient(JOBS.manifest_read_as),
-        # a lock that cannot be installed is known before data is built
+        # a lock that cannot be installed fails before data is built
         environments=(
             ancient(JOBS.script_environments_of_dataset) if SCRIPT_ENVIRONMENTS else []
         ),
@@ -33,7 +33,7 @@ rule seal_dataset:
         "logs/seal_dataset/{dataset}.log",
     benchmark:
         "benchmarks/seal_dataset/{dataset}.tsv"
-    # its source may lie in the store, which with a storage only the jobs' machines need to have
+    # its source may be in the store, which with a storage may exist only on the jobs' machines
     localrule: STORAGE is None
     conda:
         "../envs/data.yaml"

@@ -1,4 +1,4 @@
-# Asked for by name alone: it has no output, so it always runs.
+# Runs only if requested by name: it has no output, so it always runs.
 rule lock_envs:
     log:
         "logs/lock_envs.log",
@@ -22,7 +22,7 @@ rule create_env:
         environment="results/envs/{env}/environment.json",
     log:
         "logs/create_env/{env}.log",
-    # its prefix lies in the store, which with a storage only the jobs' machines need to have
+    # its prefix is in the store, which with a storage may exist only on the jobs' machines
     localrule: STORAGE is None
     conda:
         "../envs/tools.yaml"
@@ -31,12 +31,12 @@ rule create_env:
     params:
         plan=JOBS.plan,
     message:
-        "Making the conda environment {wildcards.env}"
+        "Creating the conda environment {wildcards.env}"
     script:
         "../scripts/create_env.py"
 
 
-# What training scripts run in that name an environment of their own.
+# The environment of training scripts that name one.
 rule build_environment:
     input:
         lock=local(JOBS.lock_of_environment),
@@ -44,7 +44,7 @@ rule build_environment:
         environment="results/envs/{environment}/environment.json",
     log:
         "logs/build_environment/{environment}.log",
-    # its prefix lies in the store, which with a storage only the jobs' machines need to have
+    # its prefix is in the store, which with a storage may exist only on the jobs' machines
     localrule: STORAGE is None
     conda:
         "../envs/tools.yaml"

@@ -86,7 +86,7 @@ rule evaluate:
         "../scripts/evaluate.py"
 
 
-# Requested by `shardline preflight` alone: no other rule needs its output.
+# Requested only by `shardline preflight`: no other rule needs its output.
 rule run_preflight:
     input:
         environment=ancient(ENVIRONMENT),
@@ -112,7 +112,7 @@ rule run_preflight:
         "../scripts/run_preflight.py"
 
 
-# Asked for by `shardline accept --after-steps` alone.
+# Requested only by `shardline accept --after-steps`.
 rule train_first_steps:
     input:
         spec=ancient(spec_of_run),
@@ -140,7 +140,7 @@ rule train_first_steps:
         "../scripts/train_first_steps.py"
 
 
-# Asked for by `shardline rerun` alone.
+# Requested only by `shardline rerun`.
 rule train_again:
     input:
         spec=ancient(spec_of_run),
@@ -173,7 +173,7 @@ rule train_again:
         "../scripts/train_again.py"
 
 
-# Asked for by name: the runs of all scaling studies, which `all` makes as well.
+# Requested by name: the runs of all scaling studies, which `all` includes.
 rule scaling:
     input:
         models=ancient(JOBS.of_all(run.model for run in MEASURED)),

@@ -1,4 +1,4 @@
-"""Make or pull an environment of training scripts."""
+"""Build or pull an environment of training scripts."""
 
 from shardline.pipeline.environment_jobs import build_environment
 from shardline.pipeline.job_frame import job

@@ -1,4 +1,4 @@
-"""Write the shards of one part and the part's list of them."""
+"""Write the shards of one part of a dataset and the part's description."""
 
 from shardline.pipeline.dataset_jobs import build_shards
 from shardline.pipeline.job_frame import job

@@ -1,4 +1,4 @@
-"""Make a stage's conda environment from its pin file."""
+"""Create a stage's conda environment from its pin file."""
 
 from shardline.pipeline.environment_jobs import create_env
 from shardline.pipeline.job_frame import job

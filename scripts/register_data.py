@@ -14,8 +14,8 @@ with job(snakemake.log[0], snakemake.config):
         from snakemake_executor_plugin_azureml.assets import register_folder
     except ModuleNotFoundError:
         raise DataError(
-            "azureml.register_data=true needs the executor plugin for Azure ML, which is not installed here; "
-            "pip install 'shardline[azureml]', or set azureml.register_data=false"
+            "azureml.register_data=true needs the executor plugin for Azure ML, which is not installed here; run "
+            "`make env-azureml` in a clone of Shardline, or set azureml.register_data=false"
         ) from None
 
     asset = describe_asset(snakemake.params.plan, snakemake.input.manifest)

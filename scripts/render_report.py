@@ -1,4 +1,4 @@
-"""Write the page that compares all runs, and the crate that tells how they were made."""
+"""Write the report that compares all runs, and the crate with their provenance."""
 
 from shardline.pipeline.invocation import recorded_project
 from shardline.pipeline.job_frame import job

@@ -1,4 +1,4 @@
-"""Start a run's ranks and wait until they have sealed it."""
+"""Start a run's ranks, and wait until they have sealed the run."""
 
 from shardline.pipeline.job_frame import job
 from shardline.pipeline.training import train

@@ -1,4 +1,4 @@
-"""Train a run once more beside its result."""
+"""Train a run again beside its result."""
 
 from shardline.pipeline.job_frame import job
 from shardline.pipeline.training import train_again

@@ -1,4 +1,4 @@
-"""Train a run's first steps, and write the metrics of each."""
+"""Train a run's first steps, and write the metrics of each step."""
 
 from shardline.pipeline.job_frame import job
 from shardline.pipeline.training import train_first_steps

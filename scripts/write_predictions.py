@@ -1,4 +1,4 @@
-"""Write a prediction's parts as one Parquet file."""
+"""Merge a prediction's parts into one Parquet file."""
 
 from shardline.pipeline.job_frame import job
 from shardline.pipeline.prediction_files import write_predictions

@@ -75,7 +75,7 @@ def test_a_folder_is_registered_once(service, register):
 def test_another_folder_under_the_same_version_is_refused(service, register):
     register()
     told = register("elsewhere")["error"]
-    assert "data asset digits:1f6a8e3b5c7d exists and names azureml://" in told
+    assert "data asset digits:1f6a8e3b5c7d exists with the folder azureml://" in told
     assert "paths/elsewhere/datasets/digits-1/; archive it" in told
 
 

@@ -248,7 +248,7 @@ def test_cancelling_asks_for_every_job_and_names_those_that_cannot_be_asked_for(
     )
     assert client.count("cancel") == 2
     assert sum(job.state is RemoteState.CANCELLING for job in client.jobs.values()) == 1
-    assert "it costs money as long as it runs" in reports.warnings[0]
+    assert "it costs money while it runs" in reports.warnings[0]
 
 
 def test_a_job_is_cancelled_also_while_its_status_is_asked_for():

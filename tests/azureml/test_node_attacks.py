@@ -191,7 +191,7 @@ def test_a_flood_of_silent_lines_keeps_nobody_out(served, monkeypatch):
 
 @pytest.mark.parametrize("rank", [-1, 2, 10**30, True, 1.0, float("nan"), "1", None, [1], {}])
 def test_a_rank_that_the_job_does_not_have_is_refused(served, rank):
-    with pytest.raises(NodeError, match=r"but the job has ranks 0 to 1; check what has changed"):
+    with pytest.raises(NodeError, match=r"but the job has ranks 0 to 1; find out what changed"):
         served.join(rank=rank)
 
 

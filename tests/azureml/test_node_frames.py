@@ -80,5 +80,5 @@ def test_a_launch_that_no_process_could_receive_is_refused_at_once(monkeypatch, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "LARGEST_TEXT", 200)
     monkeypatch.setenv(module.CONTROL, "nowhere")
-    with pytest.raises(NodeError, match="more than 200; pass bulky values as a file"):
+    with pytest.raises(NodeError, match="more than 200; pass large values as a file"):
         module.launch(["echo", json.dumps("x" * 300)], files=[], names=[])

@@ -81,12 +81,12 @@ def test_all_processes_know_the_same_ports_and_other_jobs_others():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (without(MPI, "OMPI_COMM_WORLD_LOCAL_SIZE"), "OMPI_COMM_WORLD_LOCAL_SIZE not set; check what"),
+        (without(MPI, "OMPI_COMM_WORLD_LOCAL_SIZE"), "OMPI_COMM_WORLD_LOCAL_SIZE not set; find out what"),
         ({**MPI, "RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, "RANK=1, WORLD_SIZE=8, but OMPI_COMM_.*=5"),
         ({**MPI, "OMPI_COMM_WORLD_RANK": "8"}, "OMPI_COMM_WORLD_RANK=8.* are not a rank among 8 processes"),
-        ({**MPI, "OMPI_COMM_WORLD_RANK": "-1"}, "OMPI_COMM_WORLD_RANK=-1 is not a whole number"),
+        ({**MPI, "OMPI_COMM_WORLD_RANK": "-1"}, "OMPI_COMM_WORLD_RANK=-1 is not an integer"),
         (without(PYTORCH, "LOCAL_RANK"), "NODE_RANK=1, but LOCAL_RANK is not set"),
-        (without(PYTORCH, "NODE_RANK"), "no variable gives the number of this node; set NODE_RANK"),
+        (without(PYTORCH, "NODE_RANK"), "no variable contains the number of this node; set NODE_RANK"),
         (without(MPI, "AZUREML_RUN_ID"), "AZUREML_RUN_ID is not set, by which the processes"),
         ({"AZUREML_NODE_COUNT": "2"}, "AZUREML_NODE_COUNT=2, but .* azureml_distribution: pytorch or mpi"),
     ],

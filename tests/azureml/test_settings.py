@@ -123,16 +123,16 @@ def test_the_node_program_needs_no_snakemake():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sdk": "v3"}, "azureml-sdk='v3' is expected to be v2 or v1"),
-        ({"image": None}, "one of azureml-image and azureml-environment is expected to be set, neither is"),
-        ({"environment": "e:1"}, "azureml-environment is expected to be set, both are"),
+        ({"sdk": "v3"}, "azureml-sdk='v3' is unknown; set it to v2 or v1"),
+        ({"image": None}, "one of azureml-image and azureml-environment must be set, but neither is"),
+        ({"environment": "e:1"}, "azureml-environment must be set, but both are"),
         ({"image": None, "environment": "e:1", "lock": "l"}, "azureml-lock='l' has no effect"),
         ({"mounts": "STORE"}, "azureml-mounts has 'STORE' where NAME=PATH"),
         ({"mounts": "A-B=x"}, "azureml-mounts has 'A-B=x'"),
         ({"tags": "team"}, "azureml-tags has 'team' where KEY=VALUE"),
         ({"tags": "snakemake_code=1"}, "does not begin with snakemake_"),
-        ({"identity": "me"}, "azureml-identity='me' is expected to be user, managed or"),
-        ({"identity": "managed:1234"}, "azureml-identity='managed:1234' is expected to be"),
+        ({"identity": "me"}, "azureml-identity='me' is not user, managed or"),
+        ({"identity": "managed:1234"}, "azureml-identity='managed:1234' is not user, managed or managed:CLIENT_ID"),
         ({"max_requests_per_second": 0.0}, "azureml-max-requests-per-second=0.0"),
     ],
 )  # fmt: skip
@@ -163,14 +163,14 @@ def test_settings_are_read():
     [
         ({"nodes": 0}, "rule train has the resource nodes=0 where a whole number above 0"),
         ({"nodes": "two"}, "resource nodes='two'"),
-        ({"nodes": 2}, "rule train has the resource nodes=2 and azureml-mounts is not set"),
+        ({"nodes": 2}, "rule train has the resource nodes=2, but azureml-mounts is not set"),
         ({"runtime": "1h"}, "resource runtime='1h'"),
         ({"azureml_distribution": "nccl"}, "azureml_distribution='nccl' where mpi or pytorch"),
         ({"shm_size": "16GB"}, "shm_size='16GB' where a number with the unit b, k, m or g"),
         ({"azureml_priority": "urgent"}, "azureml_priority='urgent' where azureml-sdk=v2 expects"),
         (
             {"azureml_instance_type": "x", "azureml_compute": "gpu"},
-            "an instance type belongs to the compute 'serverless'",
+            "set an instance type for the compute 'serverless'",
         ),
         ({"azureml_compute": "serverless"}, "azureml_instance_type=''"),
     ],

@@ -199,8 +199,8 @@ def test_nothing_outlives_the_job(lan, tmp_path, launcher, number):
         (
             ["host-a", "host-off"],
             "runtime.hosts: host-off does not answer to host-a: ssh: connect to host host-off port 22: "
-            "No route to host; fix the name, or see that `ssh -o BatchMode=yes host-off true` works and "
-            "asks for nothing",
+            "No route to host; fix the name, or make `ssh -o BatchMode=yes host-off true` work "
+            "without a prompt",
         ),
         (
             ["host-a", "host-z"],
@@ -228,8 +228,8 @@ def test_a_host_without_the_projects_folder_is_named(lan, tmp_path):
     lan["host-a"].run("mkdir", "-p", "/run/here")
     job = Job(lan["host-a"], tmp_path, cwd=Path("/run/here"), launcher="none")
     _, said, _ = job.end()
-    assert "runtime.hosts: host-b does not start Python for the ranks: " in said
-    assert f"; /run/here and {sys.executable} must be the same on every host" in said
+    assert "runtime.hosts: host-b cannot start Python for the ranks: " in said
+    assert f"; make /run/here and {sys.executable} the same on every host" in said
 
 
 def test_a_host_that_is_cut_off_is_named_and_ends_all(lan, tmp_path):
@@ -242,7 +242,7 @@ def test_a_host_that_is_cut_off_is_named_and_ends_all(lan, tmp_path):
     finally:
         lan["switch"].run("ip", "link", "set", "host-b", "up")
     assert code != 0
-    assert "the connection to host-b broke off; see whether it is up" in said + log
+    assert "lost the connection to host-b; check that it is up" in said + log
 
 
 @pytest.mark.parametrize("launcher", ONE_ALWAYS)

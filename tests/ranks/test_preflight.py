@@ -175,8 +175,8 @@ def test_a_rank_of_another_world_size_is_named():
     port = free_port()
     for text in outputs([start(0, port), start(1, port, size=4, devices=2)]):
         assert re.match(
-            r"rank 1 on host \S+ \(pid \d+\) was started by torchrun into a world of 4 ranks, "
-            r"rank 0 on host \S+ \(pid \d+\) by torchrun into one of 2; ",
+            r"rank 1 on host \S+ \(pid \d+\) was started by torchrun into a world of 4 ranks, but "
+            r"rank 0 on host \S+ \(pid \d+\) by torchrun into a world of 2; ",
             error_of(text),
         )
 
@@ -224,7 +224,7 @@ def test_another_job_at_the_port_is_told_so_and_does_no_harm():
     wait_until(lambda: is_open(port), first[0])
     for rank, text in enumerate(outputs(second)):
         assert error_of(text).startswith(
-            f"MASTER_PORT={port} on 127.0.0.1 is held by run unknown, job 16, and rank {rank} is of "
+            f"MASTER_PORT={port} on 127.0.0.1 is in use by run unknown, job 16, but rank {rank} belongs to "
             "run unknown, job 17; "
         )
     release(first[1:])

@@ -62,7 +62,7 @@ def node_lost_for_good(run: Counting) -> None:
     run.cluster.kill_node("n2")
     run.wait_for_state("NODE_FAIL")
     run.cluster.start_node("n2", wait=False)
-    run.check_failure("a node of n[1-2] failed and the job may not be queued again")
+    run.check_failure("a node of n[1-2] failed, and Slurm may not requeue the job")
 
 
 def controller_away(run: Counting) -> None:
@@ -72,7 +72,10 @@ def controller_away(run: Counting) -> None:
     run.finish()
     run.wait_until((run.path / "result").exists, "the result")
     # the plugin's question has failed once; five such would have it forget the job
-    run.wait_until(lambda: "the controller is away" in run.told(), "a question without answer")
+    run.wait_until(
+        lambda: "Slurm's controller is down or unreachable" in run.told(),
+        "a question without answer",
+    )
     run.cluster.start_controller()
     assert run.end() == 0, run.told()
     run.check_result(starts=1)
@@ -99,7 +102,7 @@ def preempted_for_good(run: Counting) -> None:
     high = run.cluster.sbatch("sleep 1000", "--partition=high", "--nodes=2", "--ntasks=4")
     run.wait_for_state("PREEMPTED")
     run.cluster.run("scancel", high)
-    run.check_failure(f"SLURM-job '{run.job}' failed", "preempted by a job that goes before it")
+    run.check_failure(f"SLURM-job '{run.job}' failed", "preempted by a job of higher priority")
 
 
 def refused(run: Counting) -> None:

@@ -42,7 +42,7 @@ def test_gpus_are_asked_for_and_their_absence_is_named(on_two_nodes, tmp_path: P
     pipeline.configure(runtime={"launcher": "srun"}, nodes=2, devices=2, accelerator="gpu")
     done = pipeline.run("--until", "train")
     assert done.returncode != 0
-    assert "devices=2, but this machine shows 0 GPUs" in done.stdout
+    assert "devices=2, but torch finds 0 GPUs on this machine" in done.stdout
     (job,) = re.findall(r"SLURM jobid (\d+)", done.stdout)
     told = pipeline.cluster.scontrol("show", "job", job)
     assert "NumNodes=2" in told

@@ -41,7 +41,7 @@ def test_a_home_that_cannot_be_written_names_the_variable_that_helps(tiny, tmp_p
     home = {"HOME": "/dev/null/home", "XDG_CACHE_HOME": ""}
     done = workspace.snakemake("--dry-run", env=home)
     assert done.returncode != 0
-    assert "set XDG_CACHE_HOME to a folder that you can write to" in done.stdout
+    assert "set XDG_CACHE_HOME to a writable folder" in done.stdout
     assert "Traceback" not in done.stdout
     home["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     assert workspace.snakemake("--dry-run", env=home).returncode == 0

@@ -184,7 +184,7 @@ def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training, tell_cos
     assert "0 of 1 run compared; 1 running" in page
     assert "it trains: step " in page
     training.start()
-    assert "type the same command with --unlock at its end" in training.end()
+    assert "run the same command with --unlock at its end" in training.end()
     subprocess.run(training.workspace.command("--unlock"), cwd=training.path, check=True)
     training.start()
     training.wait(training.is_waiting)

@@ -1,4 +1,4 @@
-"""Snakemake's own tests for executor plugins, on a workspace of Azure ML or on one that is emulated.
+"""Snakemake's own tests for executor plugins, on a workspace of Azure ML or on an emulated workspace.
 
 The environment names the workspace: SNAKEMAKE_AZUREML_SUBSCRIPTION, _RESOURCE_GROUP, _WORKSPACE, _COMPUTE and
 _IMAGE, and the container of a storage account for declared files: SNAKEMAKE_AZUREML_TEST_CONTAINER and

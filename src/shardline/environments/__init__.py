@@ -1,1 +1,1 @@
-"""Environments of the stages: what they hold, what is installed where a job runs, and how ranks start in one."""
+"""Environments of the stages: their contents, the packages installed on a machine, and the ranks' Python."""

@@ -1,8 +1,8 @@
-"""Ranks inside of the image: the words that start Python there, and the end of a container with its rank.
+"""Ranks inside of the image: the command that starts Python there, and the end of a container with its rank.
 
 `python -m shardline.environments.container podman run ...` runs a container in
-the place of a rank: it has the variables that the launcher gave this process,
-and ends when this process does, however that ends.
+place of a rank. The container gets the variables that the launcher gave this
+process, and ends with this process, even if it is killed.
 """
 
 import os
@@ -30,14 +30,14 @@ from shardline.records.environments import BuiltImage, NamedImage
 
 _DESCRIPTORS = ("SHARDLINE_HEARTBEAT", "SHARDLINE_REQUESTS")
 _STACKS = ("SHARDLINE_STACKS", "SHARDLINE_STACKS_SIGNAL")
-_FIRST = 3  # descriptor behind the standard ones
+_FIRST = 3  # first descriptor after the standard ones
 RUNNERS = ("podman", "docker", "apptainer")
-# Beside its place: what a scheduler grants each process, and who it is.
+# Beside the place of the rank: what a scheduler grants each process, and the user.
 _GRANTED = re.compile(
     r"(CUDA|NVIDIA|ROCR|HIP|GPU|ZE)_\w+|SHARDLINE_(?!IMAGE_DIGEST)\w+|USER|LOGNAME"
 )
 _GPUS = {
-    "podman": "--device=nvidia.com/gpu=all",  # a CDI name, which nvidia-ctk has written down
+    "podman": "--device=nvidia.com/gpu=all",  # a CDI name, which nvidia-ctk defines
     "docker": "--gpus=all",
     "apptainer": "--nv",
 }
@@ -47,21 +47,21 @@ def image_python(
     document: Path, *, settings: Image, runtime: Runtime,
     lock: Path, folders: Sequence[Path], gpus: bool,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Return the words that start Python inside of the image; its arguments follow them.
+    """Return the command that starts Python inside of the image; its arguments follow it.
 
     Args:
-        document: what `build_image` wrote.
+        document: file that `build_image` wrote.
         settings: `image` of the config.
-        runtime: the profile's settings.
-        lock: the project's lock, which the image must hold.
-        folders: what the ranks read and write; they have the same paths inside. The first is
-            where Python starts.
+        runtime: settings of the profile.
+        lock: the project's lock, which must be the lock of the image.
+        folders: folders that the ranks read and write, with the same paths inside. Python
+            starts in the first one.
         gpus: whether the ranks compute on GPUs.
 
     Raises:
         DataError: the document cannot be read.
-        ConfigError: the tool is not here, or has no name for the image.
-        LaunchError: the image was built from another lock or another Shardline.
+        ConfigError: the tool is missing, or the image has no name for it.
+        LaunchError: the image was built from another lock or another version of Shardline.
     """
     check_no_login(settings)
     remedy = f"delete {document} and run the pipeline again"
@@ -73,9 +73,9 @@ def image_python(
         if there != here:
             raise LaunchError(
                 f"{document}: the image was built from {key} {there[:12]}, but this run was planned with "
-                f"{here[:12]}; delete {document} and run the pipeline again, which builds the image again"
+                f"{here[:12]}; delete {document} and run the pipeline again to build the image again"
             )
-    known = sorted(RUNNERS, key=lambda name: name != image.tool)  # what built it has it
+    known = sorted(RUNNERS, key=lambda name: name != image.tool)  # the tool that built it has it
     tool = find_tool("image.run_with", settings.run_with, known)
     return _words(tool, settings, runtime, image=image, folders=folders, gpus=gpus)
 
@@ -83,18 +83,18 @@ def image_python(
 def python_of_image(
     reference: str, guard: Path | None, *, project: Project, gpus: bool
 ) -> tuple[str, ...]:
-    """Return the words that start a training script's Python inside of an image of its own.
+    """Return the command that starts a training script's Python inside of the script's own image.
 
     Args:
         reference: the image's name and digest.
-        guard: the program that ends all inside when this side is gone; the image need not hold Shardline.
-            None: what is started ends by itself.
+        guard: program that ends all processes inside when this process is gone, for images without
+            Shardline. None if the started program ends by itself.
         gpus: whether the script computes on GPUs.
 
     Raises:
-        ConfigError: no tool that runs images is here.
+        ConfigError: this machine has no tool that runs images.
     """
-    settings = structs.replace(project.image, container="")  # which is of the project's own image
+    settings = structs.replace(project.image, container="")  # this names the project's own image
     return _words(
         find_tool("image.run_with", settings.run_with, RUNNERS), settings, project.runtime,
         image=NamedImage(reference=reference, digest=reference.rpartition("@")[2]),
@@ -106,7 +106,7 @@ def python_of_image(
 def _words(
     tool: str, settings: Image, runtime: Runtime, *, further: Sequence[str] = (), **known: Any
 ) -> tuple[str, ...]:
-    """Return the words for `container_command`'s arguments, with the variables that every rank gets."""
+    """Return `container_command`'s command line, with the variables that every rank gets."""
     variables = [*rank_variables(1, runtime.variables, runtime.interface), *further]
     variables += [*runtime.pass_env, *([PASSED] if runtime.pass_env else [])]
     user = f"{os.getuid()}:{os.getgid()}"
@@ -119,23 +119,23 @@ def container_command(
     variables: Sequence[str], gpus: bool, user: str,
     python: Sequence[str] = ("python", "-m", "shardline.launch.exit_on_stdin_close", "python"),
 ) -> list[str]:  # fmt: skip
-    """Return the command line that starts Python in a container; its arguments follow it.
+    """Return the command line that starts Python in a container; Python's arguments follow it.
 
     Args:
         tool: `podman`, `docker` or `apptainer`.
         settings: `image` of the config.
-        folders: what the ranks read and write, absolute; the first is where Python starts.
+        folders: folders that the ranks read and write, absolute; Python starts in the first one.
         variables: names of the variables that every rank gets.
         gpus: whether the ranks compute on GPUs.
         user: `uid:gid` of this process.
-        python: Python inside, behind what ends all inside when this side is gone: its standard
-            input closes.
+        python: command of Python inside, with a guard before it that ends all processes
+            inside when its standard input closes.
 
     Raises:
-        ConfigError: the tool has no name for the image.
+        ConfigError: the image has no name for the tool.
     """
     options = ["run", "--rm", "--interactive", "--log-driver=none", "--network=host", "--ipc=host"]
-    if tool == "docker":  # its daemon is root, and what it writes would be root's
+    if tool == "docker":  # its daemon is root, and would write files as root
         options += [f"--user={user}", "--env=HOME=/tmp"]
     if tool == "apptainer":
         options = ["exec"]
@@ -154,30 +154,30 @@ def container_command(
 
 
 def _name_for(tool: str, settings: Image, image: NamedImage) -> str:
-    """Return how a tool finds exactly this image: by digest, in a registry if it is in one."""
+    """Return the name by which a tool finds exactly this image: by digest, in a registry if possible."""
     if tool != "apptainer":
         return image.reference or image.id
     if name := apptainer_name(settings, image):
         return name
     raise ConfigError(
-        "image.run_with=apptainer, but the image has no name for it; set image.push, or build a .sif from "
-        "image.save and name that as image.container"
+        "image.run_with=apptainer, but the image has no name for Apptainer; set image.push, or build a .sif from "
+        "image.save and set image.container to its path"
     )
 
 
 def apptainer_name(settings: Image, image: NamedImage | None) -> str:
-    """Return what Apptainer calls the image: the config's own name before a registry's; or nothing."""
+    """Return Apptainer's name of the image: the config's name, or else a registry's; empty if neither is set."""
     if settings.container:
         return settings.container
     return f"docker://{image.reference}" if image and image.reference else ""
 
 
 def container_of(project: Project) -> str:
-    """Return what `--sdm apptainer` is to run the jobs in.
+    """Return the image in which `--sdm apptainer` runs the jobs.
 
     Raises:
-        ConfigError: there is no image that Apptainer has a name for.
-        DataError: what is known of the image cannot be read.
+        ConfigError: no image has a name for Apptainer.
+        DataError: the record of the image cannot be read.
     """
     document = project.layout.image
     known = document.exists()
@@ -186,13 +186,13 @@ def container_of(project: Project) -> str:
         return name
     raise ConfigError(
         "--software-deployment-method apptainer, but image.container is empty, and no image was pushed "
-        f"({project.layout.name_of(document)}); set image.container, or push an image "
-        "(image.push) without that option first"
+        f"({project.layout.name_of(document)}); set image.container, or first push an image "
+        "(image.push) without that option"
     )
 
 
 def mounted(*folders: Path) -> list[Path]:
-    """Return folders and what their links mean, without those that lie in one before them."""
+    """Return folders and the targets of their links, without folders inside of earlier ones."""
     found: list[Path] = []
     for path in (path for folder in folders for path in (folder.absolute(), folder.resolve())):
         if not any(path.is_relative_to(other) for other in found):
@@ -201,9 +201,9 @@ def mounted(*folders: Path) -> list[Path]:
 
 
 def with_variables(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Return a container's command line with the names of the variables that this rank was given.
+    """Return a container's command line with the names of the variables that this rank got.
 
-    Names alone: a value would be seen in the list of processes. Apptainer passes all by itself.
+    Only names: values would be visible in the list of processes. Apptainer passes all variables by itself.
     """
     tool, verb, *rest = command
     if verb != "run":
@@ -215,11 +215,11 @@ def with_variables(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
 def with_descriptors(
     command: Sequence[str], env: MutableMapping[str, str]
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Return a container's command line and the descriptors that it inherits: what a script shares with its rank.
+    """Return a container's command line, and the descriptors that a script shares with its rank.
 
-    Podman hands on those from 3 on, Apptainer all, and Docker's daemon none. What cannot be shared has
-    no variable inside: neither has the file of stacks, for which a rank's watchdog would signal a process
-    by its number, which is another one in a container of podman or Docker.
+    Podman passes descriptors from 3 on, Apptainer passes all, and Docker passes none. What cannot be shared
+    gets no variable inside. The file of stacks is never shared with podman and Docker: the watchdog would
+    signal a process by its pid, which differs inside of their containers.
     """
     tool, verb, *rest = command
     named = [name for name in _DESCRIPTORS if name in env]
@@ -230,7 +230,7 @@ def with_descriptors(
         env.pop(name, None)
     if tool == "docker":
         return list(command), ()
-    copies = [os.dup(one) for one in given]  # one of them may be where another is to be
+    copies = [os.dup(one) for one in given]  # a source may be the target of another one
     for place, (name, copy) in enumerate(zip(named, copies, strict=True), _FIRST):
         os.dup2(copy, place)
         env[name] = str(place)
@@ -239,13 +239,13 @@ def with_descriptors(
 
 
 def main() -> int:
-    """Run a container until it ends, or until this process is asked to end."""
+    """Run a container until it exits, or until this process gets a signal to stop."""
     command, descriptors = with_descriptors(sys.argv[1:], os.environ)
     command = with_variables(command, os.environ)
     child = subprocess.Popen(
         command,
         pass_fds=descriptors,
-        stdin=subprocess.PIPE,  # nobody writes to it; it closes when this process ends
+        stdin=subprocess.PIPE,  # nothing is written; it closes when this process exits
         preexec_fn=_begin,
     )
     assert child.stdin is not None
@@ -256,7 +256,7 @@ def main() -> int:
 
 
 def _begin() -> None:
-    """Leave a signal to the parent: the container's client would end before its container."""
+    """Leave signals to the parent: otherwise the client would exit before its container."""
     die_with_parent()
     os.setpgid(0, 0)
 

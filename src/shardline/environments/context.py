@@ -1,4 +1,4 @@
-"""What a build of the image may copy, always the same bytes: the lock, the wheels of Shardline and of its plugin."""
+"""The files that a build of the image may copy, always with the same bytes: the lock and the wheels."""
 
 import hashlib
 import importlib.metadata
@@ -19,33 +19,33 @@ from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.identity.code_index import OURS
 
-# The date of all that is built: the first that a zip file can hold, as wheels do.
+# The date of all built files: the earliest that a zip file, and so a wheel, can contain.
 EPOCH = 315532800
 _DATE = (1980, 1, 1, 0, 0, 0)
 _LIBRARY = Path(__file__).parents[2]
-_PROFILES = ("default", "local", "slurm", "azureml")  # not those of a site
-# Jobs on Azure ML start through this package; its part for nodes needs the standard library alone.
+_PROFILES = ("default", "local", "slurm", "azureml")  # without profiles of a site
+# Jobs on Azure ML start through this package; its part for nodes needs only the standard library.
 _PLUGIN = "snakemake-executor-plugin-azureml"
 _BY_INSTALLER = ("INSTALLER", "REQUESTED", "direct_url.json")
 
 
 def stage_context(folder: Path, lock: Path) -> None:
-    """Fill a folder with all that `envs/Containerfile` copies.
+    """Fill a folder with all files that `envs/Containerfile` copies.
 
     Dates and modes are set, so that two checkouts give the same layers.
 
     Args:
-        folder: empty.
-        lock: pins of every package.
+        folder: an empty folder.
+        lock: lock with the pins of every package.
 
     Raises:
-        ConfigError: the wheel cannot be built, or the lock holds a credential, which every copy of
-            the image would hold.
+        ConfigError: a wheel cannot be built, or the lock contains a credential, which every copy of
+            the image would contain.
     """
     if kind := credential_in(lock.read_text(encoding="utf-8")):
         raise ConfigError(
-            f"{lock} holds {kind}, expected none, since it is copied into the image; leave it out, and give the "
-            "build its index by image.build_args, such as --secret=id=pip.conf,src=/etc/pip.conf "
+            f"{lock} contains {kind}, and would be copied into the image; remove the credential, and pass the "
+            "index to the build with image.build_args, such as --secret=id=pip.conf,src=/etc/pip.conf "
             "(docs/how-to/run-in-containers.md)"
         )
     shutil.copy(workflow_folder() / "envs" / "Containerfile", folder / "Containerfile")
@@ -65,15 +65,15 @@ def stage_context(folder: Path, lock: Path) -> None:
 
 
 def is_checkout() -> bool:
-    """Return whether this Shardline is a checkout's, and not installed."""
+    """Return whether this Shardline runs from a checkout, and not from an installed wheel."""
     return (workflow_folder() / "pyproject.toml").exists()
 
 
 def build_wheel(checkout: Path, folder: Path) -> None:
-    """Build a checkout's wheel, without profiles that a site has added.
+    """Build a checkout's wheel, without the profiles of a site.
 
     Raises:
-        ConfigError: it cannot be built.
+        ConfigError: the wheel cannot be built.
     """
     with tempfile.TemporaryDirectory(prefix="shardline-wheel-") as scratch:
         source = Path(scratch)
@@ -92,8 +92,8 @@ def build_wheel(checkout: Path, folder: Path) -> None:
     if done.returncode:
         reason = (done.stdout.strip().splitlines() or [f"code {done.returncode}"])[-1]
         raise ConfigError(
-            f"no wheel could be built from {checkout}: {reason}; "
-            "`make env` in the clone installs what that needs (hatchling)"
+            f"the wheel of {checkout} cannot be built: {reason}; "
+            "run `make env` in the clone, which installs the build tools (hatchling)"
         )
 
 
@@ -113,7 +113,7 @@ def _ignored(folder: str, names: list[str]) -> list[str]:
 
 
 def repack_wheel(distribution: importlib.metadata.Distribution, folder: Path) -> None:
-    """Pack the wheel again that a distribution was installed from."""
+    """Build the wheel of an installed distribution again from its files."""
     files = [
         file
         for file in distribution.files or []
@@ -137,7 +137,7 @@ def repack_wheel(distribution: importlib.metadata.Distribution, folder: Path) ->
 
 
 def image_sources() -> list[str]:
-    """Return the files whose edit makes an image stale, but for the lock."""
+    """Return the files, other than the lock, whose change makes an image stale."""
     workflow = workflow_folder()
     folders = [path for name in ("rules", "scripts") for path in (workflow / name).glob("*.*")]
     files = [workflow / "Snakefile", workflow / "envs" / "Containerfile", *sorted(folders)]
@@ -145,7 +145,7 @@ def image_sources() -> list[str]:
 
 
 def code_digest() -> str:
-    """Return the SHA-256 of the modules of the Shardline that runs, with their names."""
+    """Return the SHA-256 of the running Shardline's modules and their names."""
     digest = hashlib.sha256()
     for file in _modules():
         digest.update(f"{file.relative_to(_LIBRARY)}\n".encode())
@@ -154,6 +154,6 @@ def code_digest() -> str:
 
 
 def _modules() -> list[Path]:
-    """Return the modules, in a wheel as in a checkout: the workflow's scripts are none."""
+    """Return the modules that a wheel and a checkout share: without the wheel's copy of the workflow."""
     modules = sorted(path for name in OURS for path in (_LIBRARY / name).rglob("*.py"))
     return [path for path in modules if path.relative_to(_LIBRARY).parts[1] != "workflow"]

@@ -23,7 +23,7 @@ from shardline.records.environments import BuiltImage
 
 BUILDERS = ("podman", "docker", "buildah")
 _BUILD = {
-    # the layers' dates do not change either, nor therefore the image's id
+    # with a fixed date, the layers and the image's ID stay the same
     "podman": ("podman", "build", "--layers", f"--timestamp={EPOCH}"),
     "buildah": ("buildah", "build", "--layers", f"--timestamp={EPOCH}"),
     "docker": ("docker", "build", "--provenance=false"),
@@ -32,17 +32,17 @@ _LOGINS = ("--creds", "--password")
 
 
 def build_image(settings: Image, *, lock: Path, output: Path, log: Path) -> None:
-    """Build the image, push and save it where the settings say so, and write what it is.
+    """Build the image, push and save it as configured, and write its record.
 
     Args:
         settings: `image` of the config.
-        lock: pins of every package, which go into a layer of their own.
-        output: for a `BuiltImage`.
-        log: gets what the tools print.
+        lock: pins of every package, which get a layer of their own.
+        output: path of the record, a `BuiltImage`.
+        log: path of the log, which gets the tools' output.
 
     Raises:
-        ConfigError: the tool is not here, or the settings hold a password.
-        LaunchError: the tool failed; the message ends with its last line.
+        ConfigError: the tool is missing, or the settings contain a password.
+        LaunchError: the tool failed; the message contains its last line.
     """
     check_no_login(settings)
     tool = find_tool("image.tool", settings.tool, BUILDERS)
@@ -62,7 +62,7 @@ def build_image(settings: Image, *, lock: Path, output: Path, log: Path) -> None
     archive = _save(tool, image, Path(settings.save), log) if settings.save else ""
     built = BuiltImage(
         id=image,
-        # a registry keeps layers compressed, which gives the image another digest there
+        # a registry compresses the layers, which changes the digest
         digest=reference.partition("@")[2] or image,
         reference=reference or None,
         archive=archive or None,
@@ -76,45 +76,45 @@ def build_image(settings: Image, *, lock: Path, output: Path, log: Path) -> None
 
 
 def _commit() -> str:
-    """Return the commit of this Shardline's checkout, and whether it was changed; of an installed one nothing."""
-    from shardline.core.git import git_state  # parsing imports this module, and needs no more
+    """Return the commit of this Shardline's checkout, and whether it has changes; `unknown` if installed."""
+    from shardline.core.git import git_state  # parsing imports this module, and must stay fast
 
     git = git_state(workflow_folder()) if is_checkout() else {"commit": None, "dirty": None}
     return f"{git['commit'] or 'unknown'}{'-dirty' if git['dirty'] else ''}"
 
 
 def find_tool(key: str, wanted: str, known: Sequence[str]) -> str:
-    """Return the wanted tool, for `auto` the first one that is here.
+    """Return the wanted tool, or for `auto` the first known tool on this machine.
 
     Raises:
-        ConfigError: it is not in PATH.
+        ConfigError: the tool is not in PATH.
     """
     tried = known if wanted == "auto" else (wanted,)
     for tool in tried:
         if shutil.which(tool):
             return tool
     raise ConfigError(
-        f"{key}={wanted}, but there is no {' or '.join(tried)} in PATH; install one, or name another"
+        f"{key}={wanted}, but there is no {' or '.join(tried)} in PATH; install one, or set another tool"
     )
 
 
 def check_no_login(settings: Image) -> None:
-    """Refuse options that hold a password: they would stand in logs and in the list of processes.
+    """Reject options with a password, which would appear in logs and in the list of processes.
 
     Raises:
-        ConfigError: names the option, not its value.
+        ConfigError: the message names the option, not its value.
     """
     for key in ("build_args", "push_args", "run_args"):
         for word in getattr(settings, key):
             if word.startswith(_LOGINS):
                 raise ConfigError(
-                    f"image.{key} holds {word.partition('=')[0]}, and passwords do not belong into settings; "
-                    "log in with the tool itself (`podman login REGISTRY`), which keeps them"
+                    f"image.{key} contains {word.partition('=')[0]}, but passwords must not be in the config; "
+                    "log in with the tool itself (`podman login REGISTRY`)"
                 )
 
 
 def image_name(push: str, made_from: Mapping[str, str]) -> str:
-    """Return name and tag: the tag is a digest of the content, unless `push` has a tag of its own."""
+    """Return name and tag; the tag is a digest of the content, unless `push` contains a tag."""
     name = push or "localhost/shardline"
     if ":" in name.rpartition("/")[2]:
         return name
@@ -122,7 +122,7 @@ def image_name(push: str, made_from: Mapping[str, str]) -> str:
 
 
 def image_labels(base: str, *, commit: str, lock: str, code: str) -> dict[str, str]:
-    """Return the image's labels: those of OCI's that fit, and the digests of what it was built from."""
+    """Return the image's labels: OCI's standard labels, and the digests of the lock and the code."""
     return {
         "org.opencontainers.image.title": "shardline",
         "org.opencontainers.image.version": __version__,
@@ -144,7 +144,7 @@ def build_command(
         tool: `podman`, `docker` or `buildah`.
         settings: `image` of the config.
         context: folder that `stage_context` filled.
-        id_file: gets the image's id.
+        id_file: file that gets the image's ID.
     """
     return [
         *_BUILD[tool],
@@ -162,7 +162,7 @@ def build_command(
 def _push(
     tool: str, settings: Image, name: str, digest_file: Path, log: Path
 ) -> str:  # fmt: skip
-    """Push the image and return its name with the digest that the registry has."""
+    """Push the image, and return its name with the registry's digest."""
     repository = name.rpartition(":")[0]
     if tool != "docker":
         digest_option = f"--digestfile={digest_file}"
@@ -175,7 +175,7 @@ def _push(
 
 
 def _save(tool: str, image: str, target: Path, log: Path) -> str:
-    """Write the image to a file, whole or not at all, and return it as Apptainer names it."""
+    """Write the image to a file, completely or not at all; return its name for Apptainer."""
     make_folder(target.absolute().parent)
     scratch = target.with_name(f".{target.name}.tmp")
     scratch.unlink(missing_ok=True)
@@ -202,5 +202,5 @@ def _run(command: Sequence[str], log: Path) -> None:
             last_line = (file.read().strip().splitlines() or ["no output"])[-1]
         raise LaunchError(
             f"`{' '.join(command[:2])}` ended with code {done.returncode}: {last_line}; "
-            f"fix that (docs/how-to/run-in-containers.md has what is often missing), see {log}"
+            f"fix that (docs/how-to/run-in-containers.md lists common causes), see {log}"
         )

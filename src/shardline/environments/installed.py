@@ -1,4 +1,4 @@
-"""The environment that a process truly runs in, beside the one that its results are named after."""
+"""The packages installed in the environment of this process, compared with the lock."""
 
 import importlib.metadata
 import json
@@ -17,27 +17,27 @@ from shardline.identity.interpreter import Interpreter, ask
 from shardline.identity.package_lock import normalize, pinned, without_user
 from shardline.records.runs import Installed, ScriptInstalled
 
-# Set by what started the container: the image's digest; on Azure ML the plugin sets the image's name.
+# Set by the program that started the container: the image's digest. On Azure ML the plugin sets its name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
-MODULES = "modules"  # of a run's folder in the store: what every script can import
+MODULES = "modules"  # in a run's folder of the store: modules that every script can import
 _SHOWN = 10
-# What an identity document holds for a package that no lock pins.
+# Values in an identity document for a package that no lock pins.
 _UNLOCKED, _ABSENT = " (not in the lock)", "not installed"
 
 
 def find_differences(
     python: str, requirements: Iterable[str], interpreter: Interpreter | None = None
 ) -> list[str]:
-    """Return how what is installed differs from what is locked, a sentence for each package.
+    """Return the differences between the installed and the locked packages, a sentence for each package.
 
-    A local label (`2.13.0+cu128`) is no difference, nor is a package that the lock has for
-    other platforms alone. A package that is locked by its URL is verified against what its installer
-    wrote down (PEP 610).
+    A local label (`2.13.0+cu128`) is no difference, nor is a package that the lock has only for
+    other platforms. For a package that is locked by URL, the installer's record of the URL is
+    compared (PEP 610).
 
     Args:
         python: version such as `3.11`.
-        requirements: lines of the lock; a package with several matches one of them.
-        interpreter: the one that is looked at; this process's own if left out.
+        requirements: lines of the lock; a package with several lines must match one of them.
+        interpreter: interpreter to check; default: this process's own.
     """
     here = interpreter.python if interpreter else f"{sys.version_info[0]}.{sys.version_info[1]}"
     path = list(interpreter.path) if interpreter else sys.path
@@ -72,13 +72,13 @@ def _is_met(locked: Requirement, installed: importlib.metadata.Distribution) -> 
     known = {f"{key}={value}" for key, value in archive.get("hashes", {}).items()}
     known |= {archive["hash"]} if "hash" in archive else set()
     wanted = {item for item in fragment.split("&") if item.startswith("sha")}
-    if wanted and known:  # not every installer writes down a digest
+    if wanted and known:  # not every installer records a digest
         return bool(wanted & known)
     return without_user(str(origin.get("url"))) == url
 
 
 def _origin(installed: importlib.metadata.Distribution) -> dict[str, Any]:
-    """Return where a package that came by its URL is from (PEP 610); nothing of one from an index."""
+    """Return the installer's record of a package's URL (PEP 610); empty for a package from an index."""
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -87,11 +87,11 @@ def _origin(installed: importlib.metadata.Distribution) -> dict[str, Any]:
 
 
 def requirements_of(packages: Mapping[str, str], locked: Iterable[str]) -> list[str]:
-    """Return the packages of an identity's `environment` as lines that pip would read.
+    """Return the packages of an identity's `environment` as lines that pip can read.
 
     Args:
-        packages: version by name; `1 or 2` where a marker chose.
-        locked: lines of the lock of then, which know for which platform a package is.
+        packages: version by name; `1 or 2` if a marker chose between versions.
+        locked: lines of the lock at that time, with the platforms of each package.
     """
     known: dict[str, list[str]] = {}
     for line in locked:
@@ -107,17 +107,17 @@ def requirements_of(packages: Mapping[str, str], locked: Iterable[str]) -> list[
 
 
 def found_by_rank(locked: Mapping[str, Any], words: Sequence[str]) -> Interpreter | None:
-    """Return the interpreter of a script as a rank finds it on its machine.
+    """Return the interpreter of a script on the rank's machine.
 
     Args:
         locked: `environment` of `run.json`.
-        words: start it; none: the script has this process's.
+        words: command that starts it; empty if the script uses this process's interpreter.
 
     Returns:
-        None also of an image, whose digest tells what is in it.
+        None also for an image, whose contents its digest determines.
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: the interpreter is missing.
     """
     if not words or locked.get("kind") == "image":
         return None
@@ -125,11 +125,11 @@ def found_by_rank(locked: Mapping[str, Any], words: Sequence[str]) -> Interprete
 
 
 def differences_of(locked: Mapping[str, Any], script: Interpreter | None) -> list[str]:
-    """Return how what is installed for a training differs from what is locked, a sentence for each package.
+    """Return the differences between a training's installed and locked packages, a sentence for each package.
 
     Args:
         locked: `environment` of `run.json`.
-        script: the interpreter of a script with an environment of its own.
+        script: interpreter of a script with its own environment.
     """
     if locked.get("kind") == "image":
         return []
@@ -137,7 +137,7 @@ def differences_of(locked: Mapping[str, Any], script: Interpreter | None) -> lis
 
 
 def observed_of_script(locked: Mapping[str, Any], words: Sequence[str]) -> ScriptInstalled:
-    """Return what is recorded of the environment that a script ran in; arguments as of `found_by_rank`."""
+    """Return the record of the environment that a script ran in; for the arguments see `found_by_rank`."""
     found = found_by_rank(locked, words)
     if found is None:
         return ScriptInstalled(kind=locked["kind"], image=locked["image"])
@@ -145,24 +145,24 @@ def observed_of_script(locked: Mapping[str, Any], words: Sequence[str]) -> Scrip
 
 
 def explain_differences(differences: Sequence[str]) -> str:
-    """Return what is wrong with this environment and what to do; nothing where it is as locked."""
+    """Return the differences of this environment and the remedy as text; empty if there are none."""
     if not differences:
         return ""
     more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
     return (
-        f"the environment is not the one that results are named after: {'; '.join(differences[:_SHOWN])}{more}; "
+        f"the environment differs from the lock that results are named after: {'; '.join(differences[:_SHOWN])}{more}; "
         "install the lock (pip install --requirement, with the file that `lock` in the config names, by default "
-        "Shardline's requirements.lock), or set runtime.strict_env=warn to go on all the same"
+        "Shardline's requirements.lock), or set runtime.strict_env=warn to continue anyway"
     )
 
 
 def observe() -> Installed:
-    """Return what is installed here: every distribution, a conda prefix's packages, the image's digest.
+    """Return the installed distributions, the packages of a conda prefix and the image's digest.
 
     Raises:
-        ConfigError: the image's digest is none.
+        ConfigError: the image's digest is invalid.
     """
-    # the first of two with one name is the one that is imported
+    # of two distributions with one name, the first one is imported
     distributions = reversed(list(importlib.metadata.distributions()))
     packages = {normalize(one.name): one.version for one in distributions}
     return Installed(
@@ -174,20 +174,20 @@ def observe() -> Installed:
 
 
 def image_digest() -> str | None:
-    """Return the digest of the container image that this process runs in; None outside of one.
+    """Return the digest of the container image that this process runs in; None outside of images.
 
     Raises:
-        ConfigError: the variable's value is no digest.
+        ConfigError: the variable's value is not a digest.
     """
     named = os.environ.get(AZURE_IMAGE, "").partition("@")[2]
     image = os.environ.get(IMAGE) or named or None
     if image and not image.startswith("sha256:"):
-        raise ConfigError(f"{IMAGE}={image} is no digest; set it to the image's, as sha256:...")
+        raise ConfigError(f"{IMAGE}={image} is not a digest; set the image's digest, sha256:...")
     return image
 
 
 def machine() -> dict[str, int]:
-    """Return the CPUs that this process may use, and its machine's memory."""
+    """Return the number of CPUs that this process may use, and the machine's memory in bytes."""
     return {
         "num_cpus": num_cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

@@ -1,4 +1,4 @@
-"""Conda prefixes, made by rattler from pin files: there whole, or not at all."""
+"""Conda prefixes that rattler creates from pin files, completely or not at all."""
 
 import asyncio
 import importlib.metadata
@@ -28,13 +28,13 @@ _DOWNLOADS = 8  # packages fetched at a time
 
 
 def prefix_of(folder: Path, env: str, pins: Sequence[Pin]) -> Path:
-    """Return where the environment of these pins is, or would be.
+    """Return the path of the environment of these pins, whether it exists or not.
 
-    The folder that Shardline is imported from counts, since the prefix points
-    at it: two checkouts over one store have a prefix each.
+    The path depends on the folder that Shardline is imported from, since the prefix
+    refers to it: two checkouts with one store have two prefixes.
 
     Args:
-        folder: of all environments, absolute: files of a prefix hold its path.
+        folder: folder of all environments, absolute, since files of a prefix contain its path.
     """
     return folder / f"{env}-{short_digest(_content(pins, has_shardline=True))}"
 
@@ -47,22 +47,22 @@ def _content(pins: Sequence[Pin], *, has_shardline: bool) -> dict[str, Any]:
 def make_prefix(
     folder: Path, env: str, pins: Sequence[Pin], *, has_shardline: bool = True
 ) -> CondaEnvironment:
-    """Make the environment of these pins, unless it is there; of several jobs one makes it.
+    """Create the environment of these pins, unless it exists; of several jobs, one creates it.
 
     Args:
         folder: see `prefix_of`.
-        env: begins the prefix's name.
-        has_shardline: let it import this Shardline, which an environment of a training script
-            does not need.
+        env: first part of the prefix's name.
+        has_shardline: whether the environment can import this Shardline; the environment of a
+            training script need not.
 
     Raises:
-        ConfigError: no Python among the pins, or a package's URL is none.
+        ConfigError: the pins contain no Python, or a package's URL is invalid.
         DataError: a package cannot be fetched, has another digest or cannot be
-            installed; the prefix is not what the pins say.
+            installed, or the prefix differs from the pins.
     """
     python = next((pin.version for pin in pins if pin.name == "python"), None)
     if python is None:
-        raise ConfigError(f"the pins of {env} hold no python; write them with `make lock`")
+        raise ConfigError(f"the pins of {env} contain no python; write them with `make lock`")
     content = _content(pins, has_shardline=has_shardline)
     prefix, packages = folder / f"{env}-{short_digest(content)}", folder / "packages"
     make_folder(packages / "archives")
@@ -119,12 +119,12 @@ async def _install(pins: Sequence[Pin], scratch: Path, prefix: Path, packages: P
     except (exceptions.InstallerError, exceptions.ExtractError, exceptions.IoError) as error:
         reason = "; ".join(str(error).split("\nCaused by: "))
         raise DataError(
-            f"{prefix} cannot be made ({reason}); fix that, or delete {packages}, and {AGAIN}"
+            f"{prefix} cannot be created ({reason}); fix that, or delete {packages}, and {AGAIN}"
         ) from None
 
 
 async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
-    """Return a package's file, fetched if need be, whose digest is right: rattler does not look at it."""
+    """Return a package's verified file, downloaded if needed; rattler does not verify the digest."""
     from rattler.package_streaming import download_to_path
 
     url = urlsplit(pin.url)
@@ -138,7 +138,7 @@ async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
         except RuntimeError as error:
             raise DataError(
                 f"{pin.public_url} cannot be fetched ({without_secrets(str(error))}); check the network, or "
-                "name a mirror (docs/how-to/lock-environments.md)"
+                "set a mirror (docs/how-to/lock-environments.md)"
             ) from None
     try:
         found = await asyncio.to_thread(file_sha256, path)
@@ -150,16 +150,16 @@ async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
                 path.unlink()
         raise DataError(
             f"{pin.public_url} has SHA-256 {found}, expected {pin.sha256}; the channel's file was changed "
-            "or damaged: look into it, and if the new one is meant, write the pins again with `make lock`"
+            "or damaged: compare it, and if the new file is intended, write the pins again with `make lock`"
         )
     return path
 
 
 def _add_shardline(prefix: Path, python: str) -> None:
-    """Let the prefix import this very Shardline, with no pip in it."""
+    """Let the prefix import this Shardline, without pip in the prefix."""
     site = prefix / "lib" / f"python{'.'.join(python.split('.')[:2])}" / "site-packages"
     site.mkdir(parents=True, exist_ok=True)
-    if LIBRARY.name in INSTALLED:  # all that lies beside it there must not come along
+    if LIBRARY.name in INSTALLED:  # other packages of that folder must not be importable
         for name in OURS:
             (site / name).symlink_to(LIBRARY / name)
     else:
@@ -178,7 +178,7 @@ def _try(scratch: Path, prefix: Path, program: str) -> None:
 
 
 def _check_is_as_pinned(prefix: Path, pins: Sequence[Pin]) -> None:
-    """Refuse a prefix that somebody has installed into."""
+    """Reject a prefix that was changed after its creation."""
     try:
         records = [json.loads(file.read_bytes()) for file in (prefix / "conda-meta").glob("*.json")]
         found = {(r["name"], r["version"], r["build"], r["sha256"]) for r in records}
@@ -188,5 +188,5 @@ def _check_is_as_pinned(prefix: Path, pins: Sequence[Pin]) -> None:
     if found != wanted:
         names = sorted({entry[0] for entry in found ^ wanted})
         raise DataError(
-            f"{prefix} is not what its pins say ({', '.join(names)}): it was changed by hand; delete it, and {AGAIN}"
+            f"{prefix} differs from its pins ({', '.join(names)}): it was changed by hand; delete it, and {AGAIN}"
         )

@@ -1,4 +1,4 @@
-"""The Python that ranks start with: of their common environment, or of a training script's own."""
+"""The Python that ranks start with: of their common environment, or of a training script."""
 
 import sys
 from dataclasses import replace
@@ -19,35 +19,35 @@ from shardline_io.own_run import setting_for_shardline
 
 
 def interpreter(environment: Path | None) -> tuple[str, ...]:
-    """Return the words that start Python in an environment; its arguments follow them.
+    """Return the command that starts Python in an environment; its arguments follow it.
 
     Args:
-        environment: what the environment's rule has written of it; None is this process's own.
+        environment: record that the environment's rule wrote; None for this process's environment.
 
     Raises:
-        DataError: the file cannot be read, or the environment is not there any more.
+        DataError: the record cannot be read, or the environment no longer exists.
     """
     if environment is None:
         return (sys.executable,)
-    remedy = f"delete {environment} and run the pipeline again to make the environment"
+    remedy = f"delete {environment} and run the pipeline again to create the environment"
     made = read_json(environment, remedy=remedy)
     python = Path(made["prefix"]) / "bin" / "python"
     if not python.exists():
-        raise DataError(f"{environment} names {python}, which is not there; {remedy}")
+        raise DataError(f"{environment} names {python}, which does not exist; {remedy}")
     return (str(python),)
 
 
 def python_of_ranks(
     project: Project, *, gpus: bool, environment: str | None = None
 ) -> tuple[str, ...]:
-    """Return the words that start Python in the environment that `runtime.environment` names.
+    """Return the command that starts Python in the environment of `runtime.environment`.
 
     Args:
-        gpus: whether what is started computes on GPUs.
-        environment: the file that names the environment; the project's own file if left out.
+        gpus: whether the started program computes on GPUs.
+        environment: record of the environment; default: the project's own record.
 
     Raises:
-        DataError: it is not made yet, or not there any more.
+        DataError: the environment does not exist yet, or no longer.
     """
     named = environment or project.environment
     if named and project.runtime.environment == "image":
@@ -63,7 +63,7 @@ def python_of_ranks(
 
 
 def problem_of(project: Project, run: RunPlan, found: Interpreter) -> str:
-    """Return what the environment of a run's script lacks; empty where nothing.
+    """Return what is missing in the environment of a run's script, as text; empty if nothing is.
 
     Args:
         found: the environment's interpreter.
@@ -79,25 +79,25 @@ def problem_of(project: Project, run: RunPlan, found: Interpreter) -> str:
         needs = "shardline_io needs" if missing == ["numpy"] else f"{script} imports"
         return (
             f"{needs} {', '.join(missing)}, but {where} lacks {'it' if len(missing) == 1 else 'them'}; "
-            "add the package and write the lock again, or install it there"
+            "add the package and write the lock again, or install the package there"
         )
     setting = setting_for_shardline(as_plain(run.settings.data), len(run.parts))
     if setting and found.lacks(["shardline"]):
         return (
             f"the run has {setting}, which the package shardline applies, but {where} lacks it; add shardline to "
-            "the lock, or leave the setting out and do this in the program"
+            "the lock, or remove the setting and do this in the script"
         )
     return ""
 
 
 def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpreter | None:
-    """Return the interpreter of an environment; None of an image, and where it is not built yet.
+    """Return the interpreter of an environment; None for an image, and before the environment is built.
 
     Args:
-        file: what its rule writes of it.
+        file: path of the environment's record.
 
     Raises:
-        DataError: it is not there any more.
+        DataError: the environment no longer exists.
     """
     if environment.interpreter:
         return environment.interpreter
@@ -109,14 +109,14 @@ def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpr
 def python_of_script(
     project: Project, run: RunPlan, file: str | None, *, modules: Path
 ) -> tuple[str, ...]:
-    """Return the words that start a script's Python; none where its rank knows them.
+    """Return the command that starts a script's Python; empty if the rank finds it out itself.
 
     Args:
-        file: what was written of the environment, where it was built.
-        modules: the folder of what every script can import, see `training.script.prepare`.
+        file: record of an environment that was built.
+        modules: folder of modules that every script can import, see `training.script.prepare`.
 
     Raises:
-        DataError: the environment is not there any more.
+        DataError: the environment no longer exists.
     """
     environment = run.environment
     if environment is None or environment.is_of_nodes:
@@ -133,7 +133,7 @@ def python_of_script(
 def built_on_nodes(
     environment: ScriptEnvironment | None, layout: ResultsLayout
 ) -> ScriptEnvironment | None:
-    """Return an environment that each node builds, as its ranks are given it; None where they build none."""
+    """Return an environment that each node builds, with a path that is valid there; else None."""
     if environment is None or not environment.is_of_nodes or environment.file is None:
         return None
     # the project's folder has another path on each node

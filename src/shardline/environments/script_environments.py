@@ -1,4 +1,4 @@
-"""The environments of training scripts: made from their locks, or pulled."""
+"""The environments of training scripts: created from their locks, or pulled."""
 
 import logging
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ from shardline.identity.package_lock import read_pins
 from shardline.records.environments import CondaEnvironment, ImageEnvironment, VirtualEnvironment
 
 Made = CondaEnvironment | VirtualEnvironment | ImageEnvironment
-_PULL_LIMIT_S = 3600.0  # of an image of many GiB over a slow network
+_PULL_LIMIT_S = 3600.0  # for an image of many GiB over a slow network
 
 
 def make_environment(project: Project, environment: ScriptEnvironment) -> Made:
-    """Make or pull what scripts run in, unless it is there, and see whether it has what they import.
+    """Create or pull a scripts' environment, unless it exists, and check that it has their imports.
 
     Raises:
-        ConfigError: it cannot be made, or lacks a package that one of its scripts imports.
+        ConfigError: it cannot be created, or lacks a package that one of the scripts imports.
     """
     if environment.image:
         image = _ask_image(project, environment)
@@ -47,7 +47,7 @@ def make_environment(project: Project, environment: ScriptEnvironment) -> Made:
 
 
 def _ask_image(project: Project, environment: ScriptEnvironment) -> Interpreter | None:
-    """Start the Python of an image, which pulls it; None where only other machines run images."""
+    """Start the Python of an image, which pulls the image; None if only other machines run images."""
     try:
         find_tool("image.run_with", project.image.run_with, RUNNERS)
     except ConfigError as error:
@@ -55,11 +55,11 @@ def _ask_image(project: Project, environment: ScriptEnvironment) -> Interpreter 
             raise
         logging.warning("%s is not checked before its ranks start: %s", environment.where, error)
         return None
-    project.store.mkdir(parents=True, exist_ok=True)  # which the container mounts
+    project.store.mkdir(parents=True, exist_ok=True)  # the container mounts it
     words = python_of_image(environment.image, None, project=project, gpus=False)
     remedy = (
-        "see whether the image's name and digest are in the registry, log in to it with the tool itself, or add "
-        "what this machine needs to image.run_args"
+        "check that the image's name and digest are in the registry, log in to it with the tool itself, or add "
+        "the options that this machine needs to image.run_args"
     )
     found = ask_words(words, environment.where, remedy=remedy, limit_s=_PULL_LIMIT_S)
     logging.info("%s: Python %s", environment.image, found.python)

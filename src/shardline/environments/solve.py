@@ -11,11 +11,11 @@ from shardline.identity.package_lock import PLATFORM, Pin, parse_pin, without_to
 if TYPE_CHECKING:
     from rattler import Client, Config, RepoDataRecord
 
-_TIMEOUT_S = 300  # of one request, such as the whole list of a channel's packages
+_TIMEOUT_S = 300  # per request, such as a channel's whole list of packages
 
 
 def client(timeout_s: int | None = None) -> "tuple[Config, Client]":
-    """Return rattler's settings on this machine (mirrors, proxies, logins), and a client that heeds them."""
+    """Return rattler's settings on this machine (mirrors, proxies, logins), and a client with them."""
     from rattler import Client, Config
 
     config = Config.load_from_default_locations("rattler")
@@ -29,21 +29,21 @@ def solve(
 
     Args:
         specs: conda match specs.
-        channels: names or URLs, the first before the others.
-        virtual_packages: version by name of what the machines have that the
-            environment is for, such as `__glibc`; not asked of this machine,
-            which may be another one.
-        what: names the environment in messages.
+        channels: names or URLs, in order of priority.
+        virtual_packages: version by name of system features of the target
+            machines, such as `__glibc`. This machine is not queried, since the
+            environment may be for others.
+        what: name of the environment in messages.
 
     Raises:
-        ConfigError: there is no solution (the message is the solver's
+        ConfigError: there is no solution (the message contains the solver's
             explanation), or a channel is wrong or cannot be reached.
     """
     for channel in channels:
         if (shown := without_token(without_secrets(channel))) != channel:
             raise ConfigError(
-                f"conda.channels: {shown} was given with a password or token, which "
-                "pin files would show; leave it out and let RATTLER_AUTH_FILE name a file that holds it"
+                f"conda.channels: {shown} was given with a password or token, which pin files "
+                "would contain; remove it, and set RATTLER_AUTH_FILE to a file that contains it"
             )
     return asyncio.run(_solve(specs, channels, virtual_packages, what))
 
@@ -82,7 +82,7 @@ async def _solve(
         reason = without_secrets("; ".join(str(error).split("\nCaused by: ")))
         raise ConfigError(
             f"{what}: conda.channels={', '.join(channels)} cannot be read ({reason}); check names and network, "
-            "or name a mirror or a folder (file:///...), see docs/how-to/lock-environments.md"
+            "or set a mirror or a folder (file:///...), see docs/how-to/lock-environments.md"
         ) from None
     except (
         exceptions.InvalidMatchSpecError,
@@ -90,7 +90,7 @@ async def _solve(
         exceptions.InvalidVersionError,
     ) as error:
         raise ConfigError(
-            f"{what}: conda cannot read this ({error}); fix conda.names or conda.virtual_packages"
+            f"{what}: conda cannot parse a name or version ({error}); fix conda.names or conda.virtual_packages"
         ) from None
     return [_pin(record) for record in records]
 
@@ -98,6 +98,6 @@ async def _solve(
 def _pin(record: "RepoDataRecord") -> Pin:
     if record.sha256 is None:
         raise ConfigError(
-            f"{record.url}: its channel gives no SHA-256, so it cannot be pinned; index the channel again"
+            f"{record.url}: its channel lists no SHA-256, so it cannot be pinned; index the channel again"
         )
     return parse_pin(f"{record.url}#sha256:{record.sha256.hex()}")

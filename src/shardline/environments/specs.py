@@ -1,4 +1,4 @@
-"""What a stage's conda environment holds: Python and the locked packages that its code needs, and their pins."""
+"""The contents of a stage's conda environment: Python and the locked packages that its code needs."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from shardline.identity import CodeIndex
 from shardline.identity.code_index import LIBRARY
 from shardline.identity.package_lock import PLATFORM, Pin, normalize, pinned, read_pins
 
-# Names on conda-forge that differ from those on PyPI; `conda.names` adds to them.
+# Names on conda-forge that differ from PyPI's names; `conda.names` adds to them.
 _CONDA_NAMES = {
     "brotli": "brotli-python",
     "build": "python-build",
@@ -43,10 +43,10 @@ _CONDA_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Where the code of a stage begins.
+    """The entry points of a stage's code.
 
     Attributes:
-        jobs: modules of `shardline.pipeline` whose jobs run in its environment.
+        jobs: modules of `shardline.pipeline` whose jobs run in the stage's environment.
         programs: modules that those jobs start, or import by a name in the config.
     """
 
@@ -78,20 +78,20 @@ STAGES = {
 
 
 def specs_of(project: Project, env: str) -> list[str]:
-    """Return what a stage's conda environment is asked to hold, such as `numpy ==2.4.6`.
+    """Return the specs of a stage's conda environment, such as `numpy ==2.4.6`.
 
-    The models, scripts, sources and trackers that the project's config names count as
-    Shardline's own do. What they import that is not in the lock is left out,
-    as optional packages are.
+    The models, scripts, sources and trackers of the project's config count like
+    Shardline's own. Imports without a package in the lock are left out, like
+    optional packages.
 
     Args:
         env: one of `STAGES`.
 
     Raises:
-        ConfigError: the lock pins one of the packages by its URL.
+        ConfigError: the lock pins one of the packages by URL.
     """
     stage = STAGES[env]
-    # by what they import from elsewhere: the other modules of shardline.pipeline are of every stage
+    # only imports from elsewhere: the other modules of shardline.pipeline belong to every stage
     imports = {
         name
         for job in stage.jobs
@@ -99,7 +99,7 @@ def specs_of(project: Project, env: str) -> list[str]:
     }
     entries = {name for name in imports if not name.startswith("shardline.pipeline")}
     entries |= {*stage.programs, *_own_classes(project, env)}
-    entries.add("shardline.core.credentials")  # masks what any job shows; counts in no identity
+    entries.add("shardline.core.credentials")  # masks every job's output; counts in no identity
     if env == "train":
         entries |= {f"shardline.tracking.backends.{name}" for name in project.runtime.tracking}
     found = [_environment(project, project.code, *sorted(entries))]
@@ -112,11 +112,11 @@ def specs_of(project: Project, env: str) -> list[str]:
     locked = [*map(Requirement, project.lock.requirements(packages))]
     if by_url := sorted({f"{one.name} ({pinned(one)})" for one in locked if one.url}):
         raise ConfigError(
-            f"the lock pins {', '.join(by_url)}, of which conda has no package; pin a released version, or use "
+            f"the lock pins {', '.join(by_url)}, which conda does not provide; pin a released version, or set "
             "runtime.environment=image"
         )
     versions = sorted(
-        # conda knows no local label, such as the +cpu of a wheel
+        # conda versions have no local label, such as a wheel's +cpu
         f"{names.get(name := normalize(one.name), name)} {str(one.specifier).partition('+')[0]}"
         for one in locked
         if one.marker is None or one.marker.evaluate()
@@ -125,7 +125,7 @@ def specs_of(project: Project, env: str) -> list[str]:
 
 
 def _environment(project: Project, index: CodeIndex, *entries: str) -> dict[str, Any]:
-    """Return the locked packages behind all that these modules import, Shardline's own among them."""
+    """Return the locked packages that these modules import, directly or through other modules."""
     return dict(project.lock.environment(index.closure(*entries)[1]))
 
 
@@ -142,12 +142,12 @@ def _paths(project: Project) -> set[str]:
 
 
 def tell_post_deploy() -> None:
-    """Tell envs/*.post-deploy.sh, which Snakemake runs in an environment of its own, where Shardline is."""
+    """Pass Shardline's folder to envs/*.post-deploy.sh, which Snakemake runs in another environment."""
     os.environ["SHARDLINE_LIBRARY"] = str(LIBRARY)
 
 
 def env_file(project: Project, env: str) -> Path:
-    """Return a stage's conda environment file."""
+    """Return the path of a stage's conda environment file."""
     return project.envs / f"{env}.yaml"
 
 
@@ -155,8 +155,8 @@ def write_specs(project: Project, env: str) -> None:
     """Write a stage's conda environment file from the lock.
 
     Raises:
-        ConfigError: it would be Shardline's own, written from another project's lock and models.
-        DataError: it cannot be written.
+        ConfigError: the file would be Shardline's own, but the lock and models are another project's.
+        DataError: the file cannot be written.
     """
     if project.conda.folder is UNSET and project.envs.parent != project.workdir:
         raise ConfigError(
@@ -173,10 +173,10 @@ def write_specs(project: Project, env: str) -> None:
 
 
 def read_specs(project: Project, env: str) -> list[str]:
-    """Return what a stage's conda environment file asks for.
+    """Return the specs in a stage's conda environment file.
 
     Raises:
-        ConfigError: it cannot be read, or asks for something else than the lock.
+        ConfigError: the file cannot be read, or its specs do not match the lock.
     """
     path = env_file(project, env)
     try:
@@ -199,21 +199,21 @@ def read_specs(project: Project, env: str) -> list[str]:
 
 
 def pin_file(project: Project, env: str) -> Path:
-    """Return where a stage's pin file is, or would be; Snakemake looks for it by this name."""
+    """Return the path of a stage's pin file; Snakemake looks for it by this name."""
     return project.envs / f"{env}.{PLATFORM}.pin.txt"
 
 
 def existing_pin_file(project: Project, env: str) -> Path:
-    """Return a stage's pin file.
+    """Return the path of a stage's pin file.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the file is missing.
     """
     path = pin_file(project, env)
     if not path.is_file():
         raise ConfigError(
-            f"there is no {path}, from which the environment {env!r} is made; write it with `make lock` (or "
-            f"`snakemake lock_envs`) where conda.channels={project.conda.channels} can be reached"
+            f"{path} is missing, from which the environment {env!r} is created; write it with `make lock` (or "
+            f"`snakemake lock_envs`) on a machine that reaches conda.channels={project.conda.channels}"
         )
     return path
 
@@ -222,7 +222,7 @@ def write_pins(project: Project, env: str, pins: Iterable[Pin]) -> None:
     """Write a stage's pin file.
 
     Raises:
-        DataError: it cannot be written.
+        DataError: the file cannot be written.
     """
     lines = [
         f"# The solution of {env}.yaml, written by `make lock`.",
@@ -234,7 +234,7 @@ def write_pins(project: Project, env: str, pins: Iterable[Pin]) -> None:
 
 
 def unmet_specs(pins: Sequence[Pin], specs: Iterable[str]) -> list[str]:
-    """Return the specs that no pin satisfies, by rattler's own reading of both."""
+    """Return the specs that no pin satisfies, as parsed by rattler."""
     from rattler import BuildString, MatchSpec, PackageRecord
 
     records = [
@@ -246,17 +246,17 @@ def unmet_specs(pins: Sequence[Pin], specs: Iterable[str]) -> list[str]:
 
 
 def checked_pins(path: Path, specs: Iterable[str]) -> list[Pin]:
-    """Read a pin file that must satisfy what its environment file asks for.
+    """Read a pin file, and check that it satisfies the specs of its environment file.
 
     Raises:
-        ConfigError: it cannot be read, names a package twice or fails to satisfy a spec.
+        ConfigError: the file cannot be read, contains a package twice or does not satisfy a spec.
     """
     pins = read_pins(path)
     if len({pin.name for pin in pins}) < len(pins):
-        raise ConfigError(f"{path} names a package twice; write it with `make lock`")
+        raise ConfigError(f"{path} contains a package twice; write it with `make lock`")
     if unmet := unmet_specs(pins, specs):
         raise ConfigError(
-            f"{path} has drifted from its environment file: nothing in it is {', '.join(unmet)}; "
+            f"{path} has drifted from its environment file: it does not satisfy {', '.join(unmet)}; "
             "write it again with `make lock`"
         )
     return pins

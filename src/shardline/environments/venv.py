@@ -1,4 +1,4 @@
-"""Virtual environments of training scripts, made by uv from a lock: there whole, or not at all."""
+"""Virtual environments of training scripts, which uv creates from a lock, completely or not at all."""
 
 import ast
 import importlib.metadata
@@ -23,7 +23,7 @@ from shardline.identity.interpreter import Interpreter, ask
 from shardline.records.environments import VirtualEnvironment
 
 AGAIN = "run the pipeline again"
-# uv's variable for each key of pip's config: a site that has configured pip need not configure uv.
+# uv's variable for each key of pip's config: a site with a pip config need not configure uv too.
 _OF_PIP = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -39,14 +39,14 @@ _FRAME = re.compile(r"[×╰╭│├─▶]+|\bhint: ")
 
 
 def make_venv(folder: Path, environment: ScriptEnvironment) -> VirtualEnvironment:
-    """Make the virtual environment of a lock, unless it is there; of several jobs one makes it.
+    """Create the virtual environment of a lock, unless it exists; of several jobs, one creates it.
 
     Args:
-        folder: of all environments.
+        folder: folder of all environments.
 
     Raises:
-        ConfigError: the lock's Python is not here, or its packages cannot be installed.
-        DataError: the folder cannot be written, or somebody has installed into the environment.
+        ConfigError: the lock's Python is missing, or its packages cannot be installed.
+        DataError: the folder is not writable, or the environment was changed by hand.
     """
     prefix = folder / environment.folder_name
     make_whole(prefix, partial(_build, environment))
@@ -66,10 +66,10 @@ def make_venv(folder: Path, environment: ScriptEnvironment) -> VirtualEnvironmen
 
 
 def make_whole(prefix: Path, build: Callable[[Path], None]) -> None:
-    """Build an environment beside its place, and rename it, unless it is there; of several jobs one builds it.
+    """Build an environment under a temporary name and rename it, unless it exists; of several jobs, one builds it.
 
     Raises:
-        DataError: its folder cannot be written.
+        DataError: the folder cannot be written.
     """
     make_folder(prefix.parent)
     scratch = prefix.with_name(f".{prefix.name}.tmp")
@@ -77,9 +77,8 @@ def make_whole(prefix: Path, build: Callable[[Path], None]) -> None:
         if prefix.exists():
             return
         try:
-            shutil.rmtree(
-                scratch, ignore_errors=True
-            )  # of a job that was killed; its lock is ours now
+            # left behind by a killed job, whose lock this job has now
+            shutil.rmtree(scratch, ignore_errors=True)
             build(scratch)
             scratch.rename(prefix)
         except OSError as error:
@@ -89,10 +88,10 @@ def make_whole(prefix: Path, build: Callable[[Path], None]) -> None:
 
 
 def make_on_node(environment: ScriptEnvironment) -> tuple[str, ...]:
-    """Make the virtual environment of a lock on a rank's own machine; of its ranks one makes it.
+    """Create the virtual environment of a lock on a rank's machine; of its ranks, one creates it.
 
     Returns:
-        The words that start its Python.
+        The command that starts its Python.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     made = make_venv(cache / "shardline" / "envs", environment)
@@ -100,7 +99,7 @@ def make_on_node(environment: ScriptEnvironment) -> tuple[str, ...]:
 
 
 def _build(environment: ScriptEnvironment, scratch: Path) -> None:
-    """Install into a folder beside the place of the environment: nothing in it holds its path."""
+    """Install into a folder that is renamed afterwards, so no file may contain its path."""
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     version = sys.executable if environment.python == own else environment.python
     python, lock = scratch / "bin" / "python", Path(environment.file or "").absolute()
@@ -115,12 +114,12 @@ def _program() -> str:
         from uv import find_uv_bin
 
         return str(find_uv_bin())
-    except (ImportError, FileNotFoundError):  # of conda, which may have the program alone
+    except (ImportError, FileNotFoundError):  # conda installs the program without the module
         return shutil.which("uv") or "uv"
 
 
 def _check_python(environment: ScriptEnvironment, interpreter: Interpreter) -> None:
-    """Refuse packages that are for another Python, which uv installs where it resolves nothing."""
+    """Reject packages for another Python, which uv installs when it resolves nothing."""
     version = ".".join(map(str, interpreter.version))
     for one in importlib.metadata.distributions(path=list(interpreter.path)):
         wanted = one.metadata["Requires-Python"]
@@ -132,14 +131,14 @@ def _check_python(environment: ScriptEnvironment, interpreter: Interpreter) -> N
 def _not_installable(environment: ScriptEnvironment, why: str) -> ConfigError:
     return ConfigError(
         f"{environment.where} cannot be installed: {mask(why)}; write the lock for Python {environment.python} "
-        f"and this platform, by `uv pip compile --python-version {environment.python}`"
+        f"and this platform, with `uv pip compile --python-version {environment.python}`"
     )
 
 
 def _uv(environment: ScriptEnvironment, words: list[str]) -> None:
     config = pip_config()
     if words[0] == "pip" and config.get("no-index", "0").lower() in ("1", "true", "yes", "on"):
-        words = [*words, "--no-index"]  # which no variable of uv asks for
+        words = [*words, "--no-index"]  # uv has no variable for this option
     command = [_program(), *words, "--quiet", "--no-python-downloads", "--no-config"]
     done = subprocess.run(
         command,
@@ -155,30 +154,30 @@ def _uv(environment: ScriptEnvironment, words: list[str]) -> None:
 
 
 def pip_config() -> dict[str, str]:
-    """Return where pip of this Python looks for packages, by key of its config; nothing without pip."""
+    """Return the indexes and other settings of this Python's pip, by key; empty without pip."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     found = (_PIP_LINE.fullmatch(line.strip()) for line in sorted(done.stdout.splitlines()))
-    # as pip does: a variable before a section of the command, and that before the global one
+    # pip's order: variables before the command's section, and that before the global section
     by_place = sorted(filter(None, found), key=lambda match: _PLACES.index(match["place"]))
     return {match["key"]: str(ast.literal_eval(match["value"])) for match in by_place}
 
 
 def uv_variables(env: Mapping[str, str], config: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that uv is started with.
+    """Return the environment variables for uv.
 
-    uv is given pip's places, where it has none of its own; credentials in them then stand on no
-    command line.
+    uv gets pip's indexes, unless its own are set. As variables, their credentials
+    do not appear on a command line.
 
     Args:
-        env: of this process.
-        config: pip's, by key.
+        env: environment of this process.
+        config: pip's config, by key.
     """
     given = {
         variable: _SEPARATORS.get(variable, " ").join(config[key].split())
         for key, variable in _OF_PIP.items()
         if config.get(key)
     }
-    # a pinned version may lie in any of the indexes, and not in the first that knows the package
+    # the pinned version may be in any index, not only in the first one that has the package
     given["UV_INDEX_STRATEGY"] = "unsafe-first-match"
     return {**given, **env}

@@ -1,1 +1,1 @@
-"""Starting the ranks, and resolving in each of them its place in the job."""
+"""Start the ranks, and resolve the place of each rank in the job."""

@@ -40,20 +40,20 @@ class Processes:
 
 
 def find_processes(env: Mapping[str, str], *, nodes: int, devices: int) -> Processes | None:
-    """Read the job's processes: one for each planned rank, or one for each planned node.
+    """Read the processes of this Azure ML job: one for each planned rank, or one for each planned node.
 
     Returns:
-        None where the node program does not run the job, or with one process alone.
+        None if the node program does not run this job, or if the job has only one process.
 
     Raises:
-        LaunchError: the list of processes cannot be read, or they are others than planned.
+        LaunchError: the list of processes is unreadable, or does not match the planned geometry.
     """
     if not env.get(_LAUNCH):
         if nodes == 1:
             return None
         raise LaunchError(
-            f"nodes={nodes} and runtime.launcher=azureml, but {_LAUNCH} is not set, so this job was not "
-            f"started by Azure ML's executor plugin; {_REMEDY}, or use another launcher"
+            f"nodes={nodes} and runtime.launcher=azureml, but {_LAUNCH} is not set: Azure ML's executor "
+            f"plugin did not start this job; {_REMEDY}, or use another launcher"
         )
     found, hosts = _read_world(env)
     each = [tuple(range(nodes)), tuple(node for node in range(nodes) for _ in range(devices))]
@@ -68,7 +68,7 @@ def find_processes(env: Mapping[str, str], *, nodes: int, devices: int) -> Proce
 
 
 def _read_world(env: Mapping[str, str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return the number of each process's node, by rank, and the address of each node."""
+    """Return the node number of each process, by rank, and the address of each node."""
     try:
         world = json.loads(env.get(_WORLD, ""))
         nodes = tuple(int(process["node"]) for process in world)
@@ -81,10 +81,10 @@ def _read_world(env: Mapping[str, str]) -> tuple[tuple[int, ...], tuple[str, ...
 
 
 def main() -> None:
-    """Become torchrun's agent of this node."""
+    """Replace this process by torchrun's agent of this node."""
     nodes, rank = _read_world(os.environ)[0], os.environ.get(_RANK, "")
     if not rank.isdigit() or int(rank) >= len(nodes):
-        raise LaunchError(f"{_RANK}={rank} is no process of this job; {_REMEDY}")
+        raise LaunchError(f"{_RANK}={rank} is not a rank of this job; {_REMEDY}")
     env, removed = without_place(os.environ)
     node = nodes[int(rank)]
     if removed:

@@ -1,7 +1,6 @@
 """The command line of each launcher.
 
-Each is a function of the plan and the program alone; what stands in the
-environment beside it is in `plan`.
+Each command line depends on the plan and the program only.
 """
 
 import sys
@@ -15,22 +14,22 @@ from shardline.core.errors import LaunchError
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan(ActualGeometry):
-    """What a launcher is asked to start, and where.
+    """The ranks that a launcher starts, their machines and their resources.
 
     Attributes:
-        run_id: names the rendezvous.
+        run_id: ID of the run, which is also the ID of the rendezvous.
         cpus: CPUs of each rank.
-        gpus: GPUs of each machine, 0 for ranks on CPUs.
-        hosts: names of the machines in order; empty for this one.
-        job_id: the Slurm job that holds them; empty outside of Slurm.
-        port: where the ranks meet on the first host.
-        variables: names of the variables that every rank gets.
-        runtime: the profile's settings. Values of the variables in `pass_env` stand in no command line.
-        is_root: whether this user is root, which Open MPI refuses unless an option allows it.
-        prefix: words that start a command on each process of an Azure ML job; empty outside of one.
-        processes: how many those are.
-        files: small files that the processes on other nodes get.
-        python: words that start Python in the ranks' environment; arguments follow them.
+        gpus: GPUs of each machine; 0 for ranks on CPUs.
+        hosts: names of the machines, in order; empty for this machine alone.
+        job_id: ID of the Slurm job that has the machines; empty outside of Slurm.
+        port: port of the rendezvous on the first host.
+        variables: names of the environment variables that every rank gets.
+        runtime: settings of the profile. Values of variables in `pass_env` never reach a command line.
+        is_root: whether this user is root. Open MPI rejects root without a special option.
+        prefix: arguments that start a command on each process of an Azure ML job; else empty.
+        processes: number of the Azure ML job's processes.
+        files: small files to copy to the processes on other nodes.
+        python: command that starts Python in the ranks' environment; arguments follow it.
     """
 
     run_id: str
@@ -60,8 +59,8 @@ def launch_command(launcher: str, program: Sequence[str], plan: LaunchPlan) -> l
     """
     if plan.nodes > 1 and not plan.hosts:
         raise LaunchError(
-            f"nodes={plan.nodes}, but there is neither a Slurm job nor runtime.hosts to take machines from; "
-            "use a cluster profile, list the hosts, or set nodes=1"
+            f"nodes={plan.nodes}, but this job is not in a Slurm allocation and runtime.hosts is empty; "
+            "use a cluster profile, list the machines in runtime.hosts, or set nodes=1"
         )
     return _COMMANDS[launcher](program, plan)
 
@@ -69,14 +68,14 @@ def launch_command(launcher: str, program: Sequence[str], plan: LaunchPlan) -> l
 def _none(program: Sequence[str], plan: LaunchPlan) -> list[str]:
     if plan.job_id and plan.nodes > 1:
         raise LaunchError(
-            f"nodes={plan.nodes}, but launcher=none starts no rank on the other nodes of Slurm job "
-            f"{plan.job_id}; use srun, torchrun or mpirun"
+            f"nodes={plan.nodes}, but launcher=none cannot start ranks on the other nodes of Slurm job "
+            f"{plan.job_id}; use launcher=srun, torchrun or mpirun"
         )
     if plan.nodes > 1:
         return _on_hosts(plan, [*plan.python, *program], each=plan.devices)
     if plan.devices > 1:
         raise LaunchError(
-            f"devices={plan.devices}, but launcher=none starts one rank; use torchrun"
+            f"devices={plan.devices}, but launcher=none starts one rank; use launcher=torchrun"
         )
     return [*plan.python, *program]
 
@@ -84,7 +83,7 @@ def _none(program: Sequence[str], plan: LaunchPlan) -> list[str]:
 def _torchrun(program: Sequence[str], plan: LaunchPlan) -> list[str]:
     if plan.ranks == 1:
         return [*plan.python, *program]
-    # alone, port 0: the agent takes a free one, so that two runs on a machine never meet
+    # port 0 on a single node: the agent picks a free port, so that two runs never share one
     endpoint = f"{plan.hosts[0]}:{plan.port}" if plan.nodes > 1 else "127.0.0.1:0"
     agent = [
         *plan.python, "-m", "shardline.launch.stores", *_geometry(plan),
@@ -104,7 +103,7 @@ def _torchrun(program: Sequence[str], plan: LaunchPlan) -> list[str]:
 def _geometry(plan: LaunchPlan) -> list[str]:
     return [
         f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.devices}", "--max-restarts=0",
-        # of itself an agent dies of SIGUSR1, and its ranks with it
+        # without this, SIGUSR1 kills the agent and its ranks
         "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", f"--shutdown-timeout={plan.runtime.stop_grace_s}",
     ]  # fmt: skip
 
@@ -112,7 +111,7 @@ def _geometry(plan: LaunchPlan) -> list[str]:
 def _srun(program: Sequence[str], plan: LaunchPlan) -> list[str]:
     if not plan.job_id:
         raise LaunchError(
-            "launcher=srun, but this is no Slurm job (SLURM_JOB_ID is not set); "
+            "launcher=srun, but this process is not in a Slurm job (SLURM_JOB_ID is not set); "
             "use --profile slurm, or launcher=torchrun"
         )
     step = _step(plan, tasks_per_node=plan.devices, cpus=plan.cpus)
@@ -120,7 +119,7 @@ def _srun(program: Sequence[str], plan: LaunchPlan) -> list[str]:
 
 
 def _step(plan: LaunchPlan, *, tasks_per_node: int, cpus: int) -> list[str]:
-    """Return the srun of a step whose geometry is given in full: nothing is left to inherit."""
+    """Return the srun command of a step. It sets the whole geometry, so that the step inherits none."""
     return [
         "srun",
         f"--nodes={plan.nodes}",
@@ -131,7 +130,7 @@ def _step(plan: LaunchPlan, *, tasks_per_node: int, cpus: int) -> list[str]:
         "--distribution=block",
         "--export=ALL",
         "--mpi=none",
-        "--overlap",  # with the step that this job itself may run in
+        "--overlap",  # this job may itself run in a step
         "--kill-on-bad-exit=1",
         "--unbuffered",
     ]
@@ -156,11 +155,11 @@ def _mpirun(program: Sequence[str], plan: LaunchPlan) -> list[str]:
 
 
 def _on_hosts(plan: LaunchPlan, command: Sequence[str], *, each: int) -> list[str]:
-    """Return the command that starts another on each host.
+    """Return the command that starts another command on each host.
 
     Args:
-        each: ranks of a host, each of which gets its place in the environment;
-            0 starts the command once, which finds the ranks' places itself.
+        each: ranks per host. Each rank gets its place from environment variables.
+            0: start the command once per host; it finds the ranks' places itself.
     """
     return [
         sys.executable, "-m", "shardline.launch.host_commands",
@@ -185,7 +184,7 @@ def _azureml(program: Sequence[str], plan: LaunchPlan) -> list[str]:
     ]
     if plan.processes == plan.ranks:
         return [*start, *plan.python, *program]
-    # static: the first node has rank 0, which writes the outputs that Snakemake finds there
+    # static rendezvous: the first node gets rank 0, whose outputs Snakemake expects on that node
     return [
         *start,
         *plan.python, "-m", "shardline.launch.azureml", *_geometry(plan),

@@ -1,4 +1,4 @@
-"""The device of a rank."""
+"""The device of a rank, and the native libraries of its machine."""
 
 import platform
 import subprocess
@@ -10,28 +10,28 @@ from shardline.core.errors import LaunchError
 
 
 def resolve_accelerator(accelerator: str, *, devices: int) -> str:
-    """Return `gpu` or `cpu` for this machine.
+    """Choose `gpu` or `cpu` on this machine.
 
     Args:
         accelerator: setting of the run: `auto`, `cpu` or `gpu`.
-        devices: ranks on this machine, each of which needs a GPU of its own.
+        devices: ranks on this machine. Each rank needs its own GPU.
 
     Raises:
-        LaunchError: the run asks for GPUs that are not there.
+        LaunchError: the run needs more GPUs than this machine has.
     """
     gpus = torch.cuda.device_count()
     if accelerator == "cpu" or (accelerator == "auto" and not gpus):
         return "cpu"
     if gpus < devices:
         raise LaunchError(
-            f"devices={devices}, but this machine shows {gpus} GPUs; "
+            f"devices={devices}, but torch finds {gpus} GPUs on this machine; "
             "use fewer devices, or accelerator=cpu"
         )
     return "gpu"
 
 
 def libraries() -> dict[str, str | None]:
-    """Return the processor's model and the versions of torch's native libraries; None for a missing one."""
+    """Return the processor's model and the versions of torch's native libraries; None if missing."""
     driver, is_cuda = Path("/sys/module/nvidia/version"), torch.version.cuda is not None
     nccl = torch.cuda.nccl.version() if is_cuda else ()  # type: ignore[no-untyped-call]
     cudnn = torch.backends.cudnn.version() if is_cuda else None  # type: ignore[no-untyped-call]

@@ -1,11 +1,11 @@
-"""Run a command that exits when standard input closes.
+"""Run a command, and end it when standard input closes.
 
 Usage: `python -m shardline.launch.exit_on_stdin_close [--read-variables] COMMAND...`
 
-A remote shell that dies leaves the processes that it started. Standard input
-closes then, and this program ends the command with all its processes. The first
-line of standard input may hold environment variables of the command as JSON:
-secrets that must not appear on a command line.
+When a remote shell dies, the processes that it started keep running. Its standard
+input closes, so this program ends the command and all processes of the command.
+With `--read-variables`, the first line of standard input contains environment
+variables as JSON: secrets that must not appear on a command line.
 """
 
 import json
@@ -22,7 +22,7 @@ _GRACE_S = 5.0
 
 
 def main() -> int:
-    """Run the command until it ends, or until standard input closes."""
+    """Run the command until it exits or standard input closes; return its exit code."""
     command = sys.argv[1:]
     if command[:1] == [READ_VARIABLES]:
         command = command[1:]
@@ -35,7 +35,7 @@ def main() -> int:
     )
     threading.Thread(target=_end_with_input, args=(child,), daemon=True).start()
     code = child.wait()
-    kill_group(child.pid)  # processes that the command left
+    kill_group(child.pid)  # processes that the command left behind
     return code if code >= 0 else 128 - code
 
 

@@ -1,4 +1,4 @@
-"""What any training program reads of its place: torch, Lightning, DeepSpeed, Accelerate, MPI, TensorFlow."""
+"""Environment variables of a rank's place for torch, Lightning, DeepSpeed, Accelerate, MPI and TensorFlow."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,31 +10,30 @@ from shardline.core.world import World
 
 
 def with_hosts(world: World, ranks: Sequence[Mapping[str, Any]]) -> World:
-    """Return a world with the addresses of its nodes, where its launcher has not named them.
+    """Return a world with the addresses of its nodes, if the launcher did not name them.
 
-    torchrun numbers nodes as they meet, so only the ranks themselves know which is where.
+    torchrun numbers nodes in the order of their arrival, so only the ranks know their nodes.
 
     Args:
-        ranks: of the preflight check, by rank; of each its `address` on the way to rank 0.
+        ranks: each rank's record of the preflight check, by rank, with its `address`.
     """
     if world.hosts or world.num_nodes == 1:
         return world
     others = ranks[world.local_world_size :: world.local_world_size]
-    # what rank 0 calls itself may be its loopback
+    # rank 0 may know itself by its loopback address only
     return replace(world, hosts=(world.master_addr, *(rank["address"] for rank in others)))
 
 
 def export_world(world: World) -> dict[str, str]:
-    """Return the variables that let any training program be this rank.
+    """Return the environment variables that give this rank's place to any training program.
 
-    `TF_CONFIG` names one TensorFlow worker per rank and needs the nodes' names:
-    where `world.hosts` is empty in a world of several nodes it is left out,
-    and nothing else changes. A world of one needs none. `resolve_world` of the
-    variables gives the world's numbers back. TensorFlow's workers listen on the
-    ports after the master port, one for each rank of a node.
+    `TF_CONFIG` lists one TensorFlow worker per rank, so it needs the nodes' names.
+    It is left out for one process, and for several nodes without `world.hosts`.
+    TensorFlow's workers listen on the ports after the master port, one per rank of
+    a node. `resolve_world` reads the same world back from the variables.
 
     Raises:
-        LaunchError: a worker's port is outside of 1..65535; the message names it.
+        LaunchError: a TensorFlow worker's port is outside of 1..65535; the message names it.
     """
     rank, size = str(world.rank), str(world.world_size)
     local_rank, local_size = str(world.local_rank), str(world.local_world_size)
@@ -79,8 +78,8 @@ def _tensorflow(world: World) -> dict[str, str]:
         port = world.master_port + 1 + rank % local_size
         if not 0 < port < 65536:
             raise LaunchError(
-                f"TensorFlow's worker {rank} would listen on port {port}, which is no TCP port; "
-                f"use a lower MASTER_PORT than {world.master_port}"
+                f"TensorFlow's worker {rank} would listen on port {port}, but ports end at 65535; "
+                f"set a MASTER_PORT below {world.master_port}"
             )
         host = hosts[rank // local_size]
         workers.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")

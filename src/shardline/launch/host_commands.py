@@ -1,11 +1,10 @@
-"""Starting commands on a list of hosts, for people without a scheduler.
+"""Start commands on a list of hosts through the remote shell, without a scheduler.
 
 `python -m shardline.launch.host_commands --hosts=a,b ... -- COMMAND` runs COMMAND on
-each host through the remote shell, in the present folder, with the variables
-that are named; the first host, this machine, is no exception, so that all
-have the same environment. When one fails, or when this process ends, all are
-ended: on the far side a command lives as long as the standard input that it
-was given.
+each host, in the current folder, with the named variables. The first host is this
+machine; its command also starts through the remote shell, so that all hosts have
+the same environment. When one command fails or this process exits, all commands
+end: each remote command exits when its standard input closes.
 """
 
 import argparse
@@ -32,22 +31,22 @@ from shardline.launch.export import export_world
 
 _POLL_S = 0.05
 _GRACE_S = 10.0
-_CONNECTION = 255  # how ssh ends when it could not connect, or lost the connection
+_CONNECTION = 255  # ssh's exit code when it cannot connect or loses the connection
 
 
 def main() -> int:
-    """Start the command on every host; return the exit code of the first that fails."""
+    """Start the command on every host; return the exit code of the first command that fails."""
     parser = argparse.ArgumentParser(
         prog="python -m shardline.launch.host_commands", description=__doc__
     )
-    parser.add_argument("--hosts", required=True, help="names of the hosts, by commas")
-    each = "ranks on each; 0: the command starts them"
+    parser.add_argument("--hosts", required=True, help="names of the hosts, comma-separated")
+    each = "ranks per host; 0: the command starts the ranks"
     parser.add_argument("--ranks-per-host", type=int, required=True, help=each)
-    port = "where the ranks meet, on the first"
+    port = "port of the rendezvous on the first host"
     parser.add_argument("--port", type=int, required=True, help=port)
-    parser.add_argument("--shell", required=True, help="what starts a command on a host")
-    parser.add_argument("--variables", default="", help="names of the variables to pass, by commas")
-    parser.add_argument("--passed", default="", help="names of those that no command line may hold")
+    parser.add_argument("--shell", required=True, help="remote shell, such as ssh")
+    parser.add_argument("--variables", default="", help="variables to pass, comma-separated")
+    parser.add_argument("--passed", default="", help="secret variables, passed by standard input")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
     hosts, shell = tuple(args.hosts.split(",")), shlex.split(args.shell)
@@ -64,10 +63,10 @@ def main() -> int:
 
 
 def check_machines(plan: LaunchPlan) -> None:
-    """Refuse listed hosts on which a plan's ranks cannot be started, whatever the launcher.
+    """Check that the plan's ranks can start on each listed host, with any launcher.
 
     Raises:
-        LaunchError: names the host, what is wrong with it and the remedy.
+        LaunchError: a host cannot start ranks; the message names the host, the fault and the remedy.
     """
     if plan.hosts and not plan.job_id and not plan.prefix:
         check_is_here(plan.hosts[0])
@@ -76,10 +75,10 @@ def check_machines(plan: LaunchPlan) -> None:
 
 
 def check_is_here(host: str) -> None:
-    """Refuse a first host that is another machine: the ranks meet on it, and its ports and CPUs are looked at.
+    """Check that the first host is this machine: the ranks meet here, and its ports and CPUs are checked here.
 
     Raises:
-        LaunchError: names the host and this machine.
+        LaunchError: the first host is another machine; the message names both.
     """
     here = socket.gethostname()
     try:
@@ -91,7 +90,7 @@ def check_is_here(host: str) -> None:
         ) from None
     for family, kind, protocol, _, address in found:
         with suppress(OSError), socket.socket(family, kind, protocol) as probe:
-            probe.bind(address)  # succeeds for this machine's own addresses alone
+            probe.bind(address)  # succeeds only for addresses of this machine
             return
     raise LaunchError(
         f"runtime.hosts begins with {host}, which is not this machine ({here}); "
@@ -100,14 +99,14 @@ def check_is_here(host: str) -> None:
 
 
 def check_hosts(hosts: Sequence[str], shell: Sequence[str], *, timeout_s: float) -> None:
-    """Refuse hosts that cannot start a rank: no way to them, or another folder or environment there.
+    """Check that each host is reachable and has the same folder and environment as this machine.
 
     Args:
-        shell: words that start a command on a host, which follows them.
-        timeout_s: seconds for all of them to answer.
+        shell: command that starts a command on a host; the host and the command follow it.
+        timeout_s: seconds in which all hosts must answer.
 
     Raises:
-        LaunchError: names the first of them, the error of it or of the remote shell, and the others.
+        LaunchError: a host fails; the message names the first such host, its error and the other hosts.
     """
     path = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     line = _far_side(path, [sys.executable, "-c", "import shardline.launch.exit_on_stdin_close"])
@@ -128,22 +127,22 @@ def check_hosts(hosts: Sequence[str], shell: Sequence[str], *, timeout_s: float)
         answers = {host: _answer(probe, deadline) for host, probe in probes.items()}
     finally:
         for probe in probes.values():
-            with probe:  # closes its output, and waits for it
+            with probe:  # closes the output, and waits for the process
                 probe.kill()
     bad = [host for host, (code, _) in answers.items() if code != 0]
     if not bad:
         return
     code, output = answers[bad[0]]
-    also = f" (nor do {', '.join(bad[1:])})" if bad[1:] else ""
+    also = f" (the same on {', '.join(bad[1:])})" if bad[1:] else ""
     if code is None or code == _CONNECTION:
         output = f"no answer within {timeout_s:g} s" if code is None else output
         raise LaunchError(
             f"runtime.hosts: {bad[0]} does not answer to {socket.gethostname()}: {output}{also}; fix "
-            f"the name, or see that `{shlex.join([*shell, bad[0], 'true'])}` works and asks for nothing"
+            f"the name, or make `{shlex.join([*shell, bad[0], 'true'])}` work without a prompt"
         )
     raise LaunchError(
-        f"runtime.hosts: {bad[0]} does not start Python for the ranks: {output or f'code {code}'}{also}; "
-        f"{Path.cwd()} and {sys.executable} must be the same on every host"
+        f"runtime.hosts: {bad[0]} cannot start Python for the ranks: {output or f'code {code}'}{also}; "
+        f"make {Path.cwd()} and {sys.executable} the same on every host"
     )
 
 
@@ -151,13 +150,13 @@ def _found(shell: Sequence[str]) -> Sequence[str]:
     if shell and shutil.which(shell[0]):
         return shell
     raise LaunchError(
-        f"runtime.remote_shell={shlex.join(shell)!r} starts no program that is on this machine; "
-        "install it (openssh-client), or name another"
+        f"runtime.remote_shell={shlex.join(shell)!r} is not on this machine's PATH; "
+        "install it (openssh-client), or set another command"
     )
 
 
 def _answer(probe: "subprocess.Popen[str]", deadline: float) -> tuple[int | None, str]:
-    """Return how a probe ended, None if it did not, and the last line that it printed."""
+    """Return a probe's exit code (None after a timeout) and the last line that it printed."""
     try:
         output, _ = probe.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -166,7 +165,7 @@ def _answer(probe: "subprocess.Popen[str]", deadline: float) -> tuple[int | None
 
 
 def _places(hosts: tuple[str, ...], each: int, port: int) -> list[tuple[str, dict[str, str]]]:
-    """Return the host of each command, and the variables that tell it its place."""
+    """Return the host of each command, and the environment variables that set its place."""
     if not each:
         return [(host, {}) for host in hosts]
     worlds = [
@@ -180,30 +179,30 @@ def _places(hosts: tuple[str, ...], each: int, port: int) -> list[tuple[str, dic
 
 
 def _far_side(variables: Mapping[str, str], command: Sequence[str]) -> str:
-    """Return one line for the shell of a host: folder, variables and a command."""
+    """Return a shell line for a host: change the folder, set the variables, run the command."""
     assignments = [f"{name}={value}" for name, value in sorted(variables.items())]
     words = ["env", *assignments, *command]
     return f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(words)}"
 
 
 def _run(commands: Sequence[tuple[str, Sequence[str]]], line: str) -> int:
-    """Run each host's commands until one fails or all have ended well.
+    """Run each host's command until one fails or all succeed.
 
     Args:
-        line: a line for the standard input of each.
+        line: line to write to the standard input of each command.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     children = [
-        # a pipe that gets nothing else: it closes when this process ends, however it ends
+        # nothing else is written to this pipe: it closes when this process exits, even if killed
         subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=die_with_parent)
         for _, command in commands
     ]
     try:
         for child in children:
             assert child.stdin is not None
-            with suppress(OSError):  # it has ended, as its exit code shows
+            with suppress(OSError):  # the command has exited; its exit code is checked below
                 child.stdin.write(line.encode())
                 child.stdin.flush()
         while not stop.is_set():
@@ -222,10 +221,8 @@ def _run(commands: Sequence[tuple[str, Sequence[str]]], line: str) -> int:
 
 def _end_of(host: str, code: int) -> str:
     if code == _CONNECTION:
-        return (
-            f"the connection to {host} broke off; see whether it is up, and run the pipeline again"
-        )
-    return f"a command on {host} ended with code {code}; all others are ended"
+        return f"lost the connection to {host}; check that it is up, and run the pipeline again"
+    return f"the command on {host} ended with code {code}; stopping all other hosts"
 
 
 def _end(children: Sequence["subprocess.Popen[bytes]"]) -> None:
@@ -233,7 +230,7 @@ def _end(children: Sequence["subprocess.Popen[bytes]"]) -> None:
         assert child.stdin is not None
         with suppress(OSError):
             child.stdin.close()  # the remote command exits when its stdin closes
-    deadline = time.monotonic() + _GRACE_S  # for all together: several hosts may be gone
+    deadline = time.monotonic() + _GRACE_S  # shared: several hosts may be gone
     for child in children:
         try:
             child.wait(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""What each level of launchers reports of this process, read from its variables.
+"""The place of this process as each level of nested launchers reports it in environment variables.
 
 The variables are torch's (torch.distributed.run, docs.pytorch.org/docs/stable/elastic/run.html),
 Open MPI's (docs.open-mpi.org, section 11.1), those of PMI and the Hydra process
@@ -13,7 +13,7 @@ from shardline.launch.launched_world import expand_tasks, is_loopback
 
 PLACE = ("rank", "world_size", "local_rank", "local_world_size")
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# Each row: the variables that may hold a value, of which all that are set must agree.
+# One row per value: the variables that may contain it. All that are set must agree.
 _OPEN_MPI = tuple(
     (f"OMPI_COMM_WORLD_{name}",) for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 )
@@ -28,14 +28,14 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: the batch, interactive and external
 
 @dataclass
 class LauncherEnvironment:
-    """What one level of launchers reports: values and where they come from, by field of World.
+    """Values that one level of launchers reports, and their variables, by field of World.
 
     Attributes:
-        launcher: name for messages and for World.
+        launcher: name of the launcher, for messages and for World.
         sets_all: whether this launcher always sets all variables, so that a
-            missing one was lost on the way.
-        missing: variables that a complete level would have.
-        found: variables that it has.
+            missing variable was removed on the way.
+        missing: variables that a complete level needs and that are not set.
+        found: variables that are set.
     """
 
     launcher: str
@@ -46,18 +46,18 @@ class LauncherEnvironment:
     found: list[str] = field(default_factory=list)
 
     def put(self, name: str, value: int, origin: str) -> None:
-        """Keep a value that follows from others."""
+        """Store a value that follows from other values."""
         self.values[name], self.origins[name] = value, origin
 
     def read(self, env: Mapping[str, str], name: str, variables: Sequence[str]) -> None:
-        """Take a value from the first variable that is set; others must not differ."""
+        """Read a value from the first variable that is set; the other variables must agree."""
         there = [variable for variable in variables if env.get(variable)]
         for variable in there:
             value = integer(env, variable)
             if self.values.setdefault(name, value) != value:
                 raise LaunchError(
                     f"{self.origins[name]}, but {variable}={env[variable]}; "
-                    "unset the one that an outer launcher left"
+                    "unset the variable that an outer launcher left"
                 )
             self.origins.setdefault(name, f"{variable}={env[variable]}")
         self.found += there
@@ -66,7 +66,7 @@ class LauncherEnvironment:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes, if complete."""
+        """Number of nodes; valid for a complete level."""
         return self.values["world_size"] // max(1, self.values["local_world_size"])
 
 
@@ -79,9 +79,9 @@ def torch_level(env: Mapping[str, str]) -> LauncherEnvironment:
     )
     for name, variable in zip(PLACE[:3], _TORCH[:3], strict=True):
         level.read(env, name, (variable,))
-    deepspeed = ("LOCAL_SIZE",) if env.get("CROSS_RANK") else ()  # its launcher's name for it
+    deepspeed = ("LOCAL_SIZE",) if env.get("CROSS_RANK") else ()  # set by DeepSpeed's launcher
     level.read(env, "local_world_size", ("LOCAL_WORLD_SIZE", *deepspeed))
-    # GROUP_RANK is torchrun's own; a NODE_RANK beside it numbered the agents' nodes in another way
+    # torchrun sets GROUP_RANK; a NODE_RANK beside it has another numbering of the nodes
     level.read(env, "node_rank", ("GROUP_RANK",) if env.get("GROUP_RANK") else ("NODE_RANK",))
     level.missing = [name for name in level.missing if name != "NODE_RANK"]
     level.found = [name for name in level.found if name != "NODE_RANK"]
@@ -96,9 +96,9 @@ def torch_level(env: Mapping[str, str]) -> LauncherEnvironment:
 
 
 def _one_rank_per_pod(env: Mapping[str, str], level: LauncherEnvironment) -> None:
-    """Take a pod as a rank: a Kubernetes operator numbers pods, and is right if each holds one rank."""
+    """Treat a pod as a rank: Kubernetes operators number pods, which is right for one rank per pod."""
     for variable, one in (("PET_NPROC_PER_NODE", 1), ("PET_NNODES", level.values["world_size"])):
-        # other values, such as "auto" and "1:4", say nothing
+        # other values, such as "auto" and "1:4", give no number
         if env.get(variable, "").isdigit() and integer(env, variable) != one:
             raise LaunchError(
                 f"{variable}={env[variable]} and {level.origins['world_size']}, but LOCAL_RANK is not set: "
@@ -110,7 +110,7 @@ def _one_rank_per_pod(env: Mapping[str, str], level: LauncherEnvironment) -> Non
 
 
 def _find_local_size(env: Mapping[str, str], level: LauncherEnvironment) -> None:
-    """Find what older launchers leave out, if something else that they say leaves one answer."""
+    """Derive the ranks per node, which older launchers leave out, if other variables determine it."""
     rank, size, local_rank = (level.values[name] for name in PLACE[:3])
     node = level.values.get("node_rank", 0)
     if size == 1:
@@ -134,18 +134,18 @@ def _check_divides(nodes: int, variable: str, level: LauncherEnvironment) -> Non
     size = level.values["world_size"]
     if nodes < 1 or size % nodes:
         raise LaunchError(
-            f"{level.origins['world_size']} ranks cannot be spread evenly over {variable}={nodes}; "
-            "start equally many ranks on each node"
+            f"{level.origins['world_size']} ranks do not divide evenly over {variable}={nodes}; "
+            "start the same number of ranks on each node"
         )
 
 
 def mpi_level(env: Mapping[str, str]) -> LauncherEnvironment:
-    """Read the variables of Open MPI, or else of MPICH, Intel MPI and Cray's PALS."""
+    """Read the variables of Open MPI, or else those of MPICH, Intel MPI and Cray's PALS."""
     level = LauncherEnvironment("azureml" if is_azure(env) else "mpirun", sets_all=True)
     _read_rows(env, level, _OPEN_MPI)
     if level.found:
         if env.get("PMIX_RANK") and not level.missing:
-            level.read(env, "rank", ("PMIX_RANK",))  # set beside it; another one is a leftover
+            level.read(env, "rank", ("PMIX_RANK",))  # set too; another value is a leftover
         return level
     level = LauncherEnvironment("azureml" if is_azure(env) else "mpiexec")
     _read_rows(env, level, _PMI)
@@ -160,7 +160,7 @@ def _read_rows(
 
 
 def slurm_level(env: Mapping[str, str]) -> LauncherEnvironment:
-    """Read the step that this process is a task of; the job's own shell is a task of none."""
+    """Read the variables of this process's Slurm step; the job's own shell is in no step."""
     level = LauncherEnvironment("srun")
     step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
     if not step or (step.isdigit() and int(step) >= _FIRST_SPECIAL_STEP):
@@ -180,35 +180,35 @@ def slurm_level(env: Mapping[str, str]) -> LauncherEnvironment:
         counts = expand_tasks(env[tasks])
         if len(set(counts)) > 1:
             raise LaunchError(
-                f"{tasks}={env[tasks]} is uneven; start equally many ranks on each node"
+                f"{tasks}={env[tasks]} is uneven; start the same number of ranks on each node"
             )
         if sum(counts) != level.values["world_size"]:
             raise LaunchError(
                 f"{tasks}={env[tasks]} counts {sum(counts)} tasks, but {level.origins['world_size']}; "
-                "unset what an outer job left"
+                "unset the variables that an outer job left"
             )
         level.put("local_world_size", counts[0], f"{tasks}={env[tasks]}")
     return level
 
 
 def first_set(env: Mapping[str, str], *variables: str) -> str:
-    """Return the first variable that is set, or the first name for the message that none is."""
+    """Return the first variable that is set, or the first name if none is set."""
     return next((name for name in variables if env.get(name)), variables[0])
 
 
 def is_azure(env: Mapping[str, str]) -> bool:
-    """Whether Azure Machine Learning runs this job."""
+    """Return whether Azure Machine Learning runs this job."""
     names = ("AZUREML_RUN_ID", "AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE")
     return any(env.get(name) for name in names)
 
 
 def integer(env: Mapping[str, str], name: str) -> int:
-    """Return a variable's value.
+    """Return the integer value of a variable.
 
     Raises:
-        LaunchError: it is not an integer.
+        LaunchError: the value is not an integer.
     """
     try:
         return int(env[name])
     except ValueError:
-        raise LaunchError(f"{name}={env[name]} is not a whole number; fix the launcher") from None
+        raise LaunchError(f"{name}={env[name]} is not an integer; fix the launcher") from None

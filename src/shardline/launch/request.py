@@ -1,4 +1,4 @@
-"""What a run asks of a scheduler, as resources of its job."""
+"""The resources that a run's jobs request from a scheduler."""
 
 from shardline.config.checks import evaluates_on_ranks, predicts_on_ranks
 from shardline.config.plans import PredictionPlan, RunPlan
@@ -13,18 +13,18 @@ REQUESTED = (
 def requested(settings: RunSettings, runtime: Runtime) -> dict[str, int | str]:
     """Return the resources of a run's job, by the names of Snakemake's Slurm plugin.
 
-    The plugin's `mpi` has it run the job on the first node, outside of any
-    step, where a launcher can start steps on all nodes. It takes either
-    `tasks` or `tasks_per_node`, and neither may be 1.
+    With `mpi`, the plugin runs the job on the first node outside of any step,
+    so that a launcher can start steps on all nodes. The plugin accepts either
+    `tasks` or `tasks_per_node`, and only values above 1.
 
     Args:
-        runtime: the profile's `launcher` and `threads_per_rank`.
+        runtime: settings of the profile; `launcher` and `threads_per_rank` are used.
     """
     nodes, devices = settings.nodes, settings.devices
     if runtime.launcher == "azureml":
-        return {"nodes": nodes}  # what a node has follows from the compute's size
+        return {"nodes": nodes}  # the compute's VM size determines CPUs and GPUs
     cpus = runtime.threads_per_rank or 1
-    # one task for each rank; torchrun and none start a node's ranks themselves
+    # one task per rank; with torchrun and none, one task starts all ranks of a node
     per_node = devices if runtime.launcher in ("srun", "mpirun") else 1
     asked: dict[str, int | str] = {"nodes": nodes, "cpus_per_task": cpus * devices // per_node}
     if settings.accelerator == "gpu":
@@ -37,12 +37,12 @@ def requested(settings: RunSettings, runtime: Runtime) -> dict[str, int | str]:
 
 
 def evaluation_requested(run: RunPlan, runtime: Runtime) -> dict[str, int | str]:
-    """Return the resources of the job that evaluates a run; none where one process on the CPU does it."""
+    """Return the resources of a run's evaluation job; empty if one process on the CPU evaluates."""
     return requested(run.settings, runtime) if evaluates_on_ranks(run, runtime) else {}
 
 
 def prediction_requested(prediction: PredictionPlan, runtime: Runtime) -> dict[str, int | str]:
-    """Return the resources of the job that predicts; none where one process on the CPU does it."""
+    """Return the resources of a prediction job; empty if one process on the CPU predicts."""
     settings = prediction.spec.settings
     return requested(settings, runtime) if predicts_on_ranks(settings, runtime) else {}
 
@@ -50,13 +50,13 @@ def prediction_requested(prediction: PredictionPlan, runtime: Runtime) -> dict[s
 def threads_of(
     settings: RunSettings, runtime: Runtime, *, cores: int | None, is_alone: bool
 ) -> int:
-    """Return the threads that a run's job takes of Snakemake's cores on this machine.
+    """Return the threads of Snakemake's cores that a run's job uses on this machine.
 
     Args:
-        runtime: the profile's `threads_per_rank`.
-        cores: of this machine's Snakemake; None where jobs go elsewhere, which have as many as
-            there are.
-        is_alone: no job may run beside it, which would spoil what it measures.
+        runtime: settings of the profile; `threads_per_rank` is used.
+        cores: Snakemake's cores on this machine; None if jobs run elsewhere, where all
+            threads are available.
+        is_alone: whether other jobs must not run beside it, because it measures performance.
     """
     devices, per_rank = settings.devices, runtime.threads_per_rank
     takes_all = is_alone or not per_rank

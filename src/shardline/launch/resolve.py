@@ -1,9 +1,9 @@
-"""One resolver from whatever variables a launcher set to this process's place among the ranks.
+"""Resolve this process's place among the ranks from the variables of any launcher.
 
 Launchers nest: srun starts one torchrun per node, which starts the ranks; Slurm
 starts mpirun's daemons, which start the ranks. Each level leaves its variables
-to its children. The innermost level that is complete tells the place, and the
-levels around it have to be such that they can have led to it.
+to its children. The innermost complete level determines the place. The levels
+around it must be able to have started it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,21 +28,21 @@ from shardline.launch.levels import (
     torch_level,
 )
 
-_AZURE_PORT = 6105  # what Azure Machine Learning gives to its PyTorch jobs
+_AZURE_PORT = 6105  # the port that Azure Machine Learning sets for its PyTorch jobs
 _AZURE_ADDRESSES = ("AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_IP")
 
 
 def resolve_world(env: Mapping[str, str]) -> World:
     """Read this process's place in the job from launcher variables.
 
-    The levels, innermost first: torch's variables (torchrun, torch.distributed.launch,
+    Levels, from the innermost: torch's variables (torchrun, torch.distributed.launch,
     Azure Machine Learning, Kubernetes), MPI's (Open MPI, MPICH, Intel MPI), the
-    Slurm step. `SHARDLINE_HOSTS` may name the nodes, by node rank.
+    Slurm step. `SHARDLINE_HOSTS` may list the nodes, by node rank.
 
     Args:
-        env: process environment; read, never written. None of the variables
-            set means one process. A partial set is an error: defaulting the
-            rest would make two processes rank 0.
+        env: process environment; read, never written. If no variable is set,
+            there is one process. A partial set is an error: with defaults for
+            the rest, two processes would be rank 0.
 
     Returns:
         World with 0 <= rank < world_size and 0 <= local_rank < local_world_size
@@ -50,7 +50,7 @@ def resolve_world(env: Mapping[str, str]) -> World:
 
     Raises:
         LaunchError: a variable is missing, not an integer, out of range or
-            contradicts another; the message names it and the value found.
+            contradicts another; the message names the variable and its value.
     """
     levels = [
         level for level in (torch_level(env), mpi_level(env), slurm_level(env)) if level.found
@@ -70,7 +70,7 @@ def resolve_world(env: Mapping[str, str]) -> World:
 def _check_remains(
     env: Mapping[str, str], partial: LauncherEnvironment, level: LauncherEnvironment
 ) -> None:
-    """Refuse variables of an incomplete inner level that say something else than the complete one."""
+    """Reject variables of an incomplete inner level that contradict the complete level."""
     if partial.sets_all:
         raise _partial(partial)
     for name, value in partial.values.items():
@@ -84,16 +84,16 @@ def _check_remains(
 def _check_nesting(
     inner: LauncherEnvironment, outer: LauncherEnvironment, levels: Sequence[LauncherEnvironment]
 ) -> None:
-    """Refuse an outer level that cannot have started the inner one.
+    """Reject an outer level that cannot have started the inner level.
 
-    It started the ranks themselves, one agent or daemon per node, or a single
-    process that started all. Under Slurm, mpirun has daemons on the nodes other
-    than its own, and their steps are what the ranks inherit.
+    An outer level starts the ranks, one agent or daemon per node, or one process
+    that starts all ranks. Under Slurm, mpirun starts daemons on all nodes but its
+    own, and the ranks inherit the variables of the daemons' steps.
     """
     size, nodes = outer.values["world_size"], inner.nodes
     same = all(outer.values.get(name) == inner.values[name] for name in ("rank", "world_size"))
     if inner.launcher == "torchrun" and outer.launcher == "srun":
-        same = False  # its tasks are agents; as many as ranks means that most are in another world
+        same = False  # srun's tasks are agents; one task per rank would make several worlds
     daemons = outer.launcher == "srun" and any(
         level.launcher in ("mpirun", "mpiexec") for level in levels
     )
@@ -101,12 +101,12 @@ def _check_nesting(
         raise LaunchError(
             f"{inner.origins['rank']} {inner.origins['world_size']} on {nodes} nodes ({inner.launcher}), but "
             f"{outer.origins.get('rank', '')} {outer.origins['world_size']} ({outer.launcher}); "
-            "start the ranks themselves or one agent per node, and unset what another launcher left"
+            "start either the ranks or one agent per node, and unset the variables that another launcher left"
         )
 
 
 def _without_launcher(env: Mapping[str, str], levels: Sequence[LauncherEnvironment]) -> World:
-    """Return the world of one process, if no variable shows that there are more."""
+    """Return the world of one process, unless a variable shows that there are more."""
     if levels:
         raise _partial(levels[0])
     if lost := [
@@ -114,7 +114,7 @@ def _without_launcher(env: Mapping[str, str], levels: Sequence[LauncherEnvironme
     ]:
         raise LaunchError(
             f"{', '.join(lost)} set but RANK, WORLD_SIZE not; "
-            "start the ranks with a launcher that sets all, or unset all for one process"
+            "start the ranks with a launcher that sets all of them, or unset all for one process"
         )
     job = first_set(env, "SLURM_JOB_ID", "SLURM_JOBID")
     if env.get(job):
@@ -122,8 +122,8 @@ def _without_launcher(env: Mapping[str, str], levels: Sequence[LauncherEnvironme
         tasks = sum(expand_tasks(env[count])) if env.get(count) else 1
         if tasks != 1 or (env.get("SLURM_PROCID") or "0") != "0":
             raise LaunchError(
-                f"{count}={env.get(count, '')} in Slurm job {env[job]}, but this process is in no "
-                "step of it (SLURM_STEP_ID); start the ranks with srun, or ask for --ntasks=1"
+                f"{count}={env.get(count, '')} in Slurm job {env[job]}, but this process is not in a "
+                "step of the job (SLURM_STEP_ID); start the ranks with srun, or submit with --ntasks=1"
             )
     one = dict.fromkeys(
         (*PLACE, "master_addr", "master_port"), "one process: no launcher's variables"
@@ -137,12 +137,12 @@ def _without_launcher(env: Mapping[str, str], levels: Sequence[LauncherEnvironme
 def _partial(level: LauncherEnvironment) -> LaunchError:
     return LaunchError(
         f"{', '.join(level.found)} set but {', '.join(level.missing)} not; "
-        "start the ranks with a launcher that sets all, or unset all for one process"
+        "start the ranks with a launcher that sets all of them, or unset all for one process"
     )
 
 
 def _world(env: Mapping[str, str], level: LauncherEnvironment) -> World:
-    """Add where rank 0 is, and refuse numbers that do not fit together."""
+    """Add rank 0's address and port, and check that all numbers agree."""
     hosts, hosts_origin = _hosts(env, level)
     address, address_origin = _address(env, level, hosts)
     port, port_origin = _port(env, level)
@@ -162,14 +162,14 @@ def _world(env: Mapping[str, str], level: LauncherEnvironment) -> World:
     if level.values.get("node_rank", world.node_rank) != world.node_rank:
         raise LaunchError(
             f"{level.origins['node_rank']}, but {level.origins['rank']} // "
-            f"{world.local_world_size} is {world.node_rank}; count the ranks node by node "
+            f"{world.local_world_size} is {world.node_rank}; number the ranks node by node "
             "(srun --distribution=block, mpirun --map-by slot)"
         )
     return world
 
 
 def _hosts(env: Mapping[str, str], level: LauncherEnvironment) -> tuple[tuple[str, ...], str]:
-    """Find the nodes' names by node rank; torchrun numbers nodes as they meet, so there it is unknown."""
+    """Return the nodes' names by node rank; unknown for torchrun, which numbers nodes on arrival."""
     if level.launcher == "torchrun" and level.nodes > 1:
         return (), ""
     if text := env.get("SHARDLINE_HOSTS"):
@@ -177,7 +177,7 @@ def _hosts(env: Mapping[str, str], level: LauncherEnvironment) -> tuple[tuple[st
     if level.launcher == "srun":
         name = first_set(env, "SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
         hosts = expand_nodelist(env[name]) if env.get(name) else ()
-        # a longer list is the job's, and which of its nodes the step has is unknown
+        # a longer list is the job's; the nodes of the step are then unknown
         if len(hosts) == level.nodes:
             return hosts, f"{name}={env[name]}"
     return (), ""
@@ -186,7 +186,7 @@ def _hosts(env: Mapping[str, str], level: LauncherEnvironment) -> tuple[tuple[st
 def _address(
     env: Mapping[str, str], level: LauncherEnvironment, hosts: Sequence[str]
 ) -> tuple[str, str]:
-    """Find rank 0's node; only ranks that are all on one node may meet on its loopback."""
+    """Find the address of rank 0's node; ranks on a single node may use its loopback address."""
     for name in ("MASTER_ADDR", *(_AZURE_ADDRESSES if is_azure(env) else ())):
         address = env.get(name, "")
         if name == "AZ_BATCH_MASTER_NODE":
@@ -205,11 +205,11 @@ def _address(
 
 
 def _port(env: Mapping[str, str], level: LauncherEnvironment) -> tuple[int, str]:
-    """Find where rank 0 listens: the same on all ranks, so never a guess of each one's own."""
+    """Find the port of rank 0, which must be the same on all ranks."""
     if env.get("MASTER_PORT"):
         if not env.get("MASTER_ADDR") and not is_azure(env):
             raise LaunchError(
-                "MASTER_PORT set but MASTER_ADDR not; set both, or neither under srun"
+                "MASTER_PORT is set but MASTER_ADDR is not; set both, or neither under srun"
             )
         return integer(env, "MASTER_PORT"), f"MASTER_PORT={env['MASTER_PORT']}"
     if is_azure(env):

@@ -1,4 +1,4 @@
-"""From a run's geometry and the profile's settings to a command line and its environment."""
+"""Prepare the command line and environment that start the ranks of a run."""
 
 import logging
 import os
@@ -33,12 +33,12 @@ _PORTS_TRIED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What starts the ranks.
+    """The command that starts the ranks, and its environment.
 
     Attributes:
         command: the launcher's command line.
-        env: the environment that it is started with.
-        plan: what was decided, for the log.
+        env: environment of the command.
+        plan: geometry and resources, for the log.
     """
 
     command: list[str]
@@ -47,7 +47,7 @@ class Start:
 
     @property
     def summary(self) -> str:
-        """What was decided, in one line and the command."""
+        """The geometry, machines and port in one line, then the command."""
         plan = self.plan
         place = f" on {', '.join(plan.hosts)}" if plan.hosts else ""
         job = f", Slurm job {plan.job_id}" if plan.job_id else ""
@@ -63,20 +63,20 @@ def prepare_start(
     runtime: Runtime, env: Mapping[str, str], num_cpus: int, files: Sequence[str] = (),
     python: Sequence[str] = (sys.executable,),
 ) -> Start:  # fmt: skip
-    """Decide how the ranks are started here.
+    """Prepare the command that starts the ranks on this machine or from it.
 
     Args:
         program: arguments after `python`.
         geometry: the ranks to start.
-        accelerator: setting of the run.
-        runtime: the profile's settings.
-        env: this job's environment.
+        accelerator: setting of the run: `auto`, `cpu` or `gpu`.
+        runtime: settings of the profile.
+        env: environment of this job.
         num_cpus: CPUs that this process may use.
-        files: small files that the ranks read, for nodes that do not share this one's folder.
-        python: words that start Python in the ranks' environment; arguments follow them.
+        files: small files that the ranks read, for nodes that do not share this node's folder.
+        python: command that starts Python in the ranks' environment; arguments follow it.
 
     Raises:
-        LaunchError: what the run asks for is not here, or the launcher cannot start it.
+        LaunchError: machines or resources are missing, or the launcher cannot start the ranks.
     """
     nodes, devices, launcher = geometry.nodes, geometry.devices, runtime.launcher
     is_azure = launcher == "azureml"
@@ -90,8 +90,8 @@ def prepare_start(
     variables = rank_variables(cpus, runtime.variables, runtime.interface)
     check_passed(runtime.pass_env, env)
     if runtime.pass_env:
-        variables[PASSED] = ",".join(runtime.pass_env)  # so that the ranks know what to mask
-    # then the service tells each rank its place, as a launcher does
+        variables[PASSED] = ",".join(runtime.pass_env)  # the ranks mask these values
+    # Azure ML then sets each rank's place, as a launcher does
     is_direct = processes is not None and len(processes.nodes) == geometry.ranks
     kept, removed = (dict(env), []) if is_direct else without_place(env)
     if removed:
@@ -103,9 +103,9 @@ def prepare_start(
     if hosts or launcher == "mpirun":
         port, place = _meeting_place(allocation, hosts, run_id, is_here=processes is not None)
     if is_direct:
-        place["LOCAL_WORLD_SIZE"] = str(devices)  # which Azure ML leaves out
+        place["LOCAL_WORLD_SIZE"] = str(devices)  # Azure ML does not set it
     elif launcher in ("torchrun", "azureml"):
-        place = {}  # the agents tell the ranks
+        place = {}  # the agents set the place of each rank
     named = tuple(place)
     if launcher == "mpirun" and allocation:
         place |= restored_variables(allocation, tasks_per_node=devices)
@@ -136,16 +136,16 @@ def find_geometry(
     settings: RunSettings, *, run: str, runtime: Runtime, env: Mapping[str, str],
     num_cpus: int, num_gpus: int,
 ) -> ActualGeometry:  # fmt: skip
-    """Return the machines and ranks that a run gets here: as planned, or fewer if it is elastic.
+    """Return the nodes and ranks that a run gets: as planned, or fewer if the run is elastic.
 
     Args:
-        settings: of the run, as planned.
-        run: named in errors.
+        settings: settings of the run, as planned.
+        run: name of the run, for errors.
         num_cpus: CPUs that this process may use.
-        num_gpus: GPUs that it sees.
+        num_gpus: GPUs that this process sees.
 
     Raises:
-        LaunchError: the machines that are there cannot share a global batch.
+        LaunchError: the global batch does not divide over the available machines.
     """
     planned = PlannedGeometry.of(settings)
     nodes, devices = planned.nodes, planned.devices
@@ -181,10 +181,10 @@ def _hosts(allocation: Allocation | None, listed: Sequence[str], nodes: int) -> 
 def _meeting_place(
     allocation: Allocation | None, hosts: Sequence[str], run_id: str, *, is_here: bool
 ) -> tuple[int, dict[str, str]]:
-    """Return the port where the ranks meet, and the variables that tell them where.
+    """Return the rendezvous port, and the variables that pass the rendezvous to the ranks.
 
     Args:
-        is_here: whether the first host is this machine, by whatever name.
+        is_here: whether the first host is this machine, under any name.
     """
     address = hosts[0] if len(hosts) > 1 else "127.0.0.1"
     job = f"{allocation.job_id}.{allocation.restarts}" if allocation else f"{run_id}.{os.getpid()}"
@@ -206,23 +206,23 @@ def _cpus_per_rank(
 
 
 def free_port(job: str, host: str) -> int:
-    """Return a port for the ranks to meet, the same for all since it follows from the job.
+    """Return a rendezvous port that follows from the job, so that all ranks agree.
 
-    One that is taken on this machine is named, and the next is tried; of
-    another host's ports nothing can be known from here.
+    Taken ports of this machine are logged and skipped. Ports of another host
+    cannot be checked from here.
 
     Raises:
-        LaunchError: all that were tried are taken.
+        LaunchError: all tried ports are taken.
     """
     is_here = host in ("127.0.0.1", "localhost", socket.gethostname(), socket.getfqdn())
     for attempt in range(_PORTS_TRIED):
         port = derived_port(job, attempt)
         if not is_here or _is_free(port):
             return port
-        logging.warning("port %d is taken on %s; the next is tried", port, host)
+        logging.warning("port %d is taken on %s; trying the next port", port, host)
     raise LaunchError(
-        f"{_PORTS_TRIED} ports from {derived_port(job)} on are all taken on {host}; "
-        "end what holds them (`ss -ltnp`)"
+        f"{_PORTS_TRIED} ports, starting with {derived_port(job)}, are all taken on {host}; "
+        "stop the programs that use them (`ss -ltnp` lists them)"
     )
 
 

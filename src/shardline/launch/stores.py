@@ -1,6 +1,6 @@
-"""TCP stores of torch that listen at the narrowest address, and torchrun's agent with them.
+"""TCP stores of torch that listen on one address only, and torchrun's agent with such stores.
 
-torch's own listen on all interfaces whatever their address is, and obey everybody who connects.
+torch's own stores listen on all interfaces and accept commands from every client.
 
 `python -m shardline.launch.stores ARGUMENTS` is torchrun with the arguments.
 """
@@ -9,6 +9,7 @@ import errno
 import ipaddress
 import socket
 import sys
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch.distributed as dist
@@ -16,9 +17,9 @@ from torch.distributed.rendezvous import rendezvous
 
 
 class NarrowStore(dist.TCPStore):  # type: ignore[name-defined, misc]  # torch's stubs lack it
-    """A TCPStore that, where it is the master, listens at its own address alone if that is a number.
+    """A TCPStore whose master listens on its own address only, if the address is a number.
 
-    A name of a node may mean another address on other nodes: a store of that name listens on all interfaces.
+    A host name may mean other addresses on other nodes, so such a store listens on all interfaces.
     """
 
     def __init__(
@@ -28,12 +29,12 @@ class NarrowStore(dist.TCPStore):  # type: ignore[name-defined, misc]  # torch's
         try:
             door = _listen(host_name, port) if is_master else None
         except OSError as error:
-            # torch would try all interfaces; with multi_tenant it first looks for its own store
+            # torch would try all interfaces; with multi_tenant it first looks for a store of its own
             if error.errno == errno.EADDRINUSE and not options.get("multi_tenant"):
                 raise dist.DistNetworkError(
                     f"EADDRINUSE: {host_name}:{port}: {error.strerror}"
                 ) from None
-            door = None  # also of an address that is translated on the way here
+            door = None  # also for an address that is translated (NAT) between the nodes
         if door is not None:
             # the store closes the descriptor
             options |= {"master_listen_fd": door.detach()}
@@ -41,7 +42,7 @@ class NarrowStore(dist.TCPStore):  # type: ignore[name-defined, misc]  # torch's
 
 
 def _listen(host: str, port: int) -> socket.socket | None:
-    """Listen at the address of a store; None: it is a name."""
+    """Listen on the address of a store; return None for a host name."""
     address = "127.0.0.1" if host.split(".")[0] == "localhost" else host
     try:
         version = ipaddress.ip_address(address).version
@@ -52,17 +53,20 @@ def _listen(host: str, port: int) -> socket.socket | None:
 
 
 def narrow_stores() -> None:
-    """Have torch make its stores so, from now on, in this process."""
+    """Make torch use `NarrowStore` in this process."""
     for module in (dist, sys.modules[rendezvous.__module__]):
         module.__dict__["TCPStore"] = NarrowStore
 
 
 def main() -> None:
-    """Be torchrun's agent."""
+    """Run torchrun's agent."""
     narrow_stores()
     from torch.distributed.run import main as run  # imports the stores by name
 
-    run()
+    # torchrun never removes its folder of logs; a later --log-dir of the user's takes precedence
+    with TemporaryDirectory(prefix="torchelastic_") as folder:
+        sys.argv.insert(1, f"--log-dir={folder}")
+        run()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What each rule's job does, from the files that Snakemake names to the files that it expects.
+"""The job of each rule: from the input files that Snakemake passes to the output files that it expects.
 
-Where a storage provider is set these are local copies, so no job asks the project
-for a declared file's path. An input that is not named, since its job was forced to
-run again over what it had sealed, is at the project's own path. Shards and training
-checkpoints are always in the store.
+With a storage provider, the passed files are local copies, so a job never asks the
+project for a declared file's path. Snakemake passes no inputs to a job that is forced
+to run again over its sealed output; the job then uses the project's own paths. Shards
+and training checkpoints are always in the store.
 """

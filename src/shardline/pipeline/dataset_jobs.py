@@ -1,4 +1,4 @@
-"""The jobs of a dataset: write shards, seal them, say what they are as a data asset."""
+"""The jobs of a dataset: write its shards, seal it, and describe it as a data asset."""
 
 import logging
 import re
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from shardline.data.sources import Source
 
 
-Given = str | Sequence[str]  # of Snakemake: a file, or none
+Given = str | Sequence[str]  # Snakemake's value of an optional input: a file, or empty
 
 
 def build_shards(project: Project, part: str, part_json: str, read_as: Given = ()) -> None:
-    """Write the shards of one part, then the part's list of them.
+    """Write the shards of one part of a dataset, and the part's description.
 
     Args:
-        project: the dataset's part of it.
-        read_as: manifest of the dataset as which files are read that are to be predicted.
+        project: the dataset's part of the project.
+        read_as: manifest of the dataset whose source reads the files that are to be predicted.
     """
     dataset = only(project.built)
     recheck_dataset(project, dataset)
@@ -44,7 +44,7 @@ def build_shards(project: Project, part: str, part_json: str, read_as: Given = (
 def build_part(
     project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = ()
 ) -> None:
-    """Write the shards of one part of a dataset, then the part's list of them."""
+    """Write the shards of one part of a dataset, and the part's description."""
     from shardline.core.job_progress import job_progress
     from shardline.core.progress import ShardProgress
     from shardline.data import build as shards
@@ -72,18 +72,18 @@ def build_part(
     end_watch()
     skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if skipped:
-        logging.warning("%d rows or files were skipped, the first: %s", len(skipped), skipped[0])
+        logging.warning("%d rows or files were skipped; the first: %s", len(skipped), skipped[0])
     write_json(part_json, sealed(structs.replace(described, action=action.record())))
 
 
 def seal_dataset(
     project: Project, manifest: str, provenance: str, parts: Sequence[str] = (), read_as: Given = ()
 ) -> None:
-    """Merge the parts into the manifest, and write beside it how both were made.
+    """Merge the parts into the manifest, and write the provenance of both beside it.
 
     Args:
-        project: the dataset's part of it.
-        parts: files that describe the parts; none of a job that was forced to run again.
+        project: the dataset's part of the project.
+        parts: descriptions of the parts; empty if the job was forced to run again.
         read_as: see `build_shards`.
     """
     dataset = only(project.built)
@@ -95,7 +95,7 @@ def seal_parts(
     project: Project, dataset: DatasetPlan, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
     read_as: Given = (),
 ) -> None:  # fmt: skip
-    """Merge the parts of a dataset, see `seal_dataset`."""
+    """Merge the parts of a dataset; see `seal_dataset`."""
     from shardline.data.inferred import describe
     from shardline.data.parts import read_part
     from shardline.data.row_ids import check_row_ids
@@ -114,7 +114,7 @@ def seal_parts(
     merged = _merge(documents, dataset, source, read_as)
     shards = project.layout.declared.shards(dataset_id)
     check_row_ids(merged, shards)
-    # before the manifest, which has its digest
+    # before the manifest, which contains the digest of the statistics
     merged = set_aside(merged, shards)
     write_json(manifest, encode(merged))
     document = DatasetProvenance(
@@ -134,19 +134,20 @@ def seal_parts(
 def _merge(parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given) -> Manifest:
     from shardline.data.build import seal as merge
 
-    given: dict[str, Any] = {"dataset": dataset.id, "source": source, "document": dataset.document}
+    document = dataset.document
     if dataset.read_as is None:
-        return merge(parts, **given)
+        return merge(parts, dataset=dataset.id, source=source, document=document)
     from shardline.data.predicted import seal_files
 
-    return seal_files(parts, **given, schema=_schema(dataset.read_as, read_as))
+    schema = _schema(dataset.read_as, read_as)
+    return seal_files(parts, dataset=dataset.id, source=source, document=document, schema=schema)
 
 
-def describe_asset(project: Project, manifest: str) -> dict[str, object]:
-    """Return what a sealed dataset is as a data asset of Azure ML.
+def describe_asset(project: Project, manifest: str) -> dict[str, str | dict[str, str]]:
+    """Return the description of a sealed dataset as a data asset of Azure ML.
 
     Args:
-        project: the dataset's part of it.
+        project: the dataset's part of the project.
     """
     dataset = only(project.datasets)
     found = read_record(Path(manifest), Manifest, remedy=REMAKE)
@@ -165,13 +166,13 @@ def describe_asset(project: Project, manifest: str) -> dict[str, object]:
 
 
 def _schema(dataset: DatasetPlan, given: Given) -> DatasetSchema:
-    """Return the schema of a sealed dataset, whose manifest Snakemake may have put elsewhere."""
+    """Return the schema of a sealed dataset; Snakemake may have put its manifest elsewhere."""
     manifest = Path(str(given)) if given else dataset.manifest
     return read_record(manifest, Manifest, remedy=REMAKE).schema
 
 
 def _open_dataset(project: Project, dataset: DatasetPlan, read_as: Given) -> "Source":
-    """Return the source of a dataset, or of files that are read as one."""
+    """Return the source of a dataset, or of files that are read like a dataset."""
     from shardline.data.build import make_source
     from shardline.data.sources.remote_files import fetch
 
@@ -181,7 +182,7 @@ def _open_dataset(project: Project, dataset: DatasetPlan, read_as: Given) -> "So
     given: dict[str, Any] = {"num_shards": dataset.num_shards, "files": dataset.files}
     if (model := dataset.read_as) is None:
         return make_source(dataset.source_class, dataset.source, **given)
-    # imports pyarrow, which a machine that only trains may lack
+    # imports pyarrow, which a machine that only trains may not have
     from shardline.data.predicted import found_features, open_files
 
     fetch(model.source.get("files", ()), project.layout.downloads)

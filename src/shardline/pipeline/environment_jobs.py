@@ -1,4 +1,4 @@
-"""The jobs that make environments: the stages' conda environments, and the container image."""
+"""The jobs that create environments: the stages' conda environments and the container image."""
 
 import logging
 from pathlib import Path
@@ -21,11 +21,11 @@ from shardline.records.base import encode
 
 
 def lock_envs(project: Project) -> None:
-    """Write every stage's conda environment file from the lock, then solve them into pin files.
+    """Write every stage's conda environment file from the lock, and solve the files into pin files.
 
-    A pin file that does not fit its environment file any more is removed before
-    the channels are asked: Snakemake would take it without looking. All that
-    fit stay as they are until every environment is solved.
+    A pin file that no longer fits its environment file is removed before the solver
+    runs, because Snakemake would use it unchecked. The other pin files stay until every
+    environment is solved.
     """
     from shardline.environments.solve import solve
 
@@ -52,7 +52,7 @@ def lock_envs(project: Project) -> None:
 
 
 def create_env(project: Project, env: str, environment: str) -> None:
-    """Make a stage's conda environment from its pin file, and write what it is."""
+    """Create a stage's conda environment from its pin file, and write its record."""
     from shardline.environments.prefix import make_prefix
 
     specs = read_specs(project, env)
@@ -63,7 +63,7 @@ def create_env(project: Project, env: str, environment: str) -> None:
 
 
 def build_environment(project: Project, address: str, environment: str) -> None:
-    """Make or pull an environment of training scripts, and write what it is."""
+    """Build or pull an environment of training scripts, and write its record."""
     from shardline.environments.script_environments import make_environment
 
     found = make_environment(project, project.built_environments[address])
@@ -71,7 +71,7 @@ def build_environment(project: Project, address: str, environment: str) -> None:
 
 
 def build_image(project: Project, log: Path, document: str) -> None:
-    """Build the container image, and write what it is."""
+    """Build the container image, and write its record."""
     from shardline.environments import image
 
     image.build_image(project.image, lock=project.lock_file, output=Path(document), log=log)

@@ -1,4 +1,4 @@
-"""The start and the end of every `snakemake`: what is checked before any job, and where results are looked for."""
+"""The start and end of every `snakemake`: checks before any job, and links to results at the end."""
 
 import json
 import logging
@@ -34,24 +34,24 @@ def open_project(
     config: Mapping[str, object], storage: Storage | None,
     *, is_main: bool, is_making: bool, is_remote: bool, has_no_shared_disk: bool,
 ) -> Project:  # fmt: skip
-    """Load the project, and refuse at once what could only fail later.
+    """Load the project, and fail at once if a job would certainly fail later.
 
     Args:
-        config: as Snakemake merged it.
-        storage: where declared files are, if not on this disk.
-        is_main: whether this is the user's own process, and not that of a job.
-        is_making: whether it is to make something: it is `is_main`, and no dry run.
-        is_remote: whether its jobs run elsewhere.
+        config: config as merged by Snakemake.
+        storage: storage of the declared files; None for this disk.
+        is_main: whether this is the user's own process, and not a job's process.
+        is_making: whether jobs will run: `is_main`, and no dry run.
+        is_remote: whether the jobs run elsewhere.
         has_no_shared_disk: whether this is a job whose machine shares no disk with others.
 
     Raises:
-        ShardlineError: config, table, sources or devices are wrong, or the store cannot be written.
+        ShardlineError: config, table, sources or devices are wrong, or the store is not writable.
     """
-    # of all jobs, before their interpreters start; a job's own machine may have others
+    # before the jobs' interpreters start; a job's own machine may set other variables
     if (changing := clean(os.environ)) and is_main:
         print(ignored(changing), file=sys.stderr, flush=True)
     if not is_main:
-        # Slurm's `--signal` strikes all that runs in a job's step; this is for the ranks alone
+        # Slurm's `--signal` reaches every process of a job's step; the signal is meant for the ranks
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if is_main:
         check_layout(ResultsLayout(root=Path.cwd()))
@@ -71,12 +71,12 @@ def open_project(
         return project
     invocation.record()
     sealed = all(exists(run.model) and exists(run.evaluation) for run in project.runs.values())
-    # of a storage's remote jobs each has the store on its own node
+    # with a storage and remote jobs, each node has its own store
     if not (storage and is_remote) and not sealed:
         check_writable(project.store)
-    if not sealed and project.runtime.launcher != "azureml":  # whose jobs get them from the service
+    if not sealed and project.runtime.launcher != "azureml":  # Azure ML passes them to its jobs
         check_passed(project.runtime.pass_env, os.environ)
-    # going back to earlier settings runs nothing, so no job would fetch them or move the links
+    # after a return to earlier settings no job runs that would fetch results or update links
     if storage:
         storage.fetch(found)
     record_names(project)
@@ -84,7 +84,7 @@ def open_project(
     if edited := edited_of(project.runs.values()):
         logging.getLogger("shardline").warning("%s", edited)
     if project.identity.environment != "exact":
-        # most starts do not need it
+        # most starts do not need this import
         from shardline.results.accept.take import accept_unasked
 
         accept_unasked(project)
@@ -92,10 +92,10 @@ def open_project(
 
 
 def _targets(arguments: list[str]) -> list[dict[str, str]]:
-    """Return the wildcards of the jobs that an executor has started this process for.
+    """Return the wildcards of the jobs that an executor started this process for.
 
     Args:
-        arguments: of the command line; the workflow has none of them while it parses the Snakefile.
+        arguments: command line; the workflow does not have it yet while it parses the Snakefile.
     """
     from snakemake.target_jobs import parse_target_jobs_cli_args
 
@@ -107,7 +107,7 @@ def _targets(arguments: list[str]) -> list[dict[str, str]]:
 
 
 def _load_own(config: Mapping[str, object], targets: list[dict[str, str]]) -> Project:
-    """Load what jobs need: the rows and datasets of their own, where the history of names tells these."""
+    """Load only the rows and datasets of these jobs, if the history of names lists them; else all."""
     layout, rows, datasets = ResultsLayout(root=Path.cwd()), set[str](), set[str]()
     runs, built = names_that_have_been(layout, "run"), names_that_have_been(layout, "dataset")
     for one in targets:
@@ -127,7 +127,7 @@ def _load_own(config: Mapping[str, object], targets: list[dict[str, str]]) -> Pr
 
 @contextmanager
 def workflow_errors() -> Iterator[None]:
-    """Give errors to Snakemake as it shows them best: one sentence."""
+    """Convert Shardline's errors to Snakemake's `WorkflowError`, which it prints as one sentence."""
     from snakemake.exceptions import WorkflowError
 
     try:
@@ -137,10 +137,10 @@ def workflow_errors() -> Iterator[None]:
 
 
 def check_jobs(project: Project, workflow: Any, logger: logging.Logger) -> None:
-    """Refuse a start whose jobs can only fail, before the first of them.
+    """Fail before the first job if some of the jobs would certainly fail.
 
     Args:
-        workflow: Snakemake's, whose graph of jobs is complete.
+        workflow: Snakemake's workflow, with its complete graph of jobs.
     """
     from shardline.results.check.all import check_before_building
 
@@ -156,10 +156,10 @@ def check_jobs(project: Project, workflow: Any, logger: logging.Logger) -> None:
 
 
 def check_addresses(project: Project) -> None:
-    """Refuse a folder whose results were made from something else: 12 digits of a digest may be equal by chance.
+    """Reject a folder with the results of another identity: two digests may share their first 12 digits.
 
     Raises:
-        ConfigError: the identity document in a folder is not the one that the config asks for.
+        ConfigError: the identity document in a folder is not the configured identity.
     """
     asked: list[RunPlan | DatasetPlan] = [*project.runs.values(), *project.datasets.values()]
     for one in asked:
@@ -169,27 +169,27 @@ def check_addresses(project: Project) -> None:
             sealed = json.loads(path.read_bytes())
             sealed = sealed if is_run else sealed["identity"]
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # not there yet, or damaged, which `shardline verify` is for
+            continue  # not there yet, or damaged, which `shardline verify` reports
         if sealed not in (one.document, digest(one.document)):
             raise ConfigError(
-                f"{path.parent} holds the results of another identity than that of {one.name}, though their digests "
-                "begin alike; move that folder away, or change a setting that does not matter, such as seed"
+                f"{path.parent} contains the results of another identity than that of {one.name}, whose digest "
+                "begins with the same digits; move that folder away, or change a harmless setting, such as seed"
             )
 
 
 def check_one_owner(executor_settings: Any, retries: int) -> None:
-    """Refuse a profile by which two would start a failed job again.
+    """Reject a profile that would start a failed job twice.
 
     Args:
-        executor_settings: of the executor's plugin; Slurm's has `requeue`.
-        retries: Snakemake's.
+        executor_settings: settings of the executor's plugin; Slurm's plugin has `requeue`.
+        retries: Snakemake's `retries`.
 
     Raises:
-        ConfigError: both do.
+        ConfigError: both Slurm and Snakemake would start a failed job again.
     """
     if retries and getattr(executor_settings, "requeue", False):
         raise ConfigError(
-            f"slurm-requeue: true and retries: {retries}, so both Slurm and Snakemake would start a failed job "
+            f"slurm-requeue: true and retries: {retries}: both Slurm and Snakemake would start a failed job "
             "again; set `retries: 0`, as profiles/slurm does, or `slurm-requeue: false`"
         )
 
@@ -197,10 +197,10 @@ def check_one_owner(executor_settings: Any, retries: int) -> None:
 def settle(
     project: Project, storage: Storage | None, logger: logging.Logger, before: Collection[str]
 ) -> None:
-    """Put what the jobs have made where people look for it, whether all of them ended well or not.
+    """Fetch results and update the links after the jobs have ended, successful or not.
 
     Args:
-        before: runs that were finished when Snakemake was started.
+        before: runs that were finished when Snakemake started.
     """
     if storage:
         try:
@@ -209,5 +209,5 @@ def settle(
             logger.error("results could not be fetched: %s", error)
     publish(project)
     invocation.forget_project()
-    # a record without a text, which Snakemake itself does not print
+    # Snakemake itself prints no record without a text
     logger.info(None, extra={"results": rows_of_runs(project, before)})

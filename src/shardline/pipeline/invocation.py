@@ -1,4 +1,4 @@
-"""What the process of the present `snakemake` records for the job of the report: when it began, and the project."""
+"""Records of the current `snakemake` process for its jobs: the time of its start, and the project."""
 
 from pathlib import Path
 
@@ -7,18 +7,18 @@ from shardline.config.project import Project
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, utc_stamp, write_bytes, write_json
 
-# in Snakemake's own folder, which nobody keeps
+# in Snakemake's own folder, which is disposable
 _FILE = Path(".snakemake/shardline-started.json")
 _PROJECT = Path(".snakemake/shardline-project.json")
 
 
 def record() -> None:
-    """Write down that a pipeline run begins now."""
+    """Record that a pipeline run starts now."""
     write_json(_FILE, {"started": utc_stamp(timespec="seconds")})
 
 
 def recorded() -> str | None:
-    """Return when the present pipeline run began (UTC, ISO 8601); None where that is not known."""
+    """Return the start of the current pipeline run (UTC, ISO 8601); None if unknown."""
     try:
         return str(read_json(_FILE, remedy="")["started"])
     except (DataError, KeyError, TypeError):
@@ -26,28 +26,28 @@ def recorded() -> str | None:
 
 
 def record_project(project: Project) -> None:
-    """Write down the whole project; the value of a parameter would be too long for thousands of runs.
+    """Record the whole project in a file: with thousands of runs it is too long for a rule's parameter.
 
-    As in the copies of the config that Snakemake keeps for its scripts, what looks like a secret is in it,
-    so that it goes when the jobs have ended.
+    The file contains unmasked values that look like secrets, as Snakemake's own copies of the
+    config do. `forget_project` removes it when the jobs have ended.
     """
     write_bytes(_PROJECT, write_plan(project).encode())
 
 
 def forget_project() -> None:
-    """Remove what `record_project` has written."""
+    """Remove the file that `record_project` wrote."""
     _PROJECT.unlink(missing_ok=True)
 
 
 def recorded_project() -> Project:
-    """Return the project of the present pipeline run.
+    """Return the project of the current pipeline run.
 
     Raises:
-        DataError: the file is not there.
+        DataError: the file is missing.
     """
     try:
         return read_plan(_PROJECT.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(
-            f"{_PROJECT} cannot be read ({error.strerror}); start the pipeline again, which writes it"
+            f"{_PROJECT} cannot be read ({error.strerror}); start the pipeline again to write it"
         ) from None

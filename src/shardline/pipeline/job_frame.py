@@ -1,4 +1,4 @@
-"""What is the same in every job: how it ends, and the environment that its stage is named after."""
+"""The frame of every job: logging, errors and the check of its environment."""
 
 import logging
 import os
@@ -30,14 +30,14 @@ REMAKE = "delete it and run the pipeline again to write it"
 
 @contextmanager
 def job(log: str, config: Mapping[str, object] | None = None) -> Iterator[Path]:
-    """Run a rule's job: one clear sentence for a user's mistake, a traceback for a bug of ours.
+    """Run a rule's job: one clear sentence for a user's mistake, a traceback for a bug of Shardline.
 
-    The error with which it ends is recorded in the store until the job succeeds. A retry of the same
-    command that could only end alike leaves at once, and repeats nothing on the terminal.
+    A job's error is recorded in the store until the job succeeds. A retry by the same command
+    exits at once after a final error, and prints nothing.
 
     Args:
-        log: path of the rule's log; gets everything.
-        config: as Snakemake merged it; without one nothing is recorded.
+        log: path of the rule's log, which gets all output.
+        config: config as merged by Snakemake; without it, nothing is recorded.
     """
     path = Path(log)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def _failures(config: Mapping[str, Any]) -> Path:
 
 
 def _refuse_again(record: FailureFile) -> None:
-    """Leave where an earlier attempt of this command has failed for good; a record of another command is removed."""
+    """Exit if an earlier attempt of this command ended with a final error; remove other commands' records."""
     earlier, command = record.read(), invocation.recorded()
     if earlier and earlier.is_final and command and earlier.command == command:
         record.restore_log()
@@ -75,7 +75,7 @@ def _reporting_errors(path: Path, record: FailureFile | None) -> Iterator[Path]:
         yield path
     except ShardlineError as error:
         logging.error("%s", error)
-        if not isinstance(error, Stopped):  # which the same command resumes
+        if not isinstance(error, Stopped):  # the same command resumes a stopped job
             _record(record, error, str(error), error.exit_code)
         _leave(str(error), error.exit_code, stopped=isinstance(error, Stopped))
     except KeyboardInterrupt:
@@ -112,16 +112,16 @@ def _leave(message: str, code: int, *, stopped: bool = False) -> None:
 
 
 def only(known: Mapping[str, _T]) -> _T:
-    """Return what a job's plan holds one of: its run, its dataset, its prediction."""
+    """Return the only value of a mapping: the run, dataset or prediction of a job's plan."""
     (one,) = known.values()
     return one
 
 
 def check_environment(project: Project, document: IdentityDocument) -> None:
-    """Hold what is installed here against the lock that a stage's results are named after.
+    """Compare the installed packages with the lock that is part of a stage's identity.
 
     Raises:
-        ConfigError: it differs, and `runtime.strict_env` is `error`.
+        ConfigError: the packages differ, and `runtime.strict_env` is `error`.
     """
     problem = explain_differences(find_differences(**locked(project, document)))
     if problem and project.runtime.strict_env == "error":

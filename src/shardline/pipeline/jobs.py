@@ -1,7 +1,7 @@
-"""What the rules ask about a job, by its wildcards: inputs, parameters, threads, resources.
+"""Input functions, parameters, threads and resources of the rules.
 
-Snakemake compares the values of params functions with those of an earlier job, unless they take `output` as well:
-those of names and of plans do, so that neither makes anything stale.
+Snakemake compares the results of params functions with those of an earlier job, unless the function takes
+`output`. The functions of titles and plans take `output`, so that they never make results stale.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,12 +29,12 @@ Asked = Mapping[str, Mapping[str, int | str]]  # resources by run
 
 
 class Jobs:
-    """The jobs of a project.
+    """The input functions, parameters, threads and resources of a project's jobs.
 
     Args:
-        storage: where declared files are, if not on this disk.
-        is_main: whether this is the user's own process, and not that of a job.
-        cores: of this machine's Snakemake; None where jobs go elsewhere.
+        storage: storage of the declared files; None for this disk.
+        is_main: whether this is the user's own process, and not a job's process.
+        cores: Snakemake's cores on this machine; None if jobs run elsewhere.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Jobs:
         self.project, self.storage = project, storage
         self.declared = project.layout.name_of
         paths = project.layout.declared
-        # where the store is differs between machines, so a storage has the lists of parts elsewhere
+        # the store's path differs between machines, so a storage has another path for parts
         self.parts = str(paths.folder_of("dataset") if storage else paths.all_shards)
         self.exists = storage.exists if storage else Path.exists
         self._is_main, self._cores = is_main, cores
         self._titles, self._measured = titles_of(project), project.measured
         runs, runtime = project.runs.items(), project.runtime
-        # an evaluation or a prediction asks for what its run asked, where the run's own ranks do it
+        # if a run's own ranks evaluate or predict, that job requests the same resources as the run
         self._asked = {key: requested(run.settings, runtime) for key, run in runs}
         self._evaluated = {key: evaluation_requested(run, runtime) for key, run in runs}
         self._predicted = {
@@ -67,26 +67,26 @@ class Jobs:
         return [*map(self.declared, files)]
 
     def files_of_runs(self, name: str) -> list[str]:
-        """Return a file of every run."""
+        """Return the path of a file of every run."""
         return self.of_all(run.folder / name for run in self.project.runs.values())
 
     def _unless_sealed(self, output: Path, inputs: Any) -> Any:
-        """Return what a job asks for: nothing, where its sealed output is there.
+        """Return a job's inputs; none if the job's sealed output exists.
 
-        `ancient()` alone would make it again, and delete that output, when an input of it has to be
-        made again. A job that runs all the same, since it was forced, needs its inputs out of the storage.
+        With `ancient()`, Snakemake would run the job again, and delete its output, whenever an input has to
+        be made again. A job that is forced to run needs its inputs from the storage.
         """
         is_forced = self.storage and not self._is_main
         return inputs if is_forced or not self.exists(output) else []
 
     def share(self, cache: Any) -> None:
-        """Tell Snakemake at once which files a storage has; it asks for each otherwise."""
+        """Tell Snakemake in one step which files the storage has; Snakemake queries each file otherwise."""
         if self.storage and self._is_main:
             parts = chain.from_iterable(map(self._lists_of_parts, self.project.built.values()))
             self.storage.share(cache, [*map(Path, parts), *logs_of(self.project)])
 
     def parts_of_dataset(self, wildcards: Any) -> Any:
-        """Return the lists of shards that a manifest is made from."""
+        """Return the part descriptions that a manifest is made from."""
         dataset = self.project.built[wildcards.dataset]
         return self._unless_sealed(dataset.manifest, self._lists_of_parts(dataset))
 
@@ -94,7 +94,7 @@ class Jobs:
         return [f"{self.parts}/{dataset.id}/parts/{part}.json" for part in dataset.parts]
 
     def script_environments_of_dataset(self, wildcards: Any) -> Any:
-        """Return the environments of scripts that will be trained on a dataset."""
+        """Return the environment files of the scripts that will train on a dataset."""
         dataset = self.project.built[wildcards.dataset]
         files = dict.fromkeys(
             self.declared(run.environment_file)
@@ -106,13 +106,13 @@ class Jobs:
         return self._unless_sealed(dataset.manifest, [*files])
 
     def manifest_read_as(self, wildcards: Any) -> Any:
-        """Return the manifest of the dataset by whose source files are read that a prediction is about."""
+        """Return the manifest of the dataset whose source reads the files to predict."""
         dataset = self.project.built[wildcards.dataset]
         model = dataset.read_as
         return self._unless_sealed(dataset.manifest, self.declared(model.manifest)) if model else []
 
     def manifest_of_asset(self, wildcards: Any) -> Any:
-        """Return the manifest of a dataset that is registered."""
+        """Return the manifest of a dataset to register."""
         dataset = self.project.datasets[wildcards.dataset]
         return self._unless_sealed(dataset.asset, self.declared(dataset.manifest))
 
@@ -121,18 +121,18 @@ class Jobs:
         return self.declared(self.project.report)
 
     def manifests_of_report(self, wildcards: Any) -> list[str]:
-        """Return the manifests that the report tells the lineage from."""
+        """Return the dataset manifests for the report's lineage."""
         return self.of_all(self.project.manifests_of_report(self.exists))
 
     def provenances_of_report(self, wildcards: Any) -> list[str]:
-        """Return the provenances of these datasets."""
+        """Return the dataset provenances for the report."""
         return self.of_all(self.project.provenances_of_report(self.exists))
 
     def of_job(self, find: Callable[[Any], Iterable[Path | None]]) -> Any:
-        """Return what gives some files that a training, an evaluation or a prediction reads.
+        """Return an input function for files that a training, an evaluation or a prediction reads.
 
         Args:
-            find: of the run or the prediction.
+            find: function that returns the files of a run or a prediction.
         """
 
         def ask(wildcards: Any) -> Any:
@@ -161,26 +161,26 @@ class Jobs:
             return str(existing_pin_file(self.project, wildcards.env))
 
     def lock_of_environment(self, wildcards: Any) -> Any:
-        """Return the lock of a script's environment; an image has none."""
+        """Return the lock of a script's environment; empty for an image, which has no lock."""
         file = self.project.built_environments[wildcards.environment].file
         return str(file) if file else []
 
     # --- parameters -----------------------------------------------------------------------------
 
     def title(self, wildcards: Any, output: Any) -> str:
-        """Return what messages call a job, by its first wildcard: a run or a dataset."""
+        """Return the title of a job for messages, by its first wildcard: a run or a dataset."""
         return self._titles.get(str(wildcards[0]), str(wildcards[0]))
 
     def title_of_environment(self, wildcards: Any, output: Any) -> str:
-        """Return the names of the runs that have an environment."""
+        """Return the names of the runs that use an environment."""
         return ", ".join(run.name for run in self._runs_in(wildcards.environment).values())
 
     def title_of_prediction(self, wildcards: Any, output: Any) -> str:
-        """Return what messages call a prediction."""
+        """Return the title of a prediction for messages."""
         return self.project.predictions[wildcards.prediction].title
 
     def plan(self, wildcards: Any, output: Any) -> GivenPlan:
-        """Return what a job is given of the project, see `job_plan.GivenPlan`."""
+        """Return the part of the project that a job needs, see `job_plan.GivenPlan`."""
         part: dict[str, Collection[str]] = {}
         for kind in ("prediction", "dataset"):
             if identity := wildcards.get(kind):
@@ -199,7 +199,7 @@ class Jobs:
         }
 
     def labels(self, file: str) -> Callable[[Any], dict[str, str]]:
-        """Return what gives a run's labels in Snakemake's own report."""
+        """Return a function for a run's labels in Snakemake's own report."""
         return lambda wildcards: {"run": self._titles[wildcards.run], "file": file}
 
     # --- threads and resources ------------------------------------------------------------------
@@ -218,14 +218,14 @@ class Jobs:
         return self._run(wildcards).settings.devices if self._evaluated[wildcards.run] else 1
 
     def threads_of_prediction(self, wildcards: Any) -> int:
-        """Return the threads of the job that predicts."""
+        """Return the threads of a prediction's job."""
         return self._run(wildcards).settings.devices if self._predicted[wildcards.run] else 1
 
 
 def _resources(asked: Asked) -> dict[str, object]:
-    """Return what a scheduler gives to a run's job, by resource; None leaves one unset.
+    """Return the scheduler's resources of a run's job, by name; None leaves a resource unset.
 
-    A function is called for each job, so what is the same for all runs is no function.
+    Snakemake calls functions for each job, so a value that all runs share is no function.
     """
     return {name: _resource(name, asked) for name in REQUESTED}
 
@@ -238,5 +238,5 @@ def _resource(name: str, asked: Asked) -> Any:
 
 
 def has_scripts(project: Project) -> bool:
-    """Return whether a run is a training script's."""
+    """Return whether any run is a training script."""
     return any(is_script(run.model_class) for run in project.runs.values())

@@ -1,8 +1,8 @@
-"""The report over what is there, where Snakemake made none: `python -m shardline.pipeline.late_report`.
+"""Write the report over the finished runs after a failure: `python -m shardline.pipeline.late_report`.
 
-Snakemake leaves out what depends on a job that failed, so the report's rule does not run then, nor after a
-crash of Snakemake. This program reads from standard input `{"plan": ...}`, the project as Snakemake's process has
-it, or `{"config_file": ...}`. It prints `{"report": ..., "results": ..., "outcomes": ...}`.
+Snakemake skips the report's rule if a run failed, and a crashed Snakemake runs no rule. This program reads JSON from
+standard input: `{"plan": ...}`, the project of Snakemake's process, or `{"config_file": ...}`. It prints
+`{"report": ..., "results": ..., "outcomes": ...}`.
 """
 
 import json
@@ -28,24 +28,24 @@ _FILES = {
 
 
 def main() -> None:
-    """Write the report, and print where it is."""
+    """Write the report, and print its path."""
     asked = json.load(sys.stdin)
     with job("logs/render_report/late.log"):
         plan, file = asked.get("plan"), asked.get("config_file")
         print(json.dumps(render(read_plan(plan) if plan else load_project(config_file=Path(file)))))
 
 
-def render(project: Project) -> dict[str, Any]:
-    """Write the report over the runs that have a result, unless it is there; link it as the present one.
+def render(project: Project) -> dict[str, str | int | dict[str, int]]:
+    """Write the report over the runs with a result, unless it exists, and link it as the latest report.
 
-    Where all runs have one, that is the report of Snakemake's own rule.
+    If all runs have a result, this is the same report as that of Snakemake's own rule.
 
     Returns:
-        `report`: the page; `results`: number of runs that have a result; `outcomes`: number of the others by state.
+        `report`: the page; `results`: number of runs with a result; `outcomes`: number of other runs by state.
     """
     outcomes = outcomes_of(project)
     found = project.only_finished(outcomes) if outcomes else project
-    if not found.crate.exists():  # which is written last
+    if not found.crate.exists():  # the crate is written last
         write(found, found.report, found.crate, _inputs(found))
     publish(found)
     states = [outcome["state"] for outcome in outcomes.values()]
@@ -57,7 +57,7 @@ def render(project: Project) -> dict[str, Any]:
 
 
 def _inputs(project: Project) -> dict[str, list[str]]:
-    """Return what Snakemake gives to the report's rule."""
+    """Return the inputs of the report's rule."""
     layout, runs = project.layout, list(project.runs.values())
     files = {
         kind: [layout.name_of(run.folder / name) for run in runs] for kind, name in _FILES.items()
@@ -71,12 +71,12 @@ def _inputs(project: Project) -> dict[str, list[str]]:
 
 
 def report_on_failure(project: Project, workflow: Any, logger: logging.Logger) -> None:
-    """Have the report written after a pipeline run of which jobs failed; its own failure is no other's.
+    """Write the report after a pipeline run with failed jobs, if a report was requested.
 
-    Nothing is written where the pipeline run was asked for no report.
+    An error here is logged, and does not change the result of the pipeline run.
 
     Args:
-        workflow: Snakemake's.
+        workflow: Snakemake's workflow.
     """
     try:
         jobs = (job for job in workflow.dag.jobs if job.rule.name.endswith("render_report"))
@@ -86,14 +86,14 @@ def report_on_failure(project: Project, workflow: Any, logger: logging.Logger) -
             page = project.layout.declared.latest_report / project.report.name
             total = len(project.runs)
             logger.info(f"Report over {found['results']} of {total} runs ({others}): {page}")
-    except Exception as error:  # the runs' own errors count, and have been shown
+    except Exception as error:  # the runs' own errors matter, and have been printed
         logger.error("the report could not be written: %s", error)
 
 
 def _start(project: Project, python: str) -> dict[str, Any]:
     done = subprocess.run(
         [python, "-m", __name__],
-        # a copy: with the process's own, a thread that changes a variable just then ends the start with EFAULT
+        # a copy: if a thread changes os.environ during the start, the start fails with EFAULT
         env=dict(os.environ),
         input=json.dumps({"plan": write_plan(project)}),
         text=True,
@@ -106,7 +106,7 @@ def _start(project: Project, python: str) -> dict[str, Any]:
 
 
 def _python_of(asked: Any, workflow: Any) -> str:
-    """Return the Python that the report's rule would have: of its conda environment, or this one."""
+    """Return the Python of the report's rule: of its conda environment, or else this one."""
     methods = workflow.deployment_settings.deployment_method
     if "CONDA" in {method.name for method in methods} and asked.conda_env:
         python = Path(asked.conda_env.address) / "bin" / "python"

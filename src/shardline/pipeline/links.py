@@ -1,4 +1,4 @@
-"""Links by the names of the config to what is named by identity."""
+"""Links from the config's names to results and logs that are named by identity."""
 
 import os
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ _RULES_OF_DATASET = ("build_shards", "seal_dataset", "register_data")
 
 
 def publish(project: Project) -> None:
-    """Point the names of the config at the present results and logs: what people and bookmarks use.
+    """Update the links from the config's names to the current results and logs.
 
-    Links are `results/latest/{name}`, the `evaluation.json` in it, `results/latest-datasets/{name}`,
-    `results/report`, `results/tensorboard/{name}`, and what lies in `logs/latest/{name}` and
+    The links are `results/latest/{name}` and its `evaluation.json`, `results/latest-datasets/{name}`,
+    `results/report`, `results/tensorboard/{name}`, and the contents of `logs/latest/{name}` and
     `logs/latest-datasets/{name}`.
     """
     for link, target in (*_result_links(project), *_all_log_links(project)):
@@ -24,7 +24,7 @@ def publish(project: Project) -> None:
             _link(link, target)
     if "tensorboard" in project.runtime.tracking:
         for link, target in _tensorboard_links(project):
-            _link(link, target)  # before it is there, so that TensorBoard finds it once it is
+            _link(link, target)  # even without a target yet, so that TensorBoard finds it later
 
 
 def _result_links(project: Project) -> Iterator[tuple[Path, Path]]:
@@ -47,12 +47,12 @@ def _result_links(project: Project) -> Iterator[tuple[Path, Path]]:
             yield run.folder / "evaluation.json", run.evaluation
         for name in run.names:
             yield layout.latest_runs / name, run.folder
-            if key != run.id:  # the second evaluation of one training
+            if key != run.id:  # another evaluation of the same training
                 yield layout.latest_runs / f"{name}.evaluation.json", run.evaluation
 
 
 def _tensorboard_links(project: Project) -> Iterator[tuple[Path, Path]]:
-    """Yield what TensorBoard takes the runs' names from: it shows folders."""
+    """Yield a link per run name; TensorBoard shows the names of folders."""
     for run in project.runs.values():
         for name in run.names:
             yield (
@@ -89,7 +89,7 @@ def _link(link: Path, target: Path) -> None:
     if link.is_symlink() and link.readlink() == Path(relative):
         return
     if link.exists() and not link.is_symlink():
-        return  # somebody's own file or folder
+        return  # a user's own file or folder
     link.parent.mkdir(parents=True, exist_ok=True)
     with renamed_when_complete(link) as scratch:
         scratch.symlink_to(relative)

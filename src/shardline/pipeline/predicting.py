@@ -1,4 +1,4 @@
-"""The job that computes those parts of a prediction that are missing, on a run's ranks."""
+"""The job that computes the missing parts of a prediction, on a run's ranks."""
 
 import logging
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from shardline.training.rank_task import Predict
 
 
 def predict(project: Project, record: str, inputs: Inputs, log: Path) -> None:
-    """Compute the parts of a prediction, and write the record of them.
+    """Compute the parts of a prediction, and write their record.
 
     Args:
-        project: the prediction's part of it, with its run.
-        inputs: `model`, `manifest` of the run's datasets, and `predicted`, that of the rows.
+        project: the prediction's part of the project, with its run.
+        inputs: `model`, `manifest` of the run's datasets, and `predicted`, the manifest of the rows.
     """
     run, prediction = only(project.runs), only(project.predictions)
     recheck_prediction(project, prediction)
@@ -52,19 +52,19 @@ def compute_parts(
     project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
     manifest: Path, log: Path,
 ) -> PredictionResult:  # fmt: skip
-    """Compute the parts of a prediction that the store does not hold yet.
+    """Compute the parts of a prediction that are not in the store yet.
 
     Args:
         model: the sealed weights.
-        trained_on: where the run's datasets are.
-        manifest: of the rows.
-        log: for the ranks.
+        trained_on: places of the run's datasets.
+        manifest: manifest of the rows.
+        log: log of the ranks.
 
     Returns:
         The record of the prediction.
 
     Raises:
-        DataError: the rows are none, or have other columns than those that the run was trained on.
+        DataError: there are no rows, or their columns differ from those that the run was trained on.
         RankError: a rank failed.
     """
     action = Action(id=f"predict/{prediction.spec.run}/{prediction.id}")
@@ -79,15 +79,15 @@ def compute_parts(
     )
     missing = missing_parts(folder, num_rows, batch)
     if done := count_parts(num_rows, batch) - len(missing):
-        logging.info("%d of %d parts are there already", done, done + len(missing))
+        logging.info("%d of %d parts already exist", done, done + len(missing))
     if missing and _needs_ranks(project, prediction, missing):
         _on_ranks(project, prediction, model, trained_on, rows, missing, log)
     elif missing:
         _here(project, prediction, model, trained_on, rows, missing)
     if (rows_there := count_rows(folder, count_parts(num_rows, batch))) != num_rows:
         raise DataError(
-            f"{folder} holds predictions of {rows_there} rows, expected the {num_rows} of the split; run the "
-            "pipeline again, which predicts the rest"
+            f"{folder} contains predictions of {rows_there} rows, expected {num_rows}, all rows of the split; run "
+            "the pipeline again to predict the rest"
         )
     return PredictionResult(
         run=prediction.spec.run,
@@ -112,11 +112,11 @@ def _check_rows(prediction: PredictionPlan, rows: Manifest, trained_on: Manifest
             one, other = found.get(column, "missing"), expected.get(column, "no such column")
             raise DataError(
                 f"{name}: column {column} is {one}, expected {other} as in the data that {prediction.spec.title} was "
-                "trained on; predict rows of the same columns"
+                "trained on; predict rows with the same columns"
             )
     if not rows.splits[split]:
         raise DataError(
-            f"{name}: its {split} split has no rows, expected one at least; predict another split"
+            f"{name}: its {split} split has no rows, expected at least one; predict another split"
         )
 
 
@@ -157,7 +157,7 @@ def _here(
     from shardline.core.progress import ShardProgress
     from shardline.training.predict import predict
 
-    torch.set_num_threads(1)  # as on each rank: their number changes the last bits of sums
+    torch.set_num_threads(1)  # as on each rank: the number of threads changes the last bits of sums
     found = predict(
         prediction.spec, model_file=model, trained_on=trained_on, rows=rows, split=prediction.split,
         folder=prediction.parts, parts=missing, verify=project.runtime.verify,

@@ -1,4 +1,4 @@
-"""The job that writes the parts of a prediction as one file."""
+"""The job that merges the parts of a prediction into one file."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ from shardline.records.runs import PredictionResult
 
 
 def write_predictions(project: Project, record: str, file: str, described: str) -> None:
-    """Write the parts of a prediction as one file, see `write_file`."""
+    """Merge the parts of a prediction into one file; see `write_file`."""
     document = read_record(Path(record), PredictionResult, remedy=REMAKE)
     write_file(only(project.predictions), document, Path(file), Path(described))
 
@@ -24,12 +24,12 @@ def write_predictions(project: Project, record: str, file: str, described: str) 
 def write_file(
     prediction: PredictionPlan, record: PredictionResult, file: Path, described: Path
 ) -> None:
-    """Write the parts of a prediction as one file, and what it was made from beside it; the parts go.
+    """Merge the parts of a prediction into one file, write its record beside it, and delete the parts.
 
     Args:
-        record: what `compute_parts` has returned.
-        file: for the predictions.
-        described: for the record.
+        record: record from `compute_parts`.
+        file: path of the predictions.
+        described: path of the record.
     """
     from shardline.data.prediction_file import write_predictions
 

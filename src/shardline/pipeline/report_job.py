@@ -1,4 +1,4 @@
-"""The job that compares all runs."""
+"""The job that writes the report over all runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def report(project: Project, page: str, crate: str, inputs: Mapping[str, Sequence[str]]) -> None:
-    """Write the report over all runs of the present table: page, data, table and crate, side by side.
+    """Write the report over all runs of the run table: page, data, table and crate, side by side.
 
     Args:
-        page: the page's path; data and table go beside it.
-        crate: path of what all was made from, as an RO-Crate.
-        inputs: `runs`, `identities`, `metrics`, `evaluations` and `provenances`, in one order,
-            the `manifests` that are there, and `datasets` (their provenances).
+        page: path of the page; data and table are written beside it.
+        crate: path of the provenance, an RO-Crate.
+        inputs: `runs`, `identities`, `metrics`, `evaluations` and `provenances`, in the same order,
+            the existing `manifests`, and `datasets` (their provenances).
     """
     recheck_report(project, Path(page).parent.name)
     write(project, Path(page), Path(crate), inputs)
@@ -35,7 +35,7 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
     """Write the report over a project's runs.
 
     Args:
-        page: see `report`, as are `crate` and `inputs`.
+        page: see `report`, as for `crate` and `inputs`.
     """
     from shardline.provenance.crate.contents import records_of
     from shardline.provenance.crate.pack import write_metadata
@@ -87,7 +87,7 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
 
 
 def _title(project: Project) -> str:
-    """Return the title of the project's CITATION.cff, else the name of its folder."""
+    """Return the title in the project's CITATION.cff, or else the name of its folder."""
     try:
         cited = yaml.safe_load((project.workdir / "CITATION.cff").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -113,6 +113,6 @@ def _asked(project: Project, run: RunPlan) -> "TableEntry":
 
 
 def _declared(project: Project, path: Path) -> Path:
-    """Return the path that a file is declared by, of a local copy or the file itself."""
+    """Return the declared path of a file, which may be a local copy."""
     last = len(path.parts) - 1 - path.parts[::-1].index(project.layout.results.name)
     return Path(*path.parts[last:])

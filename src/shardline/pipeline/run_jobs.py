@@ -1,4 +1,4 @@
-"""The jobs around a run's training: resolve it, evaluate it."""
+"""The jobs around a run's training: resolve the run, and evaluate it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,29 +30,29 @@ def resolve_run(project: Project, run_json: str, identity_json: str) -> None:
     """Write a run's resolved settings and its identity document.
 
     Args:
-        project: the run's part of it.
+        project: the run's part of the project.
     """
     run = only(project.runs)
     action = Action(id=f"resolve_run/{run.id}")
     recheck_training(project, run)
-    # to the letter: its digest is its address
+    # byte by byte: the digest of this file is the run's address
     write_bytes(Path(identity_json), json_bytes(run.document))
     write_json(Path(run_json), sealed(describe_run(project, run, action)))
 
 
 def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | None = None) -> None:
-    """Evaluate a sealed model; for a script, take the script's own evaluation.
+    """Evaluate a sealed model; for a script, use the script's own evaluation.
 
     Args:
-        project: the run's part of it.
-        log: the job's, for ranks; without one this process alone evaluates.
+        project: the run's part of the project.
+        log: log for ranks; without it, this process alone evaluates.
     """
     run = only(project.runs)
     action = Action(id=f"evaluate/{run.id}/{run.evaluation_id}")
     recheck_evaluation(project, run)
     check_environment(project, run.evaluation_document)
     files, places = files_of(run, inputs), places_of(run, inputs)
-    if own := is_script(run.model_class):  # which evaluates itself
+    if own := is_script(run.model_class):  # a script evaluates itself
         result = _take_over(run, files, places)
     else:
         result = _evaluate(project, run, files, places, log)
@@ -88,7 +88,7 @@ def _evaluate(
 
 
 def _needs_ranks(project: Project, run: RunPlan, datasets: Sequence[DatasetPlace]) -> bool:
-    """Return whether a run's own ranks evaluate it: on GPUs, or where there is more than a block for several."""
+    """Return whether a run's own ranks evaluate it: on GPUs, or with more than one block for several ranks."""
     settings = run.settings
     if not evaluates_on_ranks(run, project.runtime):
         return False
@@ -125,8 +125,8 @@ def _evaluate_here(
 
     from shardline.training.evaluate import evaluate as evaluate_model
 
-    torch.set_num_threads(1)  # as on each rank: their number changes the last bits of sums
-    # `run.json` may be older than the place of the class, and than a setting
+    torch.set_num_threads(1)  # as on each rank: the number of threads changes the last bits of sums
+    # `run.json` may be older: the class may have moved, or a setting that does not count changed
     watch(project, run)
     result = evaluate_model(
         run.spec,
@@ -137,5 +137,5 @@ def _evaluate_here(
         has_samples="samples" in run.evaluation_document["versions"],
     )
     end_watch()
-    assert result  # of this process alone
+    assert result  # this is the only process
     return result

@@ -1,4 +1,4 @@
-"""What Snakemake does again and again for each of thousands of jobs, done once. No result depends on it."""
+"""Speedups of Snakemake for thousands of jobs. No result depends on them."""
 
 import atexit
 import functools
@@ -8,36 +8,36 @@ from typing import Any
 
 
 def begin() -> None:
-    """Call it before anything is loaded, and `end` when the graph of jobs is built.
+    """Speed up the building of the graph; call this before anything is loaded, and `end` after it.
 
-    Nothing of the graph is garbage, but Python's collector looks through all of it each time that it
-    has grown by a quarter, and again when Python ends. And Snakemake parses the path of each job's
-    script three times, for which smart_open makes a class each time: 0.1 ms.
+    The graph contains no garbage, but Python's collector searches all of it each time it has grown by a
+    quarter, and again at exit. Snakemake also parses the path of each job's script three times, for
+    which smart_open creates a class each time: 0.1 ms.
     """
     from snakemake import sourcecache
 
     gc.disable()
     atexit.register(gc.freeze)
-    parse = getattr(sourcecache, "parse_uri", None)  # private, so it may go
+    parse = getattr(sourcecache, "parse_uri", None)  # private, so it may be removed
     if parse and not hasattr(parse, "cache_info"):
         sourcecache.parse_uri = functools.cache(parse)
 
 
 def end() -> None:
-    """Collect garbage from now on, but never look through the graph."""
+    """Collect garbage from now on, but never search the graph."""
     gc.freeze()
     gc.enable()
 
 
 def with_signature(function: Any) -> Any:
-    """Return a function whose signature, which Snakemake inspects twice for each call, is known."""
+    """Return a function with a stored signature, which Snakemake inspects twice per call."""
     kept = functools.partial(function)
     kept.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return kept
 
 
 def keep_signatures(functions: Any) -> None:
-    """Keep the signatures of an object's public methods."""
+    """Store the signatures of an object's public methods."""
     for name in dir(type(functions)):
         if not name.startswith("_"):
             setattr(functions, name, with_signature(getattr(functions, name)))

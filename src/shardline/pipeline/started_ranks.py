@@ -1,4 +1,4 @@
-"""What the jobs that start ranks have in common: the files that they read, a task for ranks, and the start."""
+"""The common part of jobs that start ranks: their input files, the task for the ranks, and the start."""
 
 import logging
 import os
@@ -29,12 +29,12 @@ from shardline.training.rank_task import (
     write_task,
 )
 
-# by name, what Snakemake gives: a file, or several
+# Snakemake's inputs by name: a file, or several files
 Inputs = Mapping[str, str | Sequence[str]]
 
 
 def files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
-    """Return the files that a run's jobs read, where Snakemake named none the project's own."""
+    """Return the files that a run's jobs read; the project's own path for each that Snakemake did not pass."""
     layout = run.layout.declared
     own = {
         "spec": layout.run(run.id) / "run.json",
@@ -45,7 +45,7 @@ def files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
 
 
 def places_of(run: RunPlan, inputs: Inputs) -> tuple[DatasetPlace, ...]:
-    """Return where the datasets of a run are, likewise."""
+    """Return the places of a run's datasets; the project's own paths if Snakemake passed no manifests."""
     layout, given = run.layout.declared, inputs.get("manifest")
     manifests = [given] if isinstance(given, str) else given
     manifests = manifests or [str(layout.manifest(part.dataset.id)) for part in run.parts]
@@ -62,9 +62,9 @@ def places_of(run: RunPlan, inputs: Inputs) -> tuple[DatasetPlace, ...]:
 
 @contextmanager
 def own_work(project: Project, name: str) -> Iterator[Path]:
-    """Give ranks that keep nothing a folder in the store for as long as they work."""
+    """Provide a temporary folder in the store for ranks that keep nothing."""
     work = project.layout.declared.work(name)
-    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
+    shutil.rmtree(work, ignore_errors=True)  # left behind by a killed job
     make_folder(work)
     try:
         yield work
@@ -73,12 +73,12 @@ def own_work(project: Project, name: str) -> Iterator[Path]:
 
 
 def seen_by_all(model: Path, settings: RunSettings, work: Path) -> Path:
-    """Return a file that all nodes see: they see the store, and may not see the results."""
+    """Return a path of the model that all nodes can read: they share the store, but maybe not the results."""
     return Path(shutil.copy(model, work)) if settings.nodes > 1 else model
 
 
 def has_gpus(settings: RunSettings) -> bool:
-    """Return whether ranks that are started here compute on GPUs."""
+    """Return whether ranks that start on this machine compute on GPUs."""
     return settings.accelerator == "gpu" or (settings.accelerator == "auto" and num_gpus() > 0)
 
 
@@ -86,12 +86,12 @@ def run_on_ranks(
     project: Project, run: RunSpec, action: Evaluate | Predict | Preflight, *, work: Path, rank_logs: Path, log: Path,
     datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None,
 ) -> None:  # fmt: skip
-    """Start a run's ranks for what is done in one attempt, and wait until they have ended.
+    """Start a run's ranks for an action without retries, and wait until they have ended.
 
     Args:
-        work: see `RankTask`, as are `rank_logs` and `datasets`.
-        log: the job's.
-        inputs: `environment`, where `runtime.environment` has one.
+        work: field of `RankTask`, like `rank_logs` and `datasets`.
+        log: the job's log.
+        inputs: Snakemake's inputs; `environment` is used, if `runtime.environment` has one.
 
     Raises:
         RankError: a rank failed.
@@ -104,7 +104,7 @@ def run_on_ranks(
 
 
 def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple[str, ...]:
-    """Return the words that start Python for a run's ranks."""
+    """Return the command that starts Python for a run's ranks."""
     gpus, given = run.settings.accelerator == "gpu", inputs.get("environment")
     return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)
 
@@ -113,12 +113,12 @@ def start_ranks(
     project: Project, task: RankTask, path: Path, log: Path,
     python: Sequence[str], *, saves: bool = False,
 ) -> None:  # fmt: skip
-    """Start the ranks by the profile's launcher, and wait until they have ended.
+    """Start the ranks with the profile's launcher, and wait until they have ended.
 
     Args:
-        task: what they are given, but for the geometry that is there.
-        path: where it is written, in the store, which all nodes see.
-        saves: whether they have something to save when they are asked to stop.
+        task: task of the ranks, without the actual geometry.
+        path: path for the task, in the store, which all nodes see.
+        saves: whether the ranks can save when they are asked to stop.
     """
     from shardline.launch.host_commands import check_machines
     from shardline.launch.start import find_geometry, prepare_start
@@ -126,7 +126,7 @@ def start_ranks(
 
     run = task.run
     planned = PlannedGeometry.of(run.settings)
-    # in a scaling study a rank has as many CPUs at every size
+    # in a scaling study a rank has the same number of CPUs at every size
     cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
     actual = find_geometry(
         run.settings,
@@ -138,7 +138,7 @@ def start_ranks(
     )
     if not planned.fits(actual):
         logging.warning(
-            "elastic: %s take over the work of the planned %d x %d",
+            "elastic: %s do the work of the planned %d x %d",
             *(actual, planned.nodes, planned.devices),
         )
     write_task(path, structs.replace(task, geometry=actual))
@@ -170,7 +170,7 @@ def start_ranks(
 
 
 def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
-    """Return what asks the ranks to stop before this job's time is over."""
+    """Return a function that asks the ranks to stop before this job's time limit."""
     from shardline.launch.slurm.deadline import end_of_job, watch_deadline
 
     started = read_attempts(work)[-1].started_s

@@ -1,4 +1,4 @@
-"""Declared files behind Snakemake's default storage provider: which there are, and local copies of them."""
+"""Declared files in Snakemake's default storage provider: which files exist, and local copies of them."""
 
 import os
 import traceback
@@ -14,10 +14,10 @@ from shardline.config.project import Project
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, renamed_when_complete, write_bytes
 
-_REQUESTS = 16  # at a time; a storage answers in some 10 ms, whatever else it does
-_STREAMS = 2  # files at a time that are held in memory by most storage plugins
+_REQUESTS = 16  # at a time; a storage answers in some 10 ms, independent of its load
+_STREAMS = 2  # files at a time, since most storage plugins hold a file in memory
 _SMALL_BYTES = 8_000_000
-_HUGE_BYTES = 1_000_000_000  # nobody wants these unasked
+_HUGE_BYTES = 1_000_000_000  # larger files are not copied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Stored:
     """A file in the storage.
 
     Attributes:
-        mtime: its latest change, seconds since the epoch.
+        mtime: last modification, seconds since the epoch.
     """
 
     mtime: float
@@ -33,11 +33,11 @@ class Stored:
 
 
 class Storage:
-    """The default storage provider of a Snakemake workflow, asked in few and parallel requests.
+    """The default storage provider of a Snakemake workflow, queried with few, parallel requests.
 
-    Snakemake's own objects stand behind it, so that any provider will do. A
-    provider whose objects list what lies below a prefix (as Azure Blob's do) is
-    asked for one list; of any other each file is asked for, several at a time.
+    It uses Snakemake's own storage objects, so any provider works. A provider whose
+    objects can list a prefix (as Azure Blob's can) gets one request for the list. For
+    other providers, each file is one request, several at a time.
 
     Args:
         provider: `workflow.storage_registry.default_storage_provider`.
@@ -52,13 +52,13 @@ class Storage:
         self._has_lists = hasattr(provider.get_storage_object_cls(), "get_prefix_blobs")
 
     def look(self, paths: Iterable[Path]) -> dict[Path, Stored]:
-        """Return those of the given files that are there now, and remember which are.
+        """Return the given files that exist now, and remember which exist.
 
         Args:
             paths: declared files, by their place in the project's folder.
 
         Raises:
-            DataError: the storage does not answer, or refuses.
+            DataError: the storage does not answer, or rejects the request.
         """
         paths = list(dict.fromkeys(paths))
         with self._reporting_errors():
@@ -72,20 +72,20 @@ class Storage:
         return {path: found for path in paths if (found := self._known[path])}
 
     def exists(self, path: Path) -> bool:
-        """Return whether a declared file was there when it was first looked for."""
+        """Return whether a declared file existed when it was first looked for."""
         if path not in self._known:
             self.look([path])
         return self._known[path] is not None
 
     def share(self, cache: Any, paths: Iterable[Path]) -> None:
-        """Tell Snakemake what is known, so that it does not ask for one file after the other.
+        """Pass the known files to Snakemake, so that it does not query them one by one.
 
         Args:
-            cache: `workflow.iocache`, which it drops before it runs the first job.
-            paths: declared files that it will ask for.
+            cache: `workflow.iocache`, which Snakemake drops before it runs the first job.
+            paths: declared files that Snakemake will query.
 
         Raises:
-            DataError: the storage does not answer, or refuses.
+            DataError: the storage does not answer, or rejects the request.
         """
         from snakemake.io import Mtime
 
@@ -99,15 +99,15 @@ class Storage:
                 cache.size[key] = stored.bytes
 
     def fetch(self, found: Mapping[Path, Stored]) -> None:
-        """Copy files to the same paths in the project's folder, unless what is there is as new.
+        """Copy files to the same paths in the project's folder, unless the local copies are as new.
 
-        Of a file of more than 1 GB only its place is written down, into `{file}.url`.
+        A file of more than 1 GB is not copied; its address is written to `{file}.url`.
 
         Args:
-            found: what `look` has found.
+            found: result of `look`.
 
         Raises:
-            DataError: one cannot be read, or not be written here.
+            DataError: a file cannot be read, or cannot be written here.
         """
         wanted = {path: stored for path, stored in found.items() if _is_older(path, stored)}
         for path in [path for path, stored in wanted.items() if stored.bytes > _HUGE_BYTES]:
@@ -131,7 +131,7 @@ class Storage:
     def _list(self, top: str) -> Iterator[tuple[Path, Stored]]:
         """Yield all files below a folder."""
         folder = self._object(Path(top))
-        if not folder.container_client().exists():  # until Snakemake makes it
+        if not folder.container_client().exists():  # Snakemake creates it later
             return
         start = len(folder.blob_path) - len(top)
         for blob in folder.get_prefix_blobs():
@@ -157,9 +157,9 @@ class Storage:
             yield
         except DataError:
             raise
-        # each provider has errors of its own, of no common class
+        # providers raise errors of their own, without a common class
         except Exception as error:
-            if _is_raised_here(error):  # by this module, not by a provider: a bug of ours
+            if _is_raised_here(error):  # a bug of this module, not an error of the provider
                 raise
             reason = _cause(error)
             raise DataError(
@@ -169,7 +169,7 @@ class Storage:
 
 
 def results_of(project: Project) -> Iterator[Path]:
-    """Yield every sealed file that the project names, there or not."""
+    """Yield every sealed file of the project, whether it exists or not."""
     for dataset in project.datasets.values():
         yield dataset.manifest
         yield dataset.provenance
@@ -190,7 +190,7 @@ def results_of(project: Project) -> Iterator[Path]:
 
 
 def storage_of(workflow: Any) -> Storage | None:
-    """Return the default storage of a Snakemake workflow; None where declared files are on this disk."""
+    """Return the default storage of a Snakemake workflow; None if declared files are on this disk."""
     provider = workflow.storage_registry.default_storage_provider
     prefix = workflow.storage_settings.default_storage_prefix
     return Storage(provider, prefix, Path.cwd()) if provider else None
@@ -214,14 +214,14 @@ def logs_of(project: Project) -> Iterator[Path]:
 
 def _is_older(path: Path, stored: Stored) -> bool:
     try:
-        # file systems keep dates less finely than some storages give them
+        # file systems store times with less precision than some storages
         return path.stat().st_mtime < stored.mtime - 1e-3
     except OSError:
         return True
 
 
 def _is_raised_here(error: Exception) -> bool:
-    """Return whether the innermost frame of an error is this module's."""
+    """Return whether an error was raised by this module itself."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and frames[-1].f_globals.get("__name__") == __name__
 

@@ -1,4 +1,4 @@
-"""What a logger plugin writes into its table at the end: a row for each run of this start of Snakemake."""
+"""The rows of a logger plugin's final table: one row per run of this Snakemake process."""
 
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ def finished(project: Project, exists: Callable[[Path], bool]) -> frozenset[str]
     """Return the runs that are sealed and evaluated.
 
     Args:
-        exists: whether a file is there, here or in the storage.
+        exists: function that returns whether a file exists, on this disk or in the storage.
     """
     return frozenset(
         key for key, run in project.runs.items() if exists(run.model) and exists(run.evaluation)
@@ -23,10 +23,10 @@ def finished(project: Project, exists: Callable[[Path], bool]) -> frozenset[str]
 
 
 def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, object]]:
-    """Return the rows of a log record's `results`, see the plugin's README.
+    """Return the rows for a log record's `results`, see the plugin's README.
 
     Args:
-        before: runs that were finished when Snakemake was started, which have no row.
+        before: runs that were finished when Snakemake started; they get no row.
     """
     return [
         {
@@ -49,18 +49,18 @@ def _notes(run: RunPlan) -> Iterator[str]:
         if training["steps"] and training["resumed_step"] == training["steps"]:
             yield sealed_again(training["steps"], run.id)
     except (KeyError, TypeError):
-        pass  # not trained yet, by a script, or damaged
+        pass  # not trained yet, a script, or damaged
 
 
 def _headline(run: RunPlan) -> str:
-    """Return the headline metric of a run's evaluation; "" where there is none that can be read."""
+    """Return the headline metric of a run's evaluation; "" if there is none."""
     found = headline_of(run)
     known = found and found["value"] is not None
     return mask(f"{found['metric']} {found['value']:#.4g}") if found and known else ""
 
 
 def _logs(project: Project, run: RunPlan) -> list[str]:
-    """Return the logs of the jobs that a run needs for itself alone."""
+    """Return the logs of the jobs that belong to a single run."""
     layout = project.layout.declared
     jobs = (
         ("resolve_run", run.id),

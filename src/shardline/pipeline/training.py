@@ -1,4 +1,4 @@
-"""The jobs that start ranks: a training, its first steps alone, and its preflight check alone."""
+"""The jobs that start ranks: a training, its first steps alone, a rerun, and its preflight check alone."""
 
 import logging
 import os
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
 
 
 def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: int = 1) -> None:
-    """Start a run's ranks and wait until they have sealed it.
+    """Start a run's ranks, and wait until they have sealed the run.
 
     Args:
-        project: the run's part of it.
-        model: where the sealed model is to be; metrics and provenance go beside it.
+        project: the run's part of the project.
+        model: path of the sealed model; metrics and provenance are written beside it.
         inputs: `spec` and `manifest`.
         attempt: Snakemake's number of the attempt, from 1.
 
     Raises:
-        CrashLoop: a retry that could only end as those before it did.
-        Stopped: it was asked to stop, and nobody else starts it again.
+        CrashLoop: this retry would fail like the attempts before it.
+        Stopped: the training was asked to stop, and Slurm does not requeue it.
         RankError: a rank failed.
     """
     from shardline.tracking import tracked
@@ -82,7 +82,7 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
     known = _scheduled(os.environ)
     known = replace(known, retry=known.retry + attempt - 1)
     with only_one(work, run.id) as has_waited:
-        if has_waited:  # which is no part of its own time
+        if has_waited:  # the wait is not part of this attempt's time
             known = replace(known, started=None, queue_s=None)
         attempts, logs = read_attempts(work), layout.logs_of_parts("train", run.id)
         saved_step = last_step(work / "checkpoints")
@@ -108,11 +108,11 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
 
 
 def _prune(work: Path, model: Path, runtime: Runtime, *, is_in_place: bool) -> None:
-    """Remove what need not stay of a training, once all that is sealed of it is on disk.
+    """Delete training checkpoints that are no longer needed, once all sealed files are on disk.
 
     Args:
-        is_in_place: whether the results lie where they stay; else a storage gets them after this job, and
-            a state stays to seal them again from.
+        is_in_place: whether the results are in their final place. Otherwise a storage gets them after
+            this job, and one training checkpoint stays so that they can be sealed again.
     """
     sealed = (model, *(model.with_name(name) for name in ("metrics.jsonl", "provenance.json")))
     if all(path.is_file() for path in sealed):
@@ -121,11 +121,11 @@ def _prune(work: Path, model: Path, runtime: Runtime, *, is_in_place: bool) -> N
 
 
 def train_first_steps(project: Project, steps: int, log: Path, output: str, inputs: Inputs) -> None:
-    """Train a run's first steps, write the metrics of each, and keep nothing else.
+    """Train a run's first steps, write the metrics of each step, and keep nothing else.
 
     Args:
-        project: the run's part of it.
-        steps: optimiser steps.
+        project: the run's part of the project.
+        steps: number of optimiser steps.
         inputs: `spec` and `manifest`.
 
     Raises:
@@ -149,12 +149,12 @@ def train_first_steps(project: Project, steps: int, log: Path, output: str, inpu
 
 
 def train_again(project: Project, number: int, log: Path, model: str, inputs: Inputs) -> None:
-    """Train a run once more beside its result, without trackers.
+    """Train a run again beside its result, without trackers.
 
     Args:
-        project: the run's part of it.
-        number: of the rerun; one that was cut off continues from its training checkpoint.
-        model: where the model is to be; metrics and provenance go beside it.
+        project: the run's part of the project.
+        number: number of the rerun; an interrupted rerun resumes from its training checkpoint.
+        model: path of the model; metrics and provenance are written beside it.
         inputs: `spec` and `manifest`.
 
     Raises:
@@ -179,7 +179,7 @@ def train_again(project: Project, number: int, log: Path, model: str, inputs: In
 def _training_task(
     project: Project, run: RunPlan, inputs: Inputs, work: Path, rule: str, *, results: Path
 ) -> tuple[RankTask, Train]:
-    """Return what the ranks of any training are given, and its action."""
+    """Return the task for the ranks of a training, and its action."""
     run_json, given = files_of(run, inputs)["spec"], inputs.get("script_environment")
     action = Train(
         run_json=run_json,
@@ -190,7 +190,7 @@ def _training_task(
         ),
         script_environment=built_on_nodes(run.environment, project.layout),
     )
-    # the file is of the first run with this identity: since then classes may have moved, and workers be others
+    # run.json dates from the first run with this identity: classes may have moved, or workers changed
     environment = read_run(run_json).environment
     task = RankTask(
         run=structs.replace(run.spec, environment=environment),
@@ -205,7 +205,7 @@ def _training_task(
 
 @contextmanager
 def _log_kept(log: Path, copy: Path) -> Iterator[None]:
-    """Keep the log of an attempt that fails: Snakemake deletes it before it starts the next."""
+    """Keep the log of a failed attempt, which Snakemake deletes before the next attempt."""
     try:
         yield
     except BaseException:
@@ -216,10 +216,10 @@ def _log_kept(log: Path, copy: Path) -> Iterator[None]:
 
 
 def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
-    """Have Slurm queue a job again if another attempt may help; does not return in that case.
+    """Have Slurm requeue the job if another attempt may help; in that case, do not return.
 
     Raises:
-        CrashLoop: the attempt ended as the one before.
+        CrashLoop: the attempt failed like the one before.
     """
     from shardline.launch.slurm.deadline import leave_to_slurm
 
@@ -233,11 +233,11 @@ def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
 
 
 def run_preflight(project: Project, log: Path, output: str, inputs: Inputs) -> None:
-    """Run the preflight check of a run's ranks alone, and write its report.
+    """Run only the preflight check of a run's ranks, and write its report.
 
     Args:
-        project: the run's part of it.
-        inputs: `environment`, where `runtime.environment` has one.
+        project: the run's part of the project.
+        inputs: `environment`, if `runtime.environment` has one.
     """
     run = only(project.runs)
     layout = project.layout.declared
@@ -256,7 +256,7 @@ def run_preflight(project: Project, log: Path, output: str, inputs: Inputs) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class _Scheduled:
-    """What the scheduler tells of this job: number, how often it was requeued, start, seconds in the queue."""
+    """The scheduler's data on this job: ID, number of requeues, start, and seconds in the queue."""
 
     job: str | None
     retry: int = 0
@@ -269,8 +269,8 @@ def _scheduled(env: Mapping[str, str]) -> _Scheduled:
 
     try:
         allocation = allocation_of_launch(env)
-    except LaunchError as error:  # a measurement is no reason to fail
-        logging.warning("time in the queue is not known: %s", error)
+    except LaunchError as error:  # not worth failing the job
+        logging.warning("the time in the queue is unknown: %s", error)
         return _Scheduled(job=env.get("SLURM_JOB_ID"))
     if allocation is None:
         return _Scheduled(job=env.get("AZUREML_RUN_ID"))
@@ -283,7 +283,7 @@ def _scheduled(env: Mapping[str, str]) -> _Scheduled:
 
 
 def _tracking_context(run: RunPlan, store: Path, task: RankTask, model: str) -> "TrackingContext":
-    """Return what trackers get of a training."""
+    """Return the context that trackers get of a training."""
     from shardline.tracking import TrackingContext
 
     ids = ", ".join(part.dataset.id for part in run.parts)

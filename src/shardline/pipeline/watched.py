@@ -1,4 +1,4 @@
-"""What the stages that run user code may read without a report: see `watch_reads`."""
+"""Watched reads: which files the user code of a stage may read without a report (`watch_reads`)."""
 
 import logging
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from shardline.identity import watch_reads
 
 
 def watch(project: Project, of: DatasetPlan | RunPlan) -> None:
-    """Watch what a dataset's source, or a run's model, reads from here on in this process."""
+    """From now on, watch the files that a dataset's source or a run's model reads in this process."""
     mode = project.runtime.watch_reads
     if mode == "off":
         return
@@ -25,7 +25,7 @@ def write_watched_files(project: Project, run: RunPlan, work: Path | None = None
     """Write the list of files that a run's ranks may read without a report.
 
     Args:
-        work: folder for the list, which they may read as well; the run's in the store, if left out.
+        work: folder for the list, which the ranks may read too; default: the run's folder in the store.
     """
     if project.runtime.watch_reads != "off":
         folder = work or project.layout.work(run.id)
@@ -36,11 +36,11 @@ def write_watched_files(project: Project, run: RunPlan, work: Path | None = None
 
 
 def end_watch() -> None:
-    """Warn of what was read, before the stage's result is sealed.
+    """Warn of unexpected reads before the stage's result is sealed.
 
     Raises:
-        ConfigError: a file was read that no identity holds, and the source's or model's code has
-            caught the error.
+        ConfigError: the code read a file that is not part of any identity, and caught the error
+            that was raised.
     """
     if warning := watch_reads.finish():
         logging.warning("%s", warning)
@@ -55,7 +55,7 @@ def _files_of(project: Project, of: DatasetPlan | RunPlan) -> Iterator[Path]:
         yield from files_that_count(of.model_class, of.settings, project.layout, of.row.where)
     else:
         yield from (project.lock_file, *of.files, *filter(None, [of.tokenizer]))
-        if of.read_as:  # whose columns they need
+        if of.read_as:  # its columns are needed
             yield from (*of.read_as.files, of.read_as.manifest)
         yield from _files_of_code(project, of.source_class)
 

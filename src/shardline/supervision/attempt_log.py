@@ -1,7 +1,7 @@
-"""The attempts at a run's training: `attempts.jsonl` in its folder of the store, one line for each.
+"""The attempts at a run's training: `attempts.jsonl` in the run's folder of the store, one line each.
 
-The job that starts the ranks writes a line when it begins and completes it when it ends. Where the
-job itself was killed, the next attempt completes the line from the files that are left.
+The job that starts the ranks writes a line when an attempt begins and completes it at the end. If
+the job was killed, the next attempt completes the line from the files that are left.
 """
 
 import json
@@ -25,7 +25,7 @@ from shardline.records.attempts import Attempt
 from shardline.records.base import decode, encode
 from shardline.supervision.failure_records import read_failures
 
-# Files that a training writes: the newest modification time is its last activity.
+# Files that a training writes: the newest modification time is the last activity.
 _ACTIVITY = ("metrics.jsonl", "checkpoints/*", "output/*")
 _SEAL, _HOLDER = "sha256", "holder.json"
 _TAIL_BYTES = 65536
@@ -33,7 +33,7 @@ _REASON_CHARACTERS = 500
 
 
 def read_attempts(work: Path) -> list[Attempt]:
-    """Return the attempts, the oldest first; what follows a torn line is dropped.
+    """Return the attempts, the oldest first; lines after a torn line are dropped.
 
     Raises:
         DataError: a line was changed, or one is missing.
@@ -55,16 +55,17 @@ def begin_attempt(
     work: Path, *, job: str | None = None, queue_s: float | None = None,
     started: float | None = None, retry: int = 0,
 ) -> int:  # fmt: skip
-    """Write the line of a new attempt, complete that of one that was killed, and return its number.
+    """Write the line of a new attempt, complete the line of a killed one, and return the new number.
 
     Args:
         work: the run's folder in the store.
-        job: the scheduler's number of the job.
+        job: ID of the scheduler's job.
         queue_s: seconds that the job waited for its machines.
         started: seconds since the epoch; now if None.
-        retry: 0 where a command of the user began it.
+        retry: number of the retry; 0 if a user's command began the attempt.
 
     Returns:
+        Number of the attempt, from 1.
         1 for the first attempt.
     """
     attempts = read_attempts(work)
@@ -91,7 +92,7 @@ def attempted(work: Path, **known: Any) -> Iterator[int]:
     try:
         yield number
     except BaseException as error:
-        with suppress(DataError):  # a full disk must not hide why the training ended
+        with suppress(DataError):  # a full disk must not hide the error of the training
             _write(work, _ended(work, **_describe_error(error)))
         raise
     with suppress(DataError):
@@ -99,7 +100,7 @@ def attempted(work: Path, **known: Any) -> Iterator[int]:
 
 
 def _describe_error(error: BaseException) -> dict[str, Any]:
-    """Return the fields of an attempt's line for the error that ended it."""
+    """Return the fields that an error adds to its attempt's line."""
     if isinstance(error, KeyboardInterrupt):
         reason = "the job had to exit at once, before its ranks had saved"
         return {"end": "killed", "reason": reason, "exit_code": 130}
@@ -108,12 +109,12 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
     stop = error.reason if isinstance(error, Stopped) else None
     known = {"end": error.kind, "reason": str(error), "stop": stop, "exit_code": error.exit_code}
     known["is_final"] = is_final(error)
-    # metrics are written every so many steps, and the last of them is not the step that was saved
+    # the last recorded metrics may be older than the saved step
     return {**known, "step": error.step} if isinstance(error, Stopped) else known
 
 
-def _left(work: Path, attempt: Attempt) -> dict[str, Any]:
-    """Return the fields for an attempt whose job was killed; its ranks may have recorded a failure."""
+def _left(work: Path, attempt: Attempt) -> dict[str, str | int | None]:
+    """Return the fields for an attempt whose job was killed; a rank may have recorded the failure."""
     if failures := read_failures(work):
         first = failures[0]
         end = {"end": first.kind, "stop": first.stop, "exit_code": first.code}
@@ -127,16 +128,16 @@ def _left(work: Path, attempt: Attempt) -> dict[str, Any]:
 def record_resumed_step(
     work: Path, number: int, step: int, kept_s: Mapping[int, float], *, world: int
 ) -> None:
-    """Record the step that an attempt resumes from, and the lost work of those before it.
+    """Record the step that an attempt resumes from, and the lost work of earlier attempts.
 
     Args:
-        number: the attempt's.
-        step: optimiser step of the state that it resumes from.
-        kept_s: seconds of earlier attempts, by number, whose work is in that state.
+        number: number of the attempt.
+        step: optimiser step of the state that the attempt resumes from.
+        kept_s: seconds of each earlier attempt, by number, whose work is in that state.
         world: number of ranks.
     """
     attempts = read_attempts(work)
-    if number > 1:  # killed after its last metrics; nobody else has saved that state
+    if number > 1:  # killed after its last metrics, but it saved this state
         attempts[number - 2] = _reached(attempts[number - 2], step)
     for place, attempt in enumerate(attempts[: number - 1]):
         lost_s = max(0.0, attempt.duration_s - kept_s.get(place + 1, 0.0))
@@ -144,14 +145,14 @@ def record_resumed_step(
             attempt, lost_s=round(lost_s, 3), steps_lost=_steps_lost(attempt, step)
         )
     mine = attempts[number - 1]
-    if mine.resumed_step is not None:  # it has diverged, and rolls back once more
+    if mine.resumed_step is not None:  # the training diverged, and rolls back again
         step = min(step, mine.resumed_step)
     attempts[number - 1] = structs.replace(mine, resumed_step=step, world=world)
     _write(work, attempts)
 
 
 def _steps_lost(attempt: Attempt, step: int) -> int | None:
-    """Return how many of an attempt's steps are repeated by one that resumes from `step`."""
+    """Return how many steps of an attempt are repeated by an attempt that resumes from `step`."""
     if attempt.resumed_step is None or attempt.last_step is None:
         return None
     again = attempt.last_step - max(step, attempt.resumed_step)
@@ -159,16 +160,16 @@ def _steps_lost(attempt: Attempt, step: int) -> int | None:
 
 
 def sealed_log(work: Path) -> list[Attempt]:
-    """Return the attempts as they are sealed with the result of the last of them."""
+    """Return the attempts with the last one completed as sealed."""
     return _ended(work, end="sealed", reason="trained to its end", exit_code=0)
 
 
 def sealed_again(steps: int, run: str) -> str:
-    """Return what is reported of a training that resumed from its last step, so that nothing was trained.
+    """Return the message of a training that resumed from its last step and trained nothing.
 
     Args:
-        steps: of the whole training.
-        run: its id.
+        steps: steps of the whole training.
+        run: ID of the run.
     """
     return (
         f"nothing was trained: the result is sealed from the finished training checkpoint of step {steps:,}; "
@@ -177,22 +178,22 @@ def sealed_again(steps: int, run: str) -> str:
 
 
 def last_recorded_step(work: Path) -> int | None:
-    """Return the last optimiser step in a training's metrics, or a script's; None if there is none."""
+    """Return the last optimiser step in the metrics of a training or a script; None without metrics."""
     for path in (work / "metrics.jsonl", work / "output" / "metrics.jsonl"):
         for line in reversed(tail_of(path).splitlines()):
             try:
                 return int(json.loads(line)["step"])
             except (ValueError, TypeError, KeyError):
-                continue  # the line that is being written
+                continue  # the line that is being written right now
     return None
 
 
 @contextmanager
 def only_one(work: Path, run_id: str) -> Iterator[bool]:
-    """Lock a run's folder; yields whether another job held it and was waited for.
+    """Lock a run's folder; yields whether this job had to wait for another job's lock.
 
     A job outlives a Snakemake that was killed, and two Snakemakes may share a store. The kernel
-    releases the lock when its holder exits, however it exits.
+    releases the lock when the locking process exits, however it exits.
     """
     from filelock import FileLock, Timeout
 
@@ -209,7 +210,7 @@ def only_one(work: Path, run_id: str) -> Iterator[bool]:
     try:
         job = os.environ.get("SLURM_JOB_ID") or os.environ.get("AZUREML_RUN_ID")
         who = {"host": socket.gethostname(), "job": job, "pid": os.getpid(), "since": utc_stamp()}
-        with suppress(DataError):  # a full disk: the lock alone counts
+        with suppress(DataError):  # on a full disk the lock alone must do
             write_json(work / _HOLDER, who)
         yield has_waited
     finally:
@@ -217,7 +218,7 @@ def only_one(work: Path, run_id: str) -> Iterator[bool]:
 
 
 def _holder(work: Path) -> str:
-    """Return a description of the job that trains a run, as far as it is known."""
+    """Return a description of the job that trains a run, as far as known."""
     try:
         who = read_json(work / _HOLDER, remedy="")
     except DataError:
@@ -229,7 +230,7 @@ def _holder(work: Path) -> str:
 
 
 def tail_of(path: Path) -> bytes:
-    """Return the end of a file, which a long training makes large; nothing where it cannot be read."""
+    """Return the last bytes of a file; empty if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
@@ -242,7 +243,7 @@ def _ended(
     work: Path, *, end: str, reason: str, step: int | None = None, **fields: Any
 ) -> list[Attempt]:
     attempts = read_attempts(work)
-    if not attempts:  # the folder was deleted meanwhile
+    if not attempts:  # the folder was deleted during the attempt
         return []
     last = _reached(_completed(work, attempts[-1], end, time.time()), step)
     nothing_lost = {"steps_lost": 0, "lost_s": 0.0} if end == "sealed" else {}
@@ -252,14 +253,14 @@ def _ended(
 
 def _completed(work: Path, attempt: Attempt, end: str, ended: float) -> Attempt:
     attempt = structs.replace(attempt, ended=utc_stamp(ended), end=end)
-    if attempt.resumed_step is None:  # the metrics are those of the attempt before
+    if attempt.resumed_step is None:  # the metrics belong to the previous attempt
         return attempt
     last = max(attempt.resumed_step, last_recorded_step(work) or 0)
     return structs.replace(attempt, last_step=last, steps_done=last - attempt.resumed_step)
 
 
 def _reached(attempt: Attempt, step: int | None) -> Attempt:
-    """Return an attempt that has saved the state of a step."""
+    """Return an attempt updated with a step whose state it has saved."""
     first, last = attempt.resumed_step, attempt.last_step
     if step is None or first is None or last is None or last >= step:
         return attempt
@@ -276,7 +277,7 @@ def _last_activity(work: Path, attempt: Attempt) -> float:
 
 
 def _write(work: Path, attempts: Sequence[Attempt]) -> None:
-    """Write all lines; each carries the digest of all, so that a missing line is found too."""
+    """Write all lines; each contains the digest of all lines, so that a missing line is detected."""
     if not attempts:
         return
     lines = [encode(attempt) for attempt in attempts]

@@ -1,4 +1,4 @@
-"""Failure records of ranks, which the job reads: the first one names the cause."""
+"""Failure records of ranks, which the job reads; the first record names the cause."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ from shardline.supervision.watchdog.heartbeats import FOLDER, WANTED
 
 _FOLDER = "errors"
 
-# How launchers report that a signal ended a rank, which then has no failure record of its own.
+# Launchers' messages about a rank that a signal ended; such a rank writes no failure record.
 _ENDED = (
     re.compile(  # torchrun
         r"Root Cause \(first observed failure\):\n\[0\]:\n\s+time +: .*\n\s+host +: (?P<host>\S+)\n"
@@ -28,7 +28,7 @@ _ENDED = (
 _SRUN_END = re.compile(
     r"^srun: error: (?P<host>\S+): tasks? (?P<rank>[\d,-]+): (?P<signal>.+)$", re.M
 )
-# Signals that a launcher itself sends to the remaining ranks.
+# Signals that launchers send to the remaining ranks.
 _BY_LAUNCHER = ("SIGTERM", "SIGINT", "Terminated", "Exited with exit code")
 
 
@@ -44,13 +44,13 @@ def report_failure(
     work: Path, message: str, *, rank: int | None, log: Path | None, kind: str = "failed",
     code: int = 1, step: int | None = None, stop: str | None = None,
 ) -> None:  # fmt: skip
-    """Print a rank's message, and record it for the job.
+    """Print a rank's error message, and record it for the job.
 
     Args:
         work: the run's folder in the store.
-        rank: None if this process could not resolve it.
-        log: the file that holds the rank's output.
-        kind: see `Failure`, as are `code`, `step` and `stop`.
+        rank: None if this process could not resolve its rank.
+        log: file with the rank's output.
+        kind: field of `Failure`, like `code`, `step` and `stop`.
     """
     message = mask(message)
     print(message, file=sys.stderr, flush=True)
@@ -69,21 +69,21 @@ def report_failure(
     )
     name = f"rank-{failure.host}-{os.getpid()}" if rank is None else f"rank-{rank}"
     if kind == "hung":
-        name += ".hung"  # the rank's own message lies beside this one
+        name += ".hung"  # the rank may write its own record beside this one
     folder = work / _FOLDER
-    with suppress(DataError):  # the failure may be a store that cannot be written to
+    with suppress(DataError):  # the store itself may be what failed
         write_json(folder / f"{name}.json", encode(failure))
 
 
 def read_failures(work: Path) -> list[Failure]:
-    """Return how the ranks of this attempt ended: hung ones first, then killed ones, then by time."""
+    """Return the failures of this attempt's ranks: hung ranks first, then killed ones, then by time."""
     paths = (work / _FOLDER).glob("rank-*.json")
     found = [decode(read_json(path, remedy=""), Failure, where=path, remedy="") for path in paths]
     return sorted(found, key=lambda one: (one.kind != "hung", not one.is_killed, one.when))
 
 
 def first_failure(work: Path, ranks: int) -> str | None:
-    """Return message and place of the first rank that failed; the other ranks fail because it did.
+    """Return message and place of the first rank that failed; its failure is what ends the other ranks.
 
     Args:
         ranks: number of ranks; a single rank is not named.
@@ -91,7 +91,7 @@ def first_failure(work: Path, ranks: int) -> str | None:
     if not (failures := read_failures(work)):
         return None
     first = failures[0]
-    if ranks == 1 or first.kind == "hung" or first.is_killed:  # then the message names the rank
+    if ranks == 1 or first.kind == "hung" or first.is_killed:  # these messages name the rank
         return first.sentence
     who = "a rank" if first.rank is None else f"rank {first.rank}"
     place = [f"{who} on {first.host}"]
@@ -103,12 +103,12 @@ def first_failure(work: Path, ranks: int) -> str | None:
 
 
 def killed_rank(output: str) -> str | None:
-    """Return which rank a signal ended, from the launcher's output; None if none was.
+    """Return a message about the rank that a signal killed, from the launcher's output; None if none was.
 
-    The other ranks fail because it did, and may report that before the launcher names it.
+    Other ranks fail as a consequence, and may report that before the launcher names the killed rank.
 
     Args:
-        output: of the launcher and its ranks, all of this attempt.
+        output: output of the launcher and its ranks in this attempt.
     """
     found = [match for pattern in _ENDED for match in pattern.finditer(output)]
     if first := _SRUN_END.search(output):

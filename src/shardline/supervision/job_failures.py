@@ -1,6 +1,6 @@
-"""The errors with which jobs ended, one file for each job, kept until the job succeeds or is started again.
+"""Failure records of jobs: one file per job, kept until the job succeeds or starts again.
 
-`ls`, `why` and the report read them, and a second attempt of the same command, which leaves a final error alone.
+`ls`, `why` and the report read these records. A retry reads them too, and does not repeat a final error.
 """
 
 import shutil
@@ -14,11 +14,11 @@ from shardline.records.failures import Failure
 
 
 class FailureFile:
-    """The record of one job's failure.
+    """The file with one job's failure record.
 
     Args:
-        folder: of all records, `ResultsLayout.failures`.
-        log: the job's log, which lies in a folder `logs`.
+        folder: folder of all records, `ResultsLayout.failures`.
+        log: the job's log, within a folder `logs`.
     """
 
     def __init__(self, folder: Path, log: Path) -> None:
@@ -30,20 +30,20 @@ class FailureFile:
         self._log, self._path = log, (folder / place).with_suffix(".json")
 
     def write(self, failure: Failure) -> None:
-        """Write the record, and keep the log, which Snakemake deletes before the next attempt.
+        """Write the record, and copy the log, which Snakemake deletes before the next attempt.
 
-        A store that cannot be written to hides no error.
+        Errors of writing are ignored, so that they do not hide the job's error.
         """
         with suppress(DataError, OSError):
             write_json(self._path, encode(failure))
             shutil.copyfile(self._log, self._path.with_suffix(".log"))
 
     def read(self) -> Failure | None:
-        """Return the record; None where there is none, or it is damaged."""
+        """Return the record; None if it is missing or damaged."""
         return read_failure(self._path)
 
     def restore_log(self) -> None:
-        """Make the log again what the attempt that failed has written."""
+        """Restore the log of the failed attempt."""
         with suppress(OSError):
             shutil.copyfile(self._path.with_suffix(".log"), self._log)
 
@@ -55,18 +55,18 @@ class FailureFile:
 
 
 def read_failure(path: Path) -> Failure | None:
-    """Return the record in a file; None where there is none, or it is damaged."""
+    """Return the record in a file; None if it is missing or damaged."""
     with suppress(DataError):
         return decode(read_json(path, remedy=""), Failure, where=path, remedy="")
     return None
 
 
 def failures_of(folder: Path, rule: str, key: str = "") -> list[Failure]:
-    """Return the records of a rule's jobs about something, the earliest first.
+    """Return the failure records of a rule's jobs, the earliest first.
 
     Args:
-        folder: of all records.
-        key: of one job, or of several jobs: the folder of their logs. Empty: of a rule without a key.
+        folder: folder of all records.
+        key: key of one job, or the folder of several jobs' logs; empty for a rule without a key.
     """
     place = folder / rule / key if key else folder / rule
     paths: list[Path] = [place.with_name(f"{place.name}.json"), *sorted(place.glob("*.json"))]

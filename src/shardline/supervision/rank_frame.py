@@ -1,4 +1,4 @@
-"""The frame of every rank's program: resolve its World, redirect its log, report its failure."""
+"""The frame of every rank's program: resolve its World, redirect its output, report its failure."""
 
 import os
 import sys
@@ -24,13 +24,13 @@ def run_rank(
     body: Callable[[World], None], *, work: Path, logs: Path, shorten: Callable[[Exception], str],
     watch: Watch | None = None,
 ) -> int:  # fmt: skip
-    """Run one rank's work and return its exit code.
+    """Run one rank's work, and return its exit code.
 
     Args:
         work: the run's folder in the store, where a failure is recorded.
-        logs: folder for the logs of all ranks but the first.
-        shorten: gives the message of an unexpected error.
-        watch: settings of the watchdog process; None: no watchdog.
+        logs: folder for the logs of all ranks but rank 0.
+        shorten: returns the message of an unexpected error.
+        watch: settings of the watchdog; None for no watchdog.
     """
     with masked_output():
         die_with_parent()
@@ -41,7 +41,7 @@ def run_rank(
             world = resolve_world(os.environ)
             log = _own_log(logs, world)
             check_python()
-            # what the launcher's far side added, a shell's profile or an image
+            # variables that a shell's profile or an image added on this host
             if changing := clean(os.environ):
                 print(ignored(changing), flush=True)
             if watch:
@@ -53,7 +53,7 @@ def run_rank(
             step, stop = getattr(error, "step", None), getattr(error, "reason", None)
             details = {"kind": error.kind, "step": step, "stop": stop}
         except Exception as error:
-            traceback.print_exc()  # the full traceback goes to the log
+            traceback.print_exc()  # to the log
             message, code = shorten(error), exit_code_of(error)
         finally:
             heartbeat_memory.mine().leave()
@@ -64,9 +64,9 @@ def run_rank(
 
 
 def _own_log(folder: Path, world: World) -> Path | None:
-    """Send the output of each rank but the first to a file of its own; rank 0's is the job's log.
+    """Redirect the output of each rank but rank 0 to its own file; rank 0 writes to the job's log.
 
-    Azure ML keeps the output of each process, while files are lost with their node.
+    Under Azure ML the output stays: the service keeps it, while files are lost with their node.
     """
     if world.world_size == 1:
         return None

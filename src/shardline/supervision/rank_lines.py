@@ -1,4 +1,4 @@
-"""What a launcher's output reports of a training: step, metrics, rate and the time left."""
+"""Progress of a training, read from its launcher's output: step, metrics, rate and time left."""
 
 import math
 import re
@@ -19,16 +19,16 @@ _COLUMNS = (
     TextColumn("{task.fields[rest]}"),
     TimeRemainingColumn(),
 )
-_MOST = 20  # metrics; a display has place for two
+_MOST = 20  # metrics per report; the display shows two
 
 
 class RankLines:
-    """Reports each line `progress step=5/100 epoch=1/20 loss=0.3`, of a shipped training or a user's own script.
+    """Reports lines such as `progress step=5/100 epoch=1/20 loss=0.3` of a training or a user's script.
 
     Args:
-        title: the run's name.
-        monitor: the metric that comes right after the loss.
-        clock: gives seconds.
+        title: name of the run.
+        monitor: metric that is listed right after the loss.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class RankLines:
         self._title, self._monitor, self._clock = title, monitor, clock
         self._begin: tuple[int, float] | None = None
         self._metrics: dict[str, float] = {}
-        # without a terminal nothing is written: its reader may have exited while the job runs
+        # not without a terminal: the reader of standard error may exit while the job runs
         self._bar = Progress(
             *_COLUMNS, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
         )
@@ -47,11 +47,11 @@ class RankLines:
         self._bar.start()
 
     def __exit__(self, *_: object) -> None:
-        if not self._bar.disable:  # else it would print an empty line
+        if not self._bar.disable:  # a disabled bar would print an empty line
             self._bar.stop()
 
     def __call__(self, line: str) -> None:
-        """Report what a line holds, if it is one of progress, and show it as a bar on a terminal."""
+        """Report a progress line, and show it as a bar on a terminal; ignore other lines."""
         if not (match := _PROGRESS.match(line)):
             return
         step, total = int(match["step"]), int(match["total"])
@@ -76,7 +76,7 @@ class RankLines:
         )
 
     def _rate(self, step: int) -> float | None:
-        """Return steps in a second since the first line of this attempt, validations included."""
+        """Return steps per second since the first line of this attempt, validations included."""
         now = self._clock()
         if self._begin is None:
             self._begin = step, now

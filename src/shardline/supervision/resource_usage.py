@@ -1,7 +1,7 @@
-"""What each rank used of its machine over time: memory, CPU and GPU, sampled by its watchdog.
+"""Each rank's use of memory, CPU and GPU over time, sampled by its watchdog.
 
-The points of a rank lie in `machine/rank-00000.json` of the run's folder in the store, which the
-attempts of a training continue. They are numbers alone.
+The points of a rank are in `machine/rank-00000.json` of the run's folder in the store. Later
+attempts of a training append to them.
 """
 
 import json
@@ -21,22 +21,22 @@ from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.proc import usage_of
 from shardline_io.heartbeat_memory import HeartbeatMemory
 
-MAX_POINTS = 240  # of a rank: at least half as many are kept, whatever a training takes
-_MAX_SEALED, _MIN_SEALED = 960, 16  # of all ranks together, and of each of very many
+MAX_POINTS = 240  # per rank; at least half as many are kept, however long the training
+_MAX_SEALED, _MIN_SEALED = 960, 16  # points of all ranks together, and the least per rank
 _FOLDER = "machine"
-_PERIOD_S = 2.0  # of a sampler at first; it doubles whenever the points are halved
+_PERIOD_S = 2.0  # a sampler's first period; it doubles whenever the points are halved
 
 
 class MachinePoint(Record, frozen=True, kw_only=True):
-    """What a rank used, with the programs that it runs, since the point before.
+    """Resources that a rank and its programs used since the previous point.
 
     Attributes:
         attempt: number of the attempt, from 1.
         s: seconds of running up to now, without the time between attempts.
-        rss_bytes: resident memory; what processes share counts in each of them.
-        cpu_percent: of one core.
-        gpu_bytes: memory that PyTorch holds on the rank's GPU; None where not known.
-        gpu_percent: utilisation of that GPU, by NVML; None where not known.
+        rss_bytes: resident memory; memory shared by processes counts in each of them.
+        cpu_percent: CPU use, percent of one core.
+        gpu_bytes: PyTorch's memory on the rank's GPU; None if unknown.
+        gpu_percent: utilisation of that GPU, by NVML; None if unknown.
     """
 
     attempt: int
@@ -51,17 +51,17 @@ _COLUMNS = MachinePoint.__struct_fields__
 
 
 def halve(points: Sequence[MachinePoint]) -> list[MachinePoint]:
-    """Merge each two points after the first one; no peak of memory is lost by it."""
+    """Merge the points after the first in pairs; peaks of memory are kept."""
     later = points[1:]
     pairs = [later[at : at + 2] for at in range(0, len(later), 2)]
     return [*points[:1], *map(_merge, pairs)]
 
 
 def thin(points: Sequence[MachinePoint], max_points: int) -> list[MachinePoint]:
-    """Halve points until there are few enough; the first and the last time stay.
+    """Halve points until at most `max_points` are left; the first and the last time stay.
 
     Args:
-        max_points: at least 2.
+        max_points: number of points, at least 2.
     """
     kept = list(points)
     while len(kept) > max_points:
@@ -70,7 +70,7 @@ def thin(points: Sequence[MachinePoint], max_points: int) -> list[MachinePoint]:
 
 
 def _merge(pair: Sequence[MachinePoint]) -> MachinePoint:
-    """Return one point at the time of the last: the highest memory, and the mean use."""
+    """Return a point at the last time with the highest memory and the mean use of a pair."""
     last = pair[-1]
     return MachinePoint(
         attempt=last.attempt,
@@ -93,22 +93,22 @@ def _mean(values: Sequence[int]) -> int | None:
 
 @dataclass
 class MachineCurve:
-    """The points of one rank up to now.
+    """The points of one rank so far.
 
     Attributes:
-        points: by time.
-        period_s: seconds from one point to the next.
+        points: points by time.
+        period_s: seconds between two points.
     """
 
     points: list[MachinePoint]
     period_s: float
 
     def begin(self, attempt: int) -> int:
-        """Let an attempt continue the curve, and return its number.
+        """Let an attempt continue the curve, and return the attempt's number.
 
         Args:
-            attempt: 0 where it is not known: one more than the last one. Points of later attempts
-                are of a training whose attempts were deleted, and are left out.
+            attempt: number of the attempt; 0 if unknown, for the number after the last one.
+                Points of later attempts are dropped: those attempts were deleted.
         """
         if not attempt:
             return self.points[-1].attempt + 1 if self.points else 1
@@ -116,7 +116,7 @@ class MachineCurve:
         return attempt
 
     def add(self, point: MachinePoint) -> None:
-        """Append a point; where there are too many, half as many stay, and come half as often."""
+        """Append a point; when there are too many, halve the points and double the period."""
         self.points.append(point)
         if len(self.points) > MAX_POINTS:
             self.points = halve(self.points)
@@ -129,11 +129,11 @@ class MachineCurve:
 
 
 def read_curve(work: Path, rank: int, *, period_s: float = 1.0) -> MachineCurve:
-    """Return a rank's points; none where no whole file of them is there.
+    """Return a rank's points; none if the file is missing or damaged.
 
     Args:
         work: the run's folder in the store.
-        period_s: of a curve that begins.
+        period_s: least period of the curve, seconds.
     """
     with suppress(OSError, ValueError, TypeError, KeyError, msgspec.MsgspecError):
         document = msgspec.json.decode(_file(work, rank).read_bytes())
@@ -146,7 +146,7 @@ def read_curve(work: Path, rank: int, *, period_s: float = 1.0) -> MachineCurve:
 
 
 def write_curve(work: Path, rank: int, curve: MachineCurve) -> None:
-    """Write a rank's points; a full disk or a missing folder does not end a training."""
+    """Write a rank's points; errors such as a full disk are ignored."""
     document = {"period_s": curve.period_s, "points": _columns(curve.points)}
     path = _file(work, rank)
     with suppress(OSError):
@@ -156,12 +156,12 @@ def write_curve(work: Path, rank: int, curve: MachineCurve) -> None:
 
 
 class Sampler:
-    """Appends a point to the rank's curve whenever its period has passed.
+    """Appends a point to the rank's curve after each period.
 
-    Its first point comes one period after the start, so that a training of seconds has none.
+    The first point comes one period after the start, so a training of a few seconds has none.
 
     Args:
-        memory: that the rank shares, and where it writes the use of its GPU.
+        memory: memory shared with the rank, which writes the use of its GPU there.
     """
 
     def __init__(self, task: Task, memory: HeartbeatMemory) -> None:
@@ -175,14 +175,14 @@ class Sampler:
             self._cpu_s = usage_of(self._pid)[1]
 
     def sample_if_due(self) -> None:
-        """Append a point and write the curve, if it is time; takes some 0.5 ms then."""
+        """Append a point and write the curve, if it is time; this takes about 0.5 ms."""
         now = time.monotonic()
         if now - self._sampled < self._curve.period_s:
             return
-        with suppress(OSError):  # the rank has just ended
+        with suppress(OSError):  # the rank has just exited
             rss_bytes, cpu_s = usage_of(self._pid)
             gpu_bytes, gpu_percent = self._memory.gpu()
-            # what a child used is missing for a moment between its end and its parent's notice
+            # between a child's exit and its parent's wait(), the child's CPU time is missing
             used_s = max(0.0, cpu_s - self._cpu_s)
             point = MachinePoint(
                 attempt=self._attempt,
@@ -198,9 +198,9 @@ class Sampler:
 
 
 def sealed_curve(work: Path, rank: int, world_size: int) -> UsageCurve | None:
-    """Return a rank's points as they are sealed with the run; None of fewer than two.
+    """Return a rank's points as sealed with the run; None if there are fewer than two.
 
-    Columns that were never known are left out.
+    Columns without any value are left out.
     """
     points = read_curve(work, rank).points
     points = thin(points, max(_MIN_SEALED, min(MAX_POINTS, _MAX_SEALED // world_size)))

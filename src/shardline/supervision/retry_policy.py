@@ -1,4 +1,4 @@
-"""Retry policy: a retry that would fail as the attempts before it did is rejected."""
+"""Retry policy: reject a retry that would fail like the attempts before it."""
 
 import re
 from collections.abc import Sequence
@@ -10,26 +10,26 @@ from shardline.records.attempts import Attempt
 # Ends that do not predict the next attempt: preemptions and machine failures
 # may happen twice before the first save.
 _BLAMELESS = ("sealed", "killed")
-# Addresses, process ids, times and counts differ between two ends of one kind.
+# Addresses, process IDs, times and counts differ between two failures of one kind.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+([.,:]\d+)*(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def log_of_attempt(logs: Path, number: int) -> Path:
-    """Return where the log of an attempt that failed is kept, in the folder of the ranks' logs."""
+    """Return the path of a failed attempt's log in the folder of the ranks' logs."""
     return logs / f"attempt-{number}.log"
 
 
 def check_retry(attempts: Sequence[Attempt], *, retry: int, saved_step: int, logs: Path) -> None:
-    """Reject a retry that would fail as the attempts before it did.
+    """Reject a retry that would fail like the attempts before it.
 
     Args:
-        attempts: those so far, see `read_attempts`.
-        retry: number of the retry that is to begin; 0 is a user's own command, which is never rejected.
+        attempts: attempts so far, see `read_attempts`.
+        retry: number of the next retry; 0 is a user's own command, which is never rejected.
         saved_step: optimiser step of the newest training checkpoint, 0 for none.
         logs: folder of the ranks' logs.
 
     Raises:
-        CrashLoop: names the error of the last attempt.
+        CrashLoop: the retry is rejected; the message contains the error of the last attempt.
     """
     if not (retry and attempts):
         return
@@ -45,7 +45,7 @@ def check_retry(attempts: Sequence[Attempt], *, retry: int, saved_step: int, log
 
 
 def crash_loop(attempts: Sequence[Attempt], *, saved_step: int) -> str:
-    """Return what the last two attempts of one command have in common as a crash loop, else "".
+    """Return a description of the crash loop that the last two attempts form, else "".
 
     Args:
         saved_step: optimiser step of the newest training checkpoint, 0 for none.
@@ -56,7 +56,7 @@ def crash_loop(attempts: Sequence[Attempt], *, saved_step: int) -> str:
     if not _is_alike(before, last):
         return ""
     is_same = _kind(before.reason) == _kind(last.reason)
-    if last.resumed_step is None:  # ended before its first step, or it is a script
+    if last.resumed_step is None:  # ended before its first step, or a script
         where = "with the same error" if is_same else ""
     elif before.resumed_step == last.resumed_step == saved_step:
         where = f"before they had saved more than step {saved_step}"
@@ -69,7 +69,7 @@ def crash_loop(attempts: Sequence[Attempt], *, saved_step: int) -> str:
 def _is_alike(before: Attempt, last: Attempt) -> bool:
     if last.end in _BLAMELESS or before.end != last.end:
         return False
-    # a limit that is too short for one save is the run's own; a preemption is not
+    # a time limit that is too short for one save repeats; a preemption need not
     return last.end != "stopped" or {last.stop, before.stop} == {"deadline"}
 
 

@@ -13,7 +13,7 @@ from shardline.core.errors import Stopped
 from shardline_io.heartbeat_memory import mine
 from shardline_io.stopping import SIGNALS
 
-# A launcher forwards signals that its ranks already received: a repeat within this time is the same one.
+# A launcher forwards signals that its ranks received too: a repeat within this time is the same signal.
 _SAME_S = 2.0
 
 _first: dict[int, float] = {}
@@ -21,13 +21,13 @@ _can_save = False
 
 
 def listen() -> None:
-    """Have the signals request a stop of this rank; a second signal ends it at once."""
+    """Make the signals request a stop of this rank; a second signal ends the rank at once."""
     for number in SIGNALS:
         signal.signal(number, _ask)
 
 
 def can_save() -> None:
-    """Leave stops to the reader of `heartbeat_memory.mine().stop_reason()` from now on."""
+    """From now on, leave stops to the code that reads `heartbeat_memory.mine().stop_reason()`."""
     global _can_save
     _can_save = True
 

@@ -26,18 +26,18 @@ from shardline.supervision.rank_lines import RankLines
 from shardline_io.stopping import SIGNALS
 
 _GRACE_S = 20.0
-_LOOK_S, _STUCK_S = 1.0, 20.0  # between looks for a hang, and from then to the end of the launcher
+_LOOK_S, _STUCK_S = 1.0, 20.0  # between checks for a hang; from the hang to the launcher's end
 _STOP = "stop.json"
 Ask = Callable[[str, float | None], None]  # `StopRequest.ask`
 
 
 class RankError(ShardlineError):
-    """A rank failed; carries that rank's own message.
+    """A rank failed; contains the rank's own message.
 
     Args:
         kind: `failed`, `hung` or `diverged`.
         code: the rank's exit code.
-        is_killed: whether a signal ended it, so that the same command may resume it.
+        is_killed: whether a signal ended the rank, so that the same command can resume it.
     """
 
     def __init__(
@@ -48,26 +48,26 @@ class RankError(ShardlineError):
 
 
 class StopRequest:
-    """A request that all ranks save and stop, which the watchdogs on all nodes pass to them.
+    """A request that all ranks save and stop; the watchdogs on all nodes pass it to their ranks.
 
     Args:
         work: the run's folder in the store, where `stop.json` is written.
-        grace_s: seconds until `end` is called, if the ranks have not ended by then.
-        end: ends the ranks.
+        grace_s: seconds until `end` is called if the ranks are still running.
+        end: function that ends the ranks.
     """
 
     def __init__(self, work: Path, grace_s: float, end: Callable[[], None]) -> None:
         self._path, self._grace_s, self._end = work / _STOP, grace_s, end
         self._timer: threading.Timer | None = None
         self.reason, self.is_over = "", False
-        self._path.unlink(missing_ok=True)  # left by a job that was killed
+        self._path.unlink(missing_ok=True)  # left behind by a killed job
 
     def ask(self, reason: str, grace_s: float | None = None) -> None:
-        """Request a stop of all ranks; the first request counts, with its own grace time if it has one."""
+        """Request a stop of all ranks; only the first request counts, with its grace time if given."""
         if self.reason:
             return
         self.reason = reason
-        with suppress(DataError):  # a full disk: the grace time passes instead
+        with suppress(DataError):  # on a full disk the ranks end after the grace time
             write_json(self._path, {"reason": reason, "time": utc_stamp()})
         self._timer = threading.Timer(grace_s or self._grace_s, self._give_up)
         self._timer.daemon = True
@@ -78,7 +78,7 @@ class StopRequest:
         self._end()
 
     def close(self) -> None:
-        """Withdraw the request: it does not concern ranks that are started next."""
+        """Withdraw the request, so that it does not reach the ranks that start next."""
         if self._timer:
             self._timer.cancel()
         self._path.unlink(missing_ok=True)
@@ -90,16 +90,16 @@ def run_ranks(
 ) -> None:  # fmt: skip
     """Run a launcher until all its ranks have ended.
 
-    Every line goes to the log; where standard error is a terminal a bar shows the progress.
+    Every line goes to the log. If standard error is a terminal, a bar shows the progress.
     SIGTERM, SIGUSR1 and Ctrl-C request that the ranks save and stop; a second Ctrl-C ends them at once.
 
     Args:
-        grace_s: seconds that the ranks have for saving; with 0 they are ended at once.
-        watch: runs in a thread meanwhile; may request a stop too, and returns at the event.
-        monitor: the metric that is reported beside the loss.
+        grace_s: seconds in which the ranks may save; 0 ends them at once.
+        watch: function to run in a thread; it may request a stop, and returns after the event.
+        monitor: metric that is reported beside the loss.
 
     Raises:
-        RankError: a rank failed; carries its own message and place, not the launcher's summary.
+        RankError: a rank failed; contains the rank's own message and place.
         Stopped: a stop was requested, and the ranks have saved or were too slow.
         KeyboardInterrupt: this job had to exit at once; no rank is left running.
     """
@@ -114,8 +114,8 @@ def run_ranks(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            preexec_fn=die_with_parent,  # even when this job is killed outright
-            start_new_session=True,  # a terminal's Ctrl-C reaches the ranks through us alone
+            preexec_fn=die_with_parent,  # even if this job gets SIGKILL
+            start_new_session=True,  # a terminal's Ctrl-C must reach the ranks through this job only
         )
         try:
             if watch:
@@ -132,7 +132,7 @@ def run_ranks(
         finally:
             ended.set()
             request.close()
-            kill_group(child.pid)  # ranks that outlived their launcher
+            kill_group(child.pid)  # ranks may outlive their launcher
     if not code:
         return
     message = f"{command[0]} exited with code {code}: {last or 'no output'}; see {log}"
@@ -142,10 +142,10 @@ def run_ranks(
 def _outcome(
     work: Path, ranks: int, killed: str | None, request: StopRequest
 ) -> ShardlineError | None:
-    """Return why the ranks ended; None if none recorded a failure."""
+    """Return the error with which the ranks ended; None if no failure was recorded."""
     failures = read_failures(work)
     stops = [one for one in failures if one.kind == "stopped"]
-    # a record with a step: all ranks have saved; without one, the launcher may be the cause
+    # a record with a step means that all ranks saved; without a step, the launcher may be the cause
     agreed = [one for one in stops if one.step is not None]
     if agreed or (stops and stops == failures and not killed):
         step = agreed[0].step if agreed else None
@@ -170,7 +170,7 @@ def _killed(log: Path, begin: int) -> str | None:
 
 @contextmanager
 def _signals_ask(request: StopRequest, *, at_once: bool) -> Iterator[None]:
-    """Have signals request a stop; with nothing to save, and at a second Ctrl-C, exit at once."""
+    """Make signals request a stop; with nothing to save, or at a second Ctrl-C, exit at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         is_second = request.reason and number == signal.SIGINT
@@ -188,12 +188,12 @@ def _signals_ask(request: StopRequest, *, at_once: bool) -> Iterator[None]:
 
 @contextmanager
 def end_stuck_launcher(work: Path, launcher: int) -> Iterator[None]:
-    """End a launcher that still runs after a hang was reported: Open MPI's waits forever for its daemon.
+    """End a launcher that still runs after a hang was reported: Open MPI waits forever for its daemon.
 
     Args:
         work: the run's folder in the store.
-        launcher: its pid, which leads a session of its own. The whole session is ended, since
-            Open MPI's remote shells leave the process group and keep the output open.
+        launcher: pid of the launcher, which leads its own session. The whole session is ended,
+            since Open MPI's remote shells leave the process group and keep the output open.
     """
     has_ended = threading.Event()
 
@@ -220,7 +220,7 @@ def _kill_session(leader: int) -> None:
 
 
 def _relay(child: subprocess.Popen[str], log: IO[str], rank_lines: RankLines) -> str:
-    """Pass the output on without secrets until it ends, and return its last line."""
+    """Write the output to the log without secrets until it ends; return its last line."""
     assert child.stdout is not None
     last, masker = "", LineMasker()
     with rank_lines:
@@ -233,6 +233,6 @@ def _relay(child: subprocess.Popen[str], log: IO[str], rank_lines: RankLines) ->
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Ask the launcher to end its ranks; after a grace time, end them all."""
+    """Ask the launcher to end its ranks; kill them all after a grace time."""
     end_group(child, _GRACE_S)
     child.wait()

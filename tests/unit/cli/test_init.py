@@ -40,7 +40,7 @@ def test_a_projects_own_snakefile_refuses_two_owners_of_retries(tmp_path):
     command = [SNAKEMAKE, "--executor", "slurm", "--slurm-requeue", "--retries", "2", "--jobs", "1"]
     done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=False)
     assert done.returncode == 1
-    assert "so both Slurm and Snakemake would start a failed job again" in done.stderr
+    assert "both Slurm and Snakemake would start a failed job again" in done.stderr
 
 
 def test_the_lock_of_a_project_gives_the_identities_that_the_shipped_one_gives(tmp_path):

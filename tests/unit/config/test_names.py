@@ -184,7 +184,7 @@ def test_a_folder_of_another_identity_is_refused(fake):
     run = project.named_runs()["flat"]
     document = json.loads((run.folder / "identity.json").read_text())
     (run.folder / "identity.json").write_text(json.dumps({**document, "more": 1}))
-    with pytest.raises(ConfigError, match=f"{run.id} holds the results of another identity"):
+    with pytest.raises(ConfigError, match=f"{run.id} contains the results of another identity"):
         check_addresses(project)
     (run.folder / "identity.json").write_text("{")
     check_addresses(project)  # damage is for `shardline verify`

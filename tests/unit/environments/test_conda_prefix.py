@@ -303,7 +303,7 @@ def test_a_prefix_that_somebody_changed(channel, tmp_path):
     record = json.loads(file.read_text())
     file.unlink()  # a package's file may have as many names as prefixes
     file.write_text(json.dumps({**record, "version": "4.0"}))
-    with pytest.raises(DataError, match=r"is not what its pins say \(lib\).*delete it"):
+    with pytest.raises(DataError, match=r"differs from its pins \(lib\).*delete it"):
         make_prefix(tmp_path / "envs", "train", pins)
 
 
@@ -314,5 +314,5 @@ def test_a_python_that_does_not_start(channel, tmp_path):
     pins = solved(channel, SPECS[0])
     with pytest.raises(DataError, match="does not start .*GLIBC_2.99 not found.*virtual_packages"):
         make_prefix(tmp_path / "envs", "train", pins)
-    with pytest.raises(ConfigError, match="the pins of train hold no python"):
+    with pytest.raises(ConfigError, match="the pins of train contain no python"):
         make_prefix(tmp_path / "envs", "train", [pin for pin in pins if pin.name != "python"])

@@ -170,7 +170,7 @@ def test_a_changed_commit_makes_training_stale_and_conda_has_no_such_package(own
     environment = own.run("net").document["environment"]
     assert environment["packages"]["timm"] == f"@ git+https://example.org/timm@{'a' * 40}"
     with pytest.raises(
-        ConfigError, match=r"the lock pins timm \(@ git.*aaa\), of which conda has no"
+        ConfigError, match=r"the lock pins timm \(@ git.*aaa\), which conda does not"
     ):
         specs_of(before, "train")
     edit(Path("my.lock"), "a" * 40, "a" * 39 + "b")

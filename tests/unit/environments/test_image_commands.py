@@ -129,7 +129,9 @@ def test_apptainer_needs_a_name_for_the_image(start, monkeypatch):
 
 @pytest.mark.parametrize("key", ["build_args", "push_args", "run_args"])
 def test_passwords_do_not_belong_into_settings(key):
-    with pytest.raises(ConfigError, match=rf"image.{key} holds --creds, .*podman login") as error:
+    with pytest.raises(
+        ConfigError, match=rf"image.{key} contains --creds, .*podman login"
+    ) as error:
         image.check_no_login(Image(**{key: ["--creds=me:s3cret"]}))
     assert "s3cret" not in str(error.value)
 

@@ -88,7 +88,9 @@ def test_a_conda_prefix_and_an_image_are_told(
         monkeypatch.setenv("SNAKEMAKE_AZUREML_IMAGE", name)
         assert observe().image == digest
     monkeypatch.setenv("SHARDLINE_IMAGE_DIGEST", "latest")
-    with pytest.raises(ConfigError, match="SHARDLINE_IMAGE_DIGEST=latest is no digest; set it"):
+    with pytest.raises(
+        ConfigError, match="SHARDLINE_IMAGE_DIGEST=latest is not a digest; set the image's digest"
+    ):
         observe()
 
 

@@ -78,11 +78,11 @@ def test_ranks_run_in_an_environment_of_their_own(launcher, place):
 @pytest.mark.parametrize(
     ("launcher", "plan", "message"),
     [
-        ("none", NODE, "devices=2, but launcher=none starts one rank; use torchrun"),
-        ("none", SLURM, "launcher=none starts no rank on the other nodes of Slurm job 17; use srun"),
-        ("srun", NODE, r"launcher=srun, but this is no Slurm job \(SLURM_JOB_ID is not set\)"),
+        ("none", NODE, "devices=2, but launcher=none starts one rank; use launcher=torchrun"),
+        ("none", SLURM, "launcher=none cannot start ranks on the other nodes of Slurm job 17; use launcher=srun"),
+        ("srun", NODE, r"launcher=srun, but this process is not in a Slurm job \(SLURM_JOB_ID is not set\)"),
         *[
-            (launcher, replace(NODE, nodes=2), "nodes=2, but there is neither a Slurm job nor runtime.hosts")
+            (launcher, replace(NODE, nodes=2), "nodes=2, but this job is not in a Slurm allocation and runt")
             for launcher in LAUNCHERS
         ],
     ],

@@ -52,8 +52,8 @@ def test_what_the_remote_shell_says_is_told_with_the_remedy(shell):
     with pytest.raises(LaunchError) as error:
         check_hosts(["a", "b", "c"], words, timeout_s=60)
     assert str(error.value) == (
-        f"runtime.hosts: b does not answer to {socket.gethostname()}: Permission denied (nor do c); "
-        f"fix the name, or see that `{words[0]} b true` works and asks for nothing"
+        f"runtime.hosts: b does not answer to {socket.gethostname()}: Permission denied (the same on c); "
+        f"fix the name, or make `{words[0]} b true` work without a prompt"
     )
 
 
@@ -64,14 +64,14 @@ def test_a_host_that_says_nothing_is_given_up(shell):
 
 def test_a_host_without_the_environment_is_told_from_one_that_is_away(shell):
     with pytest.raises(
-        LaunchError, match=r"a does not start Python .*: No module named shardline; /"
+        LaunchError, match=r"a cannot start Python .*: No module named shardline; make /"
     ):
         check_hosts(["a"], shell("echo No module named shardline; exit 1"), timeout_s=60)
 
 
 def test_a_remote_shell_that_is_not_installed_is_named():
     with pytest.raises(
-        LaunchError, match="runtime.remote_shell='no-such-shell -x' starts no program"
+        LaunchError, match="runtime.remote_shell='no-such-shell -x' is not on this machine's PATH"
     ):
         check_hosts(["a"], ["no-such-shell", "-x"], timeout_s=60)
 
@@ -101,7 +101,7 @@ def test_each_rank_is_told_its_place_and_the_variables(shell):
 def test_one_that_fails_ends_all_and_is_named(shell):
     done = remote(shell(), "sh", "-c", "[ $RANK = 3 ] && exit 7; exec sleep 600")
     assert done.returncode == 7
-    assert f"a command on {socket.gethostname()} ended with code 7" in done.stderr
+    assert f"the command on {socket.gethostname()} ended with code 7" in done.stderr
 
 
 def test_exit_on_stdin_close_passes_the_exit_code_on():

@@ -53,12 +53,10 @@ def test_another_allocation_than_planned_is_refused():
     allocation = parse_job("17", JOB)
     check_allocation(allocation, nodes=2, cpus=4)
     with pytest.raises(
-        LaunchError, match=r"holds 2 nodes \(n\[1-2\]\), but the run was planned for nodes=3"
+        LaunchError, match=r"has 2 nodes \(n\[1-2\]\), but the run was planned for nodes=3"
     ):
         check_allocation(allocation, nodes=3, cpus=4)
-    with pytest.raises(
-        LaunchError, match="holds 4 CPUs, but the run was planned for 8; lower runt"
-    ):
+    with pytest.raises(LaunchError, match="has 4 CPUs, but the run was planned for 8; lower runt"):
         check_allocation(allocation, nodes=2, cpus=8)
 
 
@@ -216,7 +214,7 @@ def test_one_process_of_azure_starts_its_ranks_itself():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({}, "nodes=2 and runtime.launcher=azureml, but SNAKEMAKE_AZUREML_LAUNCH is not set, .*--profile azureml"),
+        ({}, "nodes=2 and runtime.launcher=azureml, but SNAKEMAKE_AZUREML_LAUNCH is not set: .*--profile azureml"),
         (azure(0, 1, 1), r"planned for nodes=2 x devices=2, but Azure ML started 3 processes on 2 nodes \(10.0.0.4, "),
         (azure(0), r"but Azure ML started 1 processes on 1 nodes .* set azureml_processes_per_node to 1 or 2"),
         (azure(0, 1, 0, 1), "started 4 processes on 2 nodes"),
@@ -257,7 +255,7 @@ def test_an_agent_takes_the_number_of_its_own_node(tmp_path):
 
 
 def test_more_cpus_than_the_job_holds_are_refused(in_slurm):
-    with pytest.raises(LaunchError, match="holds 4 CPUs, but the run was planned for 16"):
+    with pytest.raises(LaunchError, match="has 4 CPUs, but the run was planned for 16"):
         start(launcher="srun", env={"SLURM_JOB_ID": "17"}, threads_per_rank=4)
 
 
@@ -280,5 +278,7 @@ def test_a_taken_port_is_named_and_the_next_is_tried(caplog):
 
 def test_a_job_without_scontrol_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(LaunchError, match="SLURM_JOB_ID=17, but there is no scontrol"):
+    with pytest.raises(
+        LaunchError, match="SLURM_JOB_ID=17, but scontrol, which lists the job's nodes, is not on"
+    ):
         start(launcher="srun", env={"SLURM_JOB_ID": "17", "PATH": "/nowhere"})

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch.distributed as dist
+import torch.distributed.run
 from torch.distributed.rendezvous import rendezvous
 
 from shardline.core.world import World
@@ -79,10 +80,31 @@ print("master", os.environ["MASTER_ADDR"])
 """
 
 
-def test_torchruns_agent_of_one_machine_is_on_loopback_alone(tmp_path):
+def test_torchruns_agent_of_one_machine_is_on_loopback_alone_and_leaves_no_folder(tmp_path):
     (tmp_path / "tell.py").write_text(TELL)
     golden = (REPOSITORY / "tests/golden/launch/torchrun-node.txt").read_text().split()
     words = [word for word in golden[1:-3] if not word.startswith("--nproc")]
     command = [sys.executable, *words, "--nproc-per-node=1", str(Path(tmp_path, "tell.py"))]
-    done = subprocess.run(command, text=True, capture_output=True, check=True, env=os.environ)
+    (scratch := tmp_path / "scratch").mkdir()
+    env = {**os.environ, "TMPDIR": str(scratch)}
+    done = subprocess.run(command, text=True, capture_output=True, check=True, env=env)
     assert set(done.stdout.splitlines()) == {"open 127.0.0.1", "master 127.0.0.1"}
+    assert not [*scratch.glob("torchelastic_*")]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_torchruns_logs_are_removed_with_their_folder(code, tmp_path, monkeypatch):
+    folders = []
+
+    def run():
+        folders.append(Path(sys.argv[1].removeprefix("--log-dir=")))
+        assert folders[0].is_dir()
+        assert sys.argv[2:] == ["--log-dir=mine", "program"]
+        sys.exit(code)
+
+    monkeypatch.setattr(torch.distributed.run, "main", run)
+    monkeypatch.setattr(stores, "narrow_stores", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["stores", "--log-dir=mine", "program"])
+    with pytest.raises(SystemExit):
+        stores.main()
+    assert not folders[0].exists()

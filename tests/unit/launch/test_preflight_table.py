@@ -105,7 +105,7 @@ def test_a_world_of_one_needs_no_network(capsys):
 )
 def test_a_gpu_that_is_not_visible_is_refused(env, told):
     check_device(1, 2, env)
-    with pytest.raises(LaunchError, match=f"is to use GPU 2, but sees 2 GPUs \\({told}\\)"):
+    with pytest.raises(LaunchError, match=f"this rank needs GPU 2, but sees 2 GPUs \\({told}\\)"):
         check_device(2, 2, env)
 
 
@@ -154,7 +154,7 @@ def test_an_address_of_gloo_that_other_hosts_cannot_reach_is_refused():
     good, other = rank(0, **way, gloo_address=""), {**way, "host": "n1"}
     check_gloo([good, rank(1, **way, gloo_address="127.0.1.1")])
     check_gloo([good, rank(1, **other, gloo_address="10.0.0.2")])
-    with pytest.raises(LaunchError, match=r"rank 1: gloo would listen at 127\.0\.1\.1, .*=eth1"):
+    with pytest.raises(LaunchError, match=r"rank 1: gloo would listen on 127\.0\.1\.1, .*=eth1"):
         check_gloo([good, rank(1, **other, gloo_address="127.0.1.1")])
 
 
@@ -186,6 +186,7 @@ def test_missing_ranks_are_named_node_by_node():
         "ranks 4-7 (node 1, host n1), "
     )
     assert (
-        "ranks 28-31 (node 7, host n7) and those of 2 more nodes; ranks 0,2-3 joined; " in message
+        "ranks 28-31 (node 7, host n7) and the ranks of 2 more nodes; ranks 0,2-3 joined; "
+        in message
     )
     assert "no rank joined" in missing_message(world, [], 60)

@@ -51,8 +51,8 @@ def test_a_refusal_is_told_with_what_to_do(
 ):
     scancel(tmp_path, "echo 'no controller' >&2; exit 1", monkeypatch)
     Executor.cancel_jobs(executor(), [])
-    assert "could not be cancelled (no controller) and may run on; " in caplog.text
-    assert "cancel them by: scancel --name a-run" in caplog.text
+    assert "could not be cancelled (no controller) and may keep running; " in caplog.text
+    assert "cancel them with: scancel --name a-run" in caplog.text
 
 
 def test_what_waits_to_be_submitted_is_not_and_nothing_waits_for_it(
@@ -96,4 +96,4 @@ def test_a_submission_that_does_not_heed_the_request_is_killed(
     assert not cancelling.is_alive()
     assert started[0].returncode == -9
     assert (tmp_path / "asked").read_text() == "\n\n"
-    assert "a submission has not ended" in caplog.text
+    assert "a submission is still running" in caplog.text

@@ -68,7 +68,7 @@ def test_jobs_that_are_not_listed_any_more_are_remembered(tmp_path: Path):
 def test_a_failure_is_explained_with_its_remedy():
     fields = {"JobState": "TIMEOUT", "TimeLimit": "01:00:00"}
     told = explain(fields)
-    assert told.startswith("longer than its limit of 01:00:00, raise runtime in the profile; ")
+    assert told.startswith("ran longer than its limit of 01:00:00, raise runtime in the profile; ")
     assert explain({"JobState": "BOOT_FAIL", "Reason": "x"}).startswith("BOOT_FAIL, x; run ")
     assert explain({"JobState": "FAILED"}).startswith("ended with exit code ExitCode unknown")
 
@@ -158,7 +158,7 @@ def test_the_reason_is_told_once(program, ask):
     program("bin", "scontrol", "echo 'JobId=7 JobState=PREEMPTED Reason=None'")
     program("bin", "sacct", "echo not asked")
     told = [ask("-j", f"7.{step}", "--format=Reason", "--noheader") for step in range(2)]
-    assert told[0].stdout.startswith("preempted by a job that goes before it")
+    assert told[0].stdout.startswith("preempted by a job of higher priority")
     assert (told[1].returncode, told[1].stdout) == (0, "")
 
 

@@ -61,19 +61,19 @@ WORLDS = {
     "torchrun-standalone-1x2": (1, 1, 2, 2, "torchrun", "localhost", 40383, ()),
     "torchrun-static-2x2": (2, 0, 4, 2, "torchrun", "n1", 29500, ()),
 }
-IN_NO_STEP = r"SLURM_NTASKS=4 in Slurm job \d, but this process is in no step of it"
+IN_NO_STEP = r"SLURM_NTASKS=4 in Slurm job \d, but this process is not in a step of the job"
 REFUSED = {
     "azureml-v2-mpi-2x1-localhost": r"OMPI_COMM_WORLD_SIZE=2 on 2 nodes .*no MASTER_ADDR or AZ_BATCH_MASTER",
     "cray-pals-pmix": "PALS_RANKID, PALS_LOCAL_RANKID, PALS_LOCAL_SIZE set but PMI_SIZE not",
     "kubernetes-pod-of-two": "PET_NPROC_PER_NODE=2 .*RANK=1 is a pod, not a rank; start .* torchrun",
-    "openmpi4-bynode-2x2": "OMPI_COMM_WORLD_RANK=1 is not OMPI_COMM_WORLD_LOCAL_RANK=0 .*--map-by slot",
+    "openmpi4-bynode-2x2": "OMPI_COMM_WORLD_RANK=1 does not match OMPI_COMM_WORLD_LOCAL_RANK=0 .*--map-by slot",
     "openmpi4-in-slurm-without-master-2x2": r"OMPI_COMM_WORLD_RANK=2.* no MASTER_ADDR names rank 0's node",
     "openmpi4-without-master-1x2": r"OMPI_COMM_WORLD_RANK=1.* MASTER_PORT is not set; .*mpirun -x",
     "pmix-alone": "PMIX_RANK set but RANK, WORLD_SIZE not",
     "slurm-batch-2x2": IN_NO_STEP,
     "slurm-interactive-2x2": IN_NO_STEP,
     "slurm-salloc-2x2": IN_NO_STEP,
-    "srun-cyclic-2x2": "SLURM_PROCID=1 is not SLURM_LOCALID=0 .*srun --distribution=block",
+    "srun-cyclic-2x2": "SLURM_PROCID=1 does not match SLURM_LOCALID=0 .*srun --distribution=block",
     "srun-uneven": "SLURM_STEP_TASKS_PER_NODE=2,1 is uneven",
     "torch-launch-1.8-2x2": "set but LOCAL_WORLD_SIZE not",
     "torchrun-too-many-agents": r"WORLD_SIZE=4 on 2 nodes \(torchrun\), but .*SLURM_STEP_NUM_TASKS=4",
@@ -156,17 +156,17 @@ def test_a_partial_set_is_refused_by_name(name):
     [
         ({"RANK": "4"}, r"RANK=4 is outside 0..3 \(WORLD_SIZE=4\)"),
         ({"LOCAL_RANK": "-1"}, r"LOCAL_RANK=-1 is outside 0..1"),
-        ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0 counts no process"),
-        ({"WORLD_SIZE": "four"}, "WORLD_SIZE=four is not a whole number"),
-        ({"WORLD_SIZE": "5"}, "WORLD_SIZE=5 is no multiple of LOCAL_WORLD_SIZE=2"),
-        ({"LOCAL_RANK": "0"}, "RANK=3 is not LOCAL_RANK=0 of its node"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0 must be at least 1"),
+        ({"WORLD_SIZE": "four"}, "WORLD_SIZE=four is not an integer"),
+        ({"WORLD_SIZE": "5"}, "WORLD_SIZE=5 is not a multiple of LOCAL_WORLD_SIZE=2"),
+        ({"LOCAL_RANK": "0"}, "RANK=3 does not match LOCAL_RANK=0 with"),
         ({"NODE_RANK": "0"}, "NODE_RANK=0, but RANK=3 // 2 is 1"),
         (
             {"MASTER_ADDR": "127.0.0.1"},
-            r"MASTER_ADDR=127.0.0.1 is this node alone, .*on node 1 of 2",
+            r"MASTER_ADDR=127.0.0.1 is a loopback address, .*on node 1 of 2",
         ),
-        ({"MASTER_PORT": "0"}, "MASTER_PORT=0 is no TCP port"),
-        ({"SHARDLINE_HOSTS": "a,b,c"}, "SHARDLINE_HOSTS=a,b,c names 3 nodes, but .* are on 2"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT=0 is not a TCP port"),
+        ({"SHARDLINE_HOSTS": "a,b,c"}, "SHARDLINE_HOSTS=a,b,c lists 3 nodes, but .* are on 2"),
         (RECORDED["openmpi4-2x2"] | {"OMPI_COMM_WORLD_SIZE": "8"}, "OMPI_COMM_WORLD_SIZE=8"),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_contradiction_is_refused_by_name(env, message):
         ("openmpi4-2x2", {"PMIX_RANK": "1"}, "OMPI_COMM_WORLD_RANK=3, but PMIX_RANK=1"),
         ("openmpi4-2x2", {"RANK": "1"}, r"RANK=1, but OMPI_COMM_WORLD_RANK=3 \(mpirun\); unset"),
         ("srun-2x2", {"WORLD_SIZE": "8"}, r"WORLD_SIZE=8, but SLURM_STEP_NUM_TASKS=4 \(srun\)"),
-        ("srun-2x2", {"MASTER_PORT": "29500"}, "MASTER_PORT set but MASTER_ADDR not"),
+        ("srun-2x2", {"MASTER_PORT": "29500"}, "MASTER_PORT is set but MASTER_ADDR is not"),
         ("srun-2x2", {"MASTER_ADDR": "n1"}, "MASTER_PORT is not set"),
         (
             "srun-2x2",
@@ -225,7 +225,7 @@ def test_what_is_no_host_list_is_refused(text):
 
 def test_slurms_counts_are_expanded():
     assert expand_tasks("2(x3),1") == (2, 2, 2, 1)
-    with pytest.raises(LaunchError, match=r"2\(x\),1 is no list of counts"):
+    with pytest.raises(LaunchError, match=r"2\(x\),1 is not a list of counts"):
         expand_tasks("2(x),1")
 
 
@@ -276,7 +276,7 @@ def test_tensorflow_finds_its_cluster_in_the_documented_format():
         }
     one_node = export_world(worlds(1, 2)[1])
     assert json.loads(one_node["TF_CONFIG"])["cluster"]["worker"] == ["n1:29501", "n1:29502"]
-    with pytest.raises(LaunchError, match=r"worker 0 would listen on port 65536.*than 65535"):
+    with pytest.raises(LaunchError, match=r"worker 0 would listen on port 65536.*below 65535"):
         export_world(worlds(1, 2, master_port=65535)[0])
 
 

@@ -396,7 +396,7 @@ def test_a_locked_folder_comes_with_what_to_type(shown):
     assert shown.text().startswith(
         f"{Path.cwd()} is locked: another snakemake runs here, or one was killed"
     )
-    assert "type the same command with --unlock at its end" in shown.text()
+    assert "run the same command with --unlock at its end" in shown.text()
     assert "argument" not in shown.text(), "Snakemake's own sentence is in it"
 
 
@@ -490,8 +490,8 @@ def test_a_home_that_cannot_be_written_is_told_in_one_sentence(capsys, asked, is
     handler.close()
     told = (
         "Snakemake cannot make its cache folder, which lies in HOME or in XDG_CACHE_HOME (NotADirectoryError: "
-        "[Errno 20] Not a directory: '/dev/null/home'); set XDG_CACHE_HOME to a folder that you can write to, "
-        "and give the same command again"
+        "[Errno 20] Not a directory: '/dev/null/home'); set XDG_CACHE_HOME to a writable folder, "
+        "and run the same command again"
     )
     assert " ".join(capsys.readouterr().err.split()) == (
         told if is_told else " ".join(text.split())

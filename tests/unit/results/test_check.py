@@ -234,7 +234,7 @@ OPTIONS = {"executor", "keep-going", "set-resources", "set-threads", "slurm-requ
         (
             {"executor": "azureml", "azureml-compute": "x"},
             "executor=azureml needs the package snakemake-executor-plugin-azureml, which is not installed; "
-            "pip install 'shardline[azureml]'",
+            "run `make env-azureml` in a clone of Shardline, and activate .venv-azureml (docs/how-to/install.md)",
         ),
         (
             {"executor": "lsf"},

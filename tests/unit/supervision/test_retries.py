@@ -150,7 +150,7 @@ def test_each_shipped_profile_has_one_owner_of_retries_and_says_who(profile):
 
 
 def test_two_owners_are_refused_by_name():
-    with pytest.raises(ConfigError, match="slurm-requeue: true and retries: 2, so both Slurm and"):
+    with pytest.raises(ConfigError, match="slurm-requeue: true and retries: 2: both Slurm and"):
         check_one_owner(SimpleNamespace(requeue=True), 2)
     check_one_owner(SimpleNamespace(requeue=True), 0)
     check_one_owner(None, 2)  # the executor of this machine has no settings

@@ -44,25 +44,25 @@ def sign(rank, count=9, **known):
 CASES = {  # for each of four ranks on two hosts what differs, the diagnosis, and what it symptom like
     "stopped": ([WAITS, WAITS, WAITS, {"state": "T"}], [3], "stopped (state T)"),
     "gone": ([WAITS, {"state": "X"}, WAITS, WAITS], [1], "its process is gone"),
-    "left": ([WAITS, {"state": "L", **OWN}, OWN, WAITS], [2], "in code of its own"),
+    "left": ([WAITS, {"state": "L", **OWN}, OWN, WAITS], [2], "it runs its own code"),
     "no sign": ([WAITS, WAITS, {"count": 5}, {"count": 5}], [2, 3], "sends no heartbeat"),
     "no sign, though last seen stopped": (
         [{"state": "T"}, WAITS, WAITS, {"count": 5}], [3], "sends no heartbeat"),
-    "in Python": ([WAITS, OWN, WAITS, WAITS], [1], "in code of its own while others wait"),
+    "in Python": ([WAITS, OWN, WAITS, WAITS], [1], "runs its own code while other ranks wait"),
     "in Python, one of them later": (
-        [WAITS, OWN, {**OWN, "place": 25}, WAITS], [1], "in code of its own while others wait"),
+        [WAITS, OWN, {**OWN, "place": 25}, WAITS], [1], "runs its own code while other ranks wait"),
     "on a disk": ([WAITS, {**OWN, "state": "D"}, WAITS, WAITS], [1], "a disk or a network file system"),
     "cut off": (
         [WAITS, WAITS, {**WAITS, "reaches_first": False}, {**WAITS, "reaches_first": False}],
         [2, 3], "it cannot reach the first rank's host over the network"),
-    "behind": ([WAITS, {**WAITS, "step": 11}, WAITS, WAITS], [1], "it is behind the others"),
-    "behind in the step": ([OWN, OWN, {**OWN, "place": 23}, OWN], [2], "it is behind the others"),
+    "behind": ([WAITS, {**WAITS, "step": 11}, WAITS, WAITS], [1], "it is behind the other ranks"),
+    "behind in the step": ([OWN, OWN, {**OWN, "place": 23}, OWN], [2], "it is behind the other ranks"),
     "in another phase": (
         [WAITS, {**WAITS, "phase": "validation", "place": 0}, WAITS, WAITS], [0, 1, 2, 3], "all wait"),
     "the others go on": (
         [{"ticks": 50}, {"ticks": 50}, {"ticks": 50}, {"waits": None}], [3], "the other ranks make progress"),
     "unknown": ([WAITS] * 4, [0, 1, 2, 3], "all wait in a collective operation"),
-    "no stacks": ([{}] * 4, [0, 1, 2, 3], "no evidence singles a rank out"),
+    "no stacks": ([{}] * 4, [0, 1, 2, 3], "no evidence points to a single rank"),
 }  # fmt: skip
 
 
@@ -112,11 +112,11 @@ def test_the_message_names_ranks_step_time_and_the_remedy():
     assert told == (
         "rank 0 on n1 hangs at step 12 (save), no heartbeat for 612 s: it computes, or waits for something other "
         "than a rank; stacks of the ranks: logs/train/run/rank-*.stack; run the same command again to "
-        "resume, and raise runtime.hang_timeout_s=600 if this was only slow"
+        "resume, and raise runtime.hang_timeout_s=600 if the step was just slow"
     )
     ending = diagnose_hang([], [sign(0, phase="end")])
     told = hung_message(ending, idle_s=612.3, timeout_s=600, stacks="s")
-    assert "=600, or call shardline_io.alive() meanwhile, if this was only slow" in told
+    assert "=600, or call shardline_io.alive() meanwhile, if the step was just slow" in told
     many = diagnose_hang([], [sign(rank) for rank in range(6)])
     told = hung_message(many, idle_s=600, timeout_s=600, stacks="s")
     assert told.startswith(

@@ -205,7 +205,7 @@ def test_training_state_is_proven_to_be_readable(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_what_needs_gpus_is_refused_without_them():
-    with pytest.raises(LaunchError, match="devices=2, but this machine shows 0 GPUs"):
+    with pytest.raises(LaunchError, match="devices=2, but torch finds 0 GPUs on this machine"):
         resolve_accelerator("gpu", devices=2)
 
 

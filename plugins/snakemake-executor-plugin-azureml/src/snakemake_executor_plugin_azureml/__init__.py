@@ -1,9 +1,9 @@
 """Snakemake executor plugin: jobs on Azure Machine Learning, on one node or on several.
 
 Snakemake imports every plugin at every start, and the nodes of a job import
-this package for its `node` part alone. So nothing is imported here: the three
-names that Snakemake asks for are read when they are asked for, and an Azure
-SDK only when the first job is submitted.
+this package only for its `node` part. So this module imports nothing: the three
+names that Snakemake reads are imported on access, and an Azure SDK when the
+first job is submitted.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,9 +1,9 @@
-"""Folders of datastores as data assets: what a rule of a workflow may register.
+"""Data assets: a workflow's rule may register a datastore's folder as a data asset.
 
-The executor gives local jobs its workspace and its mounts, in the
-service's own variables and in one per mount: of `NAME=DATASTORE:PATH`, `NAME_URI`
-is the folder's address. Asset versions do not change, so registering the same
-folder again has no effect, and another folder under the same version is an error.
+The executor passes its workspace and its mounts to local jobs: the workspace in the
+service's own variables, and the address of each mount `NAME=DATASTORE:PATH` in
+`NAME_URI`. Asset versions are immutable: registering the same folder again has no
+effect, and registering another folder with the same version is an error.
 """
 
 import os
@@ -17,7 +17,7 @@ from snakemake_executor_plugin_azureml.options import Mount
 from snakemake_executor_plugin_azureml.service_retries import retry
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
-# As they are set in jobs on the service.
+# The variables that the service sets in its jobs.
 _WORKSPACE = {
     "subscription": "AZUREML_ARM_SUBSCRIPTION",
     "resource_group": "AZUREML_ARM_RESOURCEGROUP",
@@ -27,7 +27,7 @@ _MINUTES = 5.0
 
 
 def variables_of(settings: ExecutorSettings, mounts: Iterable[Mount]) -> dict[str, str]:
-    """Return the variables by which local jobs find the workspace and its folders."""
+    """Return the variables from which local jobs read the workspace and its mounts."""
     workspace = {variable: str(getattr(settings, name)) for name, variable in _WORKSPACE.items()}
     return workspace | {f"{mount.variable}_URI": mount.uri for mount in mounts}
 
@@ -39,16 +39,16 @@ def register_folder(
 
     Args:
         mount: the mount's variable, as in `azureml-mounts`.
-        path: the folder, from the mount's folder.
-        name: letters, digits, dashes and underscores.
-        tags: given to the asset when it is made.
+        path: path of the folder, relative to the mount's folder.
+        name: name of the asset: letters, digits, dashes and underscores.
+        tags: tags of a new asset.
 
     Returns:
-        `id` (which names it within Azure), `name`, `version` and `path` of the asset.
+        `id` (the asset's ID in Azure), `name`, `version` and `path` of the asset.
 
     Raises:
-        AzureMLError: not within a workflow of this executor, the service rejects the request, or the
-            version names another folder.
+        AzureMLError: this is no workflow of this executor, the service rejects the request, or the
+            version exists with another folder.
     """
     try:
         workspace = [os.environ[variable] for variable in _WORKSPACE.values()]
@@ -90,10 +90,10 @@ def register_folder(
             "that you have the role AzureML Data Scientist in the workspace"
         ) from None
     there = str(asset.path)
-    # the service writes the workspace before what we write
+    # the service puts the workspace before the path
     if _within_workspace(there) != _within_workspace(folder):
         raise AzureMLError(
-            f"data asset {name}:{version} exists and names {there}, not {folder}; archive it (az ml data "
+            f"data asset {name}:{version} exists with the folder {there}, not {folder}; archive it (az ml data "
             "archive) and choose another name or version, or use its datastore again"
         )
     return {"id": str(asset.id), "name": name, "version": version, "path": there}

@@ -1,7 +1,7 @@
-"""A client of the service in a process of its own, called from this one.
+"""A client of the service in a separate process, called from this process.
 
-Calls and outcomes are pickled and travel over a socket that only these two processes have. The child ends
-when the socket is closed, hence also when this process is killed.
+Calls and outcomes are pickled and sent over a socket that only these two processes have. The child exits
+when the socket is closed, so also when this process is killed.
 """
 
 import itertools
@@ -24,23 +24,23 @@ from snakemake_executor_plugin_azureml.service_retries import (
     status_code,
 )
 
-_THREADS = 16  # more than the executor has calls under way at a time
+_THREADS = 16  # more than the executor's simultaneous calls
 
 
 class ChildProcess:
-    """A child that runs `serve` in a module of ours; its end is this object's."""
+    """A child process that runs `serve` in a module of this plugin; it ends with this object."""
 
     def __init__(self, module: str, **arguments: Any) -> None:
-        """Start the child, and have it make the client with these arguments.
+        """Start the child, and make the client in it with these arguments.
 
         Raises:
-            Exception: what making the client raised there, as `call` does.
+            Exception: making the client failed; see `call`.
         """
         self._module = module
         ours, theirs = socket.socketpair()
         with theirs:
-            # A session of its own, so that Ctrl-C leaves the child able to cancel jobs; without the
-            # working folder among the places of modules, where a user's file might be taken for one.
+            # Its own session, so that the child can still cancel jobs after Ctrl-C. -P: without the
+            # working folder in the module path, where a user's file might shadow a module.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -59,12 +59,12 @@ class ChildProcess:
         self.call("make", **arguments)
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the client; any number of threads may.
+        """Call a method of the client, from any thread.
 
         Raises:
             AzureMLError: as the client raised it, like an ImportError.
             SdkError: any other error that the client raised.
-            ClientGoneError: the child has ended.
+            ClientGoneError: the child process has ended.
         """
         number, outcome = next(self._numbers), Future[Any]()
         self._pending[number] = outcome
@@ -77,10 +77,10 @@ class ChildProcess:
 
 
 def serve(make: Callable[..., Any]) -> None:
-    """Carry out the calls of the parent process, the first of which makes the client; never returns.
+    """Carry out the parent's calls, of which the first makes the client; never return.
 
     Args:
-        make: called with the arguments of `ChildProcess`; returns the client.
+        make: function that returns the client; called with the arguments of `ChildProcess`.
     """
     connection = Connection(int(sys.argv[1]))
     os.set_inheritable(connection.fileno(), False)

@@ -1,4 +1,4 @@
-"""The narrow interface to the service that both SDKs implement, and what passes through it."""
+"""The interface to the service that both SDKs implement, and its data."""
 
 import importlib
 import os
@@ -15,12 +15,12 @@ from snakemake_executor_plugin_azureml.options import SDKS
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 CREDENTIAL_VARIABLE = "SNAKEMAKE_AZUREML_CREDENTIAL"
-# From how many jobs on one list of all costs fewer requests than one request for each.
+# From this number of jobs on, listing all jobs costs fewer requests than one request per job.
 _LISTED_FROM = 3
 
 
 class RemoteState(Enum):
-    """What a job's status means for the workflow."""
+    """The meaning of a job's status for the workflow."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -31,7 +31,7 @@ class RemoteState(Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended and stays as it is."""
+        """Whether the job has ended for good."""
         return self in (RemoteState.COMPLETED, RemoteState.FAILED, RemoteState.CANCELED)
 
 
@@ -52,9 +52,9 @@ class RemoteJob:
     """A job as the service reports it.
 
     Attributes:
-        status: in the service's own term, such as `Preparing`.
+        status: the service's own term, such as `Preparing`.
         url: page of the job in Azure ML studio, or an empty string.
-        code: digest of what it runs (the tag `snakemake_code`), or an empty string.
+        code: digest of the job's code (the tag `snakemake_code`), or an empty string.
     """
 
     name: str
@@ -65,12 +65,12 @@ class RemoteJob:
 
     @property
     def state(self) -> RemoteState:
-        """What the status means; every status before the start, known or not, is waiting."""
+        """State of the job; any unknown status counts as waiting."""
         return _STATES.get(self.status.lower(), RemoteState.WAITING)
 
     @property
     def runs(self) -> str:
-        """Digest of what the job runs, wherever it was found."""
+        """Digest of the job's code, from its tag or else its variable."""
         return self.tags.get(CODE_TAG) or self.code
 
 
@@ -80,7 +80,7 @@ def status_of(
     look_up: Callable[[str], RemoteJob | None],
     pause: Callable[[], None],
 ) -> dict[str, RemoteJob]:
-    """Return the jobs: the newest of the workflow from a list, the rest one by one."""
+    """Return the existing jobs: the newest from a list, the others one by one."""
     found = listed(names) if len(names) >= _LISTED_FROM else {}
     for name in names:
         if name not in found:
@@ -94,23 +94,23 @@ class Client(Protocol):
     """The requests of the executor to the service; every call may raise the SDK's errors."""
 
     def submit(self, request: JobRequest) -> RemoteJob:
-        """Create the job, and the code and environment that it needs where they are missing."""
+        """Create the job, and its code and environment if they are missing."""
         ...
 
     def find(self, name: str) -> RemoteJob | None:
-        """Return the job of this name, None if there is none."""
+        """Return the job of this name; None if there is none."""
         ...
 
     def status(self, names: Collection[str]) -> dict[str, RemoteJob]:
-        """Return those of the jobs that exist, in as few requests as the SDK allows."""
+        """Return the existing ones of these jobs, in as few requests as the SDK allows."""
         ...
 
     def reason(self, name: str) -> str:
-        """Return why a job failed in the service's own text, or an empty string."""
+        """Return the service's reason for a job's failure, or an empty string."""
         ...
 
     def ended(self, name: str) -> datetime | None:
-        """Return when a job ended, None if the service does not report it."""
+        """Return the end time of a job; None if the service does not report it."""
         ...
 
     def logs(self, name: str) -> dict[str, str]:
@@ -118,19 +118,19 @@ class Client(Protocol):
         ...
 
     def cancel(self, name: str) -> None:
-        """Ask the service to end the job; does not wait for it."""
+        """Ask the service to end the job, without waiting for the end."""
         ...
 
 
 def make_client(
     settings: ExecutorSettings, *, code: Path, workflow: str, pause: Callable[[], None]
 ) -> Client:
-    """Return the client of the SDK that the settings name; imports that SDK.
+    """Return a client with the SDK of the settings; imports that SDK.
 
     Args:
         code: folder that is sent as the code of every job.
-        workflow: tag that all jobs of the workflow have.
-        pause: called before each request that asks for a status.
+        workflow: tag of all jobs of the workflow.
+        pause: function to call before each status request.
 
     Raises:
         AzureMLError: the SDK is not installed.
@@ -147,10 +147,10 @@ def make_client(
 
 
 def make_credential() -> Any:
-    """Return azure-identity's default credential, or the one that the test hook names.
+    """Return azure-identity's default credential, or the credential of the test hook.
 
     Raises:
-        AzureMLError: the hook's variable does not name a function.
+        AzureMLError: the hook's variable does not contain a function's name.
     """
     hook = os.environ.get(CREDENTIAL_VARIABLE)
     if not hook:

@@ -1,11 +1,11 @@
-"""The plugin's own error, and the parts of an error or text that may be shown."""
+"""The plugin's own error, and the redaction of errors and texts."""
 
 import re
 from collections.abc import Iterable, Mapping
 
 from snakemake_interface_common.exceptions import WorkflowError
 
-# Names of variables whose values are kept out of everything that is stored or shown.
+# Names of variables whose values are never stored or shown.
 _SECRET_NAME = re.compile(
     r"(^|_)(KEY|SECRET|TOKEN|PASSWORD|PASSWD|SAS|CREDENTIALS?|CONNECTION_?STRING)(_|$)", re.I
 )
@@ -15,27 +15,27 @@ _SECRET_FORMS = re.compile(
     r"(?P<secret>[^\s;&\"'<>]+)",
     re.I,
 )
-# azureml-core's errors hold the service's answer as JSON, often twice and within other JSON ...
+# azureml-core's errors contain the service's answer as JSON, often twice and within other JSON ...
 _ANSWER = re.compile(
     r'"code": *"(?P<code>[^"]+)".*?"message": *"(?P<message>(?:[^"\\]|\\.)*)"', re.S
 )
-# ... and azure-core's its code and message twice.
+# ... and azure-core's errors contain code and message twice.
 _TWICE = re.compile(r"\((\w+)\) (.*?)\nCode: \1\nMessage: \2", re.S)
-_PLACES = ("_FILE", "_PATH", "_DIR")  # hold the path of a secret
+_PLACES = ("_FILE", "_PATH", "_DIR")  # these contain the path of a secret
 _SHORTEST_SECRET = 8  # a shorter value would be found in ordinary text
 HIDDEN = "***"
 
 
 class AzureMLError(WorkflowError):
-    """An error that the user can fix; one sentence names what was found and the remedy."""
+    """An error that the user can fix; one sentence with what was found and the remedy."""
 
 
 class SdkError(Exception):
-    """An error of an SDK in a process of its own: all that this process asks about it.
+    """An error of an SDK that runs in another process, with the fields that this process needs.
 
     Attributes:
         kind: name of the error's class.
-        status_code: HTTP status, None if the error is about none.
+        status_code: HTTP status; None if there is none.
         retry_after_s: seconds that the service asks to wait.
         is_transient: whether the same request may succeed later.
     """
@@ -60,17 +60,17 @@ class SdkError(Exception):
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable of this name is likely to hold a secret."""
+    """Return whether a variable with this name probably contains a secret."""
     return _SECRET_NAME.search(name) is not None and not name.upper().endswith(_PLACES)
 
 
 def find_secrets(environment: Mapping[str, str], declared: Iterable[str]) -> dict[str, str]:
-    """Return the values to hide, by variable: those named like secrets, and keys within values.
+    """Return the values to hide, by variable: of variables with secret names, and keys within values.
 
     Args:
-        environment: the submitting process's environment.
-        declared: variables that the workflow declares with `envvars:`; all of them count if their
-            value looks like one.
+        environment: environment of the submitting process.
+        declared: variables that the workflow declares with `envvars:`; keys within their values
+            are hidden too.
     """
     names = set(declared) | {name for name in environment if is_secret_name(name)}
     secrets = {}
@@ -84,14 +84,14 @@ def find_secrets(environment: Mapping[str, str], declared: Iterable[str]) -> dic
 
 
 def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:
-    """Return the text without the given secrets and without whatever has the form of one."""
+    """Return the text without the given secrets, and without texts in the form of a secret."""
     for value in sorted((secrets or {}).values(), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return _SECRET_FORMS.sub(lambda match: match["before"] + HIDDEN, text)
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's kind and text in one line; of the service's answer its code and message."""
+    """Return an error's kind and text in one line; for the service's answer, its code and message."""
     text = whole_text_of(error)
     if answer := _ANSWER.search(text):
         message = re.sub(r"\\[rn]", " ", answer["message"]).replace('\\"', '"')
@@ -102,7 +102,7 @@ def text_of(error: BaseException) -> str:
 
 
 def whole_text_of(error: BaseException) -> str:
-    """Return an error's text; `str` of some of azureml-core's errors raises an error itself."""
+    """Return an error's text, even if `str` fails, as for some errors of azureml-core."""
     try:
         return str(error)
     except Exception:

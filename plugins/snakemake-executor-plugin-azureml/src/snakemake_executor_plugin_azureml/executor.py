@@ -1,4 +1,4 @@
-"""Snakemake's executor: submits jobs to Azure ML, waits for them, reports why one failed."""
+"""Snakemake's executor: submits jobs to Azure ML, waits for them, and reports failures with their reasons."""
 
 import asyncio
 import hashlib
@@ -43,7 +43,7 @@ from snakemake_executor_plugin_azureml.snakemake_jobs import (
 from snakemake_executor_plugin_azureml.snapshot import take_snapshot
 
 _SUBMITTING_AT_ONCE = 4
-_MISSES_BEFORE_LOST = 3  # lists of the service lag behind
+_MISSES_BEFORE_LOST = 3  # the service's lists lag behind
 
 
 class Executor(RemoteExecutor):
@@ -63,7 +63,7 @@ class Executor(RemoteExecutor):
             self.envvars(), self.declared, self.settings.pass_envvars, self._warn
         )
         self.snapshot = take_snapshot(Path.cwd(), Path(".snakemake/azureml").absolute())
-        pause = Throttle(self.settings.max_requests_per_second)  # also after a new token
+        pause = Throttle(self.settings.max_requests_per_second)  # shared by all clients
         self.service = Service(
             lambda: make_client(
                 self.settings, code=self.snapshot.folder, workflow=self.workflow_tag, pause=pause
@@ -73,9 +73,9 @@ class Executor(RemoteExecutor):
             warn=self._warn,
         )
         os.environ.update(variables_of(self.settings, read_mounts(self.settings)))
-        # Submitting takes seconds, and minutes while the service is busy; the scheduler continues.
+        # Submitting takes seconds, or minutes while the service is busy; the scheduler must go on.
         self._submitting = ThreadPoolExecutor(_SUBMITTING_AT_ONCE, "azureml-submit")
-        # Snakemake's own list is empty while their status is asked for, and may be cancelled then.
+        # Snakemake's own list is empty while job states are queried, when the user may cancel.
         self._live: dict[str, SubmittedJobInfo] = {}
         self._states: dict[str, RemoteState] = {}
         self._misses: dict[str, int] = {}
@@ -95,16 +95,16 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
-        """Report the jobs that have ended, yield the others."""
+        """Report the jobs that have ended, and yield the others."""
         if not active_jobs:
             return
         names = [str(info.external_jobid) for info in active_jobs]
         try:
             jobs = await asyncio.to_thread(self.service.status, names)
-        except Exception as error:  # the jobs continue, whether or not their status can be read
+        except Exception as error:  # the jobs continue even if their status cannot be read
             warning = f"the status of {len(names)} jobs is unknown: {text_of(error)}"
             if warning != self._last_warning and not isinstance(error, Interrupted):
-                self._warn(f"{warning}; the status is requested again")
+                self._warn(f"{warning}; trying again")
             self._last_warning = warning
             for info in active_jobs:
                 yield info
@@ -116,7 +116,7 @@ class Executor(RemoteExecutor):
                 yield info
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
-        """Ask Azure ML to end jobs; a warning names each that cannot be cancelled."""
+        """Ask Azure ML to end jobs; warn of each job that cannot be cancelled."""
 
         def cancel(name: str) -> None:
             try:
@@ -124,7 +124,7 @@ class Executor(RemoteExecutor):
             except Exception as error:
                 self._warn(
                     f"job {name} could not be cancelled: {text_of(error)}; cancel it in Azure ML "
-                    "studio, since it costs money as long as it runs"
+                    "studio, since it costs money while it runs"
                 )
 
         names = [str(info.external_jobid) for info in active_jobs]
@@ -134,7 +134,7 @@ class Executor(RemoteExecutor):
                 list(pool.map(cancel, names))
 
     def cancel(self) -> None:
-        """End all jobs, also those whose submission is under way."""
+        """End all jobs, including those that are being submitted."""
         self.service.stopped.set()
         self._submitting.shutdown(wait=True, cancel_futures=True)
         self.cancel_jobs(list(self._live.copy().values()))
@@ -173,7 +173,7 @@ class Executor(RemoteExecutor):
             )
             return
         info = self._live[made.name] = SubmittedJobInfo(job, external_jobid=made.name)
-        known = "has completed by now" if made.state.is_over else "runs already"
+        known = "has completed by now" if made.state.is_over else "is already running"
         how = f"{known} and is adopted" if is_adopted else "is submitted"
         nodes = "1 node" if request.nodes == 1 else f"{request.nodes} nodes"
         where = f"{nodes} of {request.instance_type or request.compute}"
@@ -181,12 +181,12 @@ class Executor(RemoteExecutor):
         self.report_job_submission(info)
 
     def _check_submission(self, future: "Future[None]") -> None:
-        # An error of ours, not of the service: without this the pool would swallow it.
+        # An error of the plugin, not of the service; the pool would swallow it.
         if not future.cancelled() and (error := future.exception()) is not None:
             self.workflow.scheduler.executor_error_callback(error)
 
     def _settle(self, info: SubmittedJobInfo, name: str, job: RemoteJob | None) -> bool:
-        """Report a job if it has ended; returns whether it has."""
+        """Report a job if it has ended; return whether it has."""
         if job is None:
             self._misses[name] = self._misses.get(name, 0) + 1
             if self._misses[name] < _MISSES_BEFORE_LOST:
@@ -234,6 +234,6 @@ class Executor(RemoteExecutor):
                 except OSError as error:
                     raise AzureMLError(
                         f"azureml-{name.replace('_', '-')}={path!r} cannot be read "
-                        f"({error.strerror}); name a file that exists"
+                        f"({error.strerror}); set it to an existing file"
                     ) from error
         return read

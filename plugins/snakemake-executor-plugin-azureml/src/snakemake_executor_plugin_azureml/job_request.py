@@ -1,4 +1,4 @@
-"""What is asked of Azure ML for one job: built by pure functions, held by golden files."""
+"""The request to Azure ML for one job, built by pure functions."""
 
 import base64
 import hashlib
@@ -14,24 +14,24 @@ from snakemake_executor_plugin_azureml.options import JobResources, Mount, read_
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 CODE_TAG = "snakemake_code"
-# azureml-core writes tags in a second request, which may be lost; variables come with the job.
+# azureml-core sends tags in a second request, which may be lost; variables are part of the job.
 CODE_VARIABLE = "SNAKEMAKE_AZUREML_CODE"
-# A job cannot see which image it runs in.
+# A job cannot find out in which image it runs.
 IMAGE_VARIABLE = "SNAKEMAKE_AZUREML_IMAGE"
 NODE = "python -m snakemake_executor_plugin_azureml.node"
 
-# Options of a spawned job that differ between two controllers that ask for the same job.
+# Options of a spawned job that differ between two Snakemakes that request the same job.
 _PASSING = {"--attempt", "--unneeded-temp-files", "--local-groupid"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentRequest:
-    """The environment of a job: registered already, or to be registered from an image.
+    """The environment of a job: already registered, or to be registered from an image.
 
     Attributes:
-        version: empty means the latest of this name.
-        image: empty if the environment is registered already.
-        conda: content of the conda environment file, may be empty.
+        version: version; empty means the latest.
+        image: image; empty if the environment is already registered.
+        conda: content of the conda environment file; may be empty.
     """
 
     name: str
@@ -42,12 +42,12 @@ class EnvironmentRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(JobResources):
-    """One job, in terms that both SDKs can express.
+    """A job, in terms that both SDKs can express.
 
     Attributes:
-        name: its name in the workspace, `{stem}-{number}`.
-        stem: identifies what the job makes; the same for every try to make it.
-        code: digest of what it runs: the snapshot, the command and its settings.
+        name: name in the workspace, `{stem}-{number}`.
+        stem: first part of the name, from the job's outputs; the same for every attempt.
+        code: digest of the snapshot, the command and its settings.
     """
 
     name: str
@@ -58,21 +58,21 @@ class JobRequest(JobResources):
     environment: EnvironmentRequest
 
     def numbered(self, number: int) -> "JobRequest":
-        """Return the request under the name of its given try, from 1."""
+        """Return the request with the name of an attempt, counted from 1."""
         return replace(self, name=f"{self.stem}-{number}")
 
     def as_json(self) -> str:
-        """Return all of it as text, keys sorted."""
+        """Return the whole request as JSON with sorted keys."""
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a job makes.
+    """The outputs of a job.
 
     Attributes:
         rule: name of the rule, or of the group.
-        outputs: its output files, as the storage knows them.
+        outputs: output files, as the storage names them.
         prefix: storage prefix, which distinguishes workflows whose jobs have no outputs.
     """
 
@@ -83,7 +83,7 @@ class Target:
 
     @property
     def stem(self) -> str:
-        """Name of its jobs without their number; Azure ML takes letters, digits, - and _."""
+        """Job name without its number; Azure ML permits letters, digits, - and _."""
         identity = [
             self.rule,
             sorted(self.wildcards.items()),
@@ -109,17 +109,17 @@ def make_request(
     """Return the request for a job.
 
     Args:
-        settings: checked by `check_settings`.
-        target: what the job makes, which gives its name.
-        resources: the job's resources, those of Azure ML among them.
+        settings: settings after `check_settings`.
+        target: the job's outputs, which determine its name.
+        resources: the job's resources, including Azure ML's.
         command: shell command of Snakemake's own job.
         snapshot: digest of the code snapshot.
         variables: environment variables of the job; Azure ML stores them in clear text.
-        workflow: key of a tag that all jobs of the workflow have, by which they are listed.
-        attempt: Snakemake's count of tries, from 1.
+        workflow: tag of all jobs of the workflow, for listing them.
+        attempt: Snakemake's number of the attempt, from 1.
 
     Raises:
-        AzureMLError: a resource is not what Azure ML can give; the message names it.
+        AzureMLError: a resource is invalid on Azure ML; the message names it.
     """
     wanted = read_resources(settings, resources, rule=target.rule)
     request = JobRequest(
@@ -146,7 +146,7 @@ def make_request(
 
 
 def node_command(settings: ExecutorSettings, command: str, mounts: Iterable[Mount]) -> str:
-    """Return the command that every process of the job starts."""
+    """Return the command of every process of the job."""
     words = [NODE, "run", "--wait-s", str(settings.node_wait_s)]
     for mount in mounts:
         words += ["--mount", mount.argument(settings.sdk)]
@@ -156,11 +156,11 @@ def node_command(settings: ExecutorSettings, command: str, mounts: Iterable[Moun
 
 
 def code_digest(request: JobRequest, command: str, snapshot: str) -> str:
-    """Return the digest by which a running job is known to be what would be submitted.
+    """Return the digest that identifies a running job's code, command and settings.
 
-    Two controllers write the same options in different order (Snakemake keeps
-    some in sets), and some options count tries: neither makes another job. The
-    values of variables are left out, since a digest of a short secret reveals it.
+    Two Snakemakes write the same options in different order (Snakemake keeps some in
+    sets), and some options count attempts. Neither changes the digest. The values of
+    variables are left out, since the digest of a short secret would reveal it.
     """
     fixed = asdict(request)
     for name in ("name", "stem", "code", "tags", "command"):
@@ -172,7 +172,7 @@ def code_digest(request: JobRequest, command: str, snapshot: str) -> str:
 
 
 def environment_of(settings: ExecutorSettings, read: Mapping[str, str]) -> EnvironmentRequest:
-    """Return the environment that the settings name.
+    """Return the environment in the settings.
 
     Args:
         read: content of the conda file and of the lock, by the setting's name.
@@ -189,8 +189,8 @@ def check_no_secrets(request: JobRequest, job: str, secrets: Mapping[str, str]) 
     """Reject a request that would show a secret to everyone in the workspace.
 
     Args:
-        job: shell command of Snakemake's own job, which the request holds in base64.
-        secrets: values to look for, by the variable that holds them.
+        job: shell command of Snakemake's own job, which the request contains in base64.
+        secrets: values to look for, by variable.
 
     Raises:
         AzureMLError: the message names the variable, never its value.
@@ -205,8 +205,8 @@ def check_no_secrets(request: JobRequest, job: str, secrets: Mapping[str, str]) 
         for name, value in secrets.items():
             if value in text:
                 raise AzureMLError(
-                    f"the {place} of job {request.name} would hold the secret of environment "
-                    f"variable {name}, which Azure ML shows to everyone in the workspace; give it "
+                    f"the {place} of job {request.name} would contain the secret of environment "
+                    f"variable {name}, which Azure ML shows to everyone in the workspace; pass it "
                     "to the job as a variable (azureml-pass-envvars) or through an identity"
                 )
 

@@ -1,4 +1,4 @@
-"""What is shown of a job that did not complete: the service's reason, and the end of the logs that show the error."""
+"""The message about a job that did not complete: the service's reason, and the end of the relevant logs."""
 
 import re
 from collections.abc import Mapping
@@ -7,16 +7,16 @@ from snakemake_executor_plugin_azureml.client import RemoteJob, RemoteState
 from snakemake_executor_plugin_azureml.errors import text_of
 from snakemake_executor_plugin_azureml.service import Service
 
-# The logs of the job's own processes; there are others, of the service's machinery.
+# The logs of the job's own processes, not of the service's machinery.
 _OWN = re.compile(r"(^|/)(user_logs/|std_log|70_driver_log)")
-# How the node program and the usual runtimes report a failure.
+# Failures as reported by the node program and by common runtimes.
 _FIRST_FAILURE = re.compile(
     r"rank (?P<rank>\d+)\b[^\n]*(\b(exit|ended|failed|lost|killed)|error\b)", re.I
 )
 _FAILURE = re.compile(
     r"Traceback|\berror\b|\bexception\b|exit(ed)? (code|status|with)|killed", re.I
 )
-# Where the service keeps what a job wrote after its first, second, ... preemption
+# The service's folder for logs after the first, second, ... preemption
 _RETRY = re.compile(r"(^|/)retry_(\d+)/")
 _TAIL_BYTES = 64 * 1024
 _TIMEOUT_S = 30.0
@@ -26,10 +26,10 @@ _PREEMPTED = re.compile(r"preempt|evict|reclaim|low.?priority", re.I)
 
 
 def failure_message(service: Service, job: RemoteJob) -> str:
-    """Return the service's reason, the last lines of the relevant logs, and the page in studio."""
+    """Return the service's reason, the last lines of the relevant logs, and the studio page."""
     try:
         reason = service.reason(job.name)
-    except Exception as error:  # the job's end is reported, whatever else cannot be read
+    except Exception as error:  # the failure is reported even if the reason cannot be read
         reason = f"(its reason cannot be read: {text_of(error)})"
     try:
         tails = service.logs(job.name)
@@ -63,7 +63,7 @@ def _what_happened(job: RemoteJob, reason: str) -> str:
 def own_logs(names: Mapping[str, str]) -> dict[str, str]:
     """Return the logs of the job's processes, in order of rank; all logs if there are none.
 
-    Of a preempted job, those of its last start: earlier starts did not fail.
+    For a preempted job, only the logs of the last start: earlier starts did not fail.
     """
     own = [name for name in names if _OWN.search(name)] or list(names)
     last = max(map(_start, own), default=0)
@@ -72,7 +72,7 @@ def own_logs(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_tails(urls: Mapping[str, str]) -> dict[str, str]:
-    """Return the last part of each file behind a URL; one that cannot be read is left out."""
+    """Return the last part of each file behind a URL; unreadable files are left out."""
     import requests
 
     tails = {}
@@ -81,12 +81,12 @@ def read_tails(urls: Mapping[str, str]) -> dict[str, str]:
             try:
                 head = session.head(url, timeout=_TIMEOUT_S)
                 size = int(head.headers.get("Content-Length") or 0) if head.ok else 0
-                # Azure's storage knows no range that counts from the end.
+                # Azure's storage does not support ranges from the end.
                 start = {"Range": f"bytes={size - _TAIL_BYTES}-"} if size > _TAIL_BYTES else {}
                 answer = session.get(url, headers=start, timeout=_TIMEOUT_S)
                 answer.raise_for_status()
             except requests.RequestException:
-                continue  # the message is shown without this log rather than not at all
+                continue  # the message is shown without this log
             tails[name] = answer.content[-_TAIL_BYTES:].decode(errors="replace")
     return tails
 
@@ -94,9 +94,9 @@ def read_tails(urls: Mapping[str, str]) -> dict[str, str]:
 def relevant_logs(tails: Mapping[str, str], reason: str) -> list[str]:
     """Return the names of the logs that show the error: at most two.
 
-    The first is that of the process that failed first, as far as a log or the reason names it; with
-    one process for each node a rank's number is not its process's. The log of rank 0, which ran the
-    rule and reports how it ended, is always included.
+    The first is the log of the process that failed first, if a log or the reason names its rank. With
+    one process per node, a rank's number is not its process's. The log of rank 0, which ran the
+    rule and reports its end, is always included.
     """
     first = _failing_log(tails, reason)
     return list(dict.fromkeys(name for name in (first, next(iter(tails), None)) if name))

@@ -1,4 +1,4 @@
-"""Settings and resources as the user writes them, checked and parsed."""
+"""The user's settings and resources, parsed and checked."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _CLIENT_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A folder of a datastore that every node gets, and the variable that holds its path.
+    """A folder of a datastore that every node mounts, and the variable that contains its path.
 
     Attributes:
         path: folder within the datastore, without slashes at its ends.
@@ -30,7 +30,7 @@ class Mount:
 
     @property
     def key(self) -> str:
-        """Name of the mount within the job; Azure ML wants lower case."""
+        """Name of the mount within the job; Azure ML requires lower case."""
         return self.variable.lower()
 
     @property
@@ -47,7 +47,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class JobIdentity:
-    """Whose rights a job has: `user` or `managed`, the latter perhaps by its client ID."""
+    """The identity whose permissions a job has: `user`, or `managed` with an optional client ID."""
 
     kind: str
     client_id: str = ""
@@ -55,7 +55,7 @@ class JobIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResources:
-    """What a job's resources ask for; empty text and 0 mean that it is left to Azure ML.
+    """Resources that a job requests; for empty text and 0, Azure ML decides.
 
     Attributes:
         distribution: mpi, pytorch, or empty for one plain process.
@@ -78,33 +78,33 @@ class JobResources:
 
 
 def check_settings(settings: ExecutorSettings) -> None:
-    """Reject settings that contradict each other, before anything is submitted.
+    """Reject settings that contradict each other, before any job is submitted.
 
     Raises:
-        AzureMLError: names the setting, its value and what to do.
+        AzureMLError: the message names the setting, its value and what to do.
     """
     if settings.sdk not in SDKS:
-        raise AzureMLError(f"azureml-sdk={settings.sdk!r} is expected to be v2 or v1; choose one")
+        raise AzureMLError(f"azureml-sdk={settings.sdk!r} is unknown; set it to v2 or v1")
     if bool(settings.image) == bool(settings.environment):
         found = "both are" if settings.image else "neither is"
         raise AzureMLError(
-            "one of azureml-image and azureml-environment is expected to be set, "
-            f"{found}; set the one that the jobs are to run in"
+            "exactly one of azureml-image and azureml-environment must be set, "
+            f"but {found}; set the one that the jobs use"
         )
     for name in ("conda_file", "lock"):
         if getattr(settings, name) and settings.environment:
             raise AzureMLError(
                 f"azureml-{name.replace('_', '-')}={getattr(settings, name)!r} has no effect on the "
-                f"registered azureml-environment={settings.environment!r}; set azureml-image in its "
-                "place, or remove it"
+                f"registered azureml-environment={settings.environment!r}; set azureml-image "
+                "instead, or remove it"
             )
     for name in (
         "max_requests_per_second", "request_timeout_s", "retry_minutes", "node_wait_s",
     ):  # fmt: skip
         if getattr(settings, name) <= 0:
             raise AzureMLError(
-                f"azureml-{name.replace('_', '-')}={getattr(settings, name)} is expected to be "
-                "above 0; correct it"
+                f"azureml-{name.replace('_', '-')}={getattr(settings, name)} must be above 0; "
+                "correct it"
             )
     read_mounts(settings)
     read_tags(settings.tags)
@@ -112,7 +112,7 @@ def check_settings(settings: ExecutorSettings) -> None:
 
 
 def read_mounts(settings: ExecutorSettings) -> tuple[Mount, ...]:
-    """Return the mounts that `azureml-mounts` names."""
+    """Return the mounts in `azureml-mounts`."""
     mounts = []
     for entry in _entries(settings.mounts):
         variable, equals, place = entry.partition("=")
@@ -135,7 +135,7 @@ def read_mounts(settings: ExecutorSettings) -> tuple[Mount, ...]:
 
 
 def read_tags(text: str | None) -> dict[str, str]:
-    """Return the tags that `azureml-tags` names."""
+    """Return the tags in `azureml-tags`."""
     tags = {}
     for entry in _entries(text):
         key, equals, value = entry.partition("=")
@@ -149,16 +149,16 @@ def read_tags(text: str | None) -> dict[str, str]:
 
 
 def read_identity(text: str | None) -> JobIdentity | None:
-    """Return the identity that `azureml-identity` names."""
+    """Return the identity in `azureml-identity`."""
     if not text:
         return None
     kind, _, client_id = text.partition(":")
     is_one = not client_id or (kind == "managed" and _CLIENT_ID.fullmatch(client_id))
     if kind not in ("user", "managed") or not is_one:
         raise AzureMLError(
-            f"azureml-identity={text!r} is expected to be user, managed or managed:CLIENT_ID, an id of "
-            "the form 00000000-0000-0000-0000-000000000000; correct it, or leave it out for the "
-            "compute's own"
+            f"azureml-identity={text!r} is not user, managed or managed:CLIENT_ID with an ID of "
+            "the form 00000000-0000-0000-0000-000000000000; correct it, or remove it to use the "
+            "compute's own identity"
         )
     return JobIdentity(kind=kind, client_id=client_id)
 
@@ -166,7 +166,7 @@ def read_identity(text: str | None) -> JobIdentity | None:
 def read_resources(
     settings: ExecutorSettings, resources: Mapping[str, object], *, rule: str
 ) -> JobResources:
-    """Return what a job's resources ask for, with the settings as defaults."""
+    """Return the resources that a job requests, with the settings as defaults."""
     identity = read_identity(settings.identity)
     client_id = identity.client_id if identity else ""
     nodes = _count(resources, "nodes", 1, rule)
@@ -175,8 +175,8 @@ def read_resources(
     mounts = read_mounts(settings)
     if nodes > 1 and not mounts:
         raise AzureMLError(
-            f"rule {rule} has the resource nodes={nodes} and azureml-mounts is not set, but processes on "
-            "several nodes read the secret that authenticates them from a mounted folder; set "
+            f"rule {rule} has the resource nodes={nodes}, but azureml-mounts is not set; processes on "
+            "several nodes authenticate with a secret in a mounted folder; set "
             "azureml-mounts to NAME=PATH"
         )
     instance_type = str(resources.get("azureml_instance_type") or "")
@@ -189,14 +189,14 @@ def read_resources(
         )
     if (compute == SERVERLESS) != bool(instance_type):
         raise AzureMLError(
-            f"rule {rule} asks for azureml_compute={compute!r} with "
-            f"azureml_instance_type={instance_type!r}; an instance type belongs to the compute "
-            f"{SERVERLESS!r}, and to it alone"
+            f"rule {rule} has azureml_compute={compute!r} with "
+            f"azureml_instance_type={instance_type!r}; set an instance type for the compute "
+            f"{SERVERLESS!r}, and for no other"
         )
     if compute == SERVERLESS and settings.sdk == "v1":
         raise AzureMLError(
-            f"rule {rule} asks for serverless compute, which azureml-core does not support; set "
-            "azureml-sdk to v2 or name a cluster with azureml_compute"
+            f"rule {rule} requests serverless compute, which azureml-core does not support; set "
+            "azureml-sdk to v2 or set azureml_compute to a cluster"
         )
     return JobResources(
         compute=compute,
@@ -206,7 +206,7 @@ def read_resources(
         distribution=_distribution(resources, rule, is_parallel),
         mounts=mounts,
         identity=identity,
-        # The client libraries on the node ask for this one when several identities are assigned.
+        # With several identities, the client libraries on the node use the one with this ID.
         variables={"AZURE_CLIENT_ID": client_id} if client_id else {},
         tags=read_tags(settings.tags),
         shm_size=_shm_size(resources, rule),

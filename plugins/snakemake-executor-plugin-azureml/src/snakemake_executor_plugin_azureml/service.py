@@ -1,4 +1,4 @@
-"""The service as the executor uses it: every request is retried, no job is created twice."""
+"""The service as the executor uses it: requests are retried, and no job is created twice."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from snakemake_executor_plugin_azureml.service_retries import Interrupted, retry
 
 T = TypeVar("T")
 
-_CANCEL_MINUTES = 1.0  # a user who presses Ctrl-C waits for this
+_CANCEL_MINUTES = 1.0  # a user who pressed Ctrl-C waits this long
 _CANCELLING_MINUTES = 10.0
 _CANCELLING_POLL_S = 5.0
 
@@ -24,9 +24,9 @@ class Service:
     Args:
         make: returns a new client with a new credential; called at the first
             request and whenever the service rejects a token.
-        since: when this workflow was started, and looked for existing outputs.
-        minutes: for how long a request is retried.
-        warn: called with a message about each request that is retried.
+        since: time at which this workflow started and looked for existing outputs.
+        minutes: minutes for which a request is retried.
+        warn: called with a message about each retried request.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Service:
         self.stopped = threading.Event()
 
     def submit(self, request: JobRequest) -> tuple[RemoteJob, bool]:
-        """Return the job that makes what the request is about, and whether it was there already.
+        """Return the job for a request, and whether it existed already.
 
-        The name identifies what is made, so the job of a controller that died, or
-        whose creation was accepted but not answered, is found and not made again;
-        also one that has completed since this workflow looked for what it makes.
+        The job's name follows from its outputs. So the job of a crashed Snakemake, or a job
+        whose creation was accepted without an answer, is found and not created again. The same
+        holds for a job that has completed since this workflow looked for its outputs.
 
         Raises:
-            AzureMLError: a job that makes the same from something else is still running.
+            AzureMLError: a job with the same outputs and other code is still running.
         """
         number, last = self._numbers.get(request.stem, 1), None
         while (job := self._ended_by_now(request.numbered(number).name)) is not None:
@@ -71,15 +71,15 @@ class Service:
         return self._create(request.numbered(number)), False
 
     def find(self, name: str) -> RemoteJob | None:
-        """Return the job of this name, None if there is none."""
+        """Return the job of this name; None if there is none."""
         return self._ask(f"looking for job {name}", lambda client: client.find(name))
 
     def status(self, names: Collection[str]) -> dict[str, RemoteJob]:
-        """Return those of the jobs that exist."""
+        """Return the existing ones of these jobs."""
         return self._ask("asking for the status of jobs", lambda client: client.status(names))
 
     def reason(self, name: str) -> str:
-        """Return why a job failed, as far as the service reports it."""
+        """Return the service's reason for a job's failure."""
         return self._ask(f"asking why job {name} failed", lambda client: client.reason(name))
 
     def logs(self, name: str) -> dict[str, str]:
@@ -87,11 +87,11 @@ class Service:
         return self._ask(f"reading the logs of job {name}", lambda client: client.logs(name))
 
     def ended(self, name: str) -> datetime | None:
-        """Return when a job ended, None if it is not known."""
+        """Return the end time of a job; None if unknown."""
         return self._ask(f"asking when job {name} ended", lambda client: client.ended(name))
 
     def cancel(self, name: str) -> None:
-        """Ask for a job's end, also while the workflow is being cancelled."""
+        """Ask the service to end a job, even while the workflow is being cancelled."""
         self._ask(
             f"cancelling job {name}",
             lambda client: client.cancel(name),
@@ -112,13 +112,13 @@ class Service:
         try:
             return self._ask(f"submitting job {request.name}", create)
         except Exception as error:
-            # Perhaps rejected since the name exists: from an earlier try, whose answer was lost.
-            # An interrupted one may have been accepted too, and is cancelled with the others.
+            # The name may exist from an earlier attempt, whose answer was lost. An interrupted
+            # submission may have been accepted too, and is cancelled with the other jobs.
             job = self._ours(self._current(), request)
             if job is None:
                 raise
             self._warn(
-                f"job {job.name} exists although its submission was answered with an error: {text_of(error)}"
+                f"job {job.name} exists, although the answer to its submission was an error: {text_of(error)}"
             )
             return job
 
@@ -127,19 +127,19 @@ class Service:
         return job if job is not None and job.runs == request.code else None
 
     def _is_new(self, job: RemoteJob, request: JobRequest) -> bool:
-        """Return whether a job made the same after this workflow looked for existing outputs."""
+        """Return whether a job with the same code completed after this workflow looked for outputs."""
         if job.state is not RemoteState.COMPLETED or job.runs != request.code:
             return False
         ended = self.ended(job.name)
         return ended is not None and ended > self._since
 
     def _ended_by_now(self, name: str) -> RemoteJob | None:
-        """Return the job of this name; one that is being cancelled is waited for."""
+        """Return the job of this name; if it is being cancelled, wait for its end."""
         deadline = time.monotonic() + 60 * _CANCELLING_MINUTES
         is_noted = False
         while (job := self.find(name)) is not None and job.state is RemoteState.CANCELLING:
             if not is_noted:
-                self._warn(f"job {name} is being cancelled; waiting for its end")
+                self._warn(f"job {name} is being cancelled; waiting until it has ended")
                 is_noted = True
             if time.monotonic() > deadline:
                 raise AzureMLError(

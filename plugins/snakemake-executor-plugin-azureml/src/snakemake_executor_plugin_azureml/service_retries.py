@@ -1,4 +1,4 @@
-"""Which errors are transient, and how long to wait before a retry."""
+"""Transient errors of the service, and the wait before a retry."""
 
 import re
 import threading
@@ -12,10 +12,10 @@ from snakemake_executor_plugin_azureml.errors import AzureMLError, SdkError, who
 
 T = TypeVar("T")
 
-_EXPIRED = 401  # the service does not accept the token any more
+_EXPIRED = 401  # the service no longer accepts the token
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# By name, so that neither SDK is imported to ask: errors of azure-core, requests, urllib3 and
-# msrest that mean that no answer came.
+# By name, so that neither SDK is imported for this check: errors of azure-core, requests, urllib3
+# and msrest that mean that no answer came.
 _CONNECTION_ERRORS = frozenset(
     {
         "ServiceRequestError",
@@ -32,7 +32,7 @@ _CONNECTION_ERRORS = frozenset(
         "ReadTimeout",
     }
 )
-# azureml-core raises some answers as errors that hold the status in their text alone.
+# azureml-core raises some answers as errors with the status only in their text.
 _STATUS_IN_TEXT = re.compile(r"\bCode: (\d{3})\b|\"status_code\": (\d{3})\b")
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
@@ -43,11 +43,11 @@ class Interrupted(AzureMLError):
 
 
 class ClientGoneError(Exception):
-    """The process of an SDK has ended; a new client starts another."""
+    """The SDK's process has ended; a new client starts another process."""
 
 
 class Throttle:
-    """Lets callers pass at no more than a given rate."""
+    """Limits the rate of calls."""
 
     def __init__(self, per_second: float) -> None:
         self._interval_s = 1.0 / per_second
@@ -64,7 +64,7 @@ class Throttle:
 
 
 def status_code(error: BaseException) -> int | None:
-    """Return the HTTP status that an error of either SDK is about, None if it is about none."""
+    """Return the HTTP status in an error of either SDK; None if there is none."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         for value in (getattr(cause, "status_code", None), getattr(response, "status_code", None)):
@@ -75,7 +75,7 @@ def status_code(error: BaseException) -> int | None:
 
 
 def retry_after_s(error: BaseException, now: datetime | None = None) -> float | None:
-    """Return the seconds that the service asks to wait (RFC 9110, 10.2.3), None if it does not."""
+    """Return the seconds that the service asks to wait (RFC 9110, 10.2.3); None without a request."""
     for cause in _causes(error):
         if isinstance(cause, SdkError):
             return cause.retry_after_s
@@ -96,12 +96,12 @@ def retry_after_s(error: BaseException, now: datetime | None = None) -> float | 
 
 
 def needs_new_client(error: BaseException) -> bool:
-    """Return whether the same request may succeed by a new client: with a new token or process."""
+    """Return whether the request may succeed with a new client, which has a new token or process."""
     return status_code(error) == _EXPIRED or isinstance(error, ClientGoneError)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same request may well succeed later."""
+    """Return whether the same request may succeed later."""
     if isinstance(error, AzureMLError):
         return False
     if isinstance(error, SdkError):
@@ -124,12 +124,12 @@ def retry(
     renew: Callable[[], None],
     notice: Callable[[BaseException, float], None],
 ) -> T:
-    """Call the function until it answers, while its errors are transient.
+    """Call the function until it succeeds, as long as its errors are transient.
 
     Args:
         minutes: time after which the last error is raised.
-        stop: set when the workflow is cancelled; waiting ends at once.
-        renew: called when it takes a new client, before one further call.
+        stop: set when the workflow is cancelled; this ends the wait at once.
+        renew: called when a new client is needed, before one further call.
         notice: called with the error and the seconds until the next call.
 
     Raises:
@@ -175,7 +175,7 @@ def retry(
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it wraps; both SDKs wrap errors of the layers below."""
+    """Yield an error and the errors that it wraps; both SDKs wrap errors of lower layers."""
     seen: set[int] = set()
     pending: list[Any] = [error]
     while pending:

@@ -1,4 +1,4 @@
-"""What is taken from Snakemake's jobs and workflow."""
+"""Target, resources, command and variables of Snakemake's jobs."""
 
 import os
 import re
@@ -15,7 +15,7 @@ _NOT_ADDED = {"nodes", "azureml_processes_per_node", "azureml_priority"}
 
 
 def target_of(job: Any, prefix: str) -> Target:
-    """Return what a job makes, of a group what its members make together.
+    """Return the outputs and the rule of a job; for a group, of all its members together.
 
     Args:
         job: Snakemake's job.
@@ -35,8 +35,8 @@ def target_of(job: Any, prefix: str) -> Target:
 def resources_of(job: Any) -> dict[str, object]:
     """Return a job's resources.
 
-    Of a group, Snakemake adds up what its members ask for at a time; but these take turns on all
-    nodes of the group's job, so resources that set how the job is started are the most that one of them needs.
+    For a group, Snakemake adds up the resources of members that could run at the same time. On Azure ML
+    the members run one after the other on all nodes, so resources of the start are the members' maximum.
     """
     resources = dict(job.resources.items())
     if job.is_group():
@@ -59,10 +59,10 @@ def portable_command(command: str, folder: str | Path | None) -> str:
 
 
 def check_paths(workflow: Any) -> None:
-    """Reject files that the code snapshot, which is the working folder, does not hold.
+    """Reject files outside of the working folder, since the code snapshot does not contain them.
 
     Raises:
-        AzureMLError: names the file.
+        AzureMLError: a file is outside; the message names it.
     """
     files = {"Snakefile": [workflow.main_snakefile]}
     files["configuration file"] = list(workflow.overwrite_configfiles)
@@ -70,8 +70,8 @@ def check_paths(workflow: Any) -> None:
         for path in paths:
             if os.path.relpath(path).startswith(os.pardir):  # the node looks for it by this path
                 raise AzureMLError(
-                    f"the {kind} {path} lies outside the working folder {Path.cwd()}, which "
-                    "jobs get as their code; start Snakemake in the folder that holds it"
+                    f"the {kind} {path} is outside of the working folder {Path.cwd()}, which "
+                    "jobs get as their code; start Snakemake in the folder that contains it"
                 )
 
 
@@ -81,14 +81,14 @@ def passed_variables(
     names: str | None,
     warn: Callable[[str], None],
 ) -> dict[str, str]:
-    """Return the variables that jobs are given.
+    """Return the environment variables to pass to jobs.
 
     Args:
-        given: variables that Snakemake would pass: those that the workflow declares, and the
+        given: variables that Snakemake would pass: the workflow's declared variables, and the
             settings of storage plugins.
-        declared: those that the workflow declares.
+        declared: names of the workflow's declared variables.
         names: the setting `azureml-pass-envvars`.
-        warn: called with a message about the variables that are not passed.
+        warn: called with a message about variables that are not passed.
 
     Raises:
         AzureMLError: the setting names a variable that is not declared.
@@ -97,9 +97,9 @@ def passed_variables(
     if unknown := sorted(wanted - {"all"} - given.keys()):
         raise AzureMLError(
             f"azureml-pass-envvars names {', '.join(unknown)}, which the workflow does not declare "
-            "with envvars: and no storage plugin sets; declare it, or remove it"
+            "with envvars: and no storage plugin sets; declare the variable, or remove it"
         )
-    # Settings of storage plugins name accounts and endpoints, without which no file is found.
+    # Storage plugins need their settings, which name accounts and endpoints, to find files.
     settings = {
         name for name in given if name.startswith("SNAKEMAKE_STORAGE_") and not is_secret_name(name)
     }
@@ -108,7 +108,7 @@ def passed_variables(
     if behind:
         warn(
             f"environment variables are not passed to jobs: {', '.join(behind)}; Azure ML would store their "
-            "values in clear text, so name those that may be stored in azureml-pass-envvars, and "
+            "values in clear text, so list variables that may be stored in azureml-pass-envvars, and "
             "provide the others through the image or an identity"
         )
     return {name: given[name] for name in sorted(passed)}

@@ -1,4 +1,4 @@
-"""The code that jobs run: a frozen copy of the working folder, without files that are not code."""
+"""The code snapshot of jobs: a frozen copy of the working folder, without files that are not code."""
 
 import hashlib
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError
 
-# Limits of Azure ML's snapshots.
+# Azure ML's limits for snapshots.
 MAX_BYTES = 300 * 2**20
 MAX_FILES = 2000
 
-# Patterns of .gitignore's form that come before the user's own, which may reverse them.
+# Patterns as in .gitignore. The user's patterns follow them, and may reverse them.
 LEFT_OUT = (
     "/.snakemake/",
     "/store/",
@@ -31,18 +31,18 @@ LEFT_OUT = (
     ".azureml/",
     ".env",
 )
-# The first of these that exists counts, as with both SDKs.
+# The first of these files that exists is used, as in both SDKs.
 _IGNORE_FILES = (".amlignore", ".gitignore")
 _FOLDERS_NAMED = 3
 
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """A copy of the code, which no edit reaches while the workflow runs.
+    """A copy of the code, which stays the same while the workflow runs.
 
     Attributes:
-        folder: where it lies; what is given to the SDK.
-        digest: of the names and the contents of its files.
+        folder: path of the copy, which the SDK uploads.
+        digest: digest of the names and contents of its files.
     """
 
     folder: Path
@@ -53,8 +53,8 @@ def take_snapshot(source: Path, target: Path) -> CodeSnapshot:
     """Copy the code of a folder.
 
     Args:
-        source: the working folder, which is the working folder of jobs too.
-        target: below it the copy is made, under its digest.
+        source: the working folder, which is also the working folder of jobs.
+        target: parent folder of the copy, which is named by its digest.
 
     Raises:
         AzureMLError: the code exceeds Azure ML's limits; the message names the biggest folders.
@@ -70,7 +70,7 @@ def take_snapshot(source: Path, target: Path) -> CodeSnapshot:
         for path in files:
             (partial / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / path, partial / path)
-        # Excluded files are not in the copy: the SDK is not to apply a .gitignore once more.
+        # The copy contains no excluded files, so the SDK must not apply a .gitignore again.
         partial.mkdir(parents=True, exist_ok=True)
         (partial / ".amlignore").write_text("# what is left out is not here\n")
         partial.rename(folder)
@@ -78,15 +78,15 @@ def take_snapshot(source: Path, target: Path) -> CodeSnapshot:
 
 
 def code_files(source: Path) -> Iterator[str]:
-    """Yield the files that are sent, relative to the folder, in order.
+    """Yield the files of the snapshot, relative to the folder, in order.
 
-    Links are followed, as the files behind them are what a job needs.
+    Links are followed, since a job needs the files behind them.
     """
     is_left_out = _left_out(source)
     visited: set[str] = set()
     for folder, folders, names in os.walk(source, followlinks=True):
         real = os.path.realpath(folder)
-        if real in visited:  # a link to a folder above
+        if real in visited:  # a link to a parent folder
             folders.clear()
             continue
         visited.add(real)
@@ -99,7 +99,7 @@ def code_files(source: Path) -> Iterator[str]:
 
 
 def _left_out(source: Path) -> Callable[[str], bool]:
-    # A dependency of both SDKs; not imported at discovery.
+    # A dependency of both SDKs; imported late, since Snakemake imports every plugin.
     from pathspec import PathSpec
     from pathspec.patterns.gitwildmatch import GitWildMatchPattern
 
@@ -127,9 +127,9 @@ def _check_size(sizes: dict[str, int]) -> None:
         for top, _ in ranking.most_common(_FOLDERS_NAMED)
     )
     raise AzureMLError(
-        f"the working folder holds {num_bytes / 2**20:.1f} MB in {num_files} files, and Azure ML "
-        f"takes {MAX_BYTES // 2**20} MB in {MAX_FILES} files as a job's code; the biggest: "
-        f"{biggest}; name what is not code in a file .amlignore (patterns as in .gitignore)"
+        f"the working folder has {num_bytes / 2**20:.1f} MB in {num_files} files, but Azure ML "
+        f"accepts at most {MAX_BYTES // 2**20} MB in {MAX_FILES} files as a job's code; the biggest: "
+        f"{biggest}; list files that are not code in .amlignore (patterns as in .gitignore)"
     )
 
 

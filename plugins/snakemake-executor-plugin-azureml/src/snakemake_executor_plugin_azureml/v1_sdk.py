@@ -1,4 +1,4 @@
-"""azureml-core: what the process of `v1` does, which has the patches below to itself."""
+"""azureml-core in the process of `v1`, with patches that affect only this process."""
 
 import logging
 import os
@@ -14,10 +14,10 @@ from typing import Any
 
 import requests
 
-# azureml-core logs by the root logger, which would get a handler that writes to the terminal.
+# azureml-core logs through the root logger, and adds a handler that writes to the terminal.
 logging.root.addHandler(logging.NullHandler())
-# Its own retries sleep 32, 64 and 128 s after a 429, whatever the service asks for, and nothing can
-# interrupt them; so each request is made once, and the caller tries again. Read at import.
+# After a 429, its own retries sleep 32, 64 and 128 s, whatever the service asks for, and cannot be
+# interrupted. So each request is made once, and the caller retries. The variable is read at import.
 os.environ.setdefault("AZUREML_DEFAULT_RETRIES", "0")
 from azureml._base_sdk_common.tracking import tracking_info_registry  # noqa: E402
 from azureml.core import Environment, Experiment, Run, ScriptRunConfig, Workspace  # noqa: E402
@@ -44,8 +44,8 @@ from snakemake_executor_plugin_azureml.settings import ExecutorSettings  # noqa:
 for _handler in logging.root.handlers[1:]:
     logging.root.removeHandler(_handler)
 
-# To record the state of git, each submission would change the folder of the process while other
-# threads are at work. Git is asked in the present folder, which is the workflow's.
+# To record the state of git, each submission would change the process's folder while other threads
+# run. Git runs in the current folder, which is the workflow's folder.
 tracking_info_registry.working_directory_context = nullcontext
 
 _send = requests.adapters.HTTPAdapter.send
@@ -53,7 +53,7 @@ _MAX_LISTED = 500
 
 
 def make(*, settings: ExecutorSettings, code: Path, workflow: str) -> "Sdk":
-    """Return what carries out the calls for the workspace that the settings name."""
+    """Return the object that serves calls for the workspace in the settings."""
     credential = make_credential()
     for name in ("azureml", "azure", "msrest", "adal"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -73,10 +73,10 @@ def make(*, settings: ExecutorSettings, code: Path, workflow: str) -> "Sdk":
 
 
 class _Authentication(TokenAuthentication):
-    """Tokens of a credential, also for jobs that are to have the user's own identity."""
+    """Tokens of a credential, also for jobs with the user's own identity."""
 
     def _get_azureml_client_token(self) -> str:
-        # Left out there, without which no such job can be submitted.
+        # azureml-core lacks this method; without it, jobs with the user's identity cannot be submitted.
         return str(self.get_token(Audience.AZUREML))
 
 
@@ -91,11 +91,11 @@ class Sdk:
         self._code = code
         self._workflow = workflow
         self._environment = cache(self._registered)
-        # Its file of uploaded snapshots is one per workspace, and not safe to write in parallel.
+        # The SDK's file of uploaded snapshots, one per workspace, is not safe for parallel writes.
         self._submitting = threading.Lock()
 
     def submit(self, request: JobRequest) -> RemoteJob:
-        """Create the job, and its tags with a second request."""
+        """Create the job, and then its tags in a second request."""
         with self._submitting:
             run = self._experiment.submit(
                 build_run(request, self._code, self._environment(request.environment)),
@@ -106,19 +106,19 @@ class Sdk:
         return replace(_job(run), tags=dict(request.tags), code=request.code)
 
     def find(self, name: str) -> RemoteJob | None:
-        """Return the job of this name, None if there is none."""
+        """Return the job of this name; None if there is none."""
         run = self._run(name)
         if run is None:
             return None
         if (job := _job(run)).runs:
             return job
-        # The request for its tags was lost, so the digest is taken from what the job was given.
+        # The request for its tags was lost, so the digest comes from the job's variables.
         definition = run.get_details().get("runDefinition") or {}
         variables = definition.get("environmentVariables") or {}
         return replace(job, code=variables.get(CODE_VARIABLE, ""))
 
     def listed(self, names: Collection[str]) -> dict[str, RemoteJob]:
-        """Return those of the jobs that are among the newest of the workflow."""
+        """Return those of these jobs that are among the workflow's newest."""
         found: dict[str, RemoteJob] = {}
         runs = Run.list(self._experiment, tags={self._workflow: "1"}, _rehydrate_runs=False)
         for _, run in zip(range(_MAX_LISTED), runs, strict=False):
@@ -129,7 +129,7 @@ class Sdk:
         return found
 
     def look_up(self, name: str) -> RemoteJob | None:
-        """Return the job of this name as its run alone describes it."""
+        """Return the job of this name as its run describes it, without the digest in its variables."""
         run = self._run(name)
         return None if run is None else _job(run)
 
@@ -140,7 +140,7 @@ class Sdk:
         return ": ".join(str(error[key]) for key in ("code", "message") if error.get(key))
 
     def ended(self, name: str) -> datetime | None:
-        """Return when the run ended."""
+        """Return the end time of the run."""
         run = self._run(name)
         ended = run.get_details().get("endTimeUtc") if run else None
         return datetime.fromisoformat(ended) if ended else None
@@ -151,7 +151,7 @@ class Sdk:
         return read_tails(own_logs(run.get_details().get("logFiles") or {})) if run else {}
 
     def cancel(self, name: str) -> None:
-        """Ask for the job's end."""
+        """Ask the service to end the job."""
         run = self._run(name)
         if run is not None and not _job(run).state.is_over:
             run.cancel()
@@ -165,7 +165,7 @@ class Sdk:
             raise
 
     def _registered(self, wanted: EnvironmentRequest) -> Environment:
-        # The service numbers versions here, so one of ours is known by its name alone.
+        # The service numbers versions here, so the plugin's environments are found by name alone.
         version = None if wanted.image else wanted.version or None
         try:
             return Environment.get(self._workspace, wanted.name, version)
@@ -176,10 +176,10 @@ class Sdk:
 
 
 def _wait_at_most(seconds: float) -> None:
-    """Have no request of azureml-core wait longer for an answer.
+    """Limit the time that requests of azureml-core wait for an answer.
 
-    It sends them through sessions that no other code can reach, some of them without any limit, so
-    the limit is set where all of them pass: in `requests` itself.
+    Its sessions are not accessible to other code, and some of them have no limit. So the limit
+    is set in `requests`, through which all requests pass.
     """
 
     def at_most(timeout: float | None) -> float:
@@ -188,7 +188,7 @@ def _wait_at_most(seconds: float) -> None:
     def send(
         self: Any, request: Any, stream: bool = False, timeout: Any = None, **options: Any
     ) -> Any:
-        if isinstance(timeout, tuple):  # to connect, and to answer: 80,000 s for a file of the code
+        if isinstance(timeout, tuple):  # (connect, read); azureml-core uses 80,000 s for uploads
             timeout = tuple(map(at_most, timeout))
         elif timeout is None or isinstance(timeout, int | float):
             timeout = at_most(timeout)
@@ -198,7 +198,7 @@ def _wait_at_most(seconds: float) -> None:
 
 
 def build_environment(wanted: EnvironmentRequest) -> Environment:
-    """Return the environment as azureml-core has it."""
+    """Return the environment as azureml-core's object."""
     environment = Environment(wanted.name)
     environment.docker.base_image = wanted.image
     environment.python.user_managed_dependencies = not wanted.conda
@@ -211,11 +211,11 @@ def build_environment(wanted: EnvironmentRequest) -> Environment:
 
 
 def build_run(request: JobRequest, code: Path, environment: Environment) -> ScriptRunConfig:
-    """Return the job as azureml-core has it."""
+    """Return the job as azureml-core's object."""
     each, nodes, distribution = request.processes_per_node, request.nodes, None
     if request.distribution == "mpi":
         distribution = MpiConfiguration(each, nodes)
-    elif request.distribution:  # whose count is that of all nodes together
+    elif request.distribution:  # its count is for all nodes together
         distribution = PyTorchConfiguration(process_count=each * nodes, node_count=nodes)
     docker = DockerConfiguration(
         use_docker=True,
@@ -238,7 +238,7 @@ def build_run(request: JobRequest, code: Path, environment: Environment) -> Scri
         )
         for mount in request.mounts
     }
-    with suppress(ValueError):  # there is none
+    with suppress(ValueError):  # no priority
         run.priority = int(request.priority)
     if request.time_limit_s:
         run.max_run_duration_seconds = request.time_limit_s

@@ -33,7 +33,7 @@ _MAX_PAGES = 5
 def make(
     settings: ExecutorSettings, *, code: Path, workflow: str, pause: Callable[[], None]
 ) -> "ClientV2":
-    """Return a client of the workspace that the settings name."""
+    """Return a client of the workspace in the settings."""
     for name in ("azure.ai.ml", "azure.identity", "azure.core", "msrest"):
         logging.getLogger(name).setLevel(logging.ERROR)  # hints about experimental classes
     client = MLClient(
@@ -50,7 +50,7 @@ def make(
 
 
 class ClientV2:
-    """One workspace, as `Client` wants it."""
+    """A `Client` of one workspace, through azure-ai-ml."""
 
     def __init__(
         self, client: MLClient, *, code: Path, workflow: str, pause: Callable[[], None]
@@ -63,7 +63,7 @@ class ClientV2:
         self._environment = cache(self._registered)
 
     def submit(self, request: JobRequest) -> RemoteJob:
-        """Create the job; the first one brings code and environment, the others name them."""
+        """Create the job; the first job uploads the code, and later jobs refer to it."""
         with self._preparing:
             environment = self._environment(request.environment)
             if isinstance(self._code, Path):
@@ -80,14 +80,14 @@ class ClientV2:
         )
 
     def find(self, name: str) -> RemoteJob | None:
-        """Return the job of this name, None if there is none."""
+        """Return the job of this name; None if there is none."""
         try:
             return _job(self._ml.jobs.get(name))
         except ResourceNotFoundError:
             return None
 
     def status(self, names: Collection[str]) -> dict[str, RemoteJob]:
-        """Return the jobs that exist."""
+        """Return the existing ones of these jobs."""
         return status_of(names, self._listed, self.find, self._pause)
 
     def _listed(self, names: Collection[str]) -> dict[str, RemoteJob]:
@@ -120,12 +120,12 @@ class ClientV2:
         return read_tails(own_logs(self._details(name).log_files or {}))
 
     def cancel(self, name: str) -> None:
-        """Ask for the job's end."""
+        """Ask the service to end the job."""
         with suppress(ResourceNotFoundError):
             self._ml.jobs.begin_cancel(name, polling=False)
 
     def _details(self, name: str) -> Any:
-        # The SDK shows a failed job's error and log files in no other way than by printing them.
+        # Otherwise the SDK only prints a failed job's error and log files.
         return self._ml.jobs._runs_operations.get_run_details(name)
 
     def _registered(self, wanted: EnvironmentRequest) -> str:
@@ -140,7 +140,7 @@ class ClientV2:
 
 
 def build_environment(wanted: EnvironmentRequest) -> Environment:
-    """Return the environment as azure-ai-ml has it."""
+    """Return the environment as azure-ai-ml's object."""
     import yaml
 
     conda = yaml.safe_load(wanted.conda) if wanted.conda else None
@@ -150,7 +150,7 @@ def build_environment(wanted: EnvironmentRequest) -> Environment:
 
 
 def build_job(request: JobRequest, *, code: str | Path, environment: str) -> Any:
-    """Return the job as azure-ai-ml has it."""
+    """Return the job as azure-ai-ml's object."""
     distribution = {
         "type": request.distribution,
         "process_count_per_instance": request.processes_per_node,

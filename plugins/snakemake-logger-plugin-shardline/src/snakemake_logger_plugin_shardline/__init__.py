@@ -1,4 +1,4 @@
-"""A Snakemake logger plugin: one line for each long job, redrawn in place, and one table at the end."""
+"""A Snakemake logger plugin: one line per long job, redrawn in place, and one table at the end."""
 
 import atexit
 import logging
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class LogHandler(LogHandlerBase):
-    """Shows a workflow; a dry run, `--verbose` and `--debug-dag` are shown as Snakemake shows them."""
+    """Shows a workflow; dry runs, `--verbose` and `--debug-dag` look as without the plugin."""
 
-    writes_to_stream = has_filter = has_formatter = True  # in the place of Snakemake's own handler
+    writes_to_stream = has_filter = has_formatter = True  # replaces Snakemake's own handler
     writes_to_file = needs_rulegraph = False
 
     def __post_init__(self) -> None:
         self._display: Display | None = None
         self._snakemakes: logging.Handler | None = None
         asked = self.common_settings
-        # Snakemake names what is to be left out by an enumeration whose values are words
+        # Snakemake passes an enumeration whose values are words
         self._quiet = {str(getattr(one, "name", one)).lower() for one in asked.quiet or ()}
         if asked.dryrun or asked.verbose or asked.debug_dag:
             self._snakemakes = snakemakes_own(asked)
@@ -32,7 +32,7 @@ class LogHandler(LogHandlerBase):
             atexit.register(self._finish)
 
     def _make_display(self) -> "Display":
-        # every plugin that is installed is imported at each start, used or not
+        # Snakemake imports every installed plugin at each start, used or not
         from snakemake_logger_plugin_shardline.display import Display
         from snakemake_logger_plugin_shardline.output import PlainOutput, Terminal
 
@@ -42,7 +42,7 @@ class LogHandler(LogHandlerBase):
         return Display(PlainOutput(stream), self._quiet)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a record; where that fails, Snakemake's own lines follow."""
+        """Show a record; if that fails, print Snakemake's own lines from now on."""
         if self._display:
             try:
                 self._display.take(record)
@@ -65,10 +65,10 @@ class LogHandler(LogHandlerBase):
         self._snakemakes = snakemakes_own(self.common_settings)
 
     def close(self) -> None:
-        """Write what is left, and give the terminal back.
+        """Write the remaining lines, and restore the terminal.
 
-        A package that configures `logging`, as Azure's SDK does, closes all handlers of the process; those of
-        the standard library go on then, and so does this one.
+        Packages that configure `logging`, such as Azure's SDK, close all handlers of the process. Handlers
+        of the standard library keep working after that, and so does this handler.
         """
         if sys._getframe(1).f_code is not logging.shutdown.__code__:
             self._finish()
@@ -83,7 +83,7 @@ class LogHandler(LogHandlerBase):
 
 
 def with_words(record: logging.LogRecord) -> logging.LogRecord:
-    """Return a record, see `messages.in_words`."""
+    """Return a record with the text of `messages.in_words`."""
     from snakemake_logger_plugin_shardline.messages import in_words
 
     if not isinstance(record.msg, str) or (text := in_words(record.msg)) == record.msg:
@@ -92,7 +92,7 @@ def with_words(record: logging.LogRecord) -> logging.LogRecord:
 
 
 def snakemakes_own(settings: Any) -> logging.Handler:
-    """Return the handler that Snakemake has without a plugin."""
+    """Return Snakemake's own handler, which it uses without a plugin."""
     from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 
     handler: logging.Handler = ColorizingTextHandler(

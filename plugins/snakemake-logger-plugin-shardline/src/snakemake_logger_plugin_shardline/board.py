@@ -1,4 +1,4 @@
-"""What is known of a workflow's jobs, from Snakemake's events and the jobs' own progress."""
+"""The state of a workflow's jobs, from Snakemake's events and the jobs' own progress."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from snakemake_logger_plugin_shardline.job_progress import ReportedProgress, mark_of, read_progress
 
-# Clocks of a file server and of this machine may differ by so many seconds.
+# Largest difference between the clocks of a file server and this machine.
 SKEW_S = 5.0
 
 
@@ -16,18 +16,18 @@ class Job:
     """A job that has been started.
 
     Attributes:
-        message: of its rule, or the rule's name.
+        message: message of its rule, or the rule's name.
         log: path of its first log, "" for none.
         begun: seconds on the board's clock at its start.
         state: `running`, `failed`, `stopped` or `done`.
-        attempts: how often it was started.
-        is_told: whether the last attempt's start was shown.
+        attempts: number of attempts.
+        is_told: whether the start of the last attempt was shown.
         took: seconds of the last attempt.
-        causes: why its last attempt failed: what the job reports, and what the executor knows.
-        earlier: the same of the attempt before.
-        progress: what it reported last.
-        since: time before which nothing was reported by this job.
-        mark: of the file when it was read last.
+        causes: causes of the last attempt's failure, from the job and from the executor.
+        earlier: causes of the previous attempt's failure.
+        progress: last report of the job.
+        since: time before which this job reported nothing.
+        mark: mark of the progress file when it was last read.
     """
 
     rule: str
@@ -46,21 +46,21 @@ class Job:
 
     @property
     def title(self) -> str:
-        """What its lines begin with."""
+        """Beginning of the job's lines."""
         return (self.progress and self.progress.title) or self.message
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A row of the table at the end, as the workflow itself gives it.
+    """A row of the final table, as the workflow passes it.
 
     Attributes:
-        title: what the row is about, such as the name of a run.
-        is_done: whether it has all of its results.
-        headline: what came out, such as `accuracy 0.97`.
-        logs: of the jobs that it needs for itself alone; the row has failed where one of them has.
-        note: a sentence below the row, such as a warning.
-        cause: why a job of it failed, shown where nothing else is known.
+        title: title of the row, such as the name of a run.
+        is_done: whether all of its results exist.
+        headline: main result, such as `accuracy 0.97`.
+        logs: logs of the jobs of this row alone; if one of them failed, the row has failed.
+        note: sentence below the row, such as a warning.
+        cause: cause of a failed job, shown if no other cause is known.
     """
 
     title: str
@@ -72,7 +72,7 @@ class Result:
 
 
 def results_of(rows: Any) -> list[Result]:
-    """Return the rows of a log record's `results`; what is no row is left out."""
+    """Return the rows of a log record's `results`; other values are left out."""
     return [
         Result(
             title=str(row.get("title", "")),
@@ -88,10 +88,10 @@ def results_of(rows: Any) -> list[Result]:
 
 
 class Board:
-    """The jobs of one start of Snakemake.
+    """The jobs of one Snakemake process.
 
     Args:
-        clock: gives seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -101,17 +101,17 @@ class Board:
         self.totals: dict[str, int] = {}
         self.results: list[Result] = []
 
-    def plan(self, totals: Mapping[str, Any]) -> None:
-        """Note how many jobs there will be of each rule; `total` is none."""
+    def plan(self, totals: Mapping[str, int]) -> None:
+        """Record the number of jobs of each rule; `total` is not a rule."""
         self.totals = {str(rule): int(n) for rule, n in totals.items() if rule != "total"}
 
     def start(
         self, number: int, rule: str, message: str | None, logs: Sequence[str], created: float = 0.0
     ) -> Job:
-        """Note that a job was started, or started again.
+        """Record the start of a job, or of another attempt.
 
         Args:
-            created: time of Snakemake's record; what was reported long before it is of an earlier job.
+            created: time of Snakemake's record; reports from long before it belong to an earlier job.
         """
         log = str(logs[0]).removesuffix(" (send to storage)") if logs else ""
         job = Job(
@@ -123,17 +123,17 @@ class Board:
         return job
 
     def finish(self, number: int) -> Job | None:
-        """Note that a job has ended well."""
+        """Record that a job has succeeded."""
         if job := self.jobs.get(number):
             self.look(job)
             job.state, job.took = "done", self.seconds(job)
         return job
 
     def fail(self, number: int, rule: str, message: str | None, logs: Sequence[str]) -> Job:
-        """Note that a job has failed.
+        """Record that a job has failed.
 
         Args:
-            message: what Snakemake or the executor knows of it.
+            message: message of Snakemake or the executor.
         """
         job = self.jobs.get(number) or self.start(number, rule, None, logs)
         self.look(job)
@@ -143,7 +143,7 @@ class Board:
         return job
 
     def stop(self) -> list[Job]:
-        """Note what is known of jobs that nobody has reported the end of; returns those with a cause."""
+        """Read the reports of jobs whose end was not recorded; return the jobs with a cause."""
         stopped = []
         for job in self.running():
             self.look(job)
@@ -154,7 +154,7 @@ class Board:
         return stopped
 
     def look(self, job: Job) -> None:
-        """Read what a job reports of itself."""
+        """Read a job's progress file."""
         mark = mark_of(job.log) if job.log else None
         if mark is None or mark == job.mark or mark[1] < job.since * 1e9:
             return
@@ -162,19 +162,19 @@ class Board:
             job.progress, job.mark = found, mark
 
     def seconds(self, job: Job) -> float:
-        """Return how long a job has been running."""
+        """Return the seconds that a job has been running."""
         return self._clock() - job.begun
 
     def elapsed(self) -> float:
-        """Return how long the board has been there."""
+        """Return the seconds since the board's start."""
         return self._clock() - self.begun
 
     def running(self) -> list[Job]:
-        """Return the jobs that run, the oldest first."""
+        """Return the running jobs, the oldest first."""
         return [job for job in self.jobs.values() if job.state == "running"]
 
     def count(self, state: str) -> Counter[str]:
-        """Return how many jobs of each rule are in a state."""
+        """Return the number of jobs in a state, by rule."""
         return Counter(job.rule for job in self.jobs.values() if job.state == state)
 
     def ended_early(self) -> list[Job]:
@@ -183,5 +183,5 @@ class Board:
 
 
 def _end_of(job: Job) -> str:
-    """Return what became of a job that did not end well."""
+    """Return the state of a job that did not succeed."""
     return "stopped" if job.progress and job.progress.stopped else "failed"

@@ -1,4 +1,4 @@
-"""The board as lines of text: pure functions of jobs, width and height."""
+"""The board as lines of text, by pure functions of jobs, width and height."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,17 +16,17 @@ from snakemake_logger_plugin_shardline.terminal_text import (
 _GAP = "  "
 _LONGEST_TITLE = 24
 _METRICS = 2
-# Columns that are left out where they do not fit, the least telling first: epoch, second metric, rate, loss.
+# Columns to leave out if they do not fit, the least important first: epoch, second metric, rate, loss.
 _TITLE, _STEP, _EPOCH, _LOSS, _METRIC, _RATE, _LEFT = range(7)
 _LEFT_OUT = (_EPOCH, _METRIC, _RATE, _LOSS, _LEFT)
 
 
 def screen(board: Board, width: int, height: int) -> list[str]:
-    """Return what a terminal shows while jobs run.
+    """Return the lines of a terminal while jobs run.
 
     Args:
-        width: columns; no line is wider.
-        height: lines at most; jobs that have no place are counted.
+        width: greatest width of a line, columns.
+        height: greatest number of lines; further jobs are counted.
     """
     running = board.running()
     reporting = [job for job in running if is_long(job)]
@@ -46,12 +46,12 @@ def screen(board: Board, width: int, height: int) -> list[str]:
 
 
 def is_long(job: Job) -> bool:
-    """Return whether a job has a line of its own: it reports steps."""
+    """Return whether a job gets its own line, because it reports steps."""
     return job.progress is not None and job.progress.step is not None
 
 
 def _of_rules(board: Board, running: Iterable[Job]) -> list[str]:
-    """Return a line for each rule whose jobs report no steps."""
+    """Return a line per rule whose jobs report no steps."""
     rules: dict[str, list[Job]] = {}
     for job in running:
         if not is_long(job):
@@ -74,12 +74,12 @@ def _counted(board: Board, rule: str) -> str:
 
 
 def count_line(board: Board, rule: str) -> str:
-    """Return how many jobs of a rule are done."""
+    """Return a line with the number of done jobs of a rule."""
     return f"{_counted(board, rule)} done"
 
 
 def total(board: Board) -> str:
-    """Return how many jobs are done, have failed and were stopped."""
+    """Return a line with the numbers of done, failed and stopped jobs."""
     counts = {state: board.count(state).total() for state in ("done", "failed", "stopped")}
     jobs = sum(board.totals.values()) or len(board.jobs)
     parts = [f"{counts.pop('done')} of {jobs} jobs done"]
@@ -88,11 +88,11 @@ def total(board: Board) -> str:
 
 
 def table(jobs: Sequence[tuple[Job, float]], width: int | None) -> list[str]:
-    """Return a line for each job that reports steps, in columns.
+    """Return a line per job that reports steps, in columns.
 
     Args:
-        jobs: each with the seconds that it has been running.
-        width: columns of a terminal; None: as many as it takes.
+        jobs: jobs, each with its seconds of running.
+        width: columns of a terminal; None for no limit.
     """
     rows = [_columns(job, seconds) for job, seconds in jobs]
     if not rows:

@@ -1,4 +1,4 @@
-"""Shows a workflow: takes Snakemake's log records and writes lines."""
+"""The display of a workflow: turns Snakemake's log records into lines."""
 
 import threading
 import time
@@ -14,20 +14,21 @@ from snakemake_logger_plugin_shardline.summary import summary
 from snakemake_logger_plugin_shardline.terminal_text import clock, one_line, wrap
 
 REDRAWN_S, EVERY_S = 1.0, 30.0
-# Of a rule with more jobs than this, jobs are counted.
+# With more jobs than this, a rule's jobs are counted instead of named.
 _FEW = 8
 _LONG_S = 10.0
-# Seconds. A retry that ends sooner is not shown: it has read that the error of an earlier attempt is final.
+# Seconds. A retry that ends sooner is not shown: it exited because an earlier error is final.
 _AT_ONCE_S = 5.0
+Fields = dict[str, Any]  # attributes of a log record
 
 
 class Display:
-    """Shows the jobs of one start of Snakemake.
+    """Shows the jobs of one Snakemake process.
 
     Args:
-        output: where lines go.
-        quiet: names of what is left out: `progress`, `rules`.
-        clock: gives seconds.
+        output: output for the lines.
+        quiet: names of what to leave out: `progress`, `rules`.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Display:
         self._is_summed = self._has_failed = False
 
     def take(self, record: LogRecord) -> None:
-        """Show what a log record says."""
+        """Show a log record."""
         with self._lock:
             given = vars(record)
             if "results" in given:
@@ -62,10 +63,10 @@ class Display:
         self._warned |= {message} if is_warning else set()
         self._say(wrap(message, self._output.width))
 
-    def _plan(self, given: dict[str, Any]) -> None:
+    def _plan(self, given: Fields) -> None:
         self._board.plan(given.get("stats") or {})
 
-    def _start(self, given: dict[str, Any]) -> None:
+    def _start(self, given: Fields) -> None:
         job = self._board.start(
             given["jobid"],
             given["rule_name"],
@@ -80,7 +81,7 @@ class Display:
         if job.is_told and self._is_named(job):
             self._tell(one_line(job.message))
 
-    def _finish(self, given: dict[str, Any]) -> None:
+    def _finish(self, given: Fields) -> None:
         job = self._board.finish(given["job_id"])
         if job is None:
             return
@@ -90,20 +91,20 @@ class Display:
         elif not self._output.is_terminal:
             self._count(job.rule)
 
-    def _fail(self, given: dict[str, Any]) -> None:
+    def _fail(self, given: Fields) -> None:
         job = self._board.fail(
             given["jobid"], given["rule_name"], _cause(given), given.get("log") or ()
         )
         if not job.is_told:
-            return  # it has left at once, as jobs do whose error is final, and the table has its cause
+            return  # it exited at once, as a retry after a final error does; the table shows the cause
         log = f"; log: {job.log}" if job.log else ""
         self._tell(f"{one_line(job.message)}: {job.state}{log}", is_failure=True)
 
-    def _fail_group(self, given: dict[str, Any]) -> None:
+    def _fail_group(self, given: Fields) -> None:
         for one in given.get("job_error_info") or ():
             self._fail({**one, "rule_msg": one.get("msg")})
 
-    _EVENTS: dict[Any, Callable[["Display", dict[str, Any]], None]] = {  # noqa: RUF012  # constant
+    _EVENTS: dict[Any, Callable[["Display", Fields], None]] = {  # noqa: RUF012  # constant
         "run_info": _plan, "job_info": _start, "job_finished": _finish, "job_error": _fail, "group_error": _fail_group,
     }  # fmt: skip
 
@@ -117,7 +118,7 @@ class Display:
             self._tell(count_line(self._board, rule))
 
     def _tell(self, line: str, *, is_failure: bool = False) -> None:
-        """Write a line about a job; a terminal shows jobs in the redrawn lines."""
+        """Write a line about a job; on a terminal, only failures, as jobs are in the redrawn lines."""
         if is_failure or not (self._output.is_terminal or "rules" in self._quiet):
             self._say(wrap(f"{time.strftime('%H:%M:%S')}  {line}", self._output.width))
 
@@ -145,11 +146,11 @@ class Display:
                     return
                 try:
                     self.tick()
-                except Exception:  # a display is no reason to end a workflow
+                except Exception:  # an error of the display must not end the workflow
                     return
 
     def tick(self) -> None:
-        """Show how far the jobs are, if it is time for that."""
+        """Show the jobs' progress, if it is time."""
         with self._lock:
             self._tell_again()
             is_due = self._clock() - self._told >= EVERY_S
@@ -166,7 +167,7 @@ class Display:
                 self._output.say([f"{now}  {line}" for line in table(jobs, None)])
 
     def _tell_again(self) -> None:
-        """Show the start of an attempt that has not ended at once."""
+        """Show the start of attempts that did not end at once."""
         for job in self._board.running():
             if not job.is_told and self._board.seconds(job) >= _AT_ONCE_S:
                 job.is_told = True
@@ -174,7 +175,7 @@ class Display:
                     self._tell(f"{one_line(job.message)}, attempt {job.attempts}")
 
     def _sum(self) -> None:
-        """Write the table at the end, once."""
+        """Write the final table, once."""
         self._board.stop()
         if self._is_summed or self._ticker is None:
             return
@@ -188,19 +189,19 @@ class Display:
         self._output.end()
 
     def close(self) -> None:
-        """Write what is left, and give the terminal back."""
+        """Write the remaining lines, and restore the terminal."""
         with self._lock:
             if not self._is_summed:
                 self._sum()
             self._end()
 
     def give_up(self) -> None:
-        """Give the terminal back, and write nothing more."""
+        """Restore the terminal, and write nothing more."""
         self._is_summed = True
         self._end()
 
 
-def _cause(given: dict[str, Any]) -> str | None:
-    """Return what an executor knows of a failure."""
+def _cause(given: Fields) -> str | None:
+    """Return the executor's message about a failure."""
     found = [given.get("rule_msg"), *(given.get("aux") or {}).values()]
     return next((str(text).strip() for text in found if text), None)

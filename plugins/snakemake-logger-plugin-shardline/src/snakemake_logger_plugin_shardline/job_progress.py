@@ -1,4 +1,4 @@
-"""What a job reports of itself: a small JSON file beside its log."""
+"""The progress that a job reports: a small JSON file beside its log."""
 
 import json
 import math
@@ -12,17 +12,17 @@ _LARGEST_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedProgress:
-    """What is known of a job; whatever is missing, or of another type than expected, is left out.
+    """A job's report; fields that are missing, or of an unexpected type, have their defaults.
 
     Attributes:
-        title: what the job's line begins with.
-        step: how many of `steps` are done; so of `epoch` and `epochs`.
-        unit: what a step is.
-        metrics: numbers by name, the most telling first; None stands for NaN and infinity.
-        rate: steps in a second.
-        left_s: seconds until the end, estimated.
-        error: why the job failed.
-        stopped: whether it was asked to stop, and may go on: it has not failed.
+        title: beginning of the job's line.
+        step: number of steps done, of `steps`; likewise `epoch` and `epochs`.
+        unit: name of a step.
+        metrics: numbers by name, the most important first; None for NaN and infinity.
+        rate: steps per second.
+        left_s: estimated seconds until the end.
+        error: cause of the job's failure.
+        stopped: whether the job was asked to stop and can resume; it has not failed.
     """
 
     title: str | None = None
@@ -39,12 +39,12 @@ class ReportedProgress:
 
 
 def progress_file(log: str) -> Path:
-    """Return where a job with this log reports: `logs/train/a.log` has `logs/train/a.progress.json`."""
+    """Return the progress file of a job's log: `logs/train/a.progress.json` for `logs/train/a.log`."""
     return Path(log).with_suffix(".progress.json")
 
 
 def mark_of(log: str) -> tuple[int, int] | None:
-    """Return what tells two contents of the file apart; None where it is missing."""
+    """Return a mark that changes with the file's contents; None if the file is missing."""
     try:
         status = progress_file(log).stat()
     except (OSError, ValueError):
@@ -53,7 +53,7 @@ def mark_of(log: str) -> tuple[int, int] | None:
 
 
 def read_progress(log: str) -> ReportedProgress | None:
-    """Read what the job with this log reports; None where there is nothing that can be read."""
+    """Read the report of the job with this log; None if there is no readable report."""
     try:
         with progress_file(log).open("rb") as file:
             document = json.loads(file.read(_LARGEST_BYTES))
@@ -63,7 +63,7 @@ def read_progress(log: str) -> ReportedProgress | None:
 
 
 def parse(document: Mapping[str, object]) -> ReportedProgress:
-    """Return what a job's document holds."""
+    """Return the report in a JSON document."""
     metrics = document.get("metrics")
     return ReportedProgress(
         title=_text(document.get("title")),

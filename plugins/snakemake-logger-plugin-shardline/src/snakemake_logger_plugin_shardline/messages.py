@@ -1,4 +1,4 @@
-"""Which of Snakemake's messages a reader needs, and what is left of them."""
+"""Selection of Snakemake's messages: what to print of a record, and in which words."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import snakemake
 
-# What Snakemake prints of its own work; its package is named, so that a workflow's messages stay.
+# Snakemake's messages about its own work; messages of the workflow are never matched against these.
 _CHATTER = re.compile(
     r"Assuming unrestricted shared|Building DAG|Using shell|Provided (cores|remote|resources)|Rules claiming|"
     r"Conda environments: ignored|Singularity containers: ignored|Group jobs: inactive|Select jobs|Execute \d|"
@@ -23,12 +23,12 @@ _LOCKED = re.compile(
 _FOLLOWS_A_JOB = re.compile(
     r"CalledProcessError in file|At least one job did not complete successfully"
 )
-# Where in a workflow an error of its user was raised: `--verbose` shows that.
+# The location of a user's error in the workflow; `--verbose` shows it.
 _LOCATION = re.compile(
     r"\AWorkflowError(?: in file .*, line \d+)?:\n(.*?)(?:\n  File \".*(?:Snakefile|\.smk)\", line \d+, in .*)*\Z",
     re.DOTALL,
 )
-# Snakemake makes a folder for its cache before it reads a workflow, and shows only where that failed in its code.
+# Snakemake creates its cache folder before it reads a workflow, and prints a bare traceback if that fails.
 _NO_CACHE = re.compile(
     r"\ATraceback .*sourcecache\.py\", line \d+, in __init__\b.*^(\w+Error: .*?)\s*\Z",
     re.DOTALL | re.MULTILINE,
@@ -37,16 +37,16 @@ _PACKAGE = f"{Path(snakemake.__file__).parent}{os.sep}"
 
 
 def in_words(text: str) -> str:
-    """Return a message, of an error that Snakemake itself meets what to do instead of a traceback."""
+    """Return a message; for a traceback of Snakemake's own, a sentence with the remedy."""
     return _NO_CACHE.sub(
         r"Snakemake cannot make its cache folder, which lies in HOME or in XDG_CACHE_HOME (\1); "
-        "set XDG_CACHE_HOME to a folder that you can write to, and give the same command again",
+        "set XDG_CACHE_HOME to a writable folder, and run the same command again",
         text,
     )
 
 
 def message_of(record: LogRecord) -> str | None:
-    """Return what to print of a record that is no event of a job; None where it is nothing."""
+    """Return the text to print for a record that is no event of a job; None for no text."""
     text = str(record.msg or "").strip("\n")
     is_event = getattr(record, "event", None) not in (None, "error")
     if is_event or not text or (record.levelno < WARNING and _is_chatter(record, text)):
@@ -58,8 +58,8 @@ def message_of(record: LogRecord) -> str | None:
     if _is_of_snakemake(record) and (locked := _LOCKED.search(text)):
         return (
             f"{locked['folder']} is locked: another snakemake runs here, or one was killed (kill -9, out of memory, "
-            "power). If none runs, type the same command with --unlock at its end, which only removes the lock, and "
-            "then the same command again."
+            "power). If none runs, run the same command with --unlock at its end, which only removes the lock, and "
+            "then run the same command again."
         )
     return _LOCATION.sub(r"\1", in_words(text))
 

@@ -1,4 +1,4 @@
-"""Where lines go: a terminal, whose last lines are redrawn in place, or any other stream."""
+"""Outputs: a terminal, whose last lines are redrawn in place, or any other stream."""
 
 import fcntl
 import os
@@ -14,13 +14,13 @@ from rich.text import Text
 
 from snakemake_logger_plugin_shardline.terminal_text import visible
 
-# Tells a job that this plugin shows what it reports beside its log, as systemd's JOURNAL_STREAM does:
-# device and inode of the standard error that is meant.
+# Shows a job, by device and inode of standard error, that this plugin prints its reports from the file
+# beside its log, as systemd's JOURNAL_STREAM does.
 STREAM = "SNAKEMAKE_LOGGER_STREAM"
 
 
 class PlainOutput:
-    """A stream that is no terminal. One that is closed is passed over: the workflow goes on."""
+    """A stream that is not a terminal. Errors of a closed stream are ignored, and the workflow continues."""
 
     width: int | None = None
     height = 0
@@ -32,24 +32,24 @@ class PlainOutput:
             _name_stream(stream.fileno())
 
     def begin(self) -> None:
-        """Note that jobs run from now on."""
+        """Do nothing at the start of the jobs."""
 
     def say(self, lines: Iterable[str]) -> None:
-        """Write lines that stay."""
+        """Write permanent lines."""
         with suppress(OSError, ValueError):
             for line in lines:
                 self._stream.write(f"{line}\n")
             self._stream.flush()
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Do nothing: nothing can be redrawn."""
+        """Do nothing, since lines cannot be redrawn."""
 
     def end(self) -> None:
-        """Note that jobs have ended."""
+        """Do nothing at the end of the jobs."""
 
 
 class Terminal:
-    """A terminal, whose last lines are redrawn while jobs run; what they print stands above these."""
+    """A terminal whose last lines are redrawn while jobs run. The jobs' own output appears above them."""
 
     is_terminal = True
 
@@ -64,25 +64,25 @@ class Terminal:
             soft_wrap=True,
         )
         self._live: Live | None = None
-        # a file rather than a pipe: jobs that outlive Snakemake may still write to it, each at its end
+        # a file instead of a pipe: jobs that outlive Snakemake may still write to it; each write appends
         self._caught = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by `close`
         flags = fcntl.fcntl(self._caught.fileno(), fcntl.F_GETFL)
         fcntl.fcntl(self._caught.fileno(), fcntl.F_SETFL, flags | os.O_APPEND)
         self._read, self._rest = 0, b""
         self._kept: dict[int, int] = {}
         self._is_closed = False
-        # before any job is started; records of jobs come by a thread, and may come late
+        # before the first job starts, since the jobs' records come from a thread, maybe late
         self._catch(2)
         _name_stream(self._caught.fileno())
 
     @property
     def width(self) -> int:
-        """Columns; one less than there are, since a full line would scroll some terminals."""
+        """Columns to use; one less than the terminal has, since a full line would scroll some terminals."""
         return max(self._size().columns - 1, 1)
 
     @property
     def height(self) -> int:
-        """Lines."""
+        """Lines to use."""
         return max(self._size().lines - 1, 1)
 
     def _size(self) -> os.terminal_size:
@@ -93,7 +93,7 @@ class Terminal:
         return os.terminal_size((80, 24))
 
     def begin(self) -> None:
-        """Redraw from now on."""
+        """Start to redraw lines."""
         if not self._live:
             self._catch(1)
             self._live = Live(
@@ -103,7 +103,7 @@ class Terminal:
             self._live.start()
 
     def _catch(self, number: int) -> None:
-        """Have this process, and those that it starts, print to a file."""
+        """Redirect the output of this process and its children to a file."""
         if number not in self._kept and os.isatty(number):
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
@@ -111,7 +111,7 @@ class Terminal:
             os.dup2(self._caught.fileno(), number)
 
     def _printed(self, *, is_end: bool = False) -> list[str]:
-        """Return the lines that jobs have printed since it was last asked."""
+        """Return the lines that jobs have printed since the last call."""
         content = os.pread(self._caught.fileno(), 1 << 20, self._read)
         self._read += len(content)
         *whole, self._rest = (self._rest + content).split(b"\n")
@@ -123,7 +123,7 @@ class Terminal:
         return [line for line in lines if line.strip()]
 
     def say(self, lines: Iterable[str]) -> None:
-        """Write lines that stay, above those that are redrawn."""
+        """Write permanent lines above the redrawn lines."""
         self._write([*self._printed(), *lines])
 
     def _write(self, lines: Sequence[str]) -> None:
@@ -140,7 +140,7 @@ class Terminal:
                 self._live.update(text, refresh=True)
 
     def end(self) -> None:
-        """Give the terminal back as it was; lines may still be written."""
+        """Restore the terminal; lines may still be written."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -157,7 +157,7 @@ class Terminal:
 
 
 def _name_stream(descriptor: int) -> None:
-    # Set once, by the thread that starts jobs, and left: records come by another thread, and a change of the
-    # environment there ends `execve` of a child that is just being started with "Bad address".
+    # Set once, by the thread that starts jobs. Records come from another thread: if that thread changed the
+    # environment while a child starts, `execve` would fail with "Bad address".
     status = os.fstat(descriptor)
     os.environ[STREAM] = f"{status.st_dev}:{status.st_ino}"

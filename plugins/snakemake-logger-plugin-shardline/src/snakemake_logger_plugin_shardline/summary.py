@@ -1,4 +1,4 @@
-"""The table at the end: what is done, what has failed and why, what was left out."""
+"""The final table: what is done, what failed and why, and what was skipped."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ def summary(board: Board, width: int | None) -> list[str]:
     """Return the table of results and failed jobs, and a last line that counts jobs.
 
     Args:
-        width: columns of a terminal; None: lines break where the texts do.
+        width: columns of a terminal; None to keep the texts' own lines.
     """
     failed = board.ended_early()
     others = [job for job in failed if not any(_is_of(job, one) for one in board.results)]
@@ -44,7 +44,7 @@ def summary(board: Board, width: int | None) -> list[str]:
 
 
 def _state(board: Board, result: Result, failed: Sequence[Job]) -> str | None:
-    """Return what became of a result; None where this start of Snakemake was not asked for it."""
+    """Return the state of a result; None if this Snakemake process was not asked for it."""
     if result.is_done or failed:
         states = {job.state for job in failed}
         return "done" if result.is_done else "failed" if "failed" in states else "stopped"
@@ -55,7 +55,7 @@ def _state(board: Board, result: Result, failed: Sequence[Job]) -> str | None:
 
 
 def _is_of(job: Job, result: Result) -> bool:
-    """Return whether a job made a part of a result; in a storage its log's name follows the storage's."""
+    """Return whether a job belongs to a result; in a storage, the log's path ends with its name."""
     return any(job.log == log or job.log.endswith(f"/{log}") for log in result.logs)
 
 
@@ -76,7 +76,7 @@ def _causes(job: Job, width: int | None, known: str = "") -> list[str]:
 
 
 def _once(causes: Sequence[str]) -> list[str]:
-    """Return the causes but those that another one repeats as part of its own sentence."""
+    """Return the causes without those that another cause contains."""
     plain = [" ".join(cause.split()) for cause in causes]
     return [
         cause
@@ -86,7 +86,7 @@ def _once(causes: Sequence[str]) -> list[str]:
 
 
 def _limited(state: str, rows: Sequence[list[str]]) -> list[str]:
-    """Return the lines of so many rows as anyone reads."""
+    """Return the lines of the first `MOST_ROWS` rows, and the number of further rows."""
     lines = [line for row in rows[:MOST_ROWS] for line in row]
     more = len(rows) - MOST_ROWS
     return [*lines, f"and {more} more {state}"] if more > 0 else lines

@@ -1,10 +1,10 @@
-"""Texts as a terminal shows them: hidden characters spelled out, widths in cells, lines that break between words."""
+"""Texts for a terminal: hidden characters spelled out, widths in cells, lines that break between words."""
 
 import re
 from datetime import timedelta
 
-# Control characters but the line's end, which move the cursor or colour what follows; Unicode's
-# Bidi_Control, which reorders what stands beside it; lone surrogates, which UTF-8 cannot hold.
+# Control characters except the newline, which move the cursor or change colours; Unicode's
+# Bidi_Control, which reorders text; lone surrogates, which UTF-8 cannot encode.
 _HIDDEN = re.compile(
     "[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -12,7 +12,7 @@ _COLOURS = re.compile("\x1b\\[[0-9;?]*[A-Za-z]")
 
 
 def visible(text: str) -> str:
-    """Return a text without colours, whose other hidden characters are spelled, such as `⟨U+202E⟩`."""
+    """Return a text without colours, and with hidden characters spelled out, such as `⟨U+202E⟩`."""
     text = _COLOURS.sub("", text.replace("\r\n", "\n")).replace("\t", "    ")
     return _HIDDEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
 
@@ -23,14 +23,14 @@ def one_line(text: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    from rich.cells import cell_len  # where nothing is shown it is not imported
+    """Return the number of a terminal's columns that a text needs."""
+    from rich.cells import cell_len  # imported late, for processes that show nothing
 
     return cell_len(text)
 
 
 def clip(text: str, width: int) -> str:
-    """Return a text of at most so many columns; of a longer one the begin and `…`."""
+    """Return a text shortened to a number of columns; a shortened text ends with `…`."""
     if cells(text) <= width:
         return text
     from rich.cells import set_cell_size
@@ -39,16 +39,16 @@ def clip(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int) -> str:
-    """Return a text with spaces up to a width."""
+    """Return a text padded with spaces to a width."""
     return text + " " * max(width - cells(text), 0)
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> list[str]:
-    """Return a text as lines that break between words; a word that is wider has a line of its own.
+    """Return a text as lines that break between words; a longer word gets its own line.
 
     Args:
-        width: columns; None: lines break where the text does.
-        indent: what each line begins with.
+        width: columns; None to keep the text's own lines.
+        indent: beginning of each line.
     """
     lines = []
     for line in visible(text).strip("\n").splitlines():
@@ -63,7 +63,7 @@ def wrap(text: str, width: int | None, indent: str = "") -> list[str]:
                 row = word
             else:
                 row = f"{row} {word}" if row else word
-        lines.append((indent + own + row).rstrip())  # of a line without a word nothing is left
+        lines.append((indent + own + row).rstrip())  # empty for a line without a word
     return lines
 
 
@@ -73,5 +73,5 @@ def clock(seconds: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number with four digits that count; None, which stands for NaN and infinity, as `nan`."""
+    """Return a number with four significant digits; None, which stands for NaN and infinity, as `nan`."""
     return "nan" if value is None else f"{value:.4g}"

@@ -5,19 +5,16 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch.distributed as dist
 
 from shardline.core.errors import LaunchError
 from shardline.core.world import World
 from shardline.launch.launched_world import check_world, is_loopback
-from shardline.launch.preflight.preflight_table import compact, name_ranks
+from shardline.launch.preflight.preflight_table import Arrival, compact, name_ranks
 from shardline.launch.preflight.rendezvous import Rendezvous, pauses, place_of
 
 _NODES_NAMED = 8
-
-Arrival = Mapping[str, Any]
 
 
 def check_membership(
@@ -82,7 +79,7 @@ def _await_decision(rendezvous: Rendezvous, world: World, me: Arrival, timeout_s
         if rendezvous.store.check(["decision"]):
             break
         is_late = time.monotonic() > rendezvous.deadline
-        if is_late or me["rank"] == 0:  # another rank 0 holds the port: no need to wait
+        if is_late or me["rank"] == 0:  # another rank 0 has the port: no need to wait
             arrivals = _read(rendezvous)
             if foreign := [other for other in arrivals if _is_foreign(other, me)]:
                 raise LaunchError(_foreign_message(world, foreign[0], me))
@@ -99,14 +96,14 @@ def _read(rendezvous: Rendezvous) -> list[Arrival]:
 
 
 def _is_foreign(one: Arrival, other: Arrival) -> bool:
-    """Whether two ranks are of two jobs; a rank started over ssh may not know its job."""
+    """Return whether two ranks belong to different jobs; a rank started over ssh may not know its job."""
     return any(one[key] and other[key] and one[key] != other[key] for key in ("job", "run"))
 
 
 def _foreign_message(world: World, holder: Arrival, me: Arrival) -> str:
     return (
-        f"MASTER_PORT={world.master_port} on {world.master_addr} is held by {_job(holder)}, and "
-        f"rank {me['rank']} is of {_job(me)}; give each job a port of its own"
+        f"MASTER_PORT={world.master_port} on {world.master_addr} is in use by {_job(holder)}, but "
+        f"rank {me['rank']} belongs to {_job(me)}; give each job its own port"
     )
 
 
@@ -128,15 +125,15 @@ def find_conflict(arrivals: Sequence[Arrival]) -> str:
         if twin is not arrival:
             return (
                 f"rank {arrival['rank']} was claimed twice, by pid {twin['pid']} on host {twin['host']} and "
-                f"by pid {arrival['pid']} on host {arrival['host']}; start each rank once (is one "
-                "launcher started within another, or a process of an earlier attempt left?)"
+                f"by pid {arrival['pid']} on host {arrival['host']}; start each rank once (look for nested "
+                "launchers, or a process left by an earlier attempt)"
             )
         for key, noun in (("world_size", "world"), ("local_world_size", "node")):
             if arrival[key] != leader[key]:
                 return (
                     f"{_name_rank(arrival)} was started by {arrival['launcher']} into a {noun} of {arrival[key]} "
-                    f"ranks, {_name_rank(leader)} by {leader['launcher']} into one of {leader[key]}; start all "
-                    "ranks by one launcher command, and check its counts of ranks and nodes"
+                    f"ranks, but {_name_rank(leader)} by {leader['launcher']} into a {noun} of {leader[key]}; start "
+                    "all ranks with one launcher command, and check its numbers of ranks and nodes"
                 )
         if arrival["planned"] != leader["planned"]:
             return (
@@ -163,7 +160,7 @@ def missing_message(world: World, arrivals: Sequence[Arrival], timeout_s: float)
         f"{world.world_size - len(arrivals)} of {world.world_size} ranks did not join within "
         f"rendezvous_timeout_s={timeout_s:g}: {_missing(world, arrivals)}; "
         f"{f'{joined} joined' if arrivals else 'no rank joined'}; read the logs of the missing ranks and check "
-        "their hosts, or raise rendezvous_timeout_s if they only start slowly"
+        "their hosts, or raise rendezvous_timeout_s if they start slowly"
     )
 
 
@@ -180,23 +177,23 @@ def _missing(world: World, arrivals: Sequence[Arrival]) -> str:
     ]
     more = len(named) - _NODES_NAMED
     return ", ".join(named[:_NODES_NAMED]) + (
-        f" and those of {more} more nodes" if more > 0 else ""
+        f" and the ranks of {more} more nodes" if more > 0 else ""
     )
 
 
 def check_plan(world: World, planned: Mapping[str, int]) -> None:
-    """Check that the world is the planned one, and not a world of one for each rank.
+    """Check that the world has the planned size, and that the ranks are not one world each.
 
     Raises:
-        LaunchError: names the planned and the started numbers of ranks.
+        LaunchError: the sizes differ; the message names the planned and the started ranks.
     """
     nodes, devices = planned["nodes"], planned["devices"]
     if world.world_size == 1 and nodes * devices > 1:
         raise LaunchError(
             f"world_size=1 in process {os.getpid()} on host {socket.gethostname()}, but nodes={nodes} x "
             f"devices={devices} are planned: {nodes * devices} processes like this one would train alone, each as "
-            "rank 0; start them with the launcher whose variables reach them (srun of this Slurm, mpirun "
-            "of the MPI that is installed here, or torchrun), set as runtime.launcher"
+            "rank 0; set runtime.launcher to the launcher whose variables reach them: srun of this Slurm, "
+            "mpirun of the MPI that is installed here, or torchrun"
         )
     check_world(world, nodes=nodes, devices=devices)
 
@@ -205,19 +202,19 @@ def check_device(index: int, num_visible: int, env: Mapping[str, str]) -> None:
     """Check that this process sees the GPU of its rank.
 
     Args:
-        index: GPU of this rank, among the visible ones.
+        index: GPU of this rank, among the visible GPUs.
         num_visible: GPUs that this process sees.
-        env: read for CUDA_VISIBLE_DEVICES.
+        env: process environment; CUDA_VISIBLE_DEVICES is read.
 
     Raises:
-        LaunchError: names both numbers and CUDA_VISIBLE_DEVICES.
+        LaunchError: the GPU is missing; the message names both numbers and CUDA_VISIBLE_DEVICES.
     """
     if index >= num_visible:
         visible = env.get("CUDA_VISIBLE_DEVICES")
         value = "is not set" if visible is None else f"is {visible or 'empty'}"
         raise LaunchError(
-            f"this rank is to use GPU {index}, but sees {num_visible} GPUs (CUDA_VISIBLE_DEVICES {value}); "
-            "ask for as many GPUs per node as devices, lower devices, or set accelerator=cpu"
+            f"this rank needs GPU {index}, but sees {num_visible} GPUs (CUDA_VISIBLE_DEVICES {value}); "
+            "request as many GPUs per node as devices, lower devices, or set accelerator=cpu"
         )
 
 
@@ -225,21 +222,21 @@ def check_gloo(ranks: Sequence[Arrival]) -> None:
     """Check that ranks of other hosts can reach each rank's address for gloo.
 
     Args:
-        ranks: all ranks; of each its rank, host, `interface` and `address` on
-            the way to rank 0, and `gloo_address`, empty where an interface is set.
+        ranks: records of all ranks, each with rank, host, `interface` and `address` on
+            the way to rank 0, and `gloo_address`, empty if an interface is set.
 
     Raises:
-        LaunchError: names the host, its address and the interface to set.
+        LaunchError: a host is unreachable; the message names it, its address and the interface to set.
     """
     if len({rank["host"] for rank in ranks}) == 1 or all(
         map(is_loopback, (rank["address"] for rank in ranks))
     ):
-        return  # they share a loopback
+        return  # all ranks are on one machine
     for rank in ranks:
         if rank["gloo_address"] and is_loopback(rank["gloo_address"]):
             raise LaunchError(
-                f"rank {rank['rank']}: gloo would listen at {rank['gloo_address']}, the address of host "
-                f"{rank['host']} for its own name, which no other host can reach; set GLOO_SOCKET_IFNAME="
+                f"rank {rank['rank']}: gloo would listen on {rank['gloo_address']}, the loopback address to which "
+                f"host {rank['host']} resolves its own name, so other hosts cannot connect; set GLOO_SOCKET_IFNAME="
                 f"{rank['interface'] or 'eth0'}, the interface between the hosts"
             )
 
@@ -248,14 +245,14 @@ def check_node(ranks: Sequence[Arrival], *, backend: str, oversubscribe: bool) -
     """Check that ranks of one node share no GPU and have no more threads than CPUs.
 
     Args:
-        ranks: all ranks; of each its rank, node_rank, host, threads, `gpu` (its
-            hardware's name, or empty) and `cpu_list` (numbers of the CPUs that
-            it may run on, empty where unknown).
-        backend: `nccl` allows one rank on each GPU.
+        ranks: records of all ranks, each with rank, node_rank, host, threads, `gpu`
+            (UUID, or empty) and `cpu_list` (numbers of the CPUs that it may run
+            on, empty if unknown).
+        backend: `nccl` allows one rank per GPU.
         oversubscribe: allow more threads than CPUs.
 
     Raises:
-        LaunchError: names the node, the counts and what to change.
+        LaunchError: the message names the node, the counts and what to change.
     """
     for node in sorted({rank["node_rank"] for rank in ranks}):
         mine = [rank for rank in ranks if rank["node_rank"] == node]
@@ -265,10 +262,10 @@ def check_node(ranks: Sequence[Arrival], *, backend: str, oversubscribe: bool) -
             if backend == "nccl" and rank["gpu"] and other != rank["rank"]:
                 raise LaunchError(
                     f"ranks {other} and {rank['rank']} on host {rank['host']} both use {rank['device']} "
-                    f"({rank['gpu']}); give each rank a GPU of its own, or lower devices"
+                    f"({rank['gpu']}); give each rank its own GPU, or lower devices"
                 )
         if not oversubscribe:
-            for group in (mine, *([rank] for rank in mine)):  # ranks may be bound to CPUs each
+            for group in (mine, *([rank] for rank in mine)):  # each may be bound to its CPUs
                 _check_threads(group)
 
 
@@ -280,5 +277,5 @@ def _check_threads(ranks: Sequence[Arrival]) -> None:
     who = name_ranks([rank["rank"] for rank in ranks])
     raise LaunchError(
         f"{who} on host {ranks[0]['host']} run {threads} threads on {len(cpus)} CPUs ({compact(cpus)}); lower "
-        "threads_per_rank, ask for more cpus_per_task, or set oversubscribe=true to allow it"
+        "threads_per_rank, raise cpus_per_task, or set oversubscribe=true to allow it"
     )

@@ -1,4 +1,4 @@
-"""Measurement of every path between the ranks, with verified contents."""
+"""Measurement of every path between the ranks; each message's contents are verified."""
 
 import re
 import statistics
@@ -13,28 +13,27 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from shardline.core.errors import LaunchError
-from shardline.launch.preflight.membership import Arrival
-from shardline.launch.preflight.preflight_table import name_ranks
+from shardline.launch.preflight.preflight_table import Arrival, name_ranks
 from shardline.launch.preflight.rendezvous import Rendezvous, pauses
 
 _LATENCY_ROUNDS = 20
 _SMALL = 256  # elements
 _MESSAGE_ELEMENTS = 2**20  # 4 MiB
 _SILENCE_S = 1.0
-_SOURCE = re.compile(r"\[/\S+:\d+\] ")  # of a message of gloo: a file of torch's builders
+_SOURCE = re.compile(r"\[/\S+:\d+\] ")  # in gloo's messages: a path on torch's build machine
 
 
 @dataclass(frozen=True)
 class Paths:
-    """The paths between the ranks, measured through a process group of their own.
+    """Measures the paths between the ranks through a temporary process group.
 
     Attributes:
-        rendezvous: store that the group is formed through.
-        ranks: descriptions of all ranks, by rank.
+        rendezvous: store through which the group forms.
+        ranks: records of all ranks, by rank.
         rank: this rank.
         backend: `gloo` or `nccl`.
         device: device of the messages under nccl.
-        timeout_s: longest wait for a step.
+        timeout_s: longest wait for a step, seconds.
     """
 
     rendezvous: Rendezvous
@@ -45,7 +44,7 @@ class Paths:
     timeout_s: float
 
     def measure(self, joined_s: float) -> list[list[float]]:
-        """Return latency in us, bandwidth in MB/s and seconds of joining, by rank."""
+        """Return each rank's latency (us), bandwidth (MB/s) and time to join (s), by rank."""
         try:
             with self._step("form a process group with all ranks"):
                 self._join_group()
@@ -64,7 +63,7 @@ class Paths:
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:
-        """Name rank, host and step in an error; all ranks raise the first error."""
+        """Add rank, host and step to an error; all ranks raise the first error."""
         try:
             yield
         except (RuntimeError, LaunchError) as error:
@@ -81,7 +80,7 @@ class Paths:
             raise LaunchError(message) from error
 
     def _silent_ranks(self) -> list[int]:
-        """Return the ranks that reported no failure: a rank that died is the cause."""
+        """Return the ranks that reported no failure; a dead rank is the likely cause."""
         self.rendezvous.store.append("failed", f"{self.rank} ")  # type: ignore[attr-defined]  # not in its stub
         limit, reported = time.monotonic() + _SILENCE_S, [self.rank]
         for pause in pauses():
@@ -92,7 +91,7 @@ class Paths:
         return sorted(set(range(len(self.ranks))) - set(reported))
 
     def _join_group(self) -> None:
-        # gloo waits five times as long for a connection: 5 s became 25
+        # gloo waits five times its timeout for a connection: 25 s for 5 s
         timeout_s = max(2.0, self.timeout_s / 5) if self.backend == "gloo" else self.timeout_s
         dist.init_process_group(
             self.backend,
@@ -123,7 +122,7 @@ class Paths:
     def _exchange(
         self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]
     ) -> None:
-        """Send and receive at once."""
+        """Send and receive at the same time."""
         works = dist.batch_isend_irecv(
             [dist.P2POp(dist.isend, tensor, peer) for peer, tensor in sends.items()]
             + [dist.P2POp(dist.irecv, tensor, peer) for peer, tensor in receives.items()]
@@ -136,10 +135,10 @@ class Paths:
     def _check(self, received: Mapping[int, torch.Tensor]) -> None:
         for peer, tensor in received.items():
             if not bool((tensor == peer).all()):
-                raise LaunchError(f"the message of rank {peer} arrived changed")
+                raise LaunchError(f"the message from rank {peer} arrived with wrong contents")
 
     def _pass_by_rank_0(self) -> None:
-        """Rank 0 sends to every rank, and every rank sends to rank 0."""
+        """Exchange a message between rank 0 and every other rank."""
         others = range(1, len(self.ranks))
         peers = others if self.rank == 0 else [0]
         sent = {peer: self._tensor(_SMALL, self.rank) for peer in peers}
@@ -148,7 +147,7 @@ class Paths:
         self._check(received)
 
     def _pass_round(self, size: int) -> float:
-        """Send to the next rank while all do; return MB/s received from the one before."""
+        """Send to the next rank while all ranks do; return MB/s received from the previous rank."""
         before, after = ((self.rank + step) % len(self.ranks) for step in (-1, 1))
         sent, received = self._tensor(size, self.rank), self._tensor(size, -1)
         dist.all_reduce(self._tensor(1, 0))  # all start together
@@ -164,7 +163,7 @@ class Paths:
         for _ in range(_LATENCY_ROUNDS):
             started = time.perf_counter()
             dist.all_reduce(number)
-            number.item()  # on a GPU, waits for it
+            number.item()  # waits for the GPU
             times.append(time.perf_counter() - started)
         return statistics.median(times) * 1e6
 

@@ -4,7 +4,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -13,7 +12,6 @@ from shardline.core.variables import TRANSPORTS, recorded_variables
 from shardline.core.world import World
 from shardline.launch.device import device_name
 from shardline.launch.preflight.membership import (
-    Arrival,
     check_device,
     check_gloo,
     check_membership,
@@ -21,7 +19,7 @@ from shardline.launch.preflight.membership import (
     check_plan,
 )
 from shardline.launch.preflight.paths import Paths
-from shardline.launch.preflight.preflight_table import PreflightReport, compact
+from shardline.launch.preflight.preflight_table import Arrival, PreflightReport, compact
 from shardline.launch.preflight.rendezvous import (
     Rendezvous,
     gloo_address,
@@ -30,9 +28,9 @@ from shardline.launch.preflight.rendezvous import (
 )
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "AZUREML_RUN_ID", "PBS_JOBID")
-_ERROR_READ_S = 2.0  # time for the other ranks to read the error
+_ERROR_READ_S = 2.0  # time in which the other ranks read the error
 _CLOSE_S = 30.0
-# Values that only the membership check reads.
+# Keys that only the membership check reads.
 _NOT_SHOWN = (
     "pid", "run", "problem", "planned", "gpu", "gloo_address", "cpu_list", "world_size",
     "local_world_size",
@@ -41,27 +39,27 @@ _NOT_SHOWN = (
 
 def run_preflight(
     world: World, *, backend: str, device: torch.device | str, timeout_s: float,
-    planned: Mapping[str, int], describe: Mapping[str, Any], oversubscribe: bool = False,
+    planned: Mapping[str, int], describe: Arrival, oversubscribe: bool = False,
 ) -> PreflightReport:  # fmt: skip
     """Check that all ranks join, and measure every path between them, before a training.
 
-    Every rank calls this before it makes a process group of its own; this
-    function leaves none open. Rank 0 prints the table.
+    Every rank calls this function before it creates its own process group.
+    No group is left open. Rank 0 prints the table.
 
     Args:
         backend: `gloo` or `nccl`.
-        device: what this rank computes on.
+        device: device that this rank computes on.
         timeout_s: `rendezvous_timeout_s`: seconds for all ranks to join, then
             again for forming a group and for each message.
         planned: `nodes` and `devices` of the run.
-        describe: further JSON values that describe this rank, among them
-            `threads` (CPU threads of an operation), `run`, and `problem`
-            (an error that this rank has already found).
+        describe: further JSON values about this rank, such as `threads` (CPU
+            threads of an operation), `run`, and `problem` (an error that this
+            rank has already found).
         oversubscribe: whether a node may have more threads than CPUs.
 
     Raises:
-        LaunchError: a rank is missing, has joined twice, is in another world or
-            on a missing device; or a message did not arrive. The message names
+        LaunchError: a rank is missing, joined twice, is in another world or
+            lacks its device, or a message did not arrive. The message names
             the rank, its host and the remedy.
     """
     device = torch.device(device)
@@ -69,7 +67,7 @@ def run_preflight(
     if world.world_size == 1:
         if me["problem"]:
             raise LaunchError(me["problem"])
-        rows = [{**me, "latency_us": None, "bandwidth_mb_s": None, "joined_s": 0.0}]
+        rows: list[Arrival] = [{**me, "latency_us": None, "bandwidth_mb_s": None, "joined_s": 0.0}]
         check_node(rows, backend=backend, oversubscribe=oversubscribe)
     else:
         rows = _join_and_measure(world, me, backend, device, timeout_s, oversubscribe)
@@ -83,14 +81,14 @@ def run_preflight(
 
 
 def _describe_rank(
-    world: World, device: torch.device, planned: Mapping[str, int], describe: Mapping[str, Any]
-) -> dict[str, Any]:
+    world: World, device: torch.device, planned: Mapping[str, int], describe: Arrival
+) -> Arrival:
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     address = local_address(world.master_addr) if world.world_size > 1 else ""
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     problem = _problem(world, device, gpus, planned) or describe.get("problem", "")
     name, gpu = "", ""
-    if not problem:  # else the device may not be there
+    if not problem:  # with a problem, the device may be missing
         name = device_name(str(device))
         gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
     return {
@@ -121,7 +119,7 @@ def _describe_rank(
 
 
 def _problem(world: World, device: torch.device, gpus: int, planned: Mapping[str, int]) -> str:
-    """Return the error that this rank finds without the others, or an empty string."""
+    """Return an error that this rank finds on its own, or an empty string."""
     try:
         check_plan(world, planned)
         if device.type == "cuda":
@@ -135,13 +133,13 @@ def _problem(world: World, device: torch.device, gpus: int, planned: Mapping[str
 def _join_and_measure(
     world: World, me: Arrival, backend: str, device: torch.device,
     timeout_s: float, oversubscribe: bool,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[Arrival]:  # fmt: skip
     """Return the description and the measurements of each rank, by rank."""
     started = time.monotonic()
     try:
         rendezvous = Rendezvous(world, started + timeout_s)
     except LaunchError as error:
-        # the rank's own problem is the likelier cause
+        # this rank's own problem is the more likely cause
         raise LaunchError(me["problem"] or str(error)) from None
     try:
         ranks = check_membership(rendezvous, world, me, timeout_s)

@@ -1,4 +1,4 @@
-"""The report of a preflight check, and the table that shows it."""
+"""The report of a preflight check, and its table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ _SHRINKABLE = (1, 3, 4, 5)  # host, device, CPUs, interface
 _LEAST_WIDTH = 8
 _NUMBERS = (0, 2, 6, 7)
 
+Arrival = Mapping[str, Any]  # description of a rank, and its measurements
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreflightReport:
@@ -18,19 +20,19 @@ class PreflightReport:
         backend: `gloo` or `nccl`.
         nodes: number of nodes.
         ranks: description and measurements of each rank: `latency_us` is the
-            median of small all-reduces, `bandwidth_mb_s` (10^6 bytes per
-            second) what it received from its left neighbour while all ranks
-            sent at once, `joined_s` how long it waited for all ranks. The
-            first two are None in a world of one.
+            median time of a small all-reduce, `bandwidth_mb_s` (10^6 bytes per
+            second) the rate from its left neighbour while all ranks send,
+            `joined_s` the wait for all ranks. Latency and bandwidth are None
+            for a single rank.
     """
 
     backend: str
     launcher: str
     nodes: int
-    ranks: Sequence[Mapping[str, Any]]
+    ranks: Sequence[Arrival]
 
     def table(self) -> str:
-        """Return the table of all ranks, at most 100 columns wide, and the network settings in use."""
+        """Return the table of all ranks, at most 100 columns wide, and their network settings."""
         each, joined = len(self.ranks) // self.nodes, max(row["joined_s"] for row in self.ranks)
         title = (
             f"preflight check: nodes={self.nodes} x devices={each} by {self.launcher}, "
@@ -39,8 +41,8 @@ class PreflightReport:
         return "\n".join([title, *_table_lines(self.ranks), *_settings_lines(self.ranks)])
 
 
-def _table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table, its long cells shortened until it fits."""
+def _table_lines(rows: Sequence[Arrival]) -> list[str]:
+    """Return the table; long cells are shortened until it fits."""
     cells: list[tuple[str, ...]] = [
         ("rank", "host", "local", "device", "CPUs", "interface", "latency", "bandwidth")
     ]
@@ -62,7 +64,7 @@ def _table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(row: Arrival) -> tuple[str, ...]:
     us, mb_s = row["latency_us"], row["bandwidth_mb_s"]
     gpu = row["device_name"].removeprefix("NVIDIA ") if row["device"].startswith("cuda") else ""
     return (
@@ -78,15 +80,15 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _shorten(text: str, width: int) -> str:
-    """Cut from the middle: hosts and addresses differ at both ends."""
+    """Shorten a text in the middle: hosts and addresses differ at both ends."""
     if len(text) <= width:
         return text
     kept = width - 2
     return f"{text[: kept - kept // 2]}..{text[len(text) - kept // 2 :]}"
 
 
-def _settings_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line for each set of network settings that ranks have in common."""
+def _settings_lines(rows: Sequence[Arrival]) -> list[str]:
+    """Return one line for each group of ranks with the same network settings."""
     groups: dict[str, list[int]] = {}
     for row in rows:
         text = " ".join(f"{name}={value}" for name, value in row["settings"].items())
@@ -99,7 +101,7 @@ def _settings_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def compact(numbers: Iterable[int]) -> str:
-    """Write whole numbers as ranges, `0-3,8`."""
+    """Format integers as ranges, `0-3,8`."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
@@ -110,5 +112,5 @@ def compact(numbers: Iterable[int]) -> str:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Write `rank 3` or `ranks 0-3,8`."""
+    """Format ranks as `rank 3` or `ranks 0-3,8`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {compact(ranks)}"

@@ -1,4 +1,4 @@
-"""The store through which ranks join before a training; closed completely afterwards."""
+"""The store through which ranks join before a training."""
 
 import os
 import socket
@@ -17,8 +17,8 @@ from shardline.core.world import World
 from shardline.launch.stores import NarrowStore, narrow_stores
 
 # First bytes of the store's protocol in torch 2.13 (TCPStoreBackend.hpp): VALIDATE with its magic
-# number, then PING with a number that comes back. torch's own client waits without end
-# when another program uses the port.
+# number, then PING with a number that is echoed. torch's own client waits forever if another
+# program uses the port.
 _PING = struct.Struct("=BIBI").pack(0, 0x3C85F7CE, 13, 0x53484152)
 _PONG = struct.pack("=I", 0x53484152)
 _PING_TIMEOUT_S = 5.0
@@ -28,9 +28,9 @@ _DECIDE = 0.9
 class Rendezvous:
     """The store through which all ranks of a world join, at its master address and port.
 
-    Rank 0 hosts it, unless torchrun's agent already does. Rank 0 closes the
-    store last, and the other ranks return only then, so that whoever opens this
-    port next finds a new store.
+    Rank 0 opens the store, unless torchrun's agent already has. The other ranks
+    return only after rank 0 has closed the store, so that the next program to
+    open this port finds a new store.
     """
 
     def __init__(self, world: World, deadline: float) -> None:
@@ -40,14 +40,14 @@ class Rendezvous:
             deadline: time.monotonic() at which to give up.
 
         Raises:
-            LaunchError: nothing, or another program, answers at the address.
+            LaunchError: no store answers at the address.
         """
-        narrow_stores()  # also that of the process group, which follows
+        narrow_stores()  # also for the store of the process group that follows
         self._world, self.deadline = world, deadline
         # before the deadline, so that all ranks have read the decision by then
         self.decide_at = deadline - (1 - _DECIDE) * (deadline - time.monotonic())
         self._is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        self.others = world.world_size - 1  # that the host waits for at the end
+        self.others = world.world_size - 1  # ranks that the host waits for at the end
         self._line: socket.socket | None = None
         store = self._host() if world.rank == 0 and not self._is_agents else None
         self.is_host = store is not None
@@ -63,14 +63,14 @@ class Rendezvous:
         return self.is_host or (self._is_agents and self._world.rank == 0)
 
     def _host(self) -> NarrowStore | None:
-        """Open the store; None where a rank 0 has done so before this one."""
+        """Open the store; return None if another rank 0 has opened it."""
         with suppress(OSError):
             _ping(self._place, timeout_s=1.0).close()
             return None
         try:
             return self._connect(is_master=True)
         except dist.DistNetworkError as error:
-            if "EADDRINUSE" in str(error):  # by a program that had not answered yet
+            if "EADDRINUSE" in str(error):  # a program that did not answer the ping
                 return None
             raise self._unreachable(str(error).partition("\n")[0]) from None
 
@@ -115,22 +115,22 @@ class Rendezvous:
         )
 
     def agree(self, key: str, value: str) -> str:
-        """Set a value unless it is set, and return what is set."""
+        """Set a value unless the key has one; return the key's value."""
         return str(self.store.compare_set(key, "", value).decode())
 
     def close(self, *, timeout_s: float, is_failed: bool = False) -> None:
-        """Leave the store; its host waits for the other ranks to leave, and they for it to close.
+        """Leave the store; the host closes it after the other ranks have left, and they wait for that.
 
         Args:
-            timeout_s: longest wait.
-            is_failed: no store is opened here afterwards, so only the host waits,
-                for the others to read the error.
+            timeout_s: longest wait, seconds.
+            is_failed: whether this rank failed. Then only the host waits, until the
+                other ranks have read the error.
         """
         store = self.store
-        del self.store  # closed with the last reference
+        del self.store  # the store closes with its last reference
         limit = time.monotonic() + timeout_s
-        with suppress(dist.DistError):  # its host may be gone
-            # counted apart: a rank of another job that came here by mistake leaves as failed
+        with suppress(dist.DistError):  # the host may be gone
+            # separate counts: a rank of another job that connected by mistake leaves as failed
             key, looks = "left in failure" if is_failed else "left", pauses()
             left = store.add(key, 0 if self.is_host else 1)
             while self.is_host and left < self.others and time.monotonic() < limit:
@@ -153,12 +153,12 @@ def _ping(place: tuple[str, int], timeout_s: float) -> socket.socket:
         answer = b""
     if answer != _PONG:
         line.close()
-        raise OSError("another program uses this port, or a firewall drops what is sent there")
+        raise OSError("another program uses this port, or a firewall drops the traffic")
     return line
 
 
 def pauses() -> Iterator[float]:
-    """Yield seconds to wait between polls: short at first, then longer to spare the store."""
+    """Yield seconds to wait between polls, increasing from 0.01 to 0.2."""
     pause = 0.01
     while True:
         yield pause
@@ -166,21 +166,21 @@ def pauses() -> Iterator[float]:
 
 
 def local_address(peer: str) -> str:
-    """Return this machine's address on the way to a peer; empty where there is no way."""
+    """Return this machine's address on the route to a peer; empty without a route."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as way:
-            way.connect(address)  # of a datagram socket: chooses a route, sends nothing
+            way.connect(address)  # a datagram socket chooses a route and sends nothing
             return str(way.getsockname()[0])
     except OSError:
         return ""
 
 
 def gloo_address() -> str:
-    """Return the address that gloo listens at where GLOO_SOCKET_IFNAME is not set.
+    """Return the address on which gloo listens if GLOO_SOCKET_IFNAME is not set.
 
-    It takes the first own address that this host's name resolves to, or
-    else the loopback's.
+    gloo uses the first address of this host's name that belongs to this machine,
+    or else the loopback address.
     """
     with suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -193,7 +193,7 @@ def gloo_address() -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the network interface that has an address; empty for none."""
+    """Return the network interface that has an address; empty if none has it."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address.partition("%")[0] == address for entry in addresses):
             return name
@@ -201,7 +201,7 @@ def interface_of(address: str) -> str:
 
 
 def place_of(world: World, rank: int, host: str = "") -> str:
-    """Name the node of a rank, and its host as far as it is known."""
+    """Return the node of a rank and, if known, its host, as text."""
     node = rank // world.local_world_size
     host = host or (world.hosts[node] if node < len(world.hosts) else "")
     return f"node {node}, host {host}" if host else f"node {node}, unknown host"

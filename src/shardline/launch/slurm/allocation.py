@@ -1,4 +1,4 @@
-"""The machines that this job holds: a Slurm allocation, or the hosts that the profile lists."""
+"""The Slurm allocation of this job: its nodes, CPUs and times."""
 
 import re
 import subprocess
@@ -12,28 +12,28 @@ from shardline.launch.launched_world import expand_nodelist
 from shardline.launch.slurm.sacct import job_fields
 
 _TIMEOUT_S = 60
-# Snakemake's Slurm plugin names its jobs by the id of its run.
+# Snakemake's Slurm plugin uses the ID of the Snakemake run as the job name.
 _OF_SNAKEMAKE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _REMEDY = "run the job again, or ask the site's administrators if it happens often"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What a Slurm job holds, as the controller reports.
+    """The allocation of a Slurm job, as the controller reports it.
 
     Attributes:
-        hosts: names of its nodes, in the order in which Slurm numbers them.
-        cpus: CPUs on all nodes together.
+        hosts: names of the nodes, in Slurm's order.
+        cpus: CPUs of all nodes together.
         nodelist: the nodes as Slurm writes them, `n[1-2]`.
-        restarts: times that the job was requeued.
-        queue_s: seconds that it waited for them, from when it could have started; None where it is
-            not Snakemake's own job, but one that Snakemake was started in.
-        is_own: whether it is a job of Snakemake's own.
-        began: when it got its nodes, seconds since the epoch.
-        ends: when its time is over, None where there is no limit.
-        may_requeue: whether Slurm may queue it again.
-        is_running: whether it is not being ended already.
-        is_preempted: whether a job that goes before it has it ended after a grace time.
+        restarts: number of requeues.
+        queue_s: seconds in the queue, counted from the time at which the job was eligible; None
+            if Snakemake did not submit this job but runs inside of it.
+        is_own: whether Snakemake submitted this job.
+        began: time of the start, seconds since the epoch.
+        ends: time at which the time limit ends the job; None without a limit.
+        may_requeue: whether Slurm may requeue the job.
+        is_running: whether the job is running, and not already ending.
+        is_preempted: whether Slurm preempts the job and ends it after a grace time.
     """
 
     job_id: str
@@ -54,10 +54,10 @@ _OF_LAUNCH: dict[tuple[str, ...], Allocation | None] = {}
 
 
 def find_allocation(env: Mapping[str, str]) -> Allocation | None:
-    """Ask Slurm what this job holds; None outside of Slurm.
+    """Ask Slurm for the allocation of this job; return None outside of Slurm.
 
-    The controller is asked since variables cannot be trusted: an executor or
-    an outer step may have removed or replaced them.
+    Environment variables cannot be trusted here: an executor or an outer step may
+    have removed or replaced them.
 
     Raises:
         LaunchError: the controller does not answer, or does not know the job.
@@ -68,12 +68,13 @@ def find_allocation(env: Mapping[str, str]) -> Allocation | None:
 
 
 def allocation_of_launch(env: Mapping[str, str]) -> Allocation | None:
-    """Return what this job holds, as Slurm reported it before the launch; asked once in a process.
+    """Return the allocation that Slurm reported first in this process.
 
-    What a launch reads of it does not change while the job runs; ends and preemption do, for which
-    `find_allocation` asks again.
+    The fields that a launch reads stay the same while the job runs. `ends` and
+    `is_preempted` may change; `find_allocation` asks Slurm again for them.
 
     Raises:
+        LaunchError: see `find_allocation`.
         LaunchError: see `find_allocation`.
     """
     key = env.get("SLURM_JOB_ID", ""), env.get("SLURM_RESTART_COUNT", ""), env.get("PATH", "")
@@ -95,21 +96,21 @@ def _scontrol(job_id: str, env: Mapping[str, str]) -> str:
         )
     except FileNotFoundError:
         raise LaunchError(
-            f"SLURM_JOB_ID={job_id}, but there is no scontrol on this machine to ask for its nodes; "
-            "put Slurm's commands into PATH, or unset SLURM_JOB_ID"
+            f"SLURM_JOB_ID={job_id}, but scontrol, which lists the job's nodes, is not on this machine's "
+            "PATH; add Slurm's commands to PATH, or unset SLURM_JOB_ID"
         ) from None
     except subprocess.CalledProcessError as error:
         reason = error.stderr.strip() or f"code {error.returncode}"
         raise LaunchError(f"{' '.join(command)} failed ({reason}); {_REMEDY}") from None
     except subprocess.TimeoutExpired:
         raise LaunchError(
-            f"{' '.join(command)} gave no answer in {_TIMEOUT_S} s; {_REMEDY}"
+            f"{' '.join(command)} did not answer within {_TIMEOUT_S} s; {_REMEDY}"
         ) from None
     return done.stdout
 
 
 def parse_job(job_id: str, text: str) -> Allocation:
-    """Read what `scontrol --oneliner show job` prints.
+    """Parse the output of `scontrol --oneliner show job`.
 
     Raises:
         LaunchError: the job has no nodes.
@@ -122,7 +123,7 @@ def parse_job(job_id: str, text: str) -> Allocation:
         )
     is_own = bool(_OF_SNAKEMAKE.search(fields.get("JobName", "")))
     began = _time(fields, "StartTime")
-    # a job that is queued again has another time of submission, and may start only after a while
+    # a requeued job has a new SubmitTime, and may become eligible only later
     queued = [time for name in ("SubmitTime", "EligibleTime") if (time := _time(fields, name))]
     return Allocation(
         queue_s=max(0.0, began - max(queued)) if is_own and began and queued else None,
@@ -141,7 +142,7 @@ def parse_job(job_id: str, text: str) -> Allocation:
 
 
 def _time(fields: Mapping[str, str], name: str) -> float | None:
-    """Return a time in seconds since the epoch; None where it is not known."""
+    """Return a time in seconds since the epoch; None if unknown."""
     try:
         return datetime.fromisoformat(fields[name]).timestamp()
     except (KeyError, ValueError):  # "Unknown"
@@ -149,30 +150,30 @@ def _time(fields: Mapping[str, str], name: str) -> float | None:
 
 
 def check_allocation(allocation: Allocation, *, nodes: int, cpus: int) -> None:
-    """Refuse a job that holds another number of nodes, or fewer CPUs, than the run was planned for.
+    """Check that a job has the planned number of nodes, and enough CPUs.
 
     Args:
-        cpus: that all ranks together are to use.
+        cpus: CPUs that all ranks together use.
 
     Raises:
-        LaunchError: names what was planned and what is there.
+        LaunchError: the allocation does not fit; the message names the planned and the found numbers.
     """
     found = len(allocation.hosts)
     if found != nodes:
         hint = f", {REMEDY}" if found < nodes else ""
         raise LaunchError(
-            f"Slurm job {allocation.job_id} holds {found} nodes ({allocation.nodelist}), but the run was "
+            f"Slurm job {allocation.job_id} has {found} nodes ({allocation.nodelist}), but the run was "
             f"planned for nodes={nodes}; submit it with --nodes={nodes}, as profiles/slurm does{hint}"
         )
     if allocation.cpus < cpus:
         raise LaunchError(
-            f"Slurm job {allocation.job_id} holds {allocation.cpus} CPUs, but the run was planned for {cpus}; "
-            "lower runtime.threads_per_rank, or ask for more with cpus_per_task"
+            f"Slurm job {allocation.job_id} has {allocation.cpus} CPUs, but the run was planned for {cpus}; "
+            "lower runtime.threads_per_rank, or raise cpus_per_task"
         )
 
 
 def restored_variables(allocation: Allocation, *, tasks_per_node: int) -> dict[str, str]:
-    """Return what Slurm would have set for this job: mpirun finds its hosts by it."""
+    """Return the variables that Slurm sets for this job; mpirun reads its hosts from them."""
     nodes = len(allocation.hosts)
     return {
         "SLURM_JOB_ID": allocation.job_id,

@@ -1,4 +1,4 @@
-"""When a job's time ends, and how it is queued again by itself."""
+"""Stop a job before its time limit, and have Slurm requeue it."""
 
 import logging
 import subprocess
@@ -10,26 +10,26 @@ from contextlib import suppress
 from shardline.core.errors import LaunchError
 from shardline.launch.slurm.allocation import find_allocation
 
-# The end may be moved in either direction while the job runs.
+# An administrator may move the end in either direction while the job runs.
 _ASK_AGAIN_S = 60.0
 _TIMEOUT_S = 60
-# How long Slurm may take to end a job that it queues again.
+# The longest that Slurm may take to end a job that it requeues.
 _END_S = 300.0
 _SHARE = 0.25
-_FOR_SAVING = 0.75  # of what is left; the rest is for ending the job
+_FOR_SAVING = 0.75  # share of the remaining time; the rest is for ending the job
 
 
 def watch_deadline(
     ask: Callable[[str, float], None], ended: threading.Event, *, end_of_job: Callable[[], tuple[float, float] | None],
     margin_s: float,
 ) -> None:  # fmt: skip
-    """Ask for a stop some time before a job's end.
+    """Request a stop some time before a job's end.
 
     Args:
-        ask: is called with the reason `deadline`, and the seconds that are left for it.
-        ended: set when there is nothing left to stop.
-        end_of_job: returns start and end of the job, seconds since the epoch; None where none is
-            known. TableEntry again and again, since an end may be put off.
+        ask: called with the reason `deadline` and the seconds in which to stop.
+        ended: event that is set when nothing is left to stop.
+        end_of_job: returns start and end of the job, seconds since the epoch; None if unknown.
+            It is called repeatedly, since the end may change.
         margin_s: seconds before the end; at most a quarter of the job's time.
     """
     while not ended.is_set():
@@ -47,14 +47,14 @@ def watch_deadline(
 def end_of_job(
     env: Mapping[str, str], *, started: float, walltime_min: int
 ) -> tuple[float, float] | None:
-    """Return start and end of this job, as Slurm reports now or the profile set.
+    """Return start and end of this job, from Slurm or from the profile's limit.
 
     Args:
-        started: of the attempt, seconds since the epoch.
-        walltime_min: `runtime.walltime_min`; 0 is none.
+        started: start of the attempt, seconds since the epoch.
+        walltime_min: `runtime.walltime_min`, minutes; 0 for no limit.
     """
     if env.get("SLURM_JOB_ID"):
-        with suppress(LaunchError):  # the controller is away: ask again later
+        with suppress(LaunchError):  # the controller does not answer; the caller asks again later
             allocation = find_allocation(env)
             if allocation and allocation.ends:
                 return allocation.began or started, allocation.ends
@@ -62,15 +62,15 @@ def end_of_job(
 
 
 def leave_to_slurm(env: Mapping[str, str]) -> None:
-    """Have Slurm queue this job again, and wait for its end; return where Slurm will not.
+    """Have Slurm requeue this job, and wait for the job's end; return if Slurm will not requeue it.
 
-    A job that Slurm itself preempts is queued again by Slurm alone: twice would be once too often.
+    Slurm itself requeues a job that it preempts, so no second requeue is requested then.
     """
     try:
         job = find_allocation(env)
-    except LaunchError:  # it is being ended already
+    except LaunchError:  # the job is already ending
         return
-    # the allocation that Snakemake itself was started in is its user's matter
+    # the user decides about an allocation in which Snakemake itself runs
     if not (job and job.is_own and job.may_requeue and job.is_running):
         return
     if not job.is_preempted:
@@ -81,5 +81,5 @@ def leave_to_slurm(env: Mapping[str, str]) -> None:
         if done.returncode:
             logging.warning("%s failed: %s", " ".join(command), done.stderr.strip())
             return
-    logging.info("Slurm job %s is queued again, and resumes from there", job.job_id)
-    time.sleep(_END_S)  # cut short by the end of the job
+    logging.info("Slurm requeues job %s; the training resumes when the job runs again", job.job_id)
+    time.sleep(_END_S)  # the job ends before

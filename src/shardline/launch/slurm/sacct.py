@@ -1,11 +1,10 @@
-"""The `sacct` that Snakemake's Slurm plugin asks after its jobs; `profiles/slurm/bin/sacct` runs it.
+"""A replacement of `sacct` for Snakemake's Slurm plugin; `profiles/slurm/bin/sacct` runs it.
 
-The plugin (2.8) waits for ever for a job whose state it does not know, and for
-all jobs when one round of its questions fails. So its questions are answered
-here by words that it knows: from squeue, which is right while a job is queued
-again; after the controller has forgotten a job, from Slurm's own sacct; and
-where there is no accounting, from whether the job's output is there. Every
-other question goes to Slurm's own sacct as it is.
+The plugin (2.8) waits forever for a job whose state it does not know, and for
+all jobs if one status query fails. This program answers in states that the
+plugin knows. It asks squeue, which is right for requeued jobs. For jobs that the
+controller has forgotten it asks Slurm's own sacct. Without accounting it looks
+for the job's output. It passes every other query on to Slurm's own sacct.
 """
 
 import os
@@ -19,37 +18,37 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-# The plugin gives each question 60 s.
+# The plugin allows 60 s for each query.
 _PATIENCE_S = 45.0
 _RETRY_S = 1.0
-# Between the end of a preempted job, or one whose node failed, and its return to the queue.
+# Time between the end of a preempted job, or of a job whose node failed, and its requeue.
 _REQUEUE_S = 20.0
-# That the database is given, however late squeue has answered.
+# Time for the database, even if squeue answered late.
 _LEAST_S = 5.0
 
-# Within the working folder, which the jobs share with Snakemake.
+# In the working folder, which the jobs share with Snakemake.
 _OURS = Path(".snakemake") / "slurm_status"
 
 _STATUS = "--format=JobIdRaw,State"
 _REASON = "--format=Reason"
-# The plugin would wait for these to be queued again, also where that never comes.
+# The plugin would wait for a requeue of these, even if Slurm never requeues them.
 _ENDED_BY_SLURM = ("PREEMPTED", "NODE_FAIL")
 
 _WHY = {
     "CANCELLED": "cancelled by scancel or by an administrator",
     "FAILED": "ended with exit code {ExitCode}, see its log",
-    "NODE_FAIL": "a node of {NodeList} failed and the job may not be queued again",
-    "OUT_OF_MEMORY": "more memory than it asked for, raise mem_mb in the profile",
-    "PREEMPTED": "preempted by a job that goes before it, and it may not be queued again",
-    "TIMEOUT": "longer than its limit of {TimeLimit}, raise runtime in the profile",
+    "NODE_FAIL": "a node of {NodeList} failed, and Slurm may not requeue the job",
+    "OUT_OF_MEMORY": "used more memory than requested, raise mem_mb in the profile",
+    "PREEMPTED": "preempted by a job of higher priority, and Slurm may not requeue it",
+    "TIMEOUT": "ran longer than its limit of {TimeLimit}, raise runtime in the profile",
 }
 
 
 def stand_before_sacct(folder: Path) -> None:
-    """Have every `sacct` of this process and its children be the one in a folder.
+    """Put a replacement of `sacct` first in the PATH of this process and its children.
 
     Args:
-        folder: where the program `sacct` that runs this module is.
+        folder: folder of the program `sacct` that runs this module.
     """
     path = os.environ.get("PATH", os.defpath)
     if path.split(os.pathsep)[0] != str(folder):
@@ -58,37 +57,37 @@ def stand_before_sacct(folder: Path) -> None:
 
 
 def main(own: str, *words: str) -> int:
-    """Answer one question.
+    """Answer one query.
 
     Args:
-        own: path of the program that stands for sacct.
-        words: what it was asked.
+        own: path of the program that replaces sacct.
+        words: arguments of the query.
 
     Returns:
-        The exit code; not 0 has the plugin ask again.
+        The exit code; after any other than 0, the plugin asks again.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for Snakemake to tell about
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Snakemake reports Ctrl-C
     real = real_sacct(own, os.environ.get("PATH", os.defpath))
     if _STATUS in words and "--name" in words[:-1]:
         name = words[words.index("--name") + 1]
         return _answer_status(name, [real, *words] if real else None)
     if _REASON in words and "-j" in words[:-1]:
         job, _, step = words[words.index("-j") + 1].partition(".")
-        if step != "0":  # asked for ten steps of the job: one answer is enough
+        if step != "0":  # the plugin asks for ten steps of the job; one answer is enough
             return 0
         shown = _ask(["scontrol", "--oneliner", "show", "job", job], 20)
-        if fields := job_fields(shown or ""):  # else the controller has forgotten it
+        if fields := job_fields(shown or ""):  # empty if the controller has forgotten the job
             print(explain(fields, read_reason(job, fields.get("StartTime", ""))))
             return 0
     if real:
         os.execv(real, ["sacct", *words])
-    return 127  # as a shell reports that there is no such program
+    return 127  # the exit code of a shell if a program is missing
 
 
 def real_sacct(own: str, path: str) -> str | None:
-    """Return the sacct that stands behind another one in PATH, if there is one."""
+    """Return Slurm's own sacct, which follows the replacement in PATH; None if there is none."""
     folders = path.split(os.pathsep)
-    # two copies of a profile must not ask each other in turn
+    # two copies of a profile must not call each other
     behind = [i + 1 for i, folder in enumerate(folders) if _is_same(f"{folder}/sacct", own)]
     for folder in folders[max(behind, default=0) :]:
         if os.access(f"{folder}/sacct", os.X_OK):
@@ -103,18 +102,18 @@ def _is_same(one: str, other: str) -> bool:
         return False
 
 
-# What became of the jobs
+# States of jobs
 
 
 def _answer_status(name: str, sacct: Sequence[str] | None) -> int:
     """Print `JOB|STATE` for each job of a name.
 
     Args:
-        sacct: the command that asks the database the same.
+        sacct: command that sends the same query to the database.
     """
     end = time.monotonic() + _PATIENCE_S
     if (listed := _ask_squeue(name, end)) is None:
-        print("squeue gives no answer: the controller is away", file=sys.stderr)
+        print("squeue does not answer: Slurm's controller is down or unreachable", file=sys.stderr)
         return 1
     states = states_of_squeue(listed, datetime.now())
     forgotten = remember(_OURS / "jobs" / name, states)
@@ -124,13 +123,13 @@ def _answer_status(name: str, sacct: Sequence[str] | None) -> int:
 
 
 def remember(file: Path, jobs: Iterable[str]) -> set[str]:
-    """Add jobs to those that were ever seen, and return those that are not seen any more.
+    """Add jobs to the file of seen jobs; return the seen jobs that are no longer listed.
 
     Args:
-        file: holds what was seen, a job in each line.
+        file: file with one job per line.
     """
     seen = set(file.read_text().split()) if file.exists() else set()
-    # a task of an array may be listed with others, as 1_[2-3]
+    # squeue may list tasks of an array together, as 1_[2-3]
     if new := {job for job in jobs if job.isdigit()} - seen:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a") as lines:
@@ -139,7 +138,7 @@ def remember(file: Path, jobs: Iterable[str]) -> set[str]:
 
 
 def _ask_squeue(name: str, end: float) -> str | None:
-    """Return what squeue prints; None if the controller is away until the end."""
+    """Return squeue's output; None if the controller does not answer before the end."""
     command = ["squeue", "--states=all", "--noheader", "--array", "--format=%i|%T|%e"]
     while (left := end - time.monotonic()) > 0:
         if (answer := _ask([*command, "--name", name], left)) is not None:
@@ -149,13 +148,13 @@ def _ask_squeue(name: str, end: float) -> str | None:
 
 
 def states_of_squeue(text: str, now: datetime) -> dict[str, str]:
-    """Read squeue's `JOB|STATE|END` lines.
+    """Parse squeue's `JOB|STATE|END` lines.
 
     Args:
         now: local time, as squeue writes it.
     """
     states = {}
-    # with SLURM_CLUSTERS set there are headings between the lines
+    # with SLURM_CLUSTERS set, squeue prints headings between the lines
     for job, state, ended in (line.split("|") for line in text.splitlines() if "|" in line):
         states[job] = plain_state(state)
         if state in _ENDED_BY_SLURM and not _is_over(ended, now):
@@ -171,7 +170,7 @@ def _is_over(ended: str, now: datetime) -> bool:
 
 
 def plain_state(state: str) -> str:
-    """Return a state by a word that the plugin knows."""
+    """Translate a state into one that the plugin knows."""
     word = state.split()[0].rstrip("+")  # "CANCELLED by 1000"
     return "FAILED" if word in _ENDED_BY_SLURM else word
 
@@ -181,63 +180,63 @@ def _states_of_forgotten(
 ) -> dict[str, str]:
     """Return the states of jobs that the controller has forgotten, MinJobAge after their end.
 
-    The database is asked also if no job was seen and forgotten: one may have come and gone
-    between two questions.
+    The database is asked even if no job is forgotten: a job may have started and
+    ended between two queries.
     """
     found = {}
     if sacct and (text := _ask(sacct, max(end - time.monotonic(), _LEAST_S))) is not None:
         rows = [line.split("|") for line in text.splitlines() if "|" in line]
         found = {job: plain_state(state) for job, state, *_ in rows}
     elif forgotten and _has_accounting():
-        return {}  # the database is away: a later question finds it back
-    # The plugin takes UNKNOWN for success, and Snakemake then looks for the outputs,
-    # which Shardline's jobs seal last: there they are right, elsewhere the job has failed.
+        return {}  # the database does not answer; a later query finds the states
+    # The plugin treats UNKNOWN as success. Snakemake then looks for the outputs, which
+    # Shardline's jobs seal last: if they are missing or unsealed, the job has failed.
     return {**dict.fromkeys(forgotten, "UNKNOWN"), **found}
 
 
 def _has_accounting() -> bool:
-    """Say whether there is a database; yes, if nobody knows."""
+    """Return whether Slurm has an accounting database; True if scontrol does not answer."""
     config = _ask(["scontrol", "show", "config"], 5)
     return config is None or "accounting_storage/slurmdbd" in config
 
 
-# Why a job failed
+# Reasons of failures
 
 
 def job_fields(text: str) -> dict[str, str]:
-    """Read what `scontrol --oneliner show job` prints, by field."""
+    """Parse the output of `scontrol --oneliner show job` into its fields."""
     return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
 
 
 def explain(fields: Mapping[str, str], reason: str = "") -> str:
-    """Return as a sentence why a job failed, and what to do.
+    """Return why a job failed and what to do, as a sentence.
 
     Args:
-        fields: as `scontrol show job` prints them.
-        reason: the job's own message of its failure, see `write_reason`.
+        fields: fields of `scontrol show job`.
+        reason: message that the job wrote with `write_reason`.
     """
     state = fields.get("JobState", "")
     if state == "FAILED" and reason:
-        return reason  # which names its own remedy
+        return reason  # it contains its own remedy
     why = _WHY.get(state, "{JobState}, {Reason}").format_map(_Known(fields))
     return f"{why}; run the same command again to resume from there"
 
 
 def write_reason(message: str) -> None:
-    """Within a Slurm job, write why the job fails, for the terminal."""
+    """Within a Slurm job, write why the job fails, so that the terminal can show it."""
     if job := os.environ.get("SLURM_JOB_ID"):
         path = _reason_file(job)
-        with suppress(OSError):  # a full disk, and the log holds it too
+        with suppress(OSError):  # such as a full disk; the log contains the message too
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(message)
 
 
 def read_reason(job: str, start: str) -> str:
-    """Return what a job wrote by `write_reason`; empty if it wrote nothing.
+    """Return the message that a job wrote with `write_reason`; empty without one.
 
     Args:
-        start: when it was started, as Slurm prints it: numbers of jobs come again
-            after a cluster was set up again.
+        start: start of the job, as Slurm prints it. Job IDs repeat after a
+            cluster is set up again, so older messages are ignored.
     """
     path = _reason_file(job)
     try:
@@ -257,7 +256,7 @@ class _Known(dict[str, str]):
 
 
 def _ask(command: Sequence[str], timeout_s: float) -> str | None:
-    """Return what a command prints; None if it fails."""
+    """Return a command's output; None if the command fails."""
     try:
         done = subprocess.run(
             command,

@@ -16,6 +16,8 @@ _PLUGINS = {
     "default-storage-provider": "snakemake_storage_plugin_",
 }
 _OWN_EXECUTORS = ("local", "dryrun", "touch")
+# no package index has the plugin for Azure ML
+_AZURE_REMEDY = "run `make env-azureml` in a clone of Shardline, and activate .venv-azureml (docs/how-to/install.md)"
 
 
 def read_profile(file: Path) -> dict[str, Any]:
@@ -52,10 +54,10 @@ def problems_of_profile(
         if name and name not in _OWN_EXECUTORS and prefix + name.replace("-", "_") not in installed:
             absent += [f"{name}-", f"storage-{name}-"]
             package = (prefix + name).replace("_", "-")
-            wanted = "'shardline[azureml]'" if name in ("azureml", "azure") else package
+            remedy = _AZURE_REMEDY if name == "azureml" else f"pip install {package}"
             yield (
                 f"{file}: {key}={name} needs the package {package}, which is not installed; "
-                f"pip install {wanted}"
+                f"{remedy}"
             )
     for key in profile:
         name = str(key)

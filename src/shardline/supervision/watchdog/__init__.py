@@ -1,4 +1,4 @@
-"""The watchdog: a small process for each rank, which runs while the rank is stopped or stuck; see `Watch.start`."""
+"""The watchdog: a small process per rank, which keeps running while the rank is stopped or stuck."""
 
 import faulthandler
 import json
@@ -20,12 +20,12 @@ DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """How ranks are watched.
+    """Settings of the ranks' watchdogs.
 
     Attributes:
         hang_timeout_s: seconds without a tick after which a rank counts as hung; 0: never.
-        startup_timeout_s: the same before the first step, where the preflight check has deadlines of its own.
-        attempt: number of the attempt at the training, from 1; 0: not known.
+        startup_timeout_s: the same before the first step. The preflight check has its own deadlines.
+        attempt: number of the attempt at the training, from 1; 0: unknown.
     """
 
     hang_timeout_s: float
@@ -33,7 +33,7 @@ class Watch:
     attempt: int = 0
 
     def start(self, world: World, *, work: Path, logs: Path) -> None:
-        """Start this rank's watchdog, which exits with it, and adopt the heartbeat memory.
+        """Start this rank's watchdog, which exits with the rank, and adopt the heartbeat memory.
 
         Args:
             work: the run's folder in the store.
@@ -43,9 +43,9 @@ class Watch:
             return
         stacks = stack_file(work, world.rank)
         make_folder(stacks.parent)
-        # works in any state but D: the handler takes no lock and needs no Python
+        # works in any state but D: the handler needs neither a lock nor Python
         stacks.write_bytes(b"")
-        # appended, since a program that the rank starts writes there too
+        # append mode, since a program that the rank starts writes to this file too
         faulthandler.register(DUMP_SIGNAL, stacks.open("ab"), all_threads=True)
         task = Task(
             rank=world.rank,
@@ -60,7 +60,7 @@ class Watch:
         )
         descriptor = heartbeat_memory.shared_file()
         heartbeat_memory.adopt(heartbeat_memory.HeartbeatMemory(descriptor))
-        # -P: a user's module in this folder may shadow one of Python's
+        # -P: a user's module in this folder may shadow a module of Python
         command = [sys.executable, "-P", "-m", __name__, str(descriptor), json.dumps(asdict(task))]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
 
@@ -71,11 +71,11 @@ class Task(Watch):
 
     Attributes:
         num_ranks: ranks of the job.
-        pid: of the rank's process, the watchdog's parent.
+        pid: pid of the rank's process, the watchdog's parent.
         work: the run's folder in the store.
         logs: folder for the ranks' logs.
         first_host: address of the first rank's host; empty on that host itself.
-        port: where the first rank listens.
+        port: port on which the first rank listens.
         dump_signal: signal that makes the rank write its stacks.
     """
 

@@ -47,10 +47,10 @@ from shardline_io.heartbeat_memory import HeartbeatMemory
 
 _POLL_S = 0.5
 _LOOK_S = 0.1
-_DUMP_S = 5.0  # for a process to write its stacks on a busy machine
+_DUMP_S = 5.0  # longest time for a process to write its stacks on a busy machine
 _END_SIGNAL = signal.SIGCONT
-_STOPPED_S = 2.0  # a longer gap between two polls: this process did not run either
-_STORE_S = 30.0  # for a slow store, before a hung rank is killed without a report
+_STOPPED_S = 2.0  # a longer gap between two polls means that this process was stopped too
+_STORE_S = 30.0  # longest wait for a slow store, before a hung rank is killed without a report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Evidence:
 
     Attributes:
         stopped: state of a stopped rank, before it was woken to write its stacks.
-        waits: see `RankHeartbeat`, as is `reaches`.
+        waits: field of `RankHeartbeat`, like `reaches`.
     """
 
     is_taken: bool = False
@@ -72,7 +72,7 @@ class Watchdog:
     """Watches one rank until it ends, or ends it."""
 
     def __init__(self, task: Task, memory: HeartbeatMemory) -> None:
-        """Watch the rank of a task, the parent of this process."""
+        """Prepare to watch the rank of a task, the parent of this process."""
         self._task, self._memory, self._launcher = task, memory, parent_of(task.pid)
         self._work = Path(task.work)
         timeout_s = task.hang_timeout_s or float("inf")
@@ -111,7 +111,7 @@ class Watchdog:
         within(_STORE_S, self._report_exit)
 
     def _report_exit(self) -> None:
-        # where the launcher has exited, the kernel ends the rank with it
+        # if the launcher has exited, the kernel ends the rank
         is_launched = state_of(self._launcher) not in "XZ"
         kills = out_of_memory_kills() - self._kills
         heartbeat = self._heartbeat()
@@ -132,7 +132,7 @@ class Watchdog:
             os.kill(self._task.pid, number)
 
     def _look(self) -> None:
-        """Count the seconds since the rank's last tick, without those in which this process was stopped."""
+        """Count the seconds since the rank's last tick, without the time in which this process was stopped."""
         now, progress = time.monotonic(), self._memory.read()
         passed_s = min(now - self._looked, _STOPPED_S)
         self._idle_s += passed_s
@@ -159,7 +159,7 @@ class Watchdog:
         return "L" if state in "XZ" and self._memory.has_left else state
 
     def _keep_files(self) -> None:
-        """Write heartbeats and machine curves, and read requests: of the job for a stop, of a watchdog for stacks."""
+        """Write heartbeats and machine curves, and read the requests for a stop or for stacks."""
         next_s, sampler = 0.0, Sampler(self._task, self._memory)
         while True:
             if (now := time.monotonic()) >= next_s:
@@ -172,7 +172,7 @@ class Watchdog:
 
     def _read_requests(self) -> None:
         if reason := requested_stop(self._work):
-            # the step boundaries of a script are unknown: it gets the signal at once, and once
+            # the step boundaries of a script are unknown, so it gets the signal at once, and only once
             if self._progress.phase == UNWATCHED and not self._memory.stop_reason():
                 self._send(signal.SIGTERM)
             self._memory.request_stop(reason)
@@ -182,7 +182,7 @@ class Watchdog:
             self._evidence = Evidence()
 
     def _collect(self) -> None:
-        """Collect this rank's stacks, and further evidence that the other ranks wait for it."""
+        """Collect this rank's stacks, and whether it waits for others and reaches the first host."""
         with self._lock:
             if self._evidence.is_taken:
                 return
@@ -194,7 +194,7 @@ class Watchdog:
             self._evidence = Evidence(
                 is_taken=True, stopped=stopped, waits=waits_for_peers(stack), reaches=reaches
             )
-        with suppress(OSError):  # to the logs, where the next attempt leaves them
+        with suppress(OSError):  # the next attempt keeps the logs
             shutil.copyfile(stack_file(self._work, self._task.rank), self._stacks(self._task.rank))
         write_heartbeat(self._work, self._heartbeat())
 
@@ -220,38 +220,38 @@ class Watchdog:
                 self._report(diagnose_hang(before, after))
 
     def _is_waiting_for_work(self) -> bool:
-        """Return whether a rank still works while this one has had its last batch."""
+        """Return whether another rank still works while this rank waits after its last batch."""
         beats = read_heartbeats(self._work, self._task.num_ranks)
         others = [beat for beat in beats if beat.rank != self._task.rank]
         before, self._counts = self._counts, {beat.rank: beat.count for beat in others}
-        # a heartbeat may be a period old
+        # a heartbeat may be one period old
         return any_works(others, before, limit_s=self._timeout_s - self._period_s)
 
     def _all_heartbeats(self) -> list[RankHeartbeat]:
-        """Return the heartbeats of all ranks, as far as they can be read."""
+        """Return the heartbeats of all ranks, if readable."""
         mine = self._heartbeat()
         others = read_heartbeats(self._work, self._task.num_ranks)
         return sorted([mine, *(s for s in others if s.rank != mine.rank)], key=lambda s: s.rank)
 
     def _processes(self) -> list[int]:
-        """Return the rank's process, and behind it that of a program which the rank has started."""
+        """Return the rank's process, followed by the program that the rank started, if any."""
         return [pid for pid in (self._task.pid, self._memory.program) if pid]
 
     def _dump(self) -> str:
-        """Have the rank and its program write the stacks of their threads, and return them.
+        """Make the rank and its program write the stacks of their threads, and return the stacks.
 
-        Those of the program come last, and with them its main thread, which tells what is waited for.
+        The program's stacks come last; its main thread shows what the rank waits for.
         """
         file = stack_file(self._work, self._task.rank)
         for pid in self._processes():
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has exited
                 self._dump_process(pid, file)
         with suppress(OSError):
             return file.read_text(errors="replace")
         return ""
 
     def _dump_process(self, pid: int, file: Path) -> None:
-        """Have a process append its stacks; a stopped one is woken meanwhile."""
+        """Make a process append its stacks; a stopped process is woken for this time."""
         if self._has_ended(0):
             return
         end = time.monotonic() + max(self._grace_s / 3, _DUMP_S)
@@ -306,24 +306,24 @@ class Watchdog:
 
 
 def within(timeout_s: float, touch_files: Callable[[], None]) -> None:
-    """Call a function that touches the store's files, and return if it takes too long."""
+    """Call a function that uses the store's files; return early if it takes too long."""
     thread = threading.Thread(target=touch_files, daemon=True)
     thread.start()
     thread.join(timeout_s)
 
 
 def main() -> None:
-    """Watch the parent of this process."""
+    """Watch the parent process."""
     descriptor, task = int(sys.argv[1]), Task(**json.loads(sys.argv[2]))
-    # signals that a scheduler sends to all processes of a job are for the rank; this process exits with it
+    # a scheduler signals all processes of a job; this process ignores that and exits with the rank
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    # the kernel reports the rank's exit by a signal that also wakes this process if it was stopped
+    # the kernel signals the rank's exit; the signal also wakes this process if it was stopped
     signal.pthread_sigmask(signal.SIG_BLOCK, [_END_SIGNAL])
     die_with_parent(_END_SIGNAL)
     if os.getppid() == task.pid:
         Watchdog(task, HeartbeatMemory(descriptor)).run()
-    os._exit(0)  # a thread may still wait for the store
+    os._exit(0)  # a thread may be blocked by the store
 
 
 if __name__ == "__main__":

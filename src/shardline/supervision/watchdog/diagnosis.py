@@ -1,4 +1,4 @@
-"""Diagnosis: which rank a hung job waits for, and how a rank exited that could not report it."""
+"""Diagnosis: which rank a hung job waits for, and how a rank exited without a report."""
 
 import re
 import signal
@@ -13,23 +13,23 @@ from shardline.supervision.failure_records import read_failures, report_failure
 from shardline.supervision.watchdog.heartbeats import ENDING, RankHeartbeat
 from shardline.supervision.watchdog.proc import exit_code_of, signal_name
 
-_SHOWN = 4  # ranks that a message names; a hang without a clear suspect has all of them
+_SHOWN = 4  # ranks that a message names
 _ON_DISK = "its process waits for a disk or a network file system (state D)"
-# Messages of a rank that lost its peer; which of both is recorded first is a matter of milliseconds.
+# Messages of a rank that lost its peer. They may be recorded before the message of the peer itself.
 _LOST_PEER = re.compile(
     r"by peer|Broken pipe|remote process|Connection reset|Dist(Backend|Network|Store)Error"
 )
-# Sent by the launcher, for another reason.
+# Signals that the launcher sends to the other ranks.
 _ORDERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The ranks that the others wait for.
+    """The ranks that the other ranks wait for.
 
     Attributes:
-        suspects: heartbeats of these ranks; of all ranks where no evidence singles one out.
-        symptom: what the evidence shows, as part of a sentence.
+        suspects: heartbeats of these ranks; of all ranks if no evidence points to some of them.
+        symptom: description of the evidence, as part of a sentence.
     """
 
     suspects: tuple[RankHeartbeat, ...]
@@ -41,7 +41,7 @@ def diagnose_hang(before: Sequence[RankHeartbeat], after: Sequence[RankHeartbeat
 
     Args:
         before: heartbeats of the ranks when the hang was noticed, by rank.
-        after: heartbeats a while later, in which each watchdog writes several times. A rank
+        after: heartbeats a while later; each watchdog has written several in between. A rank
             without any heartbeat keeps its files where this rank cannot read them.
     """
     earlier = {beat.rank: beat for beat in before}
@@ -84,11 +84,11 @@ def _how(beat: RankHeartbeat, num_ranks: int) -> str:
 
 
 def _waiting(waits: bool) -> str:
-    return "it waits for other ranks" if waits else "it is in code of its own"
+    return "it waits for other ranks" if waits else "it runs its own code"
 
 
 def _not_waiting(stuck: Sequence[RankHeartbeat]) -> Diagnosis | None:
-    """Find the ranks that are somewhere in their code while others wait in a collective operation."""
+    """Find the ranks that run their own code while others wait in a collective operation."""
     own = [beat for beat in stuck if beat.waits is False]
     if not own or not any(beat.waits for beat in stuck):
         return None
@@ -97,7 +97,7 @@ def _not_waiting(stuck: Sequence[RankHeartbeat]) -> Diagnosis | None:
     on_disk = all(beat.state == "D" for beat in found)
     return Diagnosis(
         suspects=found,
-        symptom=_ON_DISK if on_disk else "it is in code of its own while others wait",
+        symptom=_ON_DISK if on_disk else "it runs its own code while other ranks wait",
     )
 
 
@@ -116,7 +116,7 @@ def _cut_off(stuck: Sequence[RankHeartbeat]) -> Diagnosis | None:
 
 
 def _behind(stuck: Sequence[RankHeartbeat]) -> Diagnosis | None:
-    """Find the ranks that are behind the others, where their progress can be compared."""
+    """Find the ranks that are behind the others, if their progress can be compared."""
     last, first = (pick((beat.step for beat in stuck), default=0) for pick in (min, max))
     found = [beat for beat in stuck if beat.step == last]
     if last == first:
@@ -126,22 +126,22 @@ def _behind(stuck: Sequence[RankHeartbeat]) -> Diagnosis | None:
         found = [beat for beat in stuck if beat.place == place]
     if len(found) == len(stuck):
         return None
-    return Diagnosis(suspects=tuple(found), symptom="it is behind the others")
+    return Diagnosis(suspects=tuple(found), symptom="it is behind the other ranks")
 
 
 def _all_wait(stuck: Sequence[RankHeartbeat]) -> str:
     if stuck and all(beat.waits for beat in stuck):
         return "all wait in a collective operation; their stacks should be the same"
-    return "no evidence singles a rank out; compare their stacks"
+    return "no evidence points to a single rank; compare the ranks' stacks"
 
 
 def hung_message(diagnosis: Diagnosis, *, idle_s: float, timeout_s: float, stacks: str) -> str:
-    """Return one sentence that names the suspects of a hang and the remedy.
+    """Return a sentence that names the suspects of a hang and the remedy.
 
     Args:
         idle_s: seconds without progress.
         timeout_s: `runtime.hang_timeout_s`.
-        stacks: where the stacks of all ranks lie.
+        stacks: path pattern of all ranks' stacks.
     """
     shown = [f"rank {beat.rank} on {beat.host}" for beat in diagnosis.suspects[:_SHOWN]]
     more = [f"{len(diagnosis.suspects) - _SHOWN} more"] if len(diagnosis.suspects) > _SHOWN else []
@@ -151,17 +151,17 @@ def hung_message(diagnosis: Diagnosis, *, idle_s: float, timeout_s: float, stack
     return (
         f"{', '.join(shown + more)} {'hang' if many else 'hangs'} at step {first.step} ({first.phase}), "
         f"no heartbeat for {idle_s:.0f} s: {diagnosis.symptom}; stacks of the ranks: {stacks}; run the same command "
-        f"again to resume, and raise runtime.hang_timeout_s={timeout_s:g}{also} if this was only slow"
+        f"again to resume, and raise runtime.hang_timeout_s={timeout_s:g}{also} if the step was just slow"
     )
 
 
 def report_exit(work: Path, heartbeat: RankHeartbeat, kills: int) -> None:
-    """Record how a rank ended that could not do so itself, unless a cause is recorded already.
+    """Record how a rank ended that could not report it, unless a cause is already recorded.
 
     Args:
         work: the run's folder in the store.
         heartbeat: the rank's last heartbeat.
-        kills: processes that the kernel has just killed for lack of memory.
+        kills: number of processes that the kernel has just killed for lack of memory.
     """
     code = exit_code_of(heartbeat.pid)
     if code is None and kills:
@@ -180,11 +180,11 @@ def report_exit(work: Path, heartbeat: RankHeartbeat, kills: int) -> None:
 
 
 def exit_message(heartbeat: RankHeartbeat, code: int | None, kills: int) -> str:
-    """Return one sentence on a rank's exit.
+    """Return a sentence about a rank's exit.
 
     Args:
-        code: its exit code, negative for a signal; None if it is not known.
-        kills: see `report_exit`.
+        code: the rank's exit code, negative for a signal; None if unknown.
+        kills: number of out-of-memory kills, see `report_exit`.
     """
     who = f"rank {heartbeat.rank} on {heartbeat.host}"
     where = f"at step {heartbeat.step} ({heartbeat.phase})"
@@ -203,5 +203,5 @@ def exit_message(heartbeat: RankHeartbeat, code: int | None, kills: int) -> str:
 
 
 def _is_cause(failure: Failure) -> bool:
-    """Whether a failure may be the cause of others; the loss of a peer is not one."""
+    """Return whether a failure may have caused others; the loss of a peer has not."""
     return not _LOST_PEER.search(failure.sentence) or failure.kind != "failed" or failure.is_killed

@@ -1,4 +1,4 @@
-"""State, use of the machine and exit of another process on Linux, and the kernel's out-of-memory kills."""
+"""State, resource use and exit code of another process on Linux, and the kernel's out-of-memory kills."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def state_of(pid: int) -> str:
-    """Return the state of a process as one letter, see proc_pid_stat(5); X where there is none."""
+    """Return the state of a process as a letter, see proc_pid_stat(5); X if there is no such process."""
     try:
         return _stat(pid)[0]
     except OSError:
@@ -23,7 +23,7 @@ def state_of(pid: int) -> str:
 def exit_code_of(pid: int) -> int | None:
     """Return the exit code of a zombie process: -9 for SIGKILL; None once its parent has reaped it.
 
-    Its children are notified a moment before the code can be read.
+    The kernel notifies the children a moment before the code can be read.
     """
     end = time.monotonic() + _EXIT_S
     while True:
@@ -41,25 +41,25 @@ def exit_code_of(pid: int) -> int | None:
 
 
 def parent_of(pid: int) -> int:
-    """Return the number of a process's parent."""
+    """Return the pid of a process's parent."""
     return int(_stat(pid)[1])
 
 
 def usage_of(pid: int) -> tuple[int, float]:
-    """Return what a process and its descendants use, without the process that asks.
+    """Return the memory and CPU time of a process and its descendants, without this process.
 
     Returns:
-        Resident memory in bytes, where what they share counts in each, and seconds of CPU up to
-        now (user and system), those of children that have ended included.
+        Resident memory in bytes, where shared memory counts in each process, and seconds of CPU
+        time (user and system), which include children that have exited.
 
     Raises:
-        OSError: the process is gone, or has ended.
+        OSError: the process is gone or a zombie.
     """
     if (own := _stat(pid))[0] in "ZX":
         raise ProcessLookupError(pid)
     found = [own]
     for child in _descendants(pid):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the child has exited
             found.append(_stat(child))
     pages = sum(int(fields[21]) for fields in found)
     ticks = sum(int(number) for fields in found for number in fields[11:15])
@@ -68,7 +68,7 @@ def usage_of(pid: int) -> tuple[int, float]:
 
 def _descendants(pid: int) -> Iterator[int]:
     with suppress(OSError):
-        # of each thread: a child is listed with the one that started it
+        # the kernel lists a child with the thread that started it
         for thread in (_PROC / str(pid) / "task").iterdir():
             with suppress(OSError):
                 for child in map(int, (thread / "children").read_bytes().split()):
@@ -78,7 +78,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    # after the program's name, which may hold spaces and brackets
+    # fields after the program's name, which may contain spaces and brackets
     return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 

@@ -1,1 +1,1 @@
-"""What runs on Azure ML's nodes; needs nothing but Python's standard library."""
+"""The part of the plugin that runs on Azure ML's nodes; it needs only Python's standard library."""

@@ -1,4 +1,4 @@
-"""`run` on every process that Azure ML starts for a job, and `launch` in the job's rules."""
+"""The node program: `run` for every process that Azure ML starts for a job, `launch` in the job's rules."""
 
 import argparse
 import base64
@@ -22,8 +22,8 @@ from snakemake_executor_plugin_azureml.node.place import find_place
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the action that the command line names; return the exit code."""
-    words = [*arguments, "--"]  # launch has its command after the first of these
+    """Run the action of the command line; return the exit code."""
+    words = [*arguments, "--"]  # the command of `launch` follows the first --
     at = words.index("--")
     args, command = _parser().parse_args(words[:at]), words[at + 1 : -1]
     try:
@@ -57,11 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     actions = parser.add_subparsers(dest="action", required=True)
     run = actions.add_parser(
-        "run", help="rank 0 runs the job, the others wait for launches and end with its exit code"
+        "run", help="rank 0 runs the job; the others wait for launches and end with its exit code"
     )
-    run.add_argument("job", type=_decoded, help="the job's shell command in base64")
+    run.add_argument("job", type=_decoded, help="the job's shell command, base64-encoded")
     run.add_argument(
-        "--wait-s", type=float, required=True, help="seconds that all processes have to join"
+        "--wait-s", type=float, required=True, help="seconds in which all processes must join"
     )
     run.add_argument(
         "--mount",
@@ -73,13 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--follower-command",
         type=_decoded,
-        help="shell command in base64 that runs beside the job on all but rank 0",
+        help="shell command, base64-encoded, that all ranks but 0 run beside the job",
     )
     run.add_argument(
         "--grace-s",
         type=float,
         default=25.0,
-        help="seconds from a request to end to the end by force",
+        help="seconds between the request to end and SIGKILL",
     )
     run.add_argument(
         "--silence-s",
@@ -94,10 +94,10 @@ def _parser() -> argparse.ArgumentParser:
         "--file",
         action="append",
         default=[],
-        help="small file that the others get, at the same relative path",
+        help="small file to copy to the other processes, at the same relative path",
     )
     start.add_argument(
-        "--env", action="append", default=[], help="variable that the others get from here"
+        "--env", action="append", default=[], help="variable to pass to the other processes"
     )
     return parser
 

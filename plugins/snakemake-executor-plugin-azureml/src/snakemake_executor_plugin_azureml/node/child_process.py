@@ -1,4 +1,4 @@
-"""Child processes whose end is certain."""
+"""Child processes that never outlive this process."""
 
 import ctypes
 import os
@@ -26,12 +26,12 @@ def log(text: str) -> None:
 
 
 def in_shell(command: str) -> list[str]:
-    """Return the words that run a shell command."""
+    """Return the command that runs a shell command."""
     return [shutil.which("bash") or "/bin/sh", "-c", command]
 
 
 class Child:
-    """A command in a process group of its own, which never outlives this process."""
+    """A command in its own process group, which never outlives this process."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Child:
         grace_s: float,
         folder: Path | None = None,
     ) -> None:
-        """Start the command; output goes where this process's own goes.
+        """Start the command, with this process's standard output and error.
 
         Args:
-            grace_s: seconds between a request to end and the end by force.
+            grace_s: seconds between the request to end and SIGKILL.
         """
         self._grace_s, self._kill_at = grace_s, 0.0
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,14 +67,14 @@ class Child:
         if self._code is None and self._process is not None:
             code = self._process.poll()
             if code is not None:
-                self._signal(signal.SIGKILL)  # what it left behind
+                self._signal(signal.SIGKILL)  # processes that the command left behind
                 self._code = code if code >= 0 else 128 - code
             elif self._kill_at and time.monotonic() > self._kill_at:
                 self._signal(signal.SIGKILL)
         return self._code
 
     def end(self) -> None:
-        """Ask the group to end; `poll` ends it by force once the grace time is over."""
+        """Ask the process group to end; `poll` kills it after the grace time."""
         if self.poll() is None and not self._kill_at:
             self._kill_at = time.monotonic() + self._grace_s
             self._signal(signal.SIGTERM)
@@ -92,7 +92,7 @@ class Child:
 
 
 class Stop:
-    """Whether this process received a signal to stop; it then ends its children by itself."""
+    """Records whether this process received a signal to stop; its user then ends the children."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -123,13 +123,13 @@ def _die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Have what its own parent left become this process's child, in any session (prctl(2))."""
+    """Make orphaned descendants children of this process, in any session (prctl(2))."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_descendants() -> None:
-    """End everything that was started below this process, in whatever session it is."""
+    """Kill all descendants of this process, in any session."""
     limit = time.monotonic() + _KILL_S
     while (below := _descendants()) and time.monotonic() < limit:
         for pid in below:
@@ -145,7 +145,7 @@ def _descendants() -> set[int]:
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
-            # the name, in parentheses, may hold anything
+            # the name, in parentheses, may contain any character
             parents[int(folder.name)] = int(
                 (folder / "stat").read_text().rpartition(")")[2].split()[1]
             )

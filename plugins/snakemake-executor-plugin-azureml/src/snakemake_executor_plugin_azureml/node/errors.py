@@ -1,5 +1,5 @@
-"""The one error of the node program."""
+"""The error of the node program."""
 
 
 class NodeError(Exception):
-    """Something that a user can fix; the message names what was found and the remedy."""
+    """An error that a user can fix; the message names what was found and the remedy."""

@@ -1,4 +1,4 @@
-"""Every rank but 0: it joins the leader, runs the commands of launches, and ends with the job's exit code."""
+"""A follower, every rank but 0: joins the leader, runs launched commands, ends with the job's exit code."""
 
 import os
 import secrets
@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from snakemake_executor_plugin_azureml.node.child_process import (
     POLL_S,
@@ -35,6 +34,7 @@ from snakemake_executor_plugin_azureml.node.wire import (
     LARGEST,
     SMALL,
     Connection,
+    Document,
     LostError,
     Seal,
     receive_exactly,
@@ -53,17 +53,17 @@ class Follower:
         self._place, self._connection = place, connection
         self._mounts, self._leaders_mounts = mounts, dict[str, str]()
         self._grace_s = grace_s
-        self._world: list[dict[str, Any]] = []
-        self._prepared: dict[str, Any] = {}
+        self._world: list[Document] = []
+        self._prepared: Document = {}
         self._child: Child | None = None
         self._number = 0  # of the launch that runs
         self._side_child: Child | None = None
 
     def serve(self, command: str | None, stop: Stop) -> int:
-        """Serve until the job ends, and return its exit code.
+        """Serve until the job ends, and return the job's exit code.
 
         Args:
-            command: shell command that runs on this node as long as the job, beside all launches.
+            command: shell command that runs on this node beside all launches until the job ends.
         """
         try:
             while not stop.number:
@@ -85,7 +85,7 @@ class Follower:
         finally:
             self._end_children()
 
-    def _receive(self, command: str | None) -> dict[str, Any] | None:
+    def _receive(self, command: str | None) -> Document | None:
         if not self._connection.is_ready(POLL_S):
             return None
         for document, payload in self._connection.receive():
@@ -102,7 +102,7 @@ class Follower:
                 self._start_or_stop(kind)
         return None
 
-    def _prepare(self, document: dict[str, Any], payload: bytes) -> None:
+    def _prepare(self, document: Document, payload: bytes) -> None:
         answer = {"type": "prepared", "number": document["number"]}
         try:
             folder = below(document["folder"], Path.cwd())
@@ -151,7 +151,7 @@ def follow(place: Place, command: str | None, settings: NodeSettings, stop: Stop
     """Join the leader, serve, and return the job's exit code.
 
     Args:
-        command: shell command that runs on this node as long as the job; None for none.
+        command: shell command that runs on this node until the job ends; None for none.
 
     Raises:
         NodeError: the leader is not found, rejects this process, or is lost.
@@ -171,8 +171,8 @@ def follow(place: Place, command: str | None, settings: NodeSettings, stop: Stop
 
 def _find_leader(
     place: Place, settings: NodeSettings, stop: Stop
-) -> tuple[Connection, dict[str, Any]] | None:
-    """Try every address and port until the leader answers; None if this process is to stop."""
+) -> tuple[Connection, Document] | None:
+    """Try every address and port until the leader answers; return None after a signal to stop."""
     folder, problems = folder_of(place, settings.mounts), dict[str, str]()
     deadline = time.monotonic() + settings.wait_s
     while not stop.number:
@@ -198,16 +198,16 @@ def _find_leader(
 
 def _join(
     place: Place, folder: Path, at: tuple[str, int], timeout_s: float, silence_s: float
-) -> tuple[Connection, dict[str, object]]:
+) -> tuple[Connection, Document]:
     """Join the hub that listens at an address.
 
     Args:
-        folder: where the job's secret is.
+        folder: folder of the job's secret.
 
     Raises:
         LostError: no process of this job listens at the address.
         OSError: nothing listens at the address.
-        NodeError: the hub, which has proved that it has the secret, rejects this process.
+        NodeError: the hub, which has proved its secret, rejects this process.
     """
     sock = socket.create_connection(at, timeout_s)
     try:

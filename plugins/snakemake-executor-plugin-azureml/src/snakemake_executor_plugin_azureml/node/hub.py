@@ -1,4 +1,4 @@
-"""The leader's end of the connections to its followers, and of those to the launches of its job."""
+"""The leader's end of the connections to its followers and to the launches of its job."""
 
 import os
 import secrets
@@ -20,6 +20,7 @@ from snakemake_executor_plugin_azureml.node.secret import NONCE_BYTES, Secret
 from snakemake_executor_plugin_azureml.node.wire import (
     SMALL,
     Connection,
+    Document,
     LostError,
     Seal,
     listen,
@@ -29,20 +30,20 @@ from snakemake_executor_plugin_azureml.node.wire import (
 
 _FIRST_MESSAGE_S = 10.0
 _LEAVE_S = 10.0
-_MAX_PENDING = 64  # connections from unknown senders at a time, beside those of all followers
+_MAX_PENDING = 64  # unknown senders at a time, in addition to all followers
 _MAX_REPORTED = 10  # dropped connections in the log
-# Followers give up at the deadline, so the leader decides a little earlier and sends all the reason.
+# Followers give up at the deadline. The leader decides a little earlier and sends the reason to all.
 _SHARE_OF_WAIT = 0.9
 
 
 class Hub:
-    """Holds the connections; all work is done in `step`, on one thread."""
+    """The leader's connections; `step` does all work, on one thread."""
 
     def __init__(self, place: Place, secret: Secret, settings: NodeSettings) -> None:
-        """Listen for followers, which must have read the secret, and for launches.
+        """Listen for followers, which must know the secret, and for launches.
 
         Args:
-            settings: their `grace_s` is that of the commands of a launch.
+            settings: settings whose `grace_s` applies to the commands of a launch.
 
         Raises:
             NodeError: all ports that follow from the job are taken.
@@ -52,7 +53,7 @@ class Hub:
         host = socket.gethostname()
         me = Member(place.rank, place.node, place.local_rank, host, os.getpid())
         self.members = {place.rank: me}
-        self.failure: tuple[str, int] | None = None  # of a follower's own command
+        self.failure: tuple[str, int] | None = None  # failure of a follower's own command
         self.launches = Launches(self)
         self._pending: dict[Connection, float] = {}
         self._num_dropped = 0
@@ -68,7 +69,7 @@ class Hub:
         )
 
     def step(self, timeout_s: float) -> None:
-        """Handle received messages, or wait for one."""
+        """Handle received messages, or wait for a message."""
         for key, _ in self._selector.select(timeout_s):
             key.data()
         for connection, limit in list(self._pending.items()):
@@ -80,14 +81,14 @@ class Hub:
         return len(self.members) < self._place.size
 
     def close_network_listener(self) -> None:
-        """Let no further process join; no port of this process stays open."""
+        """Close the port, so that no further process can join."""
         self._selector.unregister(self._network_listener)
         self._network_listener.close()
         for connection in list(self._pending):
             self._drop(connection)
 
     def _open_network(self) -> None:
-        with suppress(OSError):  # the client may be gone already
+        with suppress(OSError):  # the client may be gone
             accepted, (address, *_) = self._network_listener.accept()
             nonce = secrets.token_bytes(NONCE_BYTES)
             connection = Connection(
@@ -97,7 +98,7 @@ class Hub:
             self._await_first_message(
                 connection, partial(self._receive_hello, connection, address, nonce)
             )
-            accepted.sendall(self._secret.greeting(nonce))  # into the buffer of a new socket
+            accepted.sendall(self._secret.greeting(nonce))  # fits the buffer of a new socket
         while len(self._pending) > _MAX_PENDING + self._place.size:
             self._drop(next(iter(self._pending)))  # the oldest
 
@@ -107,12 +108,12 @@ class Hub:
             self._await_first_message(connection, partial(self._receive_launch, connection))
 
     def _await_first_message(self, connection: Connection, on_readable: Callable[[], None]) -> None:
-        """Limit the time until a new connection's first message."""
+        """Close a new connection if its first message does not arrive in time."""
         self._pending[connection] = time.monotonic() + _FIRST_MESSAGE_S
         self.listen_to(connection, on_readable)
 
     def listen_to(self, connection: Connection, on_readable: Any) -> None:
-        """Call a function whenever a connection can be read."""
+        """Call a function whenever a connection has something to read."""
         with suppress(KeyError):
             self._selector.unregister(connection)
         self._selector.register(connection, selectors.EVENT_READ, on_readable)
@@ -134,7 +135,7 @@ class Hub:
                 self.launches.add(connection, document, payload)
 
     def _receive_hello(self, connection: Connection, address: str, nonce: bytes) -> None:
-        """Read the first message of a connection, which proves that its sender has the secret."""
+        """Read a connection's first message, which proves that the sender has the secret."""
         with self._dropping(connection, address):
             for hello, _ in connection.receive()[:1]:
                 self._admit(connection, address, nonce, hello)
@@ -150,9 +151,7 @@ class Hub:
             if address and self._num_dropped <= _MAX_REPORTED:
                 log(f"a connection from {address} was closed: {error}")
 
-    def _admit(
-        self, connection: Connection, address: str, nonce: bytes, hello: dict[str, Any]
-    ) -> None:
+    def _admit(self, connection: Connection, address: str, nonce: bytes, hello: Document) -> None:
         """Admit a follower, or send it the reason for the rejection."""
         nonces = nonce, bytes.fromhex(hello["nonce"])
         connection.sealed_in = Seal(self._secret.derived("to hub", *nonces))
@@ -178,24 +177,24 @@ class Hub:
     def _has_rank(self, rank: Any) -> bool:
         return type(rank) is int and 0 <= rank < self._place.size
 
-    def _rejection_reason(self, hello: dict[str, Any]) -> str:
+    def _rejection_reason(self, hello: Document) -> str:
         """Return why a follower cannot be one of the job's processes; empty if it can."""
         rank, size = hello["rank"], self._place.size
         if hello["size"] != size:
             return (
                 f"rank {rank} on {hello['host']} is one of {hello['size']} processes, but rank 0 on "
-                f"{self.members[0].host} one of {size} ({self._place.origin}); check what has "
-                "changed their variables"
+                f"{self.members[0].host} is one of {size} ({self._place.origin}); find out what changed "
+                "their variables"
             )
         if not self._has_rank(rank):
             return (
                 f"a process on {hello['host']} (process {hello['pid']}) is rank {rank!r}, but the job has "
-                f"ranks 0 to {size - 1}; check what has changed its variables"
+                f"ranks 0 to {size - 1}; find out what changed its variables"
             )
         if known := self.members.get(rank):
             return (
                 f"two processes are rank {rank}: one on {known.host} (process {known.pid}) and one on "
-                f"{hello['host']} (process {hello['pid']}); check what has changed their variables"
+                f"{hello['host']} (process {hello['pid']}); find out what changed their variables"
             )
         return ""
 
@@ -219,13 +218,13 @@ class Hub:
         if not member.lost:
             assert member.connection is not None
             member.lost = how
-            if not self._is_closing:  # leaving is expected then
+            if not self._is_closing:  # then processes are expected to leave
                 log(f"{member} is lost: {how}; see its log")
             self.close_connection(member.connection)
             self.launches.mark_lost(member)
 
-    def send_to(self, member: Member, document: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a message to a follower; a follower that is gone is marked lost."""
+    def send_to(self, member: Member, document: Document, payload: bytes = b"") -> None:
+        """Send a message to a follower; a follower that is gone is marked as lost."""
         if member.connection is None or member.lost:
             return
         try:
@@ -235,11 +234,11 @@ class Hub:
 
     @property
     def followers(self) -> list[Member]:
-        """All but the leader."""
+        """All processes but the leader."""
         return [member for member in self.members.values() if member.connection is not None]
 
-    def world(self) -> list[dict[str, Any]]:
-        """Return the processes by rank, with addresses at which the nodes reach one another."""
+    def world(self) -> list[dict[str, int | str]]:
+        """Return the processes by rank, with addresses at which the nodes reach each other."""
         leader = self.members[0]
         leader.address = leader.address or "127.0.0.1"
         members = sorted(self.members.values(), key=lambda member: member.rank)
@@ -250,13 +249,13 @@ class Hub:
         return [{name: getattr(member, name) for name in names} for member in members]
 
     def check_membership(self, since_s: float) -> None:
-        """Reject further waiting after the agreed time, or for a process that joined and left.
+        """Check whether to wait on: not after the limit, nor for a process that joined and left.
 
         Args:
             since_s: seconds that the leader has waited.
 
         Raises:
-            NodeError: names the ranks that are missing.
+            NodeError: the wait is over; the message names the missing ranks.
         """
         if gone := [member for member in self.followers if member.lost]:
             raise NodeError(f"{gone[0]} joined and left ({gone[0].lost}); see its log")
@@ -267,7 +266,7 @@ class Hub:
             )
 
     def describe_missing(self) -> str:
-        """Return the ranks that have not joined yet, with their nodes where those are known."""
+        """Return the ranks that have not joined yet, with their nodes if known."""
         place, names = self._place, []
         for rank in sorted(set(range(place.size)) - set(self.members)):
             node = place.node_of(rank)

@@ -1,4 +1,4 @@
-"""What the processes of a job find in their environment, and where their mounts are."""
+"""The environment variables of a job's processes, and the paths of their mounts."""
 
 import json
 import os
@@ -24,13 +24,13 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """What the command line of the node program sets.
+    """Settings from the command line of the node program.
 
     Attributes:
-        mounts: variables for mounted folders.
-        wait_s: seconds that all processes have to join.
-        grace_s: seconds between asking the job to end and ending it.
-        silence_s: seconds after which a node that does not answer counts as gone.
+        mounts: paths of mounted folders, by variable.
+        wait_s: seconds in which all processes must join.
+        grace_s: seconds between the request to end and SIGKILL.
+        silence_s: seconds after which a silent node counts as gone.
     """
 
     mounts: Mapping[str, str]
@@ -40,10 +40,10 @@ class NodeSettings:
 
 
 def parse_mounts(texts: Sequence[str]) -> dict[str, str]:
-    """Read `NAME=PATH` of mounted folders.
+    """Parse the `NAME=PATH` arguments of mounted folders.
 
     Raises:
-        NodeError: one has no name or path, or the path is not a folder.
+        NodeError: a name or path is missing, or the path is not a folder.
     """
     mounts = {}
     for text in texts:
@@ -53,22 +53,22 @@ def parse_mounts(texts: Sequence[str]) -> dict[str, str]:
         if not path or not Path(path).is_dir():
             raise NodeError(
                 f"--mount {text}: {path or 'an empty path'} is not a folder on {socket.gethostname()}; check in "
-                "Azure ML's own log that the datastore was mounted, and fix its path or the identity's rights"
+                "Azure ML's own log that the datastore was mounted, and fix its path or the identity's permissions"
             )
         mounts[name] = path.rstrip("/") or "/"
     return mounts
 
 
-def single_process_world() -> list[dict[str, object]]:
+def single_process_world() -> list[dict[str, int | str]]:
     """Return the world of one process."""
     host = socket.gethostname()
     return [{"rank": 0, "node": 0, "host": host, "local_rank": 0, "address": "127.0.0.1"}]
 
 
 def job_environment(
-    world: Sequence[Mapping[str, object]], rank: int, mounts: Mapping[str, str]
+    world: Sequence[Mapping[str, int | str]], rank: int, mounts: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of what a process starts: its own, and the job's processes by rank."""
+    """Return the environment of a process's commands: its own variables, and the job's processes by rank."""
     env = {name: os.environ[name] for name in os.environ.keys() - {LAUNCH, CONTROL, FOLDER}}
     own = {WORLD: json.dumps(world), RANK: str(rank), LEADER: str(world[0]["address"])}
     return {**env, **mounts, **own}
@@ -82,7 +82,7 @@ def launch_prefix() -> str:
 def with_own_mounts(text: str, leader: Mapping[str, str], own: Mapping[str, str]) -> str:
     """Return an argument with the leader's mounted folders replaced by this process's own.
 
-    They are usually the same. A path counts where it begins the text or follows a `=`.
+    The paths are usually the same. A path counts at the start of the text or after a `=`.
     """
     for name, path in leader.items():
         if (mine := own.get(name, path)) != path:

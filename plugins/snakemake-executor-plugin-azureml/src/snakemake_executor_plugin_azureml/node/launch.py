@@ -1,4 +1,4 @@
-"""`launch`, in a rule of the job: one command on every process, and the exit code of the first that fails."""
+"""`launch`, used by a rule of the job: run one command on every process of the job."""
 
 import json
 import os
@@ -20,15 +20,15 @@ _SILENCE_S = 3600.0
 
 
 def launch(command: Sequence[str], files: Sequence[str], names: Sequence[str]) -> int:
-    """Run a command on every process of the job.
+    """Run a command on every process of the job; return the exit code of the first that fails.
 
     Args:
-        command: a program and its arguments; no shell reads them.
-        files: small files that the other processes get, at the same relative path.
-        names: variables of this process's environment that the others get.
+        command: a program and its arguments, without a shell.
+        files: small files to copy to the other processes, at the same relative path.
+        names: variables of this process's environment to pass to the other processes.
 
     Raises:
-        NodeError: no command, a file or variable is missing, or a process rejects the launch or is gone.
+        NodeError: there is no command, a file or variable is missing, or a process rejects the launch or is lost.
     """
     if not command:
         raise NodeError("launch got no command; write: launch [options] -- COMMAND ...")
@@ -36,7 +36,7 @@ def launch(command: Sequence[str], files: Sequence[str], names: Sequence[str]) -
     home = Path(os.environ.get(FOLDER, here))
     entries, payload = read_files(files, here)
     if unset := [name for name in names if name not in os.environ]:
-        raise NodeError(f"--env {unset[0]}, but {unset[0]} is not set; set it, or leave it out")
+        raise NodeError(f"--env {unset[0]}, but {unset[0]} is not set; set it, or remove --env")
     control = os.environ.get(CONTROL)
     if not control:  # a single process
         _exec(command)
@@ -50,8 +50,8 @@ def launch(command: Sequence[str], files: Sequence[str], names: Sequence[str]) -
     size = len(json.dumps(request))
     if size > LARGEST_TEXT:
         raise NodeError(
-            f"the launch's command and variables hold {size} bytes, more than {LARGEST_TEXT}; "
-            "pass bulky values as a file (--file) or on a mount"
+            f"the launch's command and variables have {size} bytes, more than {LARGEST_TEXT}; "
+            "pass large values as a file (--file) or on a mount"
         )
     stop = Stop()
     connection = _connect(control or "")
@@ -79,14 +79,14 @@ def _connect(control: str) -> Connection:
         sock.connect(control)
     except OSError as error:
         raise NodeError(
-            f"{CONTROL}={control} cannot be connected to ({error.strerror}); launch from the job that the node "
-            "program of rank 0 runs, and only while it runs"
+            f"cannot connect to {CONTROL}={control} ({error.strerror}); launch from the job that the node "
+            "program of rank 0 runs, while it runs"
         ) from None
     return Connection(sock, silence_s=_SILENCE_S)
 
 
 def _run(command: Sequence[str], connection: Connection, stop: Stop) -> int:
-    """Run the command's process on rank 0, which ends with all others."""
+    """Run the command's process on rank 0, which ends together with all others."""
     child: Child | None = None
     is_reported = is_stopped = False
     try:

@@ -1,17 +1,17 @@
-"""One command on every process: prepared on all, started on all, ended with the first that fails."""
+"""Launches: one command on every process, prepared on all, started on all, ended with the first failure."""
 
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from snakemake_executor_plugin_azureml.node.child_process import describe_code
-from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
+from snakemake_executor_plugin_azureml.node.wire import Connection, Document, LostError
 
 if TYPE_CHECKING:
     from snakemake_executor_plugin_azureml.node.hub import Hub
 
-_LEADER = 0  # its command is the child of the launch itself, with the rule's own environment
+_LEADER = 0  # the leader's command is a child of the launch itself, with the rule's environment
 
 
 @dataclass
@@ -39,33 +39,33 @@ class Member:
 
 @dataclass(eq=False)
 class Launch:
-    """A launch that waits its turn or runs.
+    """A launch that is queued or running.
 
     Attributes:
         client: connection to the process in the rule; None once that process has ended.
-        waiting: ranks that have not prepared the launch yet, or, once it runs, not ended.
-        failure: which process failed first and how, and the exit code.
+        waiting: ranks that have not prepared the launch yet, or, while it runs, have not ended.
+        failure: description of the first process that failed, and its exit code.
     """
 
     number: int
     client: Connection | None
-    request: dict[str, Any]
+    request: Document
     payload: bytes
     waiting: set[int] = field(default_factory=set)
     is_running: bool = False
     failure: tuple[str, int] | None = None
 
-    def send(self, document: dict[str, Any]) -> None:
+    def send(self, document: Document) -> None:
         """Send a message to the process in the rule."""
         try:
             if self.client is not None:
                 self.client.send(document)
         except LostError:
-            pass  # noticed when its connection is read
+            pass  # the loss is noticed when the connection is read
 
 
 class Launches:
-    """The launches of a job, one after the other."""
+    """The launches of a job, which run one after the other."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
@@ -73,8 +73,8 @@ class Launches:
         self._current: Launch | None = None
         self._count = 0
 
-    def add(self, client: Connection, document: dict[str, object], payload: bytes) -> None:
-        """Queue a launch; it begins once those before it have ended."""
+    def add(self, client: Connection, document: Document, payload: bytes) -> None:
+        """Queue a launch; it starts when the launches before it have ended."""
         self._count += 1
         launch = Launch(self._count, client, document, payload)
         self._hub.listen_to(client, partial(self._receive_from_client, launch))
@@ -92,7 +92,7 @@ class Launches:
             for member in self._hub.followers:
                 self._hub.send_to(member, request, launch.payload)
 
-    def receive(self, member: Member, document: dict[str, Any]) -> None:
+    def receive(self, member: Member, document: Document) -> None:
         """Handle a follower's message about the current launch."""
         launch = self._current
         if launch is None or document.get("number") != launch.number:
@@ -132,7 +132,7 @@ class Launches:
         self._mark_ended(launch, member.rank)
 
     def _fail(self, launch: Launch, reason: str, code: int) -> None:
-        """Record the first failure, and have the others end."""
+        """Record the first failure, and end the other processes."""
         if launch.failure is None:
             launch.failure = reason, code
             launch.send({"type": "stop"})
@@ -145,11 +145,11 @@ class Launches:
             self._close(launch, {"type": "done", "code": code, "reason": reason})
 
     def _refuse(self, launch: Launch, reason: str) -> None:
-        """Give up a launch that no process has started."""
+        """Reject a launch before any process has started."""
         if self._current is launch:
             self._close(launch, {"type": "refused", "reason": reason})
 
-    def _close(self, launch: Launch, last: dict[str, object]) -> None:
+    def _close(self, launch: Launch, last: Document) -> None:
         launch.send(last)
         if launch.client is not None:
             self._hub.close_connection(launch.client)

@@ -1,4 +1,4 @@
-"""Rank 0: it waits for the others, runs Snakemake's own job once, and sends the job's end to all."""
+"""The leader, rank 0: waits for the followers, runs Snakemake's job once, and sends the job's end to all."""
 
 import time
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from snakemake_executor_plugin_azureml.node.job_environment import (
 from snakemake_executor_plugin_azureml.node.place import Place
 from snakemake_executor_plugin_azureml.node.secret import folder_of, make_secret, remove_secrets
 
-# A command of a launch ends before the job that waits for it is ended by force.
+# The commands of a launch must end before the job that waits for them is killed.
 _SHARE_OF_GRACE = 0.4
 
 
@@ -28,10 +28,10 @@ def lead(place: Place, job: str, settings: NodeSettings, stop: Stop) -> int:
     """Run the job, Snakemake's own shell command, and return its exit code.
 
     Raises:
-        NodeError: a process did not join, or is not of this job.
+        NodeError: a process did not join, or does not belong to this job.
     """
     mounts, grace_s = settings.mounts, settings.grace_s
-    if place.size == 1:  # no sockets: a launch starts its command itself
+    if place.size == 1:  # without sockets: a launch starts its command itself
         return _run(job, job_environment(single_process_world(), 0, mounts), None, grace_s, stop)
     folder = folder_of(place, mounts)
     secret = make_secret(folder)
@@ -76,9 +76,7 @@ def _gather(hub: Hub, wait_s: float, stop: Stop) -> None:
             hub.check_membership(waited_s)
         if waited_s > wait_s / 2 and not is_reminded:
             is_reminded = True
-            log(
-                f"{waited_s:.0f} s have passed of {wait_s:g}; {hub.describe_missing()} did not join yet"
-            )
+            log(f"after {waited_s:.0f} s of {wait_s:g}, {hub.describe_missing()} did not join yet")
 
 
 def _run(job: str, env: Mapping[str, str], hub: Hub | None, grace_s: float, stop: Stop) -> int:

@@ -1,4 +1,4 @@
-"""This process's place in an Azure ML job, from whatever variables the service set."""
+"""This process's place in an Azure ML job, from the variables that the service sets."""
 
 import hashlib
 import ipaddress
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 
-# The range of no well-known service, and apart from 20000..32767, where trainings choose a rendezvous port.
+# A range without well-known services, apart from 20000..32767, where trainings choose a rendezvous port.
 _PORTS = range(16384, 20000)
 _NUM_PORTS = 8
 _OPEN_MPI = tuple(
@@ -19,17 +19,17 @@ _JOB_IDS = ("AZUREML_RUN_ID", "MLFLOW_RUN_ID", "AZ_BATCH_JOB_ID")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """This process among all that Azure ML started for a job.
+    """The place of this process among all processes that Azure ML started for a job.
 
     Attributes:
         rank: 0 <= rank < size; rank 0 is the leader.
         node: number of this node.
         local_rank: place among the processes of this node.
-        per_node: processes on each node; 0 where no variable gives it.
-        job: what all processes of the job share, and no other job has.
-        addresses: where the leader may be, best first; empty where no variable gives it.
-        node_list: addresses of all nodes, in no known order; empty where no variable gives them.
-        ports: where the leader may listen, in the order in which it tries them.
+        per_node: processes on each node; 0 if no variable contains it.
+        job: ID that all processes of the job share, and no other job has.
+        addresses: possible addresses of the leader, best first; empty if no variable contains one.
+        node_list: addresses of all nodes, in no known order; empty if no variable contains them.
+        ports: ports on which the leader may listen, in the order in which it tries them.
         origin: the variables that the place was read from.
     """
 
@@ -50,26 +50,26 @@ class Place:
         return self.per_node == self.size
 
     def node_of(self, rank: int) -> int | None:
-        """Return the node of another process; None where no variable gives it."""
+        """Return the node of another process; None if no variable contains it."""
         return rank // self.per_node if self.per_node else None
 
 
 def find_place(env: Mapping[str, str]) -> Place:
-    """Read this process's place.
+    """Read this process's place from its environment variables.
 
     Raises:
-        NodeError: a variable is missing, no number, out of range or contradicts another.
+        NodeError: a variable is missing, not a number, out of range or contradicts another.
     """
     found = [place for place in (_torch(env), _mpi(env, _OPEN_MPI), _mpi(env, _PMI)) if place]
     for other in found[1:]:
         if other[:2] != found[0][:2]:
             raise NodeError(
-                f"{found[0][4]}, but {other[4]}; unset those that Azure ML has not set for this job"
+                f"{found[0][4]}, but {other[4]}; unset the variables that Azure ML has not set for this job"
             )
     num_nodes = _number(env, "AZUREML_NODE_COUNT")
     if not found and num_nodes is not None and num_nodes > 1:
         raise NodeError(
-            f"AZUREML_NODE_COUNT={num_nodes}, but no variable gives this process's rank; submit "
+            f"AZUREML_NODE_COUNT={num_nodes}, but no variable contains this process's rank; submit "
             "the job with azureml_distribution: pytorch or mpi"
         )
     rank, size, local_rank, per_node, origin = found[0] if found else (0, 1, 0, 1, "one process")
@@ -82,13 +82,13 @@ def find_place(env: Mapping[str, str]) -> Place:
         per_node = (rank - local_rank) // node
     if not (0 <= rank < size and 0 <= local_rank < max(1, per_node or size)):
         raise NodeError(
-            f"{origin} are not a rank among {size} processes; check what has changed them"
+            f"{origin} are not a rank among {size} processes; find out what changed these variables"
         )
     job = next((env[name] for name in _JOB_IDS if env.get(name)), "")
     if size > 1 and not job:
         raise NodeError(
             f"{origin}, but {_JOB_IDS[0]} is not set, by which the processes of a job identify "
-            "each other; set it to the same text in all of them"
+            "each other; set it to the same text in all processes"
         )
     return Place(
         rank=rank, size=size, node=node, local_rank=local_rank, per_node=per_node, job=job,
@@ -101,7 +101,7 @@ _Found = tuple[int, int, int, int, str]  # rank, size, local rank, processes per
 
 
 def _torch(env: Mapping[str, str]) -> _Found | None:
-    """Read torch's variables, of one process for each rank or one for each node."""
+    """Read torch's variables of one process per rank or one process per node."""
     rank, size, node = (_number(env, name) for name in ("RANK", "WORLD_SIZE", "NODE_RANK"))
     if rank is not None and size is not None:
         local_rank = _number(env, "LOCAL_RANK")
@@ -126,8 +126,8 @@ def _mpi(env: Mapping[str, str], names: tuple[str, ...]) -> _Found | None:
     there = ", ".join(f"{name}={env[name]}" for name in names if env.get(name))
     if missing := [name for name, value in zip(names, values, strict=True) if value is None]:
         if names is _PMI:
-            return None  # a batch system may leave some of them; they are no process manager's
-        raise NodeError(f"{there}, but {', '.join(missing)} not set; check what has removed them")
+            return None  # a batch system may set some of these variables without a process manager
+        raise NodeError(f"{there}, but {', '.join(missing)} not set; find out what removed them")
     rank, size, local_rank, per_node = (value or 0 for value in values)
     return rank, size, local_rank, per_node, there
 
@@ -141,7 +141,7 @@ def _node(env: Mapping[str, str], rank: int, local_rank: int, per_node: int, ori
             return node
     if rank == local_rank:
         return 0
-    raise NodeError(f"{origin}, but no variable gives the number of this node; set NODE_RANK")
+    raise NodeError(f"{origin}, but no variable contains the number of this node; set NODE_RANK")
 
 
 def _addresses(
@@ -156,7 +156,7 @@ def _addresses(
         env.get("AZ_BATCHAI_MPI_MASTER_NODE", ""),
         env.get("MASTER_IP", ""),
     )
-    # each node's loopback is its own; of a list, the one where the leader answers is right
+    # a loopback address differs by node; of a list, the leader is at the address that answers
     return tuple(name for name in named if name and not is_loopback(name))[:1] or node_list
 
 
@@ -169,7 +169,7 @@ def _control_ports(env: Mapping[str, str], job: str) -> tuple[int, ...]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address means whichever machine asks."""
+    """Return whether an address is a loopback address or `localhost`."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -184,5 +184,5 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
     if not (text := env.get(name)):
         return None
     if not text.isdigit():
-        raise NodeError(f"{name}={text} is not a whole number; check what has changed it")
+        raise NodeError(f"{name}={text} is not an integer; find out what changed it")
     return int(text)

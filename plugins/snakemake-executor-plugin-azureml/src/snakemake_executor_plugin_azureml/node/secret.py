@@ -1,8 +1,8 @@
 """The secret of a job, in a folder that its nodes share, and the keys that are derived from it.
 
-The secret is a random key in a file, and never in a variable or an argument, which Azure ML
+The secret is a random key in a file. It is never in a variable or an argument, which Azure ML
 shows to everybody in the workspace. The hub's greeting names the file, so that a follower never
-looks for it before it is there: mounts remember for minutes that a file does not exist.
+looks for it too early: mounts remember for minutes that a file does not exist.
 """
 
 import hashlib
@@ -29,33 +29,34 @@ GREETING_BYTES = len(_MAGIC) + _ID_BYTES + NONCE_BYTES
 
 @dataclass(frozen=True)
 class Secret:
-    """A key that only processes which read the job's folder have.
+    """A key that only processes with access to the job's folder have.
 
     Attributes:
-        identifier: name of its file; no secret.
+        identifier: name of the key's file; not secret.
     """
 
     identifier: str
     key: bytes = field(repr=False)
 
     def greeting(self, nonce: bytes) -> bytes:
-        """Return what the hub sends first: which secret it has, and this connection's nonce."""
+        """Return the hub's first bytes: the identifier of its secret, and this connection's nonce."""
         return _MAGIC + bytes.fromhex(self.identifier) + nonce
 
     def derived(self, purpose: str, *nonces: bytes) -> bytes:
-        """Return the key of one direction of one connection; no other has this key."""
+        """Return the key of one direction of one connection; each direction has another key."""
         return hmac.digest(self.key, b"\0".join([purpose.encode(), *nonces]), "sha256")
 
 
 def folder_of(place: Place, mounts: Mapping[str, str]) -> Path:
-    """Return the job's folder that all its processes share.
+    """Return the folder that all processes of the job share.
 
     Raises:
         NodeError: the job has several nodes and no mount.
     """
     if not mounts and not place.is_one_node:
         raise NodeError(
-            f"{place.origin}: the job has several nodes and no mounted folder, from which its processes would "
+            f"{place.origin}: the job has several nodes and no mounted folder for the secret of its "
+            "processes; set azureml-mounts to a folder of a datastore"
             "read their secret; set azureml-mounts to a folder of a datastore"
         )
     root = Path(next(iter(mounts.values()), ".")).absolute()
@@ -63,7 +64,7 @@ def folder_of(place: Place, mounts: Mapping[str, str]) -> Path:
 
 
 def make_secret(folder: Path) -> Secret:
-    """Write a new secret; those of earlier starts of the job are deleted.
+    """Write a new secret, and delete the secrets of earlier starts of the job.
 
     Raises:
         NodeError: the folder cannot be written.
@@ -86,13 +87,13 @@ def make_secret(folder: Path) -> Secret:
         ) from None
     if is_open_to_others:
         log(
-            f"{folder} does not keep file modes: everyone who may read that folder may read the job's secret"
+            f"{folder} does not keep file modes: everyone with read access to that folder can read the job's secret"
         )
     return secret
 
 
 def remove_secrets(folder: Path) -> None:
-    """Delete all secrets of a job, and what they lay in if it is empty."""
+    """Delete all secrets of a job, and their parent folder if it is empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()
@@ -102,7 +103,7 @@ def read_greeting(greeting: bytes, folder: Path) -> tuple[Secret, bytes]:
     """Return the secret that a hub's greeting names, and the hub's nonce.
 
     Raises:
-        LostError: no hub sent the greeting, or one of another job.
+        LostError: the sender is no hub, or another job's hub.
     """
     if not greeting.startswith(_MAGIC):
         raise LostError("another program uses this port")

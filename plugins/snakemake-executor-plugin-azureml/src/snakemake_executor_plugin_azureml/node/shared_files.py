@@ -1,4 +1,4 @@
-"""Small files that a launch's other processes read: same path below each one's working folder."""
+"""Small files that a launch copies to the other processes, at the same path below their working folders."""
 
 import hashlib
 import os
@@ -13,29 +13,29 @@ _LIMIT_BYTES = 64 * 2**20
 
 
 def relative_to_working_folder(path: str, working_folder: Path) -> str:
-    """Return a path below the working folder as a relative one.
+    """Return a path below the working folder as a relative path.
 
     Raises:
-        NodeError: it lies elsewhere.
+        NodeError: the path is not below the working folder.
     """
-    # not resolved: a link within the folder is as good as a file there
+    # not resolved: a link within the folder counts as a file there
     relative = Path(os.path.relpath(working_folder / path, working_folder))
     if ".." in relative.parts:
         raise NodeError(
             f"{path} is not below the working folder {working_folder}, so the other processes have "
-            "no such path; name a path below it, or read the file from a mount"
+            "no such path; use a path below it, or read the file from a mount"
         )
     return relative.as_posix()
 
 
 def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[str, object]], bytes]:
-    """Read files that are sent with a launch.
+    """Read the files to send with a launch.
 
     Returns:
-        For each its path, size and digest; and all contents in that order.
+        Path, size and digest of each file; and all contents in that order.
 
     Raises:
-        NodeError: one is missing, lies elsewhere, or together they are too large.
+        NodeError: a file is missing or outside the working folder, or all files together are too large.
     """
     entries, contents, total = [], [], 0
     for path in paths:
@@ -44,7 +44,7 @@ def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[st
             total += (working_folder / relative).stat().st_size
             if total > _LIMIT_BYTES:
                 raise NodeError(
-                    f"--file {path}: the files of a launch hold {total} bytes, more than "
+                    f"--file {path}: the files of a launch have {total} bytes, more than "
                     f"{_LIMIT_BYTES}; read bulky data from a mount"
                 )
             content = (working_folder / relative).read_bytes()
@@ -60,10 +60,10 @@ def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[st
 
 
 def write_files(entries: Sequence[dict[str, Any]], payload: bytes, working_folder: Path) -> None:
-    """Write files that were received with a launch; a file that exists already is kept.
+    """Write the files that were received with a launch; existing files are kept.
 
     Raises:
-        NodeError: another file has that path, or it cannot be written.
+        NodeError: a file with other contents exists at a path, or a file cannot be written.
     """
     start = 0
     for entry in entries:
@@ -76,18 +76,18 @@ def write_files(entries: Sequence[dict[str, Any]], payload: bytes, working_folde
         except OSError as error:
             raise NodeError(
                 f"{entry['path']} cannot be written below {working_folder} ({error.strerror}); "
-                "check what prevents it"
+                "check permissions and free space"
             ) from None
 
 
 def below(path: str, root: Path, *, is_file: bool = False) -> Path:
-    """Return a place at or below a folder, links followed: one may lead to a mount.
+    """Return a path at or below a folder; links are followed, as they may lead to a mount.
 
     Args:
-        is_file: the last part may be a link, since what is there is never overwritten.
+        is_file: whether the last part may be a link; an existing file is never overwritten.
 
     Raises:
-        NodeError: it is elsewhere.
+        NodeError: the path is elsewhere.
     """
     pure = PurePosixPath(path)
     place = root / pure
@@ -104,11 +104,11 @@ def _write(target: Path, content: bytes) -> None:
     try:
         scratch.write_bytes(content)
         with suppress(FileExistsError):
-            os.link(scratch, target)  # unlike a rename, never in the place of another file
+            os.link(scratch, target)  # unlike a rename, never replaces another file
             return
     finally:
         scratch.unlink(missing_ok=True)
-    # the leader's own, if both are on one node, or of a process beside this one
+    # the leader's own file, if both are on one node, or the file of another process on this node
     if target.read_bytes() != content:
         raise NodeError(
             f"{target} already exists and differs from the leader's; the file is not overwritten: delete it, "

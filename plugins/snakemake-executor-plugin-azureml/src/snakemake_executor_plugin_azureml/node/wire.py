@@ -1,9 +1,9 @@
-"""The leader's sockets, and messages over a socket: a JSON document each, bytes beside it, and over a network an HMAC.
+"""The leader's sockets, and messages over a socket: a JSON document, bytes, and over a network an HMAC.
 
-The HMAC (RFC 2104, SHA-256) covers the message and its number on the connection; each direction of each
-connection has a key of its own (`secret.py`). So a message that was changed, sent again, sent back or sent
-by somebody without the job's secret closes the connection. Nothing is encrypted, as
-MPI, NCCL and torch do not encrypt between nodes either.
+The HMAC (RFC 2104, SHA-256) covers the message and its number on the connection. Each direction of each
+connection has its own key (`secret.py`). A message that was changed, repeated, reflected or sent without the
+job's secret closes the connection. Nothing is encrypted; MPI, NCCL and torch do not encrypt between nodes either.
+
 """
 
 import hmac
@@ -27,17 +27,18 @@ from snakemake_executor_plugin_azureml.node.place import Place
 _HEAD = struct.Struct("!II")
 _COUNT = struct.Struct("!Q")
 _MAC_BYTES = 32
-SMALL = 2**16  # bytes of a message before its sender is known, and of any from a follower
-LARGEST_TEXT = 2**24  # of a launch's command and variables
-LARGEST = 2**26 + LARGEST_TEXT + SMALL  # with its files
+SMALL = 2**16  # largest message of an unknown sender or a follower, bytes
+LARGEST_TEXT = 2**24  # command and variables of a launch
+LARGEST = 2**26 + LARGEST_TEXT + SMALL  # a launch with its files
 _CHUNK = 2**20
 _LONGEST_UNIX_PATH = 100
 
-Message = tuple[dict[str, Any], bytes]
+Document = dict[str, Any]  # the JSON document of a message
+Message = tuple[Document, bytes]
 
 
 class LostError(Exception):
-    """The other end is gone, or is not a node program; the message names the cause."""
+    """The other end is gone, or is not a node program; the message contains the cause."""
 
 
 class Seal:
@@ -57,9 +58,9 @@ class Connection:
     """One end of a connection between two processes of a job.
 
     Attributes:
-        limit: bytes of the largest message that is received.
-        sealed_in: of what is received; None for a connection that cannot leave the machine.
-        sealed_out: of what is sent.
+        limit: largest message that is received, bytes.
+        sealed_in: HMACs of received messages; None for a connection within the machine.
+        sealed_out: HMACs of sent messages.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class Connection:
         """Take over a connected socket.
 
         Args:
-            silence_s: seconds after which an end that does not answer counts as gone, such
-                as a machine without power.
+            silence_s: seconds after which a silent other end counts as gone, such as a machine
+                without power.
 
         Raises:
             ValueError: a connection over a network without a seal.
@@ -91,7 +92,7 @@ class Connection:
             _enable_keepalive(sock, silence_s)
 
     def fileno(self) -> int:
-        """Return what a selector waits on."""
+        """Return the file descriptor for a selector."""
         return self._socket.fileno()
 
     @property
@@ -120,11 +121,11 @@ class Connection:
             raise LostError(error.strerror or str(error)) from None
 
     def is_ready(self, timeout_s: float) -> bool:
-        """Wait for something to receive; return whether there is something."""
+        """Wait until a message can be received; return whether one can."""
         return bool(self._early or select.select([self._socket], [], [], timeout_s)[0])
 
     def receive_first(self, timeout_s: float) -> Message:
-        """Wait for one message; what came along with it is received later.
+        """Wait for one message; further messages are received later.
 
         Raises:
             LostError: the other end is gone, or sent nothing.
@@ -134,13 +135,13 @@ class Connection:
             if messages := self.receive():
                 self._early = messages[1:]
                 return messages[0]
-        raise LostError("another program uses this port, or a firewall drops what is sent")
+        raise LostError("another program uses this port, or a firewall drops the traffic")
 
     def receive(self) -> list[Message]:
-        """Read what has come, once, and return the messages that are whole.
+        """Read the available bytes once, and return the complete messages.
 
         Raises:
-            LostError: the other end is gone, or what it sent is no message of this job.
+            LostError: the other end is gone, or its bytes are not a message of this job.
         """
         if early := self._early:
             self._early = []
@@ -182,7 +183,7 @@ class Connection:
         self._socket.close()
 
 
-def _document(text: bytes) -> dict[str, object]:
+def _document(text: bytes) -> Document:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -193,17 +194,17 @@ def _document(text: bytes) -> dict[str, object]:
 
 
 def receive_exactly(sock: socket.socket, size: int, timeout_s: float) -> bytes:
-    """Receive so many bytes, and none beyond them.
+    """Receive exactly this number of bytes.
 
     Raises:
-        LostError: they did not arrive in time.
+        LostError: the bytes did not arrive in time.
         OSError: the other end is gone.
     """
     deadline, content = time.monotonic() + timeout_s, b""
     while len(content) < size:
         left_s = deadline - time.monotonic()
         if left_s <= 0 or not select.select([sock], [], [], left_s)[0]:
-            raise LostError("another program uses this port, or a firewall drops what is sent")
+            raise LostError("another program uses this port, or a firewall drops the traffic")
         if not (chunk := sock.recv(size - len(content))):
             raise LostError("the connection was closed")
         content += chunk
@@ -211,7 +212,7 @@ def receive_exactly(sock: socket.socket, size: int, timeout_s: float) -> bytes:
 
 
 def _enable_keepalive(sock: socket.socket, silence_s: float) -> None:
-    """Have the kernel send keepalive probes to an idle other end (tcp(7))."""
+    """Make the kernel send keepalive probes over an idle connection (tcp(7))."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     step = max(1, round(silence_s / 4))
@@ -226,7 +227,7 @@ def _enable_keepalive(sock: socket.socket, silence_s: float) -> None:
 
 
 def short_folder() -> Path:
-    """Make a folder for a socket, whose path may not be long."""
+    """Create a folder for a socket, whose path must be short."""
     folder = tempfile.gettempdir()
     if len(folder) > _LONGEST_UNIX_PATH - 40:
         folder = "/tmp"
@@ -242,7 +243,7 @@ def listen_locally(path: str) -> socket.socket:
 
 
 def listen(place: Place) -> socket.socket:
-    """Listen for followers, on no other address than the one at which they look for the leader.
+    """Listen for followers, only on the address at which they look for the leader.
 
     Raises:
         NodeError: all ports that follow from the job are taken.
@@ -259,19 +260,19 @@ def listen(place: Place) -> socket.socket:
             )
     raise NodeError(
         f"ports {', '.join(map(str, place.ports))} are all taken on {socket.gethostname()}; "
-        "end the programs that use them (`ss -ltnp`)"
+        "stop the programs that use them (`ss -ltnp` lists them)"
     )
 
 
 def _own_address(addresses: tuple[str, ...]) -> str:
-    """Return the first address that is this node's own.
+    """Return the first address that belongs to this node; empty, for all interfaces, if only names are known.
 
-    Names may mean something else on another node; with names alone it is all interfaces (empty).
+    A name may mean another address on another node.
     """
     for address in addresses:
         with suppress(ValueError, OSError):
             version = ipaddress.ip_address(address).version
             with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6) as probe:
-                probe.bind((address, 0))  # succeeds for this node's own addresses alone
+                probe.bind((address, 0))  # succeeds only for addresses of this node
                 return address
     return ""
