@@ -208,7 +208,7 @@ def test_image_that_does_not_decode(kind: str, tmp_path: Path) -> None:
     Image.fromarray(noise).save(path)
     path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
     assert re.fullmatch(
-        f"flowers/rose/0.jpg: {expected}; fix it, or leave such out with source.on_bad: skip",
+        f"flowers/rose/0.jpg: {expected}; fix it, or leave it out with source.on_bad: skip",
         message(tmp_path, source),
     )
     left = make(tmp_path, source | {"on_bad": "skip"})
@@ -227,7 +227,7 @@ def test_bytes_that_do_not_decode_are_kept_by_no_dataset(kind: str, tmp_path: Pa
     path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
     expected = expected.replace("not an image", "not a JPEG or PNG image")
     assert re.fullmatch(
-        f"flowers/rose/0.jpg: {expected}; fix it, or leave such out with source.on_bad: skip",
+        f"flowers/rose/0.jpg: {expected}; fix it, or leave it out with source.on_bad: skip",
         message(tmp_path, source),
     )
     left = make(tmp_path, source | {"on_bad": "skip"})

@@ -258,7 +258,7 @@ def test_bad_rows_are_named_or_counted(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         rows_of(make(tmp_path, source, shards=1))
     assert str(error.value).replace(f"{tmp_path}/", "") == (
-        "given/shard.00000.mds, row 3: column t has no UTF-8 at byte 0, expected text; fix it, or leave such out with "
+        "given/shard.00000.mds, row 3: column t has no UTF-8 at byte 0, expected text; fix it, or leave it out with "
         "source.on_bad: skip"
     )
     left = make(tmp_path, source | {"on_bad": "skip"}, shards=1)

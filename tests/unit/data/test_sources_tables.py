@@ -199,7 +199,7 @@ def test_bad_value(kind: str, column: str, value: Any, expected: str, tmp_path: 
     )
     found = message(tmp_path, source, splits=splits)
     pattern = re.escape(expected).replace(r"\(empty\|nan\)", "(empty|nan)")
-    remedy = re.escape("; fix it, or leave such out with source.on_bad: skip")
+    remedy = re.escape("; fix it, or leave it out with source.on_bad: skip")
     assert re.search(rf"^{PLACE.get(kind, '.*row 3')}: {pattern}{remedy}$", found), found
     left = make(tmp_path, source | {"on_bad": "skip"}, splits=splits, shards=2)
     assert list(read(left).ids) == [0, 1, 3, 4, 5, 6, 7]
@@ -215,7 +215,7 @@ def test_text_where_numbers_are_expected(tmp_path: Path) -> None:
     source = source_of("csv", tmp_path, table) | {"features": ["x0", "x1"], "id_column": "key"}
     assert message(tmp_path, source) == (
         "data/0.csv, line 7: column x0 is seven, expected a finite number (float32); "
-        "fix it, or leave such out with source.on_bad: skip"
+        "fix it, or leave it out with source.on_bad: skip"
     )
     assert list(read(make(tmp_path, source | {"on_bad": "skip"})).ids) == [0, 1, 2, 3, 4, 6, 7]
 
@@ -389,7 +389,7 @@ def test_ragged_and_incomplete_lists(tmp_path: Path) -> None:
     source = source_of("parquet", tmp_path, table) | {"id_column": "key", "features": ["v"]}
     assert message(tmp_path, source, shards=1) == (
         "data/0.parquet, row 2: column v is a list of 1, expected 2 finite numbers (float32); "
-        "fix it, or leave such out with source.on_bad: skip"
+        "fix it, or leave it out with source.on_bad: skip"
     )
     left = make(tmp_path, source | {"on_bad": "skip"})
     rows = read(left)

@@ -246,7 +246,7 @@ BAD = {
 def test_what_is_no_text(kind: str, unit: str, tmp_path: Path) -> None:
     content, expected = BAD[kind]
     source = write(tmp_path, "good\n", content) | {"unit": unit}
-    found = f"1.txt, {expected}; fix it, or leave such out with source.on_bad: skip"
+    found = f"1.txt, {expected}; fix it, or leave it out with source.on_bad: skip"
     if kind == "utf-16":
         found = "1.txt: is UTF-16, expected UTF-8; write it again, such as by `iconv -f UTF-16 -t UTF-8 1.txt`"
     assert message(tmp_path, source, shards=1) == found
@@ -265,7 +265,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert message(tmp_path, source).startswith("1.txt: is compressed by another program than gzip")
     source = write(tmp_path, b"a\n", b"") | {"unit": "file"}
     assert message(tmp_path, source, shards=1) == (
-        "1.txt: is empty, expected text; fix it, or leave such out with source.on_bad: skip"
+        "1.txt: is empty, expected text; fix it, or leave it out with source.on_bad: skip"
     )
 
 
