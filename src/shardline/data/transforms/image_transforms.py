@@ -42,7 +42,7 @@ class _OfImage:
 
     def __init__(self, column: str = "image", mode: Mode = "RGB") -> None:
         if mode not in MODES:
-            raise ConfigError(f"mode={mode!r} is unknown; use {' or '.join(MODES)}")
+            raise ConfigError(f"mode={mode!r} is not known, expected {' or '.join(MODES)}")
         check_installed()
         self.column, self.mode = column, mode
 
@@ -154,7 +154,9 @@ class RandomResizedCrop(_OfImage):
 def _range(name: str, bounds: Sequence[float]) -> tuple[float, float]:
     found = tuple(map(float, bounds))
     if len(found) != 2 or not 0 < found[0] <= found[1]:
-        raise ConfigError(f"{name}={list(bounds)} is not a range; use [least, greatest] above 0")
+        raise ConfigError(
+            f"{name}={list(bounds)} is not a range, expected [least, greatest] above 0"
+        )
     return found
 
 
@@ -217,7 +219,7 @@ class Flip(_OfImage):
     def __init__(self, p: float = 0.5, column: str = "image", mode: Mode = "RGB") -> None:
         super().__init__(column, mode)
         if not 0 <= p <= 1:
-            raise ConfigError(f"p={p} is not a probability; use a number from 0 to 1")
+            raise ConfigError(f"p={p} is not a probability, expected a number from 0 to 1")
         self.p = p
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
@@ -250,8 +252,8 @@ class ColorJitter(_OfImage):
         self.hue = hue
         if min(self.factors) < 0 or not 0 <= hue <= 0.5:
             raise ConfigError(
-                f"brightness, contrast, saturation={list(self.factors)} and hue={hue} are out of range; use numbers of "
-                "at least 0, and a hue of at most 0.5"
+                f"brightness, contrast, saturation={list(self.factors)} and hue={hue} are out of range, expected at "
+                "least 0, and a hue of at most 0.5"
             )
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
@@ -304,7 +306,7 @@ class Normalize(_OfImage):
         means, stds = (np.atleast_1d(np.asarray(of, np.float64)) for of in (mean, std))
         if means.ndim != 1 or stds.ndim != 1 or not (stds > 0).all():
             raise ConfigError(
-                f"mean={mean}, std={std} cannot be used; give one number or one per channel, with std above 0"
+                f"mean={mean}, std={std} cannot be used, expected a number or one per channel, and std above 0"
             )
         self.scale = (1 / (255 * stds)).astype(np.float32)[:, None, None]
         self.shift = (means / stds).astype(np.float32)[:, None, None]

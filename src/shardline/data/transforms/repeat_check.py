@@ -82,7 +82,7 @@ def _compare(
             )
         if result != other:
             raise refusal(
-                spec, place, f"{name} returns different results for the same sample and generator"
+                spec, place, f"{name} gives two results for one sample and equal generators"
             )
 
 
