@@ -2,7 +2,8 @@
 
 An image is a column of bytes (JPEG, PNG) or an array [height, width, channels] uint8. Every transform
 except `Normalize` returns such an array. `RandomResizedCrop` and `Resize` also decode: a JPEG is decoded
-at a fraction of its size if the part is at least twice as large as the result.
+at a fraction of its size if the part is at least twice as large as the result. All raise `DataError` with the
+name of the column if the image cannot be decoded.
 """
 
 import math
@@ -96,11 +97,7 @@ class Decode(_OfImage):
     """
 
     def __call__(self, sample: Sample, generator: np.random.Generator | None = None) -> Sample:
-        """Return the sample with the decoded image.
-
-        Raises:
-            DataError: The image cannot be decoded. The message names the column.
-        """
+        """Return the sample with the decoded image."""
         return {**sample, self.column: self._pixels(sample)}
 
 
@@ -124,11 +121,7 @@ class RandomResizedCrop(_OfImage):
         self.scale, self.ratio = _range("scale", scale), _range("ratio", ratio)
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
-        """Return the sample with the image as [*size, channels].
-
-        Raises:
-            DataError: The image cannot be decoded. The message names the column.
-        """
+        """Return the sample with the image as [*size, channels]."""
         image = self._image(sample)
         box = self.box(*_shape(image), generator)
         return {**sample, self.column: self._cropped(image, box, self.size)}
@@ -172,11 +165,7 @@ class Resize(_OfImage):
         self.size, self._is_edge = _pair("size", size), isinstance(size, int)
 
     def __call__(self, sample: Sample, generator: np.random.Generator | None = None) -> Sample:
-        """Return the sample with the resized image.
-
-        Raises:
-            DataError: The image cannot be decoded. The message names the column.
-        """
+        """Return the sample with the resized image."""
         image = self._image(sample)
         height, width = _shape(image)
         size = self.size
