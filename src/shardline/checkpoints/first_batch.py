@@ -64,9 +64,7 @@ class FirstBatch:
             if result.is_tensor:
                 found[key] = result.value
         for name, metric in _metrics(module):
-            if name in self._idle and updates_of(
-                metric
-            ):  # other metrics also contain training batches
+            if name in self._idle and updates_of(metric):  # others contain training batches
                 found[name] = dict(metric.metric_state)
         return {path: _spread(value) for path, value in _tensors(found)}
 

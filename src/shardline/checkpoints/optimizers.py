@@ -158,9 +158,7 @@ def _sort_parameters(trainer: pl.Trainer, place: int, groups: Sequence[Sequence[
     names = names_of(trainer.lightning_module)
     for group, forms in zip(trainer.optimizers[place].param_groups, groups, strict=True):
         by_form = {_spelt(form_of(p, names.get(id(p), ""))): p for p in group["params"]}
-        group["params"][:] = [
-            by_form[_spelt(form)] for form in forms
-        ]  # in place: the list is shared
+        group["params"][:] = [by_form[_spelt(form)] for form in forms]  # the list is shared
 
 
 def _kinds(schedules: Sequence[Sequence[Any]]) -> str:
@@ -202,10 +200,8 @@ def _first_difference(
         if there and found and there[1:] == found[1:]:
             continue
         other = next((k for k in now if not found and k.split()[0] == key.split()[0]), "")
-        here_is = found[0] if found else f"{other} {now[other][0]}" if other else "in no optimizer"
-        return (
-            f"parameter {key} was {there[0] if there else 'in no optimizer'} and is now {here_is}"
-        )
+        here_is = found[0] if found else f"{other} {now[other][0]}" if other else "unused"
+        return f"parameter {key} was {there[0] if there else 'unused'} and is now {here_is}"
     kinds = [", ".join(one["class"] for one in described) for described in (saved, here)]
     return f"the optimizers were {kinds[0] or 'none'} and are now {kinds[1] or 'none'}"
 

@@ -26,6 +26,7 @@ INDEX = "index.json"
 _MOST = 2**32  # offsets have 32 bits
 _REMEDY = "copy the whole folder again"
 Codec = Literal["zstd", "gzip", "brotli", "snappy"]
+Entry = tuple[str, dict[str, Any]]  # name of a chunk, and its fields samples, size, codec, entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +95,8 @@ class Chunks(Samples):
     """Base class of sources that read the chunks of all indexes among the source's files."""
 
     @abstractmethod
-    def read_index(self, path: Path, index: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the name of each chunk in an index, and its `Chunk` fields `samples`, `size`, `codec`, `entry`.
+    def read_index(self, path: Path, index: Any) -> Iterator[Entry]:
+        """Yield the chunks listed in an index.
 
         Raises:
             DataError: The samples of a chunk cannot be read. The message names the index.
@@ -149,7 +150,7 @@ class Chunks(Samples):
             )
         return list(found.values())
 
-    def _read(self, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    def _read(self, path: Path) -> list[Entry]:
         try:
             return list(self.read_index(path, json.loads(path.read_bytes())))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -20,7 +20,7 @@ from shardline.data.sources.json_values import (
     value_at,
 )
 from shardline.data.sources.lines import Lines, refuse_wide
-from shardline.data.sources.source import Schema, Table
+from shardline.data.sources.source import Ragged, Schema, Table
 from shardline.data.sources.tokenizer import TokenSource
 
 _ID, _SPLIT = "id_column", "splits.column"  # names in messages of values that are not columns
@@ -135,7 +135,7 @@ class Jsonl(TokenSource):
         splits = self.splits_of_file(index, ids)
         if _SPLIT in values:
             splits = np.array(values.pop(_SPLIT), dtype=np.int64)
-        columns: dict[str, Any] = dict(values)
+        columns: dict[str, list[Any] | Ragged] = {**values}
         for name in self._tokenize:
             columns[name] = self.tokenizer.encode(values[name], lambda i: lines.where(rows[i]))
         return Table(ids=ids, columns=columns, splits=splits)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.sources.chunks import Chunk, Chunks, numbers, split
+from shardline.data.sources.chunks import Chunk, Chunks, Entry, numbers, split
 from shardline.data.sources.from_files import UnusableError
 from shardline.data.sources.samples import text_of, type_of, typed
 
@@ -37,7 +37,7 @@ class LitData(Chunks):
     values are `key.0` and `key.inner`. A single value is `tokens` with a `TokensLoader`, else `sample`.
     """
 
-    def read_index(self, path: Path, index: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    def read_index(self, path: Path, index: Any) -> Iterator[Entry]:
         """Yield the chunks listed in an index."""
         config = index["config"]
         self._check(path, config)

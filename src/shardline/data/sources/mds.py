@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.sources.chunks import Chunk, Chunks, numbers, split
+from shardline.data.sources.chunks import Chunk, Chunks, Entry, numbers, split
 from shardline.data.sources.from_files import UnusableError
 from shardline.data.sources.samples import shorten, text_of, type_of, typed
 
@@ -31,7 +31,7 @@ _NUMBERED = {
 class Mds(Chunks):
     """Samples of MosaicML Streaming. Columns of pickled objects are rejected."""
 
-    def read_index(self, path: Path, index: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    def read_index(self, path: Path, index: Any) -> Iterator[Entry]:
         """Yield the files listed in an index."""
         for entry in index["shards"]:
             if (entry["format"], entry["version"]) != ("mds", 2):

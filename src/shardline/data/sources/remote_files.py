@@ -127,7 +127,7 @@ def _reason(error: BaseException) -> str:
     return without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
 
 
-def describe(urls: Iterable[str]) -> Iterator[dict[str, Any]]:
+def describe(urls: Iterable[str]) -> Iterator[dict[str, str | int]]:
     """Read files and Delta tables, and yield their config entries.
 
     Args:

@@ -69,7 +69,7 @@ def _type_of(name: str, content: bytes) -> str | UnusableError:
 
 
 def _samples(path: Path, index: int, first: int, last: int) -> Iterator[Sample]:
-    key, begin, values = "", 0, dict[str, Any]()
+    key, begin, values = "", 0, dict[str, bytes]()
     with path.open("rb") as opened:
         file = _WithinItsEnd(opened)
         for member in _members(path, file):
@@ -111,7 +111,7 @@ class _WithinItsEnd:
         return self._file.tell()
 
 
-def _sample(path: Path, index: int, key: str, begin: int, values: dict[str, Any]) -> Sample:
+def _sample(path: Path, index: int, key: str, begin: int, values: dict[str, bytes]) -> Sample:
     return Sample(file=index, position=begin, where=f"{path}, sample {key}", values=values)
 
 

@@ -152,10 +152,13 @@ def digest_of(sample: Sample) -> bytes:
     return digest.digest()
 
 
-def _global_states() -> dict[str, Any]:
+def _global_states() -> dict[str, tuple[Any, ...] | bytes]:
     of_numpy: Any = np.random.get_state()
     words = of_numpy[1].tobytes(), *of_numpy[2:]
-    states: dict[str, Any] = {"random": random.getstate(), "numpy.random": words}
+    states: dict[str, tuple[Any, ...] | bytes] = {
+        "random": random.getstate(),
+        "numpy.random": words,
+    }
     if torch := sys.modules.get("torch"):
         states["torch"] = torch.get_rng_state().numpy().tobytes()
     return states
