@@ -247,8 +247,8 @@ def test_classes_whose_parents_repeat_them_are_refused_and_either_may_be_listed(
     with pytest.raises(ShardlineError) as error:
         read(make(tmp_path, source))
     assert str(error.value).replace(f"{tmp_path}/", "") == (
-        "photos/dog/b1: a folder b1 is in cat as well, so either of the two folders above an image may be its class; list "
-        "the classes in source.classes, such as [cat, dog] or [b1, b2]"
+        "photos/dog/b1: a folder b1 is in cat as well, so either of the two folders above an image may be its class; "
+        "list the classes in source.classes, such as [cat, dog] or [b1, b2]"
     )
     by_animal = read(make(tmp_path, {**source, "classes": ["cat", "dog"]}, shards=1))
     by_batch = read(make(tmp_path, {**source, "classes": ["b1", "b2"]}, shards=1))
