@@ -1,1 +1,1 @@
-"""Training checkpoints: the state from which an interrupted training resumes."""
+"""Training checkpoints: the state to resume an interrupted training from."""

@@ -1,4 +1,4 @@
-"""Holds a training to one arrangement of its model: over resumes, and over ranks before the first step."""
+"""Checks that a model registers its layers in the same order at each resume and on all ranks."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import State
 
 _KEY, _NAMELESS = "registered", "nameless"
-# of a state, what is restored by name, or is no user's
+# parts of a state that are restored by name, or do not come from the user
 _NOT_LOOKED_AT = {
     "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "ranks", "model_extras", "registered",
     "nameless",
@@ -37,7 +37,7 @@ _NOT_LOOKED_AT = {
 
 
 class _Saved(TypedDict):
-    """What a training checkpoint holds, as JSON: the model as it began, the rest as it was saved."""
+    """Part of a training checkpoint, as JSON: the model at the start, the rest at the time of saving."""
 
     model: Registered
     optimizers: list[DescribedOptimizer]
@@ -46,10 +46,10 @@ class _Saved(TypedDict):
 
 
 class Arrangement:
-    """Records what the model and its optimisers register, and compares it.
+    """Recorder of the registration order of a model and its optimizers, and its comparison.
 
-    A training checkpoint holds what the model had registered in the process that began the training, before anything
-    was restored, and what the optimisers of the process that saved it had.
+    A training checkpoint contains the registration of the model in the process that began the training, before any
+    restore, and that of the optimizers in the process that saved it.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Arrangement:
         }
 
     def watch(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Look at the model once it is made, on its way into a training; called in the hook `setup`."""
+        """Describe the model as soon as it is made. Called in the hook `setup`."""
         is_made_late = is_overridden("configure_model", module)
         last = "configure_model" if is_made_late else "setup"
         after_hook(module, last, partial(self._look, trainer))
@@ -72,10 +72,10 @@ class Arrangement:
         )
 
     def _look(self, trainer: pl.Trainer) -> None:
-        """Record the model as it is made.
+        """Describe the new model, and compare it between ranks.
 
         Raises:
-            ConfigError: on all ranks, if one of them registers something else than rank 0.
+            ConfigError: A rank differs from rank 0. Raised on all ranks.
         """
         self._began = self._here = here = describe(trainer.lightning_module)
         kinds = {"parameter": "parameters", "buffer": "buffers", "module with hooks": "watched"}
@@ -95,14 +95,15 @@ class Arrangement:
                 )
 
     def check(self, checkpoint: State, folder: Path, *, prints: bool) -> None:
-        """Compare the model as it is made here with the one that a training checkpoint is of.
+        """Compare the new model with the model of a training checkpoint.
 
         Args:
-            checkpoint: as it is on disk; nothing of it is restored yet.
-            folder: of the training checkpoint, for messages.
+            checkpoint: Training checkpoint, before anything is restored.
+            folder: Folder of the training checkpoint, for messages.
+            prints: Whether to print warnings.
 
         Raises:
-            ConfigError: names the first thing that differs.
+            ConfigError: The models differ. The message names the first difference.
         """
         saved = self._saved = json.loads(checkpoint[_KEY])
         self._began = saved["model"]
@@ -119,22 +120,22 @@ class Arrangement:
         return bool(first_other(self._began["parameters"], self._here["parameters"]))
 
     def check_callbacks(self, trainer: pl.Trainer, folder: Path | None) -> None:
-        """Refuse a training checkpoint with the state of a callback that is not there.
+        """Reject a training checkpoint with the state of a missing callback.
 
         Raises:
-            ConfigError: names the callback.
+            ConfigError: There is such a state. The message names the callback.
         """
         known = {callback.state_key for callback in _callbacks(trainer)}
         for key in self._saved["callbacks"]:
             if key not in known:
                 raise ConfigError(
-                    f"training checkpoint {folder} has the state of a callback {key}, and no callback with this "
-                    "state_key is there now; give each callback a state_key that is the same in every process, "
-                    "which trains the run from the start"
+                    f"training checkpoint {folder} has the state of a callback {key}, but no present callback has this "
+                    "state_key; give each callback a state_key that is the same in every process; this change trains "
+                    "the run from the start"
                 )
 
     def _before(self, trainer: pl.Trainer, load: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Have states of optimisers and schedules come in the present order when Lightning restores them."""
+        """Wrap Lightning's restore of optimizers and schedules, so that states are first sorted."""
 
         def load_in_order(checkpoint: State) -> None:
             folder = f"of step {checkpoint['global_step']}"
@@ -152,10 +153,10 @@ class Arrangement:
         return load_in_order
 
     def begin(self, trainer: pl.Trainer) -> None:
-        """Compare optimisers and callbacks over the ranks, before the first step.
+        """Compare optimizers, schedules and callbacks between ranks, before the first step.
 
         Raises:
-            ConfigError: on all ranks, where one differs from rank 0, or optimisers cannot be resumed.
+            ConfigError: A rank differs from rank 0, or optimizers cannot be resumed. Raised on all ranks.
         """
         optimizers.nameless(trainer)
         described = optimizers.describe(trainer)
@@ -178,11 +179,7 @@ class Arrangement:
                 _refuse_other(rank, kind, first_other(first[kind], other[kind]))
 
     def collect(self, trainer: pl.Trainer, state: State) -> State:
-        """Return what a training checkpoint holds of this.
-
-        Args:
-            state: the training checkpoint, with the states of callbacks.
-        """
+        """Return the entries to add to `state`, a training checkpoint with the states of callbacks."""
         foreign = [one.state_key for one in _callbacks(trainer) if _is_foreign(one)]
         registered: _Saved = {
             "model": self._began,
@@ -202,7 +199,7 @@ def _callbacks(trainer: pl.Trainer) -> list[pl.Callback]:
 
 
 def _is_foreign(callback: pl.Callback) -> bool:
-    # Shardline's own follow the settings; some measure one attempt alone
+    # Shardline's callbacks depend on the settings, and some measure only one attempt
     return not type(callback).__module__.startswith("shardline.")
 
 
@@ -214,13 +211,13 @@ def _refuse_other(rank: int, kind: str, names: tuple[str, str] | None) -> None:
     if names is None:
         return
     raise ConfigError(
-        f"rank {rank} has {names[1]} where rank 0 has {names[0]} (the first {kind} that differs), so that unlike "
-        f"gradients would be averaged; {ONE_ORDER}"
+        f"rank {rank} has {names[1]} where rank 0 has {names[0]} (the first {kind} that differs), so gradients of "
+        f"different parameters would be averaged; {ONE_ORDER}"
     )
 
 
 def _of_all_ranks(trainer: pl.Trainer, mine: Any) -> list[Any]:
-    """Return what all ranks have, by rank, or one if it is the same everywhere; every rank calls this."""
+    """Return the values of all ranks, or only one if they are equal. Every rank calls this."""
     if trainer.world_size == 1:
         return [mine]
     text, device = _dumped(mine), trainer.strategy.root_device
@@ -235,12 +232,12 @@ def _of_all_ranks(trainer: pl.Trainer, mine: Any) -> list[Any]:
 
 
 def _dumped(record: Any) -> str:
-    # as text it is soon copied and read
+    # a text is faster to copy and read than many small objects
     return json.dumps(record, separators=(",", ":"))
 
 
 def _by_position(checkpoint: State, parameters: Sequence[Any]) -> str:
-    """Name a list of tensors, one for each parameter, that a callback or the model keeps by their order."""
+    """Return an error if a callback or the model saves a list with one tensor per parameter; empty for none."""
     shapes = [shape for _, _, shape, _ in parameters]
     trained = [shape for _, _, shape, is_trained in parameters if is_trained]
     own = {name: value for name, value in checkpoint.items() if name not in _NOT_LOOKED_AT}

@@ -1,4 +1,4 @@
-"""Lightning's callbacks that average weights: which of them can be resumed, and what their states leave out."""
+"""Support for Lightning's callbacks that average weights: checks, and state that Lightning does not save."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, TypedDict
@@ -22,7 +22,7 @@ from shardline_io import heartbeat_memory
 
 
 class AverageState(TypedDict):
-    """What an average's own state leaves out: its last epoch, and buffers that are not persistent."""
+    """State of an average that Lightning does not save: its last epoch and its non-persistent buffers."""
 
     epoch: int
     buffers: dict[str, torch.Tensor | None]
@@ -31,32 +31,32 @@ class AverageState(TypedDict):
 def check_averaging(
     callbacks: Iterable[Any], module: pl.LightningModule, *, is_sharded: bool
 ) -> None:
-    """Refuse callbacks whose averages could not be resumed, validated or sealed, and prepare the others.
+    """Check that averages of callbacks can be resumed, validated and sealed, and prepare the callbacks.
 
     Raises:
-        ConfigError: names the callback, and what to use in its place.
+        ConfigError: A callback is not supported. The message names it and an alternative.
     """
     found = [one for one in callbacks if _is_a(one, "WeightAveraging") or _is_stochastic(one)]
     averaging = [type(one).__name__ for one in found]
     if averaging and is_sharded:
         raise ConfigError(
-            f"configure_callbacks gives {averaging[0]}, which holds the weights as a whole, and strategy=fsdp has "
-            "them in shards; set strategy: ddp, or leave the callback out"
+            f"configure_callbacks returns {averaging[0]}, which needs whole weights, and strategy=fsdp shards them; "
+            "set strategy: ddp, or remove the callback"
         )
     if len(averaging) > 1:
         raise ConfigError(
-            f"configure_callbacks gives {' and '.join(averaging)}, which would exchange each other's averages; "
-            "expected one callback that averages weights"
+            f"configure_callbacks returns {' and '.join(averaging)}, which would exchange each other's averages, "
+            "expected at most one callback that averages weights; remove the others"
         )
 
     for callback in filter(_is_stochastic, found):
         if not module.automatic_optimization and batch_norms(module):
             raise ConfigError(
-                f"configure_callbacks gives a {type(callback).__name__}, whose averages need statistics of BatchNorm, "
-                "and the model, with automatic_optimization = False, takes optimizer steps in training_step; use "
-                "EMAWeightAveraging, or a norm without running statistics, such as GroupNorm"
+                f"configure_callbacks returns {type(callback).__name__}, which updates the statistics of BatchNorm, "
+                "but this is impossible in a model with automatic_optimization = False; use EMAWeightAveraging, or a "
+                "norm without running statistics, such as GroupNorm"
             )
-        # its epoch for the statistics of BatchNorm would count as one of the training's; see `refresh_statistics`
+        # the callback's epoch for BatchNorm statistics would count as a training epoch; see `refresh_statistics`
         callback.pl_module_contains_batch_norm = lambda _: False
 
 
@@ -65,7 +65,7 @@ def _is_stochastic(callback: Any) -> bool:
 
 
 def _is_a(callback: Any, name: str) -> bool:
-    # of either copy of Lightning
+    # both package names of Lightning
     return any(
         cls.__name__ == name and cls.__module__.split(".")[0] in ("pytorch_lightning", "lightning")
         for cls in type(callback).__mro__
@@ -73,7 +73,7 @@ def _is_a(callback: Any, name: str) -> bool:
 
 
 def collect(trainer: pl.Trainer) -> list[AverageState]:
-    """Return what each average's own state leaves out."""
+    """Return the state of each average that Lightning does not save."""
     return [
         {"epoch": latest_update_epoch(callback), "buffers": dict(hidden_buffers(average))}
         for callback, average in _averages(trainer)
@@ -81,7 +81,7 @@ def collect(trainer: pl.Trainer) -> list[AverageState]:
 
 
 def restore(trainer: pl.Trainer, states: list[AverageState]) -> list[str]:
-    """Give the averages what they had; returns a sentence for what could not be put back."""
+    """Restore the state of the averages, and return a sentence for each part that could not be restored."""
     left = []
     for (callback, average), state in zip(_averages(trainer), states, strict=False):
         set_latest_update_epoch(callback, state["epoch"])
@@ -90,12 +90,12 @@ def restore(trainer: pl.Trainer, states: list[AverageState]) -> list[str]:
 
 
 def collect_own(trainer: pl.Trainer) -> list[dict[str, torch.Tensor]]:
-    """Return the buffers of averages in which this rank differs from rank 0; each rank calls this."""
+    """Return the buffers of averages that differ between this rank and rank 0. Each rank calls this."""
     return [own_buffers(trainer, average) for _, average in _averages(trainer)]
 
 
 def restore_own(trainer: pl.Trainer, buffers: list[dict[str, torch.Tensor]]) -> list[str]:
-    """Give this rank's averages the buffers that `collect_own` has returned."""
+    """Restore the buffers from `collect_own` in the averages of this rank."""
     pairs = zip(_averages(trainer), buffers, strict=False)
     return [left for (_, average), mine in pairs for left in set_buffers(average, mine)]
 
@@ -106,14 +106,14 @@ def _averages(trainer: pl.Trainer) -> Iterator[tuple[Any, torch.nn.Module]]:
             yield callback, average
 
 
-# ---- averages that are put in when the training ends
+# ---- averages that replace the weights at the end of the training
 
 
 def resume_schedules(trainer: pl.Trainer, checkpoint: State) -> None:
-    """Make the schedule of a `StochasticWeightAveraging` again, before states of optimisers and schedules are restored.
+    """Recreate the schedule of `StochasticWeightAveraging` before optimizer and schedule states are restored.
 
-    Lightning takes the model's own away, and makes this one at the next epoch's start: what is left of the present
-    epoch would have none, and making it changes the learning rates that were restored.
+    Lightning would create it at the start of the next epoch: the rest of the present epoch would have no schedule,
+    and creating it changes restored learning rates.
     """
     for callback in _stochastic(trainer):
         state = checkpoint["callbacks"].get(callback.state_key) or {}
@@ -122,19 +122,19 @@ def resume_schedules(trainer: pl.Trainer, checkpoint: State) -> None:
 
 
 def has_stochastic(trainer: pl.Trainer) -> bool:
-    """Return whether a callback puts averages in when the training ends."""
+    """Return whether a callback replaces the weights by averages at the end of the training."""
     return bool(_stochastic(trainer))
 
 
 def refresh_statistics(trainer: pl.Trainer) -> None:
-    """Take the statistics of BatchNorm for the weights of now, by the last epoch's batches."""
+    """Recompute the statistics of BatchNorm for the present weights, from the batches of the last epoch."""
     norms = batch_norms(trainer.lightning_module)
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # all batches count alike
+        norm.momentum = None  # a plain average over all batches
     memory = heartbeat_memory.mine()
     loader: Any = trainer.train_dataloader
     for _ in training_steps(trainer, loader.again()):
@@ -142,7 +142,7 @@ def refresh_statistics(trainer: pl.Trainer) -> None:
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         for buffer in norm.buffers() if trainer.world_size > 1 else ():
-            dist.broadcast(buffer, 0)  # each rank had other samples
+            dist.broadcast(buffer, 0)  # each rank has seen other samples
 
 
 def _stochastic(trainer: pl.Trainer) -> list[Any]:

@@ -1,9 +1,9 @@
-"""Which weights are the best, and therefore sealed: part of what a run is.
+"""Choice of the best weights, which are sealed as the result of a run.
 
-The weights that a validation was done with are the ones that may be sealed. Callbacks and models exchange weights for
-a validation: Lightning's `EMAWeightAveraging` puts its averages in before it, and takes them out in
-`on_validation_epoch_end`, before the validation's metric is known. So what was exchanged is copied there, by the
-first of all callbacks, and kept if the metric wins.
+Only weights that were validated may be sealed. Callbacks and models may exchange weights for a validation: Lightning's
+`EMAWeightAveraging` inserts its averages before the validation, and removes them in `on_validation_epoch_end`, before
+the metric is known. So the first of all callbacks copies exchanged weights in this hook, and keeps them if the metric
+is among the best.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,10 +37,10 @@ _BEHIND = ("on_validation_epoch_end", "on_validation_end")
 
 
 class ValidatedWeights(Callback):
-    """Knows what the present validation is done with; stands before every callback that changes weights.
+    """Callback that records the weights used by a validation. It must precede callbacks that change weights.
 
     Attributes:
-        first_batch: what is recorded of the validation's first batch.
+        first_batch: Recorder of the validation's first batch.
     """
 
     def __init__(self) -> None:
@@ -53,14 +53,14 @@ class ValidatedWeights(Callback):
         self._has_compared_ranks = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Look at the callbacks that there are, the model's own among them.
+        """Check all callbacks, including those of the model.
 
         Raises:
-            ConfigError: one of them averages weights in a way that cannot be resumed or sealed.
+            ConfigError: A callback averages weights in a way that cannot be resumed or sealed.
         """
         is_sharded = isinstance(trainer.strategy, ModelParallelStrategy)
         check_averaging(trainer.callbacks, pl_module, is_sharded=is_sharded)  # type: ignore[attr-defined]
-        # what draws numbers for the first batch comes behind this hook
+        # random numbers for the first batch are drawn after this hook
         after_hook(
             pl_module,
             "on_validation_epoch_start",
@@ -68,7 +68,7 @@ class ValidatedWeights(Callback):
         )
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Look at the weights before anything is exchanged."""
+        """Record the weights before any exchange."""
         self._exchanged, self._at_first_batch = {}, {}
         self._before = fingerprint(watched_weights(pl_module))
 
@@ -76,16 +76,16 @@ class ValidatedWeights(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Look at the weights that the first batch was evaluated with, and at what came of it."""
+        """Record the weights and results of the first batch."""
         if batch_idx == 0 and dataloader_idx == 0:
             self._at_first_batch = fingerprint(watched_weights(pl_module))
             self.first_batch.end(trainer, pl_module, outputs)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Copy what was exchanged for the validation, before anyone takes it out.
+        """Copy weights that were exchanged for the validation, before they are removed.
 
         Raises:
-            ConfigError: parameters have changed between the first batch and the last one.
+            ConfigError: Parameters changed between the first and the last batch.
         """
         weights = watched_weights(pl_module)
         self._seen = fingerprint(weights)
@@ -93,24 +93,24 @@ class ValidatedWeights(Callback):
         late = [name for name in changed(self._at_first_batch, self._seen) if name in parameters]
         if late:
             raise ConfigError(
-                f"the validation at step {trainer.global_step} was done with more than one model: parameter {late[0]} "
-                f"changed between its first batch and its last one; expected the same weights for all batches; "
-                f"look at {_named(trainer, _WITHIN)}"
+                f"the validation at step {trainer.global_step} used more than one model: parameter {late[0]} "
+                f"changed between the first and the last batch, expected the same weights for all batches; "
+                f"check {_named(trainer, _WITHIN)}"
             )
         self._copy_exchanged(trainer, weights)
         if trainer.world_size > 1 and not self._has_compared_ranks:
             self._compare_ranks(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Look at the weights that the last step left, where a callback may put averages in."""
+        """Record the weights of the last step, if a callback may replace them by averages."""
         if has_stochastic(trainer):
             self._at_end = fingerprint(watched_weights(pl_module))
 
     def end_training(self, trainer: pl.Trainer) -> bool:
-        """Validate once more where averages were put in behind the last validation; each rank calls this.
+        """Validate again if averages replaced the weights after the last validation. Each rank calls this.
 
         Returns:
-            Whether it did.
+            Whether there was such a validation.
         """
         if not self._at_end:
             return False
@@ -118,7 +118,7 @@ class ValidatedWeights(Callback):
         now = fingerprint(watched_weights(module))
         is_changed = not _parameters(module).isdisjoint(changed(self._at_end, now))
         if not trainer.strategy.reduce_boolean_decision(is_changed, all=False):
-            return False  # it was stopped before its averages
+            return False  # the training was stopped before the averages
         refresh_statistics(trainer)
         validate_again(trainer)
         return True
@@ -134,7 +134,7 @@ class ValidatedWeights(Callback):
             self._exchanged = {name: weights[name].detach().to("cpu", copy=True) for name in names}
 
     def _compare_ranks(self, trainer: pl.Trainer) -> None:
-        """Name what ranks validate with other values of than rank 0, whose own are sealed."""
+        """Warn about weights and buffers that differ between rank 0, whose values are sealed, and other ranks."""
         self._has_compared_ranks = True
         if _is_sharded(trainer.lightning_module):
             return
@@ -144,21 +144,21 @@ class ValidatedWeights(Callback):
         names = sorted({name for one in found for name in one})
         if names and trainer.is_global_zero:
             print(
-                f"warning: ranks validate with values of {', '.join(names[:3])}{' ...' * (len(names) > 3)} that differ "
-                "from rank 0's, which are sealed; their part of the validation is of another model (running "
-                "statistics: give the model torch.nn.SyncBatchNorm, or average them at the end of an epoch)",
+                f"warning: {', '.join(names[:3])}{' ...' * (len(names) > 3)} differ between ranks in the validation, "
+                "and only the values of rank 0 are sealed; for running statistics, use torch.nn.SyncBatchNorm in "
+                "the model, or average them at the end of an epoch",
                 flush=True,
             )
 
-    # ---- when the metric wins
+    # ---- when the metric is among the best
 
     def weights(self, trainer: pl.Trainer) -> Weights:
-        """Return whole weights on the CPU as the validation has seen them, on rank 0; every rank calls this.
+        """Return the validated whole weights on the CPU, on rank 0. Every rank calls this.
 
-        A buffer that hooks at the validation's end have set, such as a threshold, is as they left it.
+        A buffer set by hooks at the end of the validation, such as a threshold, has its new value.
 
         Raises:
-            ConfigError: parameters have changed since the last batch that were not exchanged for it.
+            ConfigError: Parameters changed after the last batch and were not exchanged for the validation.
         """
         module = trainer.lightning_module
         weights = gather_weights(module)
@@ -172,10 +172,10 @@ class ValidatedWeights(Callback):
                 weights[name] = self._exchanged[name]
             elif name in parameters and trainer.is_global_zero:
                 raise ConfigError(
-                    f"parameter {name} is not what the validation at step {trainer.global_step} was done with: it "
-                    "changed after the last batch, and the weights that are validated are the ones that are sealed; "
-                    f"change parameters while training, or make {name} a buffer; "
-                    f"look at {_named(trainer, _BEHIND)}"
+                    f"parameter {name} changed after the last batch of the validation at step {trainer.global_step}, "
+                    "expected no change, since validated weights are sealed; "
+                    f"change parameters during the training, or make {name} a buffer; "
+                    f"check {_named(trainer, _BEHIND)}"
                 )
         return weights
 
@@ -189,36 +189,36 @@ def _is_sharded(module: pl.LightningModule) -> bool:
 
 
 def _named(trainer: pl.Trainer, hooks: Sequence[str]) -> str:
-    """Return which of the user's callbacks, and the model, define any of these hooks."""
+    """Return the user's callbacks and model that define one of these hooks, for messages."""
     found = [
         f"{type(owner).__name__}.{hook}"
         for owner in (*trainer.callbacks, trainer.lightning_module)  # type: ignore[attr-defined]
         for hook in hooks
         if not type(owner).__module__.startswith("shardline.") and _defines(owner, hook)
     ]
-    return " and ".join(found) or f"what calls {' or '.join(hooks)}"
+    return " and ".join(found) or f"the callers of {' or '.join(hooks)}"
 
 
 def _defines(owner: Any, hook: str) -> bool:
     function = getattr(type(owner), hook, None)
-    # of either copy of Lightning
+    # both package names of Lightning
     bases = ("callbacks.callback", "core.hooks", "core.module")
     return function is not None and not function.__module__.endswith(bases)
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Chooses the best weights by a logged metric, measured at each validation.
+    """Callback that chooses the best weights by a logged metric, after each validation.
 
-    It writes nothing: it copies weights that are among the best, and the next training checkpoint
-    takes them to disk. They are removed when no training checkpoint on disk names them any more.
+    The callback only copies the weights. The next training checkpoint writes them to disk. They are
+    removed when no training checkpoint on disk lists them.
 
     Args:
-        folder: where the weights will lie.
-        validated: knows the weights that a validation was done with.
+        folder: Folder of the weights.
+        validated: Callback that records the validated weights.
 
     Attributes:
-        records: of the first batch of each validation whose weights are among the best, by file name.
-        recorded_here: names of those that this process has recorded.
+        records: Record of the first batch of the validation, by file name of the best weights.
+        recorded_here: File names with a record of this process.
     """
 
     FILE_EXTENSION = ".safetensors"
@@ -248,25 +248,25 @@ class BestCheckpoint(ModelCheckpoint):
 
     @property
     def has_new(self) -> bool:
-        """Whether there are best weights that no training checkpoint has taken yet."""
+        """Whether there are best weights that are not in a training checkpoint yet."""
         return bool(self._new)
 
     def end_training(self, trainer: pl.Trainer) -> bool:
-        """Have averages that the training's end has put in validated, and chosen if they are the best.
+        """Validate averages that replaced the weights at the end of the training, and choose them if best.
 
         Returns:
-            Whether there are any.
+            Whether there are such averages.
         """
-        self._last_global_step_saved = 0  # Lightning chooses once at a step
+        self._last_global_step_saved = 0  # else Lightning would not choose again at this step
         return self._validated.end_training(trainer)
 
     def take_new(self) -> dict[str, Weights]:
-        """Return the best weights that no training checkpoint has taken yet, by file name."""
+        """Return the best weights that are not in a training checkpoint yet, by file name."""
         new, self._new = self._new, {}
         return new
 
     def state_dict(self) -> State:
-        """Return the state with file names alone: a store may be mounted elsewhere next time."""
+        """Return the state with file names instead of paths, since a store may be mounted elsewhere later."""
         state = self._with_paths(super().state_dict(), lambda path: Path(path).name)
         return {
             **state,
@@ -274,7 +274,7 @@ class BestCheckpoint(ModelCheckpoint):
         }
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Take over a state, its files in the present folder."""
+        """Restore a state, with paths in the present folder."""
         folder = Path(str(self.dirpath))
         state = self._with_paths(state_dict, lambda path: str(folder / path))
         super().load_state_dict({**state, "dirpath": self.dirpath})
@@ -289,7 +289,7 @@ class BestCheckpoint(ModelCheckpoint):
         return {**state, **changed, "best_k_models": best, "dirpath": ""}
 
     def _save_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
-        # every rank takes part, since under FSDP each has a part of the weights
+        # all ranks call this, since under FSDP each rank has a part of the weights
         weights = self._validated.weights(trainer)
         name = Path(filepath).name
         self._new[name] = {key: weights[key].contiguous() for key in sorted(weights)}
@@ -301,4 +301,4 @@ class BestCheckpoint(ModelCheckpoint):
         self._last_checkpoint_saved = filepath
 
     def _remove_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
-        """Leave it to the writer: an older state may still name the file."""
+        """Do nothing: an older state may still list the file, so the writer removes it."""

@@ -1,11 +1,11 @@
-"""Where and when a training is saved: nothing is half done there, and a state has the counts to resume from.
+"""Points at which a training can be saved, when to save, and the loop counts of a saved state.
 
-A state is taken inside a hook, where Lightning has counted an epoch or a batch as begun and not yet
-as over. Lightning 2.6 completes such counts in part (`FitLoop.reset`, `reset_on_restart`): after a
-state between two epochs it counts one epoch too few as `current.ready`, takes the next such state for
-one that ended with its epoch, and calls the hooks at an epoch's start twice after the state in mid-epoch
-that follows. So all counts follow here from the ones that are always right: how many epochs are
-completed, and how many batches are ready.
+A state is saved inside a hook, when Lightning has counted an epoch or batch as started but not as
+completed. Lightning 2.6 corrects only part of these counts (`FitLoop.reset`, `reset_on_restart`).
+After a state between two epochs, it counts one epoch too few as `current.ready`, and takes the next
+such state for the end of an epoch. After a later state in mid-epoch, it calls the hooks at the start
+of an epoch twice. So `settle` derives all counts from two that are always right: completed epochs
+and ready batches.
 """
 
 import time
@@ -23,7 +23,7 @@ _LONGEST_WAIT = 50  # steps
 
 
 def can_save(trainer: pl.Trainer) -> bool:
-    """Return whether nothing is half done here: no accumulation, epoch's end or validation."""
+    """Return whether a state can be saved now: not in an accumulation, epoch end or validation."""
     loop = trainer.fit_loop.epoch_loop
     if not is_in_epoch(trainer):
         epochs: Any = trainer.fit_loop.epoch_progress.total
@@ -35,13 +35,13 @@ def can_save(trainer: pl.Trainer) -> bool:
 
 
 def is_in_epoch(trainer: pl.Trainer) -> bool:
-    """Return whether an epoch has begun whose last batch is not over."""
+    """Return whether an epoch has begun and its last batch is not processed."""
     epochs: Any = trainer.fit_loop.epoch_progress.total
     return bool(epochs.started > epochs.processed)
 
 
 def after_hook(module: pl.LightningModule, name: str, call: Callable[[], None]) -> None:
-    """Have something called when a hook of the model is over."""
+    """Wrap a hook of the model, so that `call` runs after the hook."""
     hook = getattr(module, name)
 
     @wraps(hook)
@@ -54,15 +54,15 @@ def after_hook(module: pl.LightningModule, name: str, call: Callable[[], None]) 
 
 
 class Cadence:
-    """Every so many optimiser steps or seconds, whichever comes first.
+    """Interval between two saves, in optimizer steps or seconds, whichever comes first.
 
-    Each rank counts steps for itself. Time is rank 0's: it tells the others how many steps it
-    will not ask them again, half of what it expects to be left, so that a save costs some ten
-    small broadcasts, however many steps lie between two.
+    Each rank counts its steps. Rank 0 measures time, and broadcasts the number of steps until the
+    next broadcast: half of the steps it expects until the save. So a save costs about ten
+    small broadcasts, for any number of steps between two saves.
 
     Args:
-        every_steps: a save is due behind each multiple of it; 0 for never.
-        every_s: seconds; 0 for never.
+        every_steps: Save after each multiple of this number of steps; 0 for never.
+        every_s: Seconds between two saves; 0 for never.
     """
 
     def __init__(self, every_steps: int, every_s: float) -> None:
@@ -70,11 +70,11 @@ class Cadence:
         self.begin(0)
 
     def begin(self, step: int) -> None:
-        """Count from here: a save has just been made, or resumed from."""
+        """Start counting at this step, after a save or resume."""
         self._step, self._time, self._ask_at = step, time.monotonic(), step + 1
 
     def is_due(self, trainer: pl.Trainer) -> bool:
-        """Return whether to save now; each rank asks at the same steps."""
+        """Return whether to save now. All ranks call this at the same steps."""
         step = trainer.global_step
         if self.every_steps and step // self.every_steps > self._step // self.every_steps:
             return True
@@ -97,15 +97,14 @@ class Cadence:
 
 
 def settle(checkpoint: State, *, is_mid_epoch: bool) -> None:
-    """Complete the counts of a state.
+    """Correct the loop counts of a state.
 
-    A state between two epochs resumes as a training that has ended one and not begun the next, so
-    that Lightning begins that epoch like any other. One in mid-epoch resumes behind the batch at
-    whose end it was taken.
+    A state between two epochs resumes before the next epoch, so Lightning begins that epoch as
+    usual. A state in mid-epoch resumes after the batch at whose end it was saved.
 
     Args:
-        checkpoint: as Lightning has dumped it; changed in place.
-        is_mid_epoch: where it was taken.
+        checkpoint: Checkpoint from Lightning; changed in place.
+        is_mid_epoch: Whether the state was saved in mid-epoch.
     """
     counts = checkpoint["loops"]["fit_loop"]
     epochs, batches = counts["epoch_progress"], counts["epoch_loop.batch_progress"]
@@ -119,10 +118,10 @@ def settle(checkpoint: State, *, is_mid_epoch: bool) -> None:
 
 
 def steps_recorded(checkpoint: State, *, is_mid_epoch: bool) -> int:
-    """Return the step under which the last metrics before a state are recorded.
+    """Return the step recorded with the last metrics before a state.
 
-    Lightning counts batches that completed an accumulation there, not calls of optimisers, of which
-    a model may have several.
+    For metrics, Lightning counts batches that completed an accumulation, not optimizer calls: a
+    model may have several optimizers.
     """
     counts = checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]
     return int(counts["_batches_that_stepped"]) + is_mid_epoch

@@ -1,4 +1,4 @@
-"""What a validation's first batch gave, recorded so that a fresh model can be held to it."""
+"""Record of a validation's first batch, to check that the sealed weights reproduce it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
@@ -12,11 +12,11 @@ from shardline.core.lightning_compat import State, results_of, updates_of
 
 Values = dict[str, torch.Tensor]
 
-_VALUES = 64  # of a tensor, spread evenly
+_VALUES = 64  # evenly spaced values of a tensor
 
 
 class FirstBatchRecord(TypedDict):
-    """What a validation's first batch began with, and what came of it on this rank."""
+    """State before a validation's first batch, and values computed from the batch, on this rank."""
 
     epoch: int
     step: int
@@ -26,10 +26,10 @@ class FirstBatchRecord(TypedDict):
 
 
 class FirstBatch:
-    """Takes down what is drawn and what comes of the first batch, on each rank.
+    """Recorder of random states and results of the first batch, on each rank.
 
     Attributes:
-        record: of the validation that was last; None where it had no batch.
+        record: Record of the last validation; None if it had no batch.
     """
 
     def __init__(self) -> None:
@@ -38,17 +38,17 @@ class FirstBatch:
         self._idle: set[str] = set()
 
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Take down the random generators; called when the hooks before the first batch are over."""
+        """Record the random generators, after the hooks before the first batch."""
         self.record, self._random = None, random_numbers()
         self._idle = {name for name, one in _metrics(module) if not updates_of(one)}
 
     def resume(self, module: pl.LightningModule, record: FirstBatchRecord) -> None:
-        """Begin as the recorded batch did."""
+        """Restore the random generators of a recorded batch."""
         restore_random_numbers(dict(record["random"]))
         self._idle = {name for name, one in _metrics(module) if not updates_of(one)}
 
     def end(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any) -> None:
-        """Take down what came of the batch: what it returned, logged and counted."""
+        """Record the results of the batch: returned and logged values, and states of metrics."""
         self.record = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
@@ -58,13 +58,13 @@ class FirstBatch:
         }
 
     def values(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any) -> Values:
-        """Return some values of all that came of the batch, by name."""
+        """Return evenly spaced values of all results of the batch, by name."""
         found = {"output": outputs}
         for key, result in results_of(trainer).items():
             if result.is_tensor:
                 found[key] = result.value
         for name, metric in _metrics(module):
-            if name in self._idle and updates_of(metric):  # others sum up the training
+            if name in self._idle and updates_of(metric):  # others contain training batches
                 found[name] = dict(metric.metric_state)
         return {path: _spread(value) for path, value in _tensors(found)}
 
@@ -73,7 +73,8 @@ def differences(mine: Values, its: Values, tolerance: float) -> list[str]:
     """Return a sentence for each value that differs.
 
     Args:
-        tolerance: relative to the larger value of a tensor; 0: all bits.
+        mine: Recorded values by name; `its` are the recomputed ones.
+        tolerance: Allowed difference, relative to the largest recorded value; 0 for equality.
     """
     return [
         f"{name} was {_shown(mine.get(name))} and is {_shown(its.get(name))}"
@@ -88,7 +89,7 @@ def _is_same(mine: torch.Tensor | None, its: torch.Tensor | None, tolerance: flo
     if not tolerance:
         return bool(torch.equal(mine.nan_to_num(), its.nan_to_num()))
     scale = float(mine.abs().nan_to_num().max()) if mine.numel() else 0.0
-    # a count may be off by one, as where two classes are all but equal
+    # a count may be off by one, for example if the scores of two classes are almost equal
     allowed = tolerance * max(scale, 1.0)
     return bool(torch.allclose(mine, its, rtol=0.0, atol=allowed, equal_nan=True))
 

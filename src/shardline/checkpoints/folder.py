@@ -1,14 +1,13 @@
-"""Folders of training checkpoints: each whole or not there, and checked before it is trusted.
+"""Folders of training checkpoints: written atomically, and verified before a training resumes.
 
     checkpoints/
       latest.json                 {"newest": "step-00000120"}
-      step-00000120/              state.pt and whatever a strategy adds
+      step-00000120/              state.pt, and shards if the model is sharded
         manifest.json             written last: identity, step, size and digest of each file
-      best-*.safetensors          the best weights, each named by the manifests of the states
-                                  that know it
+      best-*.safetensors          best weights, each listed in the manifests that need it
 
-A checkpoint is written beside its place, every file and folder is brought to disk, then it takes
-its name and the pointer is moved. A kill at any moment leaves the earlier ones as they were.
+A checkpoint is written to a temporary folder and synced to disk. Then the folder is renamed and
+the pointer updated. A kill at any moment leaves earlier checkpoints intact.
 """
 
 import json
@@ -29,7 +28,7 @@ MANIFEST = "manifest.json"
 POINTER = "latest.json"
 BEST = "best-*.safetensors"
 
-AfterSealing = Literal["none", "last", "all"]  # of `runtime.checkpoint.after_sealing`
+AfterSealing = Literal["none", "last", "all"]  # values of `runtime.checkpoint.after_sealing`
 
 
 class StateFile(msgspec.Struct, frozen=True):
@@ -43,22 +42,22 @@ Digests = dict[str, StateFile]
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """latest.json: the folder of the newest training checkpoint."""
+    """Content of latest.json: the folder name of the newest training checkpoint."""
 
     newest: str
 
 
 class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """manifest.json of a training checkpoint.
+    """Content of a training checkpoint's manifest.json.
 
     Attributes:
-        identity: of the run.
-        step: optimiser steps done.
-        epoch: the epoch that was going on, from 0.
-        world_size: ranks that wrote it.
-        best: the best weights that the state knows, which lie beside the folder.
-        written: when, UTC.
-        files: those of the folder.
+        identity: Identity of the run.
+        step: Number of completed optimizer steps.
+        epoch: Number of the current epoch, starting at 0.
+        world_size: Number of ranks that wrote the checkpoint.
+        best: Files of the best weights at this step, which are beside the folder.
+        written: Time of writing (UTC).
+        files: Files in the folder.
     """
 
     identity: str
@@ -71,14 +70,14 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings under `runtime.checkpoint`. None of them changes a result.
+    """Settings under `runtime.checkpoint`, which do not change results.
 
     Attributes:
-        every_steps: optimiser steps between two training checkpoints; 0 for never.
-        every_min: minutes between two training checkpoints; 0 for never.
-        keep: training checkpoints that stay.
-        keep_best: best weights that stay; the best of them is sealed.
-        asynchronous: write beside the training; else each save waits for the disk.
+        every_steps: Optimizer steps between two training checkpoints; 0 for never.
+        every_min: Minutes between two training checkpoints; 0 for never.
+        keep: Number of training checkpoints to keep.
+        keep_best: Number of best weights to keep. The best of them are sealed.
+        asynchronous: Whether to write while the training continues. Otherwise each save waits for the disk.
     """
 
     every_steps: int = 0
@@ -89,23 +88,23 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainingCheckpoint(StateManifest, frozen=True, kw_only=True):
-    """A training checkpoint in its folder, as its manifest describes it."""
+    """A training checkpoint: its manifest and the path of its folder."""
 
     path: Path
 
     @property
     def bytes(self) -> int:
-        """Size of its files together."""
+        """Total size of the files in the folder."""
         return sum(of.bytes for of in self.files.values())
 
 
 def list_saved(folder: Path) -> list[TrainingCheckpoint]:
-    """Return the training checkpoints with a readable manifest, the newest first, not verified."""
+    """Return the training checkpoints with a readable manifest, newest first, without verification."""
     return [saved for path in _folders(folder) if (saved := _read(path)[0])]
 
 
 def last_step(folder: Path) -> int:
-    """Return the step of the newest training checkpoint, 0 where there is none."""
+    """Return the step of the newest training checkpoint, or 0 if there is none."""
     return next((saved.step for saved in list_saved(folder)), 0)
 
 
@@ -113,14 +112,14 @@ def newest_good(folder: Path, identity: str) -> tuple[TrainingCheckpoint | None,
     """Return the newest training checkpoint whose files match its manifest.
 
     Args:
-        folder: `checkpoints/` of a run's folder in the store.
-        identity: of the run; 64 hex digits.
+        folder: `checkpoints/` in the run's folder of the store.
+        identity: Identity of the run (64 hex digits).
 
     Returns:
-        The checkpoint, None if there is no good one; and a sentence for each that was passed over.
+        The checkpoint, or None if there is no intact one; and a sentence for each damaged one.
 
     Raises:
-        DataError: one is of another run; names both identities.
+        DataError: A checkpoint belongs to another run. The message has both identities.
     """
     passed = _missing_newest(folder)
     for path in _folders(folder):
@@ -128,8 +127,8 @@ def newest_good(folder: Path, identity: str) -> tuple[TrainingCheckpoint | None,
         if saved:
             if saved.identity != identity:
                 raise DataError(
-                    f"training checkpoint {path} is of another run (identity {saved.identity[:12]}, this one has "
-                    f"{identity[:12]}); move {folder} away to train from the start"
+                    f"training checkpoint {path} belongs to another run (identity {saved.identity[:12]}), expected "
+                    f"identity {identity[:12]}; move {folder} away to train from the start"
                 )
             if not (problem := _problem(saved)):
                 return saved, passed
@@ -141,28 +140,28 @@ def find_damage(folder: Path, identity: str) -> tuple[int, list[str]]:
     """Verify every training checkpoint.
 
     Args:
-        folder: `checkpoints/` of a run's folder in the store.
-        identity: of the run; 64 hex digits.
+        folder: `checkpoints/` in the run's folder of the store.
+        identity: Identity of the run (64 hex digits).
 
     Returns:
-        How many are good, and a sentence for each that is not.
+        Number of intact checkpoints, and a sentence for each damaged one.
     """
     good, problems = 0, _missing_newest(folder)
     for path in _folders(folder):
         saved, problem = _read(path)
         if saved and saved.identity != identity:
-            problem = f"it is of another run (identity {saved.identity[:12]})"
+            problem = f"it belongs to another run (identity {saved.identity[:12]})"
         elif saved:
             problem = _problem(saved)
         if not problem:
             good += 1
-        elif path.exists():  # a running training removes old ones
+        elif path.exists():  # a running training removes old checkpoints
             problems.append(f"training checkpoint {path} is damaged: {problem}")
     return good, problems
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the folders of training checkpoints, the newest first."""
+    """Return the folders of training checkpoints, newest first."""
     found = (path for path in folder.glob("step-*") if path.is_dir() and _step_of(path) >= 0)
     return sorted(found, key=_step_of, reverse=True)
 
@@ -173,28 +172,28 @@ def _step_of(path: Path) -> int:
 
 
 def _missing_newest(folder: Path) -> list[str]:
-    """Return a sentence if the pointer is unreadable, or names a folder that is not there."""
+    """Return a sentence if the pointer is unreadable, or names a missing folder."""
     pointer = folder / POINTER
     try:
         newest = msgspec.json.decode(pointer.read_bytes(), type=Pointer).newest
     except FileNotFoundError:
-        # a kill between the first checkpoint and its pointer is no damage
+        # after a kill between the first checkpoint and its pointer, nothing is damaged
         many = len(_folders(folder)) > 1
-        return [f"{pointer} is missing; the folders beside it are looked at"] if many else []
+        return [f"{pointer} is missing; using the folders beside it"] if many else []
     except (OSError, ValueError):
-        return [f"{pointer} is not readable; the folders beside it are looked at"]
-    # a kill before the pointer was moved leaves it at the one before
+        return [f"{pointer} is not readable; using the folders beside it"]
+    # after a kill before the update, the pointer names the previous checkpoint
     if folder / newest in _folders(folder)[:2]:
         return []
     return [f"training checkpoint {folder / newest} is missing, though {POINTER} names it"]
 
 
 def _read(path: Path) -> tuple[TrainingCheckpoint | None, str]:
-    """Return what a manifest describes, or else what is wrong with it."""
+    """Return the checkpoint described by a manifest, or else the problem with the manifest."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         if check_seal(path / MANIFEST, manifest):
-            return None, f"its {MANIFEST} is not what was written"
+            return None, f"its {MANIFEST} was changed after it was written"
         return msgspec.convert({**manifest, "path": path}, TrainingCheckpoint), ""
     except FileNotFoundError:
         return None, f"it has no {MANIFEST}"
@@ -203,11 +202,11 @@ def _read(path: Path) -> tuple[TrainingCheckpoint | None, str]:
 
 
 def _problem(saved: TrainingCheckpoint) -> str:
-    """Return what is wrong with a checkpoint's files, empty if nothing is."""
+    """Return the first problem with the files of a checkpoint, empty if they are intact."""
     if saved.path.name != folder_name(saved.step):
         return f"its {MANIFEST} is of step {saved.step}"
     if not saved.files:
-        return f"its {MANIFEST} names no files"
+        return f"its {MANIFEST} lists no files"
     for folder, records in ((saved.path, saved.files), (saved.path.parent, saved.best)):
         for name, record in records.items():
             if problem := _problem_of(folder / name, record):
@@ -219,19 +218,19 @@ def _problem_of(path: Path, record: StateFile) -> str:
     try:
         size = path.stat().st_size
         if size != record.bytes:
-            return f"has {size:,} bytes, not {record.bytes:,}"
+            return f"has {size:,} bytes, expected {record.bytes:,}"
         found = file_blake3(path)
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     if found != record.blake3:
-        return f"has BLAKE3 digest {found[:12]}..., not {record.blake3[:12]}..."
+        return f"has BLAKE3 digest {found[:12]}..., expected {record.blake3[:12]}..."
     return ""
 
 
 def describe(path: Path) -> StateFile:
-    """Return size and BLAKE3 digest of a file, as manifests hold them."""
+    """Return size and BLAKE3 digest of a file, for a manifest."""
     return StateFile(path.stat().st_size, file_blake3(path))
 
 
@@ -245,18 +244,18 @@ def saving(
     folder: Path, *, step: int, epoch: int, identity: str, world_size: int, keep: int,
     best: Digests | None = None, known: Digests | None = None,
 ) -> Iterator[Path]:  # fmt: skip
-    """Give a folder to write one training checkpoint into; on leaving, bring it to disk and name it.
+    """Yield a temporary folder for one training checkpoint, then sync and rename it at the end of the block.
 
-    Entered by one process; the other ranks may write into the same folder meanwhile.
+    One process enters the block. Other ranks may write into the same folder meanwhile.
 
     Args:
-        folder: `checkpoints/` of a run's folder in the store.
-        keep: training checkpoints that stay, this one among them.
-        best: size and digest of the best weights that the state knows.
-        known: size and digest of files that the writer has digested; filled within the block.
+        folder: `checkpoints/` in the run's folder of the store.
+        keep: Number of training checkpoints to keep, including this one.
+        best: Size and digest of the best weights at this step.
+        known: Size and digest of files with known digests; may be filled within the block.
 
     Raises:
-        DataError: it could not be written; what was there before is untouched.
+        DataError: The checkpoint could not be written. Earlier checkpoints are unchanged.
     """
     scratch, path = scratch_folder(folder, step), folder / folder_name(step)
     try:
@@ -285,21 +284,21 @@ def _point(folder: Path, newest: Path) -> None:
 
 
 def scratch_folder(folder: Path, step: int) -> Path:
-    """Return where a training checkpoint is written before it takes its name."""
+    """Return the temporary folder in which a training checkpoint is written."""
     return folder / f".{folder_name(step)}.tmp"
 
 
 def _synced(scratch: Path, known: Digests) -> Digests:
-    """Bring every file to disk, and return what the manifest holds of them."""
+    """Sync every file to disk, and return the sizes and digests for the manifest."""
     files = {str(path.relative_to(scratch)): path for path in scratch.rglob("*") if path.is_file()}
-    files |= {name: scratch / name for name in known}  # NFS may list what others wrote later
+    files |= {name: scratch / name for name in known}  # NFS may list files of other ranks late
     for path in files.values():
         sync_file(path)
     return {name: known.get(name) or describe(path) for name, path in sorted(files.items())}
 
 
 def _take_name(scratch: Path, path: Path) -> None:
-    """Rename; one of the same step was passed over or rolled back, and makes room."""
+    """Rename a temporary folder, and replace a damaged or rolled back checkpoint of the same step."""
     aside = scratch.with_suffix(".old")
     if path.exists():
         _remove(aside)
@@ -310,9 +309,9 @@ def _take_name(scratch: Path, path: Path) -> None:
 
 
 def _prune(folder: Path, *, newest: Path, keep: int) -> None:
-    """Remove what is no longer kept: old ones, later ones that were left behind, unnamed best weights.
+    """Remove old checkpoints, later ones from before a rollback, and best weights that no manifest lists.
 
-    `newest` was written just now and is good, so that a good one always stays.
+    `newest` was just written, so at least one intact checkpoint always remains.
     """
     found = _folders(folder)
     later = sum(_step_of(path) > _step_of(newest) for path in found)
@@ -325,9 +324,9 @@ def _prune(folder: Path, *, newest: Path, keep: int) -> None:
 
 
 def discard_from(folder: Path, step: int) -> None:
-    """Remove the training checkpoints of a step and of all later ones, whole or not.
+    """Remove the training checkpoints from a step on, intact or not.
 
-    Called where no writer is at work. A kill at any moment leaves the earlier ones as they were.
+    No writer may be running. A kill at any moment leaves earlier checkpoints intact.
     """
     found = _folders(folder)
     earlier = [path for path in found if _step_of(path) < step]
@@ -342,12 +341,13 @@ def discard_from(folder: Path, step: int) -> None:
 
 
 def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
-    """Return what the training checkpoints of a sealed run hold beyond what is to stay.
+    """Return the files and folders of training checkpoints to remove after a run is sealed.
 
-    A script's own checkpoints have no manifest: only `none` concerns them.
+    Checkpoints that a script wrote have no manifest, so only `none` removes them.
 
     Args:
-        folder: `checkpoints/` of the run's folder in the store.
+        folder: `checkpoints/` in the run's folder of the store.
+        keep: Which training checkpoints to keep: `runtime.checkpoint.after_sealing`.
     """
     if keep == "all" or folder.is_symlink() or not folder.is_dir():
         return []
@@ -362,7 +362,7 @@ def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
 
 
 def prune_sealed(folder: Path, keep: AfterSealing) -> None:
-    """Remove what need not stay of a run whose results are sealed; a kill leaves no half that counts."""
+    """Remove the superfluous training checkpoints of a sealed run. A kill leaves no partial checkpoint."""
     for path in superfluous(folder, keep):
         if not path.is_dir():
             path.unlink(missing_ok=True)
@@ -374,15 +374,15 @@ def prune_sealed(folder: Path, keep: AfterSealing) -> None:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove what writers that were killed have left behind; called before there is a writer."""
+    """Remove temporary files of killed writers. No writer may be running."""
     for aside in folder.glob(".step-*.old"):
         path = folder / aside.name.removeprefix(".").removesuffix(".old")
         if not path.exists():
-            aside.rename(path)  # the one that was to replace it has not come
+            aside.rename(path)  # restore it: the kill came before its replacement was renamed
     for path in folder.glob(".*"):
         _remove(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder; what cannot be removed is no reason to fail."""
+    """Remove a folder, ignoring errors."""
     shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Saves the state of a training, and finds the one to resume from."""
+"""The callback that saves training checkpoints and chooses the checkpoint to resume from."""
 
 import time
 from collections.abc import Callable
@@ -33,32 +33,31 @@ from shardline.checkpoints.writer import STATE, Background, Snapshot, StateWrite
 from shardline.core.errors import DataError, Diverged
 from shardline.core.lightning_compat import State, dump_state, update_step_metrics
 
-_HYPER_PARAMETERS = "hyper_parameters"  # the model is made from `run.json`
+_HYPER_PARAMETERS = "hyper_parameters"  # not saved: the model is made from `run.json`
 _RANKS = "ranks"
 _EXTRAS = "model_extras"
 _AVERAGES = "averages"
 
 
 class CheckpointManager(Callback):
-    """Saves the state to resume from: by its policy, with each new best, and at the end.
+    """Callback that saves training checkpoints: at intervals, with each new best, and at the end.
 
-    A state is taken where nothing is half done: behind all hooks of a batch that completed an
-    optimiser step, between two epochs, when the epoch's validation and records are over, or behind
-    all hooks of the training's end. It is copied there; digests, writing and pruning go on in a
-    thread. Only one is written at a time: a save that falls due meanwhile waits.
+    A state is saved only between complete operations: after all hooks of a batch that completed an
+    optimizer step, between two epochs (after validation and metrics), or after all hooks of the
+    training's end. The state is copied there. A thread digests, writes and prunes. Only one state
+    is written at a time, and the next save waits for it.
 
     Args:
-        folder: `checkpoints/` of the run's folder in the store.
-        identity: of the run; 64 hex digits.
-        policy: when a state is saved, and how many stay.
-        best: chooses the best weights, which each state names.
-        may_save: asked by all ranks before a state is taken; raises where the training has to go back to an earlier
-            state.
-        on_resume: called with the step under which the last metrics of the resumed state are recorded; 0 where the
-            training starts from nothing.
+        folder: `checkpoints/` in the run's folder of the store.
+        identity: Identity of the run (64 hex digits).
+        policy: When to save, and how many checkpoints to keep.
+        best: Callback that chooses the best weights, which each checkpoint lists.
+        may_save: Called by all ranks before a state is saved. Returns False to skip the save, and raises if the
+            training has to roll back.
+        on_resume: Called with the step of the last metrics recorded before the resumed state; 0 for a new training.
 
     Attributes:
-        seconds: for how long trainings have waited for saves.
+        seconds: Total time for which trainings waited for saves, in seconds.
     """
 
     def __init__(
@@ -83,24 +82,24 @@ class CheckpointManager(Callback):
 
     @property
     def state_key(self) -> str:
-        """The name of this callback's state in all training checkpoints, whatever the class is called."""
+        """Key of this callback's state in training checkpoints, independent of the class name."""
         return "LastCheckpoint"
 
     def step_saved(self) -> int:
-        """Return the optimiser step of the last state that was taken or resumed from, 0 for none."""
+        """Return the optimizer step of the last saved or resumed state; 0 for none."""
         return self._step
 
     # ---- resuming
 
     def resume_from(self, trainer: pl.Trainer) -> Path | None:
-        """Return the state to resume from, None for a new training; each rank calls this once.
+        """Return the path of the state to resume from, or None for a new training. Each rank calls this once.
 
         Raises:
-            DataError: there are training checkpoints and none is good, or one is of another run.
+            DataError: All training checkpoints are damaged, or one belongs to another run.
         """
         check = partial(self._arrangement.check, prints=trainer.is_global_zero)
         trainer.strategy.checkpoint_io = ShardReader(trainer.strategy, check)
-        trainer.strategy.setup_environment()  # rank 0 chooses for all
+        trainer.strategy.setup_environment()  # rank 0 chooses for all ranks
         chosen = self._choose() if trainer.is_global_zero else (None, "")
         saved, error = trainer.strategy.broadcast(chosen)
         if error:
@@ -113,14 +112,14 @@ class CheckpointManager(Callback):
         return saved.path / STATE
 
     def _choose(self) -> tuple[TrainingCheckpoint | None, str]:
-        """Return the state to resume from, and the error that all ranks raise; empty for none."""
+        """Return the state to resume from, and an error for all ranks to raise (empty for none)."""
         remove_scratch(self._folder)
         try:
             saved, passed = newest_good(self._folder, self._identity)
         except DataError as error:
             return None, str(error)
         if saved is None:
-            left = f"no good training checkpoint is left in {self._folder}: delete it to train from the start"
+            left = f"no intact training checkpoint is left in {self._folder}; delete it to train from the start"
             return None, "; ".join([*passed, left]) if passed else ""
         for sentence in passed:
             print(f"warning: {sentence}; resuming from step {saved.step} instead", flush=True)
@@ -129,15 +128,15 @@ class CheckpointManager(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: State
     ) -> None:
-        """Keep what each rank gets back when the training resumes; Lightning loads its loops after this."""
+        """Keep the state to restore later on each rank. Lightning loads its loops after this hook."""
         own = checkpoint["callbacks"][self.state_key]
         self._arrangement.check_callbacks(trainer, self._resumed_folder)
         self._resumed, self._is_mid_epoch = checkpoint, own["is_mid_epoch"]
-        # one that was stopped early stays stopped, which Lightning does not keep
+        # Lightning does not save that a training was stopped early
         trainer.should_stop = trainer.should_stop or own["stopped"]
         settle(checkpoint, is_mid_epoch=self._is_mid_epoch)
         recorded = steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch)
-        # their validation is recorded behind the last step
+        # the validation of averages is recorded one step after the last
         self._on_resume(recorded + own.get("has_averages", False))
 
     def _restore(self, trainer: pl.Trainer) -> None:
@@ -147,10 +146,10 @@ class CheckpointManager(Callback):
             print(f"warning: {sentence}", flush=True)
         self._resumed = {}
 
-    # ---- where a training is saved
+    # ---- hooks
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Come behind the model's own hooks, which Lightning calls after those of all callbacks."""
+        """Wrap the hooks of the model, since Lightning calls them after the hooks of all callbacks."""
         self._arrangement.watch(trainer, pl_module)
         after_hook(pl_module, "on_train_start", lambda: self._begin(trainer))
         after_hook(pl_module, "on_train_batch_end", lambda: self._end_batch(trainer))
@@ -168,7 +167,7 @@ class CheckpointManager(Callback):
             self.save(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save between two epochs, or resume there; this callback is the first to be called."""
+        """Save or resume between two epochs. Lightning calls this callback first."""
         self._background.check()
         assert can_save(trainer)
         if self._resumed:
@@ -177,19 +176,19 @@ class CheckpointManager(Callback):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """End an epoch that was resumed like any other: Lightning would skip its plateau schedule."""
+        """Reset Lightning's restart flag: with it, Lightning would skip a plateau schedule in a resumed epoch."""
         trainer.fit_loop.restarting = False
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Give back what the training had that was at its end already."""
+        """Restore the state of a training that was resumed at its end."""
         if self._resumed:
             self._restore(trainer)
 
     def _end(self, trainer: pl.Trainer) -> None:
-        """Save the end, and return when all is on disk.
+        """Save the last state, and wait until it is on disk.
 
         Raises:
-            DataError, Diverged: it cannot be saved, so that what would be sealed could be of another state.
+            DataError, Diverged: The state cannot be saved, so sealed results could belong to another state.
         """
         self._has_averages = self._best.end_training(trainer)
         self._stopped = trainer.should_stop
@@ -199,39 +198,38 @@ class CheckpointManager(Callback):
         if can_save(trainer):
             raise Diverged(
                 f"the training ended at step {step} with weights that are NaN or infinite; lower optim.lr, set "
-                "trainer.gradient_clip, or look at what the model does at an epoch's end"
+                "trainer.gradient_clip, or check the model's hooks at the end of an epoch"
             )
         raise DataError(
             f"the training ended within an epoch, after step {step}, so its last state is not saved and nothing "
-            "is sealed; let the model and its callbacks end a training by trainer.should_stop alone, then "
+            "is sealed; end a training in the model and its callbacks only by trainer.should_stop = True, then "
             "start it again"
         )
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Wait for a state that is being written; a failed write raises its error."""
+        """Wait for the current write, and stop the thread."""
         self._background.close()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._background.close()
 
     # ---- saving
 
     def save(self, trainer: pl.Trainer, *, wait: bool = False) -> bool:
-        """Save the state of now; every rank calls this at the same place.
+        """Save the present state. Every rank calls this at the same point.
 
         Args:
-            wait: return when it is on disk.
+            wait: Whether to wait until the state is on disk.
 
         Returns:
-            False if the state cannot be saved here: behind an epoch's last batch, whose
-            validation and records are still to come, or within an accumulation; or if it
-            may not be, since its weights are no numbers.
+            False if the state cannot be saved here: after an epoch's last batch, before its
+            validation; within an accumulation; or if weights are not finite.
 
         Raises:
-            DataError: this state, or the one before it, could not be written.
+            DataError: This state or the previous one could not be written.
         """
         if not can_save(trainer) or not self._may_save(trainer):
             return False
@@ -252,8 +250,8 @@ class CheckpointManager(Callback):
         if self._background.is_busy and not self._has_warned_of_slow_store:
             self._has_warned_of_slow_store = True
             print(
-                f"warning: the store is slow: the training checkpoint of step {self._step} is still being written at "
-                f"step {trainer.global_step}, which waits for it; raise runtime.checkpoint.every_steps or every_min",
+                f"warning: the store is slow: the training checkpoint of step {self._step} is still being written, and "
+                f"step {trainer.global_step} waits for it; raise runtime.checkpoint.every_steps or every_min",
                 flush=True,
             )
 
@@ -263,16 +261,16 @@ class CheckpointManager(Callback):
         self._has_warned_of_unsaved = True
         if names := model_extras.unsaved_tensors(trainer.lightning_module):
             print(
-                f"warning: no training checkpoint holds the model's {', '.join(names)}, tensors that are plain "
-                "attributes: a resumed training has what the constructor sets; use register_buffer (with "
-                "persistent=False to keep one out of the sealed model)",
+                f"warning: training checkpoints do not contain the model's {', '.join(names)}, which are plain tensor "
+                "attributes; a resumed training starts with their initial values; use register_buffer (with "
+                "persistent=False to keep a tensor out of the sealed model)",
                 flush=True,
             )
 
     def _take(self, trainer: pl.Trainer) -> None:
         is_mid_epoch = self._is_mid_epoch = is_in_epoch(trainer)
         if is_mid_epoch:
-            # Lightning writes the step's metrics after this; a kill in between would lose them
+            # Lightning writes the metrics of the step later; a kill in between would lose them
             update_step_metrics(trainer)
         state = dump_state(trainer)
         state.pop(_HYPER_PARAMETERS, None)
@@ -313,7 +311,7 @@ class CheckpointManager(Callback):
         write(beside=partial(self._write_shards, shards) if shards.parts else None)
 
     def _write_shards(self, shards: StateShards, scratch: Path) -> Digests:
-        """Write this rank's shards into the folder that rank 0 has made."""
+        """Write the shards of this rank into the folder made by rank 0."""
         assert self._writers is not None
         self._snapshot.wait()
         return self._writers.write(shards, scratch)

@@ -1,7 +1,7 @@
-"""What a training changes in a model beside its `state_dict`.
+"""State of a model that its `state_dict` does not contain.
 
-Buffers that are not persistent, which parameters are trained, which modules are in evaluation mode, and,
-where the model takes its optimiser steps itself, gradients that it may still be summing up.
+Non-persistent buffers, which parameters are trained, which modules are in evaluation mode, and, with
+manual optimization, gradients that the model may still accumulate.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +18,13 @@ from shardline.core.lightning_compat import buffers_of
 
 
 class Extras(TypedDict):
-    """What `state_dict` leaves out.
+    """State of a model outside of its `state_dict`.
 
     Attributes:
-        frozen: parameters that are not trained.
-        evaluating: modules in evaluation mode.
-        gradients: of a model that takes its optimiser steps itself.
+        buffers: Non-persistent buffers by path.
+        frozen: Names of parameters that are not trained.
+        evaluating: Paths of modules in evaluation mode.
+        gradients: Gradients by name, for a model with manual optimization.
     """
 
     buffers: dict[str, torch.Tensor | None]
@@ -33,9 +34,9 @@ class Extras(TypedDict):
 
 
 def collect(module: pl.LightningModule) -> Extras:
-    """Return what `state_dict` leaves out; tensors are the model's own, to be copied."""
+    """Return the state outside of `state_dict`. Its tensors are those of the model, not copies."""
     parameters = [] if module.automatic_optimization else module.named_parameters()
-    # by all names of what has several: which one comes first may change from process to process
+    # all names of shared objects: which name comes first may differ between processes
     all_parameters = module.named_parameters(remove_duplicate=False)
     all_modules = module.named_modules(remove_duplicate=False)
     return {
@@ -47,10 +48,10 @@ def collect(module: pl.LightningModule) -> Extras:
 
 
 def restore(module: pl.LightningModule, extras: Extras) -> list[str]:
-    """Give the model what it had.
+    """Restore the state outside of `state_dict`.
 
     Returns:
-        A sentence for what could not be put back.
+        A sentence for each part that could not be restored.
     """
     left = set_buffers(module, extras["buffers"])
     frozen, evaluating = set(extras["frozen"]), set(extras["evaluating"])
@@ -64,7 +65,7 @@ def restore(module: pl.LightningModule, extras: Extras) -> list[str]:
 
 
 def _all_names(found: Iterable[tuple[str, Any]]) -> list[tuple[Any, set[str]]]:
-    """Return each thing with all of its names."""
+    """Return each object with all of its names."""
     names: dict[int, tuple[Any, set[str]]] = {}
     for name, value in found:
         names.setdefault(id(value), (value, set()))[1].add(name)
@@ -72,10 +73,10 @@ def _all_names(found: Iterable[tuple[str, Any]]) -> list[tuple[Any, set[str]]]:
 
 
 def set_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor | None]) -> list[str]:
-    """Put buffers back, those too that the model makes only in its steps.
+    """Restore buffers, and register those that the model does not have yet.
 
     Returns:
-        A sentence for each whose module is not there.
+        A sentence for each buffer without a module.
     """
     left, device = [], next((p.device for p in module.parameters()), torch.device("cpu"))
     for path, value in buffers.items():
@@ -83,11 +84,11 @@ def set_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor | None]) -
         try:
             owner = module.get_submodule(owner_path)
         except AttributeError:
-            left.append(f"buffer {path} is not put back: the model has no module {owner_path} yet")
+            left.append(f"buffer {path} is not restored: the model has no module {owner_path} yet")
             continue
         known, persistent = buffers_of(owner).get(name, (None, False))
         if known is not None and value is not None and _form(known) == _form(value):
-            known.data.copy_(value)  # others may refer to it
+            known.data.copy_(value)  # in place, since other objects may refer to the buffer
             continue
         there = None if value is None else value.to(device, copy=True)
         owner.register_buffer(name, there, persistent=persistent)
@@ -99,7 +100,7 @@ def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
 
 
 def hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """Yield the buffers that `state_dict` leaves out, by path."""
+    """Yield the non-persistent buffers by path."""
     for path, inner in module.named_modules():
         for name, (value, persistent) in sorted(buffers_of(inner).items()):
             if not (persistent or isinstance(value, DTensor)):
@@ -107,10 +108,10 @@ def hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | None
 
 
 def own_buffers(trainer: pl.Trainer, module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the buffers of a module in which this rank differs from rank 0; each rank calls this.
+    """Return the buffers that differ between this rank and rank 0. Each rank calls this.
 
-    A state has those of rank 0. DDP makes buffers equal before each step, but for those that a model
-    replaces (`self.mean = ...`).
+    A saved state has the buffers of rank 0. DDP synchronizes buffers before each step, except
+    buffers that the model replaces (`self.mean = ...`).
     """
     if trainer.world_size == 1:
         return {}
@@ -130,7 +131,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def unsaved_tensors(module: nn.Module) -> list[str]:
-    """Return the names of plain attributes that hold tensors, which no state has."""
+    """Return the names of plain attributes with tensors, which are not saved."""
     saved = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     found = []
     for path, inner in module.named_modules():

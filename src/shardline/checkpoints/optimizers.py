@@ -1,8 +1,8 @@
-"""Optimisers' and schedules' states, restored by the names of parameters.
+"""Restoring the states of optimizers and schedules by parameter name.
 
-torch restores them by position: the state of the third parameter goes to the third one, whatever it is in this
-process. Here a state is brought into the present order first. Within a group the optimiser's own list takes the order
-of the state, so that sums over all parameters, such as a gradient's norm, add in one order.
+torch restores by position: the state of the third parameter goes to the third parameter of this process. This module
+first sorts a state into the present order. Within a group, the parameters of the optimizer are sorted like the state,
+so that sums over all parameters, such as a gradient norm, always add in the same order.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from shardline.checkpoints.registered import Form, form_of, names_of
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import State
 
-# the class, and the forms of the parameters in each group
+# class name, and forms of the parameters in each group
 DescribedOptimizer = TypedDict("DescribedOptimizer", {"class": str, "groups": list[list[Form]]})
-# what torch's schedules keep for each group of their optimiser
+# lists in the states of torch's schedules that have an item per parameter group
 _PER_GROUP = {
     "base_lrs", "_last_lr", "min_lrs", "max_lrs", "base_momentums", "max_momentums", "lr_lambdas",
 }  # fmt: skip
 
 
 def describe(trainer: pl.Trainer) -> list[DescribedOptimizer]:
-    """Return each optimiser's class and groups, a list of forms each, as plain values."""
+    """Return the class of each optimizer, and the forms of the parameters in each group."""
     names = names_of(trainer.lightning_module)
     return [
         {
@@ -39,7 +39,7 @@ def describe(trainer: pl.Trainer) -> list[DescribedOptimizer]:
 
 
 def describe_schedules(trainer: pl.Trainer) -> list[list[Any]]:
-    """Return what tells schedules apart: class, place of the optimiser, and when they step."""
+    """Return the properties that distinguish schedules: class, index of the optimizer, and when they step."""
     places = {id(optimizer): i for i, optimizer in enumerate(trainer.optimizers)}
     return [
         [
@@ -52,10 +52,10 @@ def describe_schedules(trainer: pl.Trainer) -> list[list[Any]]:
 
 
 def nameless(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
-    """Return the parameters that optimisers alone have, by type and shape; no `state_dict` holds them.
+    """Return the parameters that only optimizers have, by type and shape. No `state_dict` contains them.
 
     Raises:
-        ConfigError: two of them could not be distinguished at a resume.
+        ConfigError: Two of these parameters have the same type and shape.
     """
     names, found = names_of(trainer.lightning_module), dict[str, torch.Tensor]()
     for number, optimizer in enumerate(trainer.optimizers):
@@ -65,9 +65,9 @@ def nameless(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
                 continue
             if key in found:
                 raise ConfigError(
-                    f"optimizer {number} ({type(optimizer).__qualname__}) has two parameters of {key} that the model "
-                    "has no names for, which cannot be distinguished at a resume; register them in the "
-                    "model (nn.Parameter, nn.ParameterList, nn.ModuleList in the place of a plain list)"
+                    f"optimizer {number} ({type(optimizer).__qualname__}) has two parameters of {key} that are not "
+                    "registered in the model, so a resume cannot distinguish them; register them in the "
+                    "model (nn.Parameter, nn.ParameterList, or nn.ModuleList instead of a plain list)"
                 )
             found[key] = parameter
     return found
@@ -77,15 +77,16 @@ def bring_into_order(
     checkpoint: State, saved: Sequence[DescribedOptimizer], schedules: Sequence[Sequence[Any]],
     trainer: pl.Trainer,
 ) -> str:  # fmt: skip
-    """Bring the optimisers' and schedules' states of a training checkpoint into the present order.
+    """Sort the states of optimizers and schedules in a training checkpoint into the present order.
 
     Args:
-        checkpoint: changed in place.
-        saved: optimisers of the process that saved it, as `describe` gives them.
-        schedules: the same by `describe_schedules`.
+        checkpoint: Training checkpoint; changed in place.
+        saved: Result of `describe` in the process that saved the checkpoint.
+        schedules: Result of `describe_schedules` in that process.
+        trainer: Trainer with the present optimizers.
 
     Returns:
-        The first thing by name that makes this impossible; empty if it is done.
+        The first difference that prevents a resume, or an empty text on success.
     """
     here = describe(trainer)
     sources = _matched([_key(one) for one in saved], [_key(one) for one in here])
@@ -103,7 +104,7 @@ def bring_into_order(
     of_now = [[kind, sources[i] if i >= 0 else i, *rest] for kind, i, *rest in now]
     places = _matched(of_saved, of_now)
     if places is None or len(schedules) != len(now):
-        return f"the learning rate schedules are {_kinds(schedules)} there and {_kinds(now)} here"
+        return f"the learning rate schedules were {_kinds(schedules)} and are now {_kinds(now)}"
     found = []
     for config, (_, i, *_), j in zip(trainer.lr_scheduler_configs, now, places, strict=True):
         state = checkpoint["lr_schedulers"][j]
@@ -129,7 +130,7 @@ def _group_key(group: Sequence[Form]) -> list[str]:
 
 
 def _matched(saved: Sequence[Any], here: Sequence[Any]) -> list[int] | None:
-    """Return for each thing the place of its equal among the saved ones, its own place first; None if one has none."""
+    """Return the index of an equal saved item for each item, the same index if possible; None if one is missing."""
     left, found = {*range(len(saved))}, []
     for i, key in enumerate(here):
         equal = [j for j in sorted(left, key=lambda j: (j != i, j)) if saved[j] == key]
@@ -149,7 +150,7 @@ def _group_order(saved: DescribedOptimizer, here: DescribedOptimizer) -> list[in
 def _in_order(state: State, order: Sequence[int]) -> State:
     if [*order] == sorted(order):
         return state
-    groups = state["param_groups"]  # whose numbers of parameters are the keys of the rest
+    groups = state["param_groups"]  # the parameter numbers in them are the keys of the rest
     return {**state, "param_groups": [groups[k] for k in order]}
 
 
@@ -157,7 +158,7 @@ def _sort_parameters(trainer: pl.Trainer, place: int, groups: Sequence[Sequence[
     names = names_of(trainer.lightning_module)
     for group, forms in zip(trainer.optimizers[place].param_groups, groups, strict=True):
         by_form = {_spelt(form_of(p, names.get(id(p), ""))): p for p in group["params"]}
-        group["params"][:] = [by_form[_spelt(form)] for form in forms]  # some refer to the list
+        group["params"][:] = [by_form[_spelt(form)] for form in forms]  # the list is shared
 
 
 def _kinds(schedules: Sequence[Sequence[Any]]) -> str:
@@ -165,7 +166,7 @@ def _kinds(schedules: Sequence[Sequence[Any]]) -> str:
 
 
 def unknown_list(scheduler: Any, state: State, num_groups: int) -> str:
-    """Name what a schedule of somebody's keeps that may be for each group."""
+    """Return an error if a schedule that is not torch's has a list with as many items as there are groups."""
     if type(scheduler).__module__.startswith("torch."):
         return ""
     for key, value in state.items():
@@ -175,7 +176,7 @@ def unknown_list(scheduler: Any, state: State, num_groups: int) -> str:
         if len(value) == num_groups:
             return (
                 f"the optimizer's groups are in another order, and {key} of {type(scheduler).__qualname__} may "
-                "be a list of them"
+                "have an item per group"
             )
     return ""
 
@@ -199,14 +200,14 @@ def _first_difference(
         if there and found and there[1:] == found[1:]:
             continue
         other = next((k for k in now if not found and k.split()[0] == key.split()[0]), "")
-        here_is = found[0] if found else f"{other} in {now[other][0]}" if other else "in none"
-        return f"parameter {key} is {there[0] if there else 'in none'} of the optimizers there and {here_is} here"
+        here_is = found[0] if found else f"{other} {now[other][0]}" if other else "unused"
+        return f"parameter {key} was {there[0] if there else 'unused'} and is now {here_is}"
     kinds = [", ".join(one["class"] for one in described) for described in (saved, here)]
-    return f"the optimizers are {kinds[0] or 'none'} there and {kinds[1] or 'none'} here"
+    return f"the optimizers were {kinds[0] or 'none'} and are now {kinds[1] or 'none'}"
 
 
 def _places(described: Sequence[DescribedOptimizer]) -> dict[str, tuple[Any, ...]]:
-    """Return for each parameter where it is, the class of its optimiser and what else is in its group."""
+    """Return the place of each parameter, the class of its optimizer and the forms in its group."""
     return {
         _spelt(form): (
             f"in group {k} of optimizer {i} ({one['class']})",

@@ -1,7 +1,7 @@
-"""What each rank has of its own beside the model: random generators and sums of metrics.
+"""State of each rank besides the model: random generators and sums of metrics.
 
-Lightning saves neither: a metric that is averaged over an epoch would start from nothing at a
-resume in mid-epoch. It is small, so rank 0 gathers it and keeps it in `state.pt`.
+Lightning saves neither, so a metric that is averaged over an epoch would restart at zero after a
+resume in mid-epoch. This state is small, so rank 0 gathers it and writes it to `state.pt`.
 """
 
 import io
@@ -55,10 +55,10 @@ def collect(trainer: pl.Trainer, *, is_mid_epoch: bool) -> State:
 
 
 def gather(mine: State, trainer: pl.Trainer) -> list[torch.Tensor]:
-    """Return the states of all ranks, on rank 0; each rank calls this.
+    """Return the states of all ranks on rank 0. Each rank calls this.
 
-    A state travels and lies as the bytes of `torch.save`, since metrics may differ in shape
-    from rank to rank.
+    A state is sent and saved as the bytes of `torch.save`, since metrics may differ in shape
+    between ranks.
     """
     buffer = io.BytesIO()
     torch.save(mine, buffer)
@@ -77,13 +77,13 @@ def gather(mine: State, trainer: pl.Trainer) -> list[torch.Tensor]:
 
 
 def restore(trainer: pl.Trainer, saved: Sequence[torch.Tensor]) -> list[str]:
-    """Give this rank what it had.
+    """Restore the state of this rank.
 
-    At another world size the random generators are left as they are, which the seeds of the
-    next batch set, and rank 0 takes the sums of all ranks.
+    With another world size, random generators are not restored, since the next batch seeds them.
+    Rank 0 then gets the sums of all ranks.
 
     Returns:
-        A sentence for what could not be taken over.
+        A sentence for each part that could not be restored.
     """
     states = [
         torch.load(io.BytesIO(one.numpy().tobytes()), map_location="cpu", weights_only=True)
@@ -107,7 +107,7 @@ def restore(trainer: pl.Trainer, saved: Sequence[torch.Tensor]) -> list[str]:
 
 
 def random_numbers() -> State:
-    """Return the states of the generators, their hundreds of numbers as tensors, which are soon written and read."""
+    """Return the states of the random generators, with tensors for long lists, which are faster to save."""
     states = random_states()
     kind, keys, *rest = states["numpy"]
     version, words, gauss = states["python"]
@@ -119,7 +119,7 @@ def random_numbers() -> State:
 
 
 def restore_random_numbers(states: State) -> None:
-    """Set the generators to what `random_numbers` has returned."""
+    """Restore the random generators from the result of `random_numbers`."""
     kind, keys, *rest = states["numpy"]
     version, words, gauss = states["python"]
     states = {
@@ -128,15 +128,15 @@ def restore_random_numbers(states: State) -> None:
         "python": (version, tuple(words.tolist()), gauss),
     }
     if len(states.get("torch.cuda", ())) != torch.cuda.device_count():
-        states.pop("torch.cuda", None)  # another machine: the next batch's seeds set them
+        states.pop("torch.cuda", None)  # another machine: the next batch seeds its generators
     set_random_states(states)
 
 
 def _metric_states(module: pl.LightningModule) -> State:
-    """Return the state of each torchmetrics.Metric, which `state_dict` leaves out by default."""
+    """Return the state of each torchmetrics.Metric, which `state_dict` does not contain by default."""
     for collection in module.modules():
         if isinstance(collection, MetricCollection):
-            # those that share a state are brought up to date
+            # this call updates metrics that share a state
             list(collection.values(copy_state=False))
     return {
         name: {"state": dict(metric.metric_state), "updates": updates_of(metric)}
@@ -147,12 +147,12 @@ def _metric_states(module: pl.LightningModule) -> State:
 
 def _restore_metrics(module: pl.LightningModule, states: Sequence[State]) -> list[str]:
     left = []
-    # by any of its names, since the first of several may be another one now
+    # look up by any name: a shared module may have another first name now
     modules = dict(module.named_modules(remove_duplicate=False))
     for name, state in states[0].items():
         metric = modules.get(name)
         if not isinstance(metric, Metric):
-            left.append(f"metric {name} is not put back: the model has no such metric yet")
+            left.append(f"metric {name} is not restored: the model has no such metric yet")
             continue
         for key, value in _moved(state["state"], metric.device).items():
             setattr(metric, key, value)
@@ -172,7 +172,7 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def _logged(trainer: pl.Trainer) -> State:
-    """Return what `self.log` has summed up in this epoch."""
+    """Return the sums of `self.log` in this epoch."""
     results = {key: _describe(metric) for key, metric in logged_metrics(trainer).items()}
     return {**logging_place(trainer), "results": results}
 
@@ -195,7 +195,7 @@ def _describe(metric: LoggedMetric) -> State:
 
 
 def _restore_shown(trainer: pl.Trainer, state: State) -> None:
-    """Give back the last values of all metrics: a plateau schedule may look at those of an earlier epoch."""
+    """Restore the last values of all metrics: a plateau schedule may read values of an earlier epoch."""
     for name, values in state.get("shown", {}).items():
         shown_metrics(trainer, name).update(_moved(values, trainer.strategy.root_device))
 
@@ -210,12 +210,14 @@ def _restore_logged(
     left = []
     for key, described in known[0]["results"].items():
         if described["sync"][2]:
-            left.append(f"the epoch's {key} is reset: it is summed up over a group of ranks")
+            left.append(
+                f"the epoch's {key} is reset: its sum over a group of ranks cannot be restored"
+            )
             continue
         metric = _result_metric(trainer, described)
         for state in known[1:]:
             _add(metric, state["results"].get(key))
-        if is_empty:  # rank 0 has it all, but every rank takes part when ranks are averaged
+        if is_empty:  # rank 0 has all sums, but every rank must have the metric for the reduction
             metric.reset()
             metric.has_reset = described["sums"]["has_reset"]
         logged_metrics(trainer)[key] = metric
@@ -223,7 +225,7 @@ def _restore_logged(
 
 
 def _result_metric(trainer: pl.Trainer, described: State) -> LoggedMetric:
-    """Recreate a metric of Lightning's as `self.log` would, with its saved state."""
+    """Recreate a metric as `self.log` would, with its saved state."""
     name = described["reduction"]
     reduction: Any = _REDUCTIONS[name] if described["is_builtin"] else getattr(torch, name)
     syncs, rank_zero_only, _ = described["sync"]
@@ -240,9 +242,9 @@ def _result_metric(trainer: pl.Trainer, described: State) -> LoggedMetric:
 
 
 def _add(metric: LoggedMetric, other: State | None) -> None:
-    """Add what another rank has summed up."""
+    """Add the sum of another rank to a metric."""
     if other is None or not metric.is_tensor:
-        return  # a torchmetrics.Metric has been merged itself
+        return  # `_restore_metrics` has merged a torchmetrics.Metric
     value = other["sums"]["value"].to(metric.value)
     if metric.meta.is_max_reduction or metric.meta.is_min_reduction:
         metric.value = metric.meta.reduce_fx(metric.value, value)

@@ -1,8 +1,8 @@
-"""What a model registers, as its constructor made it: compared between processes and between ranks.
+"""Description of the layers, parameters and buffers of a new model, to compare processes and ranks.
 
-A constructor that iterates over a set, `os.listdir` or the ids of objects registers layers in another order in each
-process. Names show most of it. Two layers of a `ModuleList` that have changed places keep their names, so digests
-of initial values, classes and plain attributes are compared by name as well.
+A constructor that iterates over a set, `os.listdir` or ids of objects registers layers in a different order in each
+process. Names show most of these differences. Two swapped layers of a `ModuleList` keep their names, so digests of
+initial values, classes and plain attributes are compared as well.
 """
 
 import re
@@ -21,25 +21,26 @@ from shardline.core.lightning_compat import buffers_of, num_hooks
 Form = list[Any]  # name, type, shape
 
 ONE_ORDER = (
-    "register layers, groups and buffers in one order (sorted(...) in the place of a set, os.listdir or ids), "
-    "which trains the run from the start"
+    "register layers, groups and buffers in a fixed order (use sorted(...) for a set, os.listdir or ids); "
+    "this change trains the run from the start"
 )
-_DIGESTED_BYTES = 1 << 16  # of each tensor
+_DIGESTED_BYTES = 1 << 16  # at the beginning of each tensor
 _MOST_ITEMS = 10_000
 _PLAIN = (str, int, float, bool, type(None))
 
 
 class Registered(TypedDict):
-    """What a model registers, in order, as plain values.
+    """Description of a model as plain values, in order of registration.
 
     Attributes:
-        parameters: forms, with whether they are trained.
-        buffers: forms, with whether they are saved.
-        modules: classes by path.
-        sequences: the children of each `Sequential`.
-        watched: modules with hooks or metrics.
-        values: digests by name.
-        orders: of lists and dicts among the modules' attributes.
+        parameters: Forms of parameters, with whether they are trained.
+        buffers: Forms of buffers, with whether they are saved.
+        modules: Class of each module by path.
+        sequences: Names of the children of each `Sequential`.
+        watched: Modules with hooks, and metrics.
+        values: Digests of initial values by name.
+        orders: Digests of lists and dicts among the attributes of modules.
+        processor: Instruction set of the CPU.
     """
 
     parameters: list[Form]
@@ -58,7 +59,7 @@ NOTHING = Registered(
 
 
 def names_of(module: nn.Module) -> dict[int, str]:
-    """Return each parameter's name by its id: of tied ones the first by the alphabet, whatever comes first."""
+    """Return the name of each parameter by its id. A tied parameter has the alphabetically first name."""
     names: dict[int, str] = {}
     found = module.named_parameters(remove_duplicate=False)
     for name, parameter in sorted(found, key=lambda pair: pair[0]):
@@ -67,14 +68,14 @@ def names_of(module: nn.Module) -> dict[int, str]:
 
 
 def form_of(tensor: torch.Tensor, name: str) -> Form:
-    """Return a tensor's name, type and shape, empty where a lazy module has not chosen it."""
+    """Return name, type and shape of a tensor. The shape of an uninitialized lazy tensor is empty."""
     is_known = not isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer)
     kind = str(tensor.dtype).removeprefix("torch.")
     return [name, kind, [*tensor.shape] if is_known else []]
 
 
 def describe(module: nn.Module) -> Registered:
-    """Return what a model registers."""
+    """Describe a model."""
     names, parts = names_of(module), dict(module.named_modules(remove_duplicate=False))
     buffers = {
         _join(path, name): (value, is_saved)
@@ -114,7 +115,7 @@ def _short(text: str) -> str:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    """Return a digest of a tensor's first bytes, empty where this process has not all of them."""
+    """Return a digest of the first bytes of a tensor, or an empty text if it is sharded or not initialized."""
     is_lazy = isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer)
     if is_lazy or isinstance(tensor, DTensor) or tensor.is_meta or tensor.layout != torch.strided:
         return ""
@@ -123,13 +124,13 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _class_of(part: nn.Module) -> str:
-    # without its module, since a class may move; torch's own list their arguments
+    # without the import path, since a class may move; torch's modules list their arguments
     name = type(part).__qualname__
     return f"{name}({part.extra_repr()})" if type(part).__module__.startswith("torch.nn.") else name
 
 
 def _description(part: nn.Module) -> str:
-    """Return a module's class and plain attributes."""
+    """Return class and plain attributes of a module."""
     plain = {
         name: value
         for name, value in vars(part).items()
@@ -139,7 +140,7 @@ def _description(part: nn.Module) -> str:
 
 
 def _orders(parts: Mapping[str, nn.Module]) -> Iterator[tuple[str, list[str]]]:
-    """Give digests of the lists and dicts of plain values: as they are, and sorted."""
+    """Yield digests of lists and dicts of plain values, in order and sorted."""
     for path, part in parts.items():
         for name, value in vars(part).items():
             items = [*value.items()] if isinstance(value, dict) else value
@@ -157,11 +158,11 @@ def _is_plain(item: Any) -> bool:
 
 
 def difference(there: Registered, here: Registered) -> str:
-    """Return the first thing by name which shows that a state of one model cannot be the other's; empty for none.
+    """Return the first difference that prevents loading the state of one model into another; empty for none.
 
     Args:
-        there: of the model that the state is of.
-        here: of the one that is to take it over.
+        there: Description of the model that saved the state.
+        here: Description of the model to load it into.
     """
     kept = [[*form, True] for *form, saved in there["buffers"] if saved]
     now = [[*form, True] for *form, saved in here["buffers"] if saved]
@@ -178,7 +179,9 @@ def _other_form(kind: str, there: Sequence[Form], here: Sequence[Form]) -> str:
     before, now = ({name: (dtype, shape) for name, dtype, shape, _ in one} for one in (there, here))
     for name in (*before, *now):
         if before.get(name) != now.get(name):
-            return f"{kind} {name} is {_spelt(before.get(name))} there and {_spelt(now.get(name))} here"
+            return (
+                f"{kind} {name} was {_spelt(before.get(name))} and is now {_spelt(now.get(name))}"
+            )
     return ""
 
 
@@ -188,19 +191,19 @@ def _spelt(form: tuple[str, list[int]] | None) -> str:
 
 def _other_class(there: Mapping[str, str], here: Mapping[str, str]) -> str:
     pairs = ((path, there[path], here[path]) for path in there if path in here)
-    return next((f"module {p} is {a} there and {b} here" for p, a, b in pairs if a != b), "")
+    return next((f"module {p} was {a} and is now {b}" for p, a, b in pairs if a != b), "")
 
 
 def _other_sequence(there: Mapping[str, list[str]], here: Mapping[str, list[str]]) -> str:
     for path, names in there.items():
         if names != here.get(path, names):
-            listed = f"{', '.join(names)} there and {', '.join(here[path])} here"
-            return f"the layers of Sequential {path or 'of the model'} are {listed}"
+            listed = f"{', '.join(names)} and are now {', '.join(here[path])}"
+            return f"the layers of Sequential {path or 'of the model'} were {listed}"
     return ""
 
 
 def moved(there: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Find values that changed places among names which differ in their numbers alone."""
+    """Return an error if values are swapped between names that differ only in their numbers; empty for none."""
     alike = defaultdict(list)
     for name in there:
         if name in here:
@@ -214,7 +217,7 @@ def moved(there: Mapping[str, str], here: Mapping[str, str]) -> str:
 
 
 def first_other(there: Sequence[Any], here: Sequence[Any]) -> tuple[str, str] | None:
-    """Return the names at the first place where two lists of forms differ; None if they are equal."""
+    """Return the two names at the first difference of two lists of forms, or None if they are equal."""
     for i in range(max(len(there), len(here))):
         one, two = (given[i] if i < len(given) else None for given in (there, here))
         if one != two:
@@ -224,13 +227,13 @@ def first_other(there: Sequence[Any], here: Sequence[Any]) -> tuple[str, str] | 
 
 def _named(form: Any, other: Any) -> str:
     if form is None:
-        return "nothing more"
+        return "no further one"
     is_same_name = other is not None and form[0] == other[0]
     return f"{form[0]} {' '.join(map(str, form[1:]))}" if is_same_name else str(form[0])
 
 
 def remarks(there: Registered, here: Registered) -> list[str]:
-    """Return sentences for what may be well and may not: a user has to look at it."""
+    """Return warnings about differences that may be harmless."""
     found = []
     kinds = {
         "parameters": (there["parameters"], here["parameters"]),
@@ -240,9 +243,9 @@ def remarks(there: Registered, here: Registered) -> list[str]:
         before, now = ([form[0] for form in one] for one in forms)
         if other := first_other([[name] for name in before], [[name] for name in now]):
             found.append(
-                f"the model registers its {kind} in another order ({other[1]} in the place of {other[0]}) than in "
-                "the process that began this training; all is restored by name, but code that iterates over them, or "
-                "over modules, may compute something else: use sorted(...) in the place of a set or os.listdir"
+                f"the model registers its {kind} in another order ({other[1]} instead of {other[0]}) than in "
+                "the process that began this training; they are restored by name, but code that iterates over "
+                f"{kind} or modules may compute other results; use sorted(...) for a set or os.listdir"
             )
             break
     were, are = there["orders"], here["orders"]
@@ -254,7 +257,7 @@ def remarks(there: Registered, here: Registered) -> list[str]:
     if turned:
         found.append(
             f"the model's attribute {turned[0]} has its items in another order than in the process that began this "
-            "training; if it decides which layer is which, the restored layers have changed places: use sorted(...)"
+            "training; if this order selects layers, restored layers are swapped; use sorted(...)"
         )
     if not found and there["processor"] == here["processor"]:
         values = here["values"]
@@ -262,6 +265,7 @@ def remarks(there: Registered, here: Registered) -> list[str]:
         if others:
             found.append(
                 f"the constructor gives {others[0]} other initial values than in the process that began this training, "
-                "which does not matter if all of them are restored: it reads changed files, or draws without the seed"
+                "because it reads changed files or draws numbers without the seed; this is harmless if all of them are "
+                "restored"
             )
     return found

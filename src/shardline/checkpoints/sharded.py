@@ -1,9 +1,9 @@
-"""Shards of a training checkpoint: each rank writes its own, and any number of ranks reads them.
+"""Shards of a training checkpoint: each rank writes its own, and any number of ranks can read them.
 
-A file `shard-00002-of-00004.safetensors` holds the parts of all sharded tensors that one rank
-has, and in its header where in the whole tensor each part begins, in the form of torch's
-`HuggingFaceStorageWriter`. So torch.distributed.checkpoint reads the shards back and splits them
-again for the present ranks, and nothing is ever unpickled.
+A file `shard-00002-of-00004.safetensors` contains one rank's parts of all sharded tensors. Its
+header has the offset of each part in the whole tensor, in the format of torch's
+`HuggingFaceStorageWriter`. torch.distributed.checkpoint reads the shards and splits them for the
+present ranks, without unpickling anything.
 """
 
 import json
@@ -31,19 +31,19 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import remedy_of, sync_file
 from shardline.core.lightning_compat import State
 
-# stands in `state.pt` where a sharded tensor was
+# placeholder for a sharded tensor in `state.pt`
 _MARK = "shardline-shard:"
 _OFFSETS = "DCP_SHARDING_INFO"  # the key that HuggingFaceStorageReader looks for
 
 
 @dataclass(frozen=True)
 class StateShards:
-    """One rank's parts of the sharded tensors.
+    """Parts of the sharded tensors on one rank.
 
     Attributes:
-        name: of the file.
-        parts: each tensor's part; to be copied before the training continues.
-        offsets: where in the whole tensor the part begins, in each dimension.
+        name: Name of the file.
+        parts: Part of each tensor. Copy it before the training continues.
+        offsets: Offset of each part in the whole tensor, in each dimension.
     """
 
     name: str
@@ -51,7 +51,7 @@ class StateShards:
     offsets: dict[str, list[int]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Digests:
-        """Write the file, bring it to disk and return its size and digest; calls no other rank."""
+        """Write the file, sync it to disk and return its size and digest, without communication."""
         saved = {name: {"saved_offsets": offsets} for name, offsets in self.offsets.items()}
         path = folder / self.name
         save_file(self.parts, path, metadata={_OFFSETS: json.dumps(saved)})
@@ -60,28 +60,28 @@ class StateShards:
 
 
 def take_shards(checkpoint: State, rank: int, world_size: int) -> tuple[Any, StateShards]:
-    """Part a training checkpoint into what one rank writes for all, and this rank's shards.
+    """Split a training checkpoint into the common part that rank 0 writes, and the shards of this rank.
 
     Args:
-        checkpoint: as Lightning collects it; sharded tensors are DTensors.
+        checkpoint: Checkpoint from Lightning, with DTensors for sharded tensors.
 
     Returns:
-        The checkpoint with a mark in the place of each sharded tensor; the shards, empty
-        where nothing is sharded.
+        The checkpoint with a placeholder for each sharded tensor; and the shards, empty
+        if no tensor is sharded.
 
     Raises:
-        ConfigError: a tensor is sharded otherwise than along its first dimension.
+        ConfigError: A tensor is not sharded along its first dimension.
     """
     shards = StateShards(f"shard-{rank + 1:05d}-of-{world_size:05d}.safetensors")
-    names: dict[tuple[int, torch.Size], str] = {}  # two names of one tensor, tied weights, are one
+    names: dict[tuple[int, torch.Size], str] = {}  # tied weights have several names and one part
 
     def take(name: str, value: Any) -> Any:
         if not isinstance(value, DTensor):
             return value
         if value.placements != (Shard(0),):
             raise ConfigError(
-                f"{name} is placed {value.placements}, and only {(Shard(0),)} can be saved; "
-                "let configure_model shard along the first dimension, over all ranks"
+                f"{name} is sharded as {value.placements}, expected {(Shard(0),)}; "
+                "shard it along the first dimension, over all ranks, in configure_model"
             )
         part = value.to_local().detach()
         known = names.setdefault((part.data_ptr(), part.shape), name) if part.numel() else name
@@ -94,31 +94,30 @@ def take_shards(checkpoint: State, rank: int, world_size: int) -> tuple[Any, Sta
 
 
 class Writers:
-    """All ranks while they write one training checkpoint, in threads beside the training.
+    """Collective writing of a training checkpoint by all ranks, in threads beside the training.
 
-    They meet in a process group of their own, since the training's is in use meanwhile.
+    The ranks use a separate process group, since the training uses its own at the same time.
     """
 
     def __init__(self) -> None:
         self._group = dist.new_group(backend="gloo")
 
     def write(self, shards: StateShards, folder: Path) -> Digests:
-        """Write this rank's shards, and return those of all ranks when all are on disk.
+        """Write the shards of this rank, and return the digests of all ranks' shards once they are on disk.
 
         Args:
-            folder: made by rank 0 before it calls this.
+            shards: Shards of this rank.
+            folder: Folder of the checkpoint. Rank 0 makes it before this call.
 
         Raises:
-            DataError: on every rank, if one could not write; names rank and remedy.
+            DataError: A rank could not write. Raised on every rank, with rank and remedy.
         """
         dist.barrier(self._group)
         mine: Digests | str
         try:
             mine = shards.write(folder)
         except (OSError, SafetensorError) as error:
-            mine = (
-                f"rank {dist.get_rank()} could not write {folder / shards.name}: {_remedy(error)}"
-            )
+            mine = f"rank {dist.get_rank()} cannot write {folder / shards.name}: {_remedy(error)}"
         gathered: list[Any] = [None] * dist.get_world_size(self._group)
         dist.all_gather_object(gathered, mine, self._group)
         for one in gathered:
@@ -130,27 +129,28 @@ class Writers:
 def _remedy(error: Exception) -> str:
     if isinstance(error, OSError):
         return remedy_of(error)
-    # safetensors passes the system's error on as text alone
+    # safetensors reports the error of the operating system only as text
     found = re.search(r"os error (\d+)", str(error))
     return remedy_of(OSError(int(found[1]), str(error))) if found else str(error)
 
 
 class ShardReader(TorchCheckpointIO):
-    """Reads what `take_shards` and `StateShards.write` have written, at any number of ranks."""
+    """Reader of training checkpoints with shards, for any number of ranks."""
 
     def __init__(
         self, strategy: Any, check: Callable[[State, Path], None] = lambda *_: None
     ) -> None:
-        """Read for a strategy.
+        """Make a reader for a strategy.
 
         Args:
-            check: gets the state, before anything is restored of it, and its folder.
+            strategy: Lightning strategy of the training.
+            check: Called with the state and its folder, before anything is restored.
         """
         super().__init__()
         self._strategy, self._check = strategy, check
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> State:
-        """Return a training checkpoint with this rank's parts of the sharded tensors."""
+        """Return a training checkpoint with the parts of sharded tensors for this rank."""
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         self._check(state, Path(path).parent)
         whole: State = put_shards(
@@ -160,15 +160,15 @@ class ShardReader(TorchCheckpointIO):
 
 
 def put_shards(checkpoint: State, folder: Path, mesh_of: Callable[[], DeviceMesh]) -> Any:
-    """Put the sharded tensors back, cut for the ranks that there are now; called by all ranks.
+    """Read the sharded tensors, split for the present ranks. All ranks call this.
 
     Args:
-        checkpoint: as `take_shards` left it.
-        folder: the training checkpoint's, with all its shards.
-        mesh_of: gives the one-dimensional mesh of all ranks; asked where something is sharded.
+        checkpoint: Checkpoint with placeholders, from `take_shards`.
+        folder: Folder of the training checkpoint, with all shards.
+        mesh_of: Function that returns the one-dimensional mesh of all ranks. Called only for sharded tensors.
 
     Raises:
-        DataError: a tensor is in none of the shards.
+        DataError: A tensor is missing in the shards.
     """
     names = set[str]()
     _replace(checkpoint, lambda _, value: names.add(_name_of(value)))
@@ -178,8 +178,8 @@ def put_shards(checkpoint: State, folder: Path, mesh_of: Callable[[], DeviceMesh
     known, mesh = reader.read_metadata().state_dict_metadata, mesh_of()
     if missing := sorted(names - known.keys()):
         raise DataError(
-            f"training checkpoint {folder} has no shard of {missing[0]}; delete the folder to resume from the one "
-            "before it"
+            f"training checkpoint {folder} has no shard of {missing[0]}; delete the folder to resume from the previous "
+            "checkpoint"
         )
     tensors = {name: _room_for(known[name], mesh) for name in sorted(names)}
     load(dict(tensors), storage_reader=reader)
@@ -187,7 +187,7 @@ def put_shards(checkpoint: State, folder: Path, mesh_of: Callable[[], DeviceMesh
 
 
 def _name_of(value: Any) -> str:
-    """Return the name of the tensor that a mark stands for, empty where there is none."""
+    """Return the tensor name in a placeholder, empty for any other value."""
     is_mark = isinstance(value, str) and value.startswith(_MARK)
     return value.removeprefix(_MARK) if is_mark else ""
 
@@ -199,7 +199,7 @@ def _room_for(stored: Any, mesh: DeviceMesh) -> torch.Tensor:
 
 
 def _replace(value: Any, change: Callable[[str, Any], Any], name: str = "") -> Any:
-    """Return a tree of mappings and lists with each leaf changed; change gets its path and value."""
+    """Return nested dicts and lists with `change(path, value)` applied to each leaf."""
     prefix = f"{name}/" if name else ""
     if isinstance(value, dict):
         return {key: _replace(inner, change, f"{prefix}{key}") for key, inner in value.items()}
@@ -209,9 +209,9 @@ def _replace(value: Any, change: Callable[[str, Any], Any], name: str = "") -> A
 
 
 def gather_weights(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return copies of whole weights and buffers on the CPU, on rank 0 alone; called by all ranks.
+    """Return copies of the whole weights and buffers on the CPU, by plain name, on rank 0. All ranks call this.
 
-    One tensor at a time is gathered on the devices, so that a model need not fit on one. Names are plain.
+    Tensors are gathered one at a time, so the model need not fit on one device.
     """
     is_mine, weights = not dist.is_initialized() or dist.get_rank() == 0, {}
     for name, value in module.state_dict().items():

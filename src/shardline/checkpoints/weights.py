@@ -1,4 +1,4 @@
-"""Names of sealed weights, and a fingerprint that tells whether weights have changed."""
+"""Names of sealed weights, and fingerprints that detect changed weights."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,23 +9,23 @@ from torchmetrics import Metric
 
 Fingerprint = dict[str, bytes]
 
-_COMPILED = "_orig_mod"  # what `torch.compile` puts before the names of a module
-_VALUES = 256  # of a tensor: an average or an exchange changes them all
+_COMPILED = "_orig_mod"  # prefix of names in a module compiled by `torch.compile`
+_VALUES = 256  # values of a tensor in a fingerprint: an average or an exchange changes all of them
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a weight as the model has it where no part of it is compiled."""
+    """Return the name of a weight without the prefixes of compiled modules."""
     return ".".join(part for part in name.split(".") if part != _COMPILED)
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Load sealed weights into a model of which parts may be compiled."""
+    """Load sealed weights into a model, which may be compiled in part."""
     own = {plain_name(name): name for name in model.state_dict()}
     model.load_state_dict({own.get(plain_name(key), key): value for key, value in weights.items()})
 
 
 def watched_weights(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return this rank's share of what would be sealed, by plain name, without the states of metrics."""
+    """Return the weights and buffers on this rank by plain name, without states of metrics."""
     metrics = tuple(f"{name}." for name, one in module.named_modules() if isinstance(one, Metric))
     return {
         plain_name(name): value.to_local() if isinstance(value, DTensor) else value
@@ -35,7 +35,7 @@ def watched_weights(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def fingerprint(tensors: Mapping[str, torch.Tensor]) -> Fingerprint:
-    """Return some values of each tensor, spread evenly, as bytes; one copy from each device."""
+    """Return evenly spaced values of each tensor as bytes, with one copy per device and type."""
     groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, value in tensors.items():
         if value.layout is torch.strided and not value.is_meta:
@@ -52,13 +52,13 @@ def fingerprint(tensors: Mapping[str, torch.Tensor]) -> Fingerprint:
 
 
 def _spread(value: torch.Tensor) -> torch.Tensor:
-    # an odd step, or it would meet a column of a matrix alone
+    # an odd step: an even one could select values of a single column of a matrix
     step = (value.numel() // _VALUES) | 1
     return value.reshape(-1)[::step] if value.is_contiguous() else _of_memory(value, step)
 
 
 def _of_memory(value: torch.Tensor, step: int) -> torch.Tensor:
-    """Return values of a tensor that is transposed or expanded; without a copy where its memory is dense."""
+    """Return every n-th value of a non-contiguous tensor, without a copy if its memory is dense."""
     span = 1 + sum((n - 1) * stride for n, stride in zip(value.shape, value.stride(), strict=True))
     if value.numel() == span:
         return value.as_strided((-(-span // step),), (step,), value.storage_offset())
@@ -66,5 +66,5 @@ def _of_memory(value: torch.Tensor, step: int) -> torch.Tensor:
 
 
 def changed(one: Fingerprint, other: Fingerprint, names: Iterable[str] = ()) -> list[str]:
-    """Return the names of tensors that differ, among those given, or among all of the first."""
+    """Return the names of tensors that differ, among `names` or all names of the first fingerprint."""
     return [name for name in (names or one) if one.get(name) != other.get(name)]

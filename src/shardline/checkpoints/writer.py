@@ -1,4 +1,4 @@
-"""Copying training states, and bringing them to disk beside the training, one at a time."""
+"""Copying of training states, and writing them to disk in a thread."""
 
 import pickle
 from collections.abc import Callable, Mapping
@@ -23,11 +23,11 @@ Weights = dict[str, torch.Tensor]
 
 
 class Snapshot:
-    """Copies states of one shape into the same memory, again and again.
+    """Copies of training states in reused memory.
 
-    New memory would have to be mapped page by page at each save, which takes longer than the
-    copy. A GPU's tensors are copied to page-locked memory on a stream of their own; the program
-    continues, and the GPU's next kernels wait for the copy alone.
+    Mapping new memory at each save would take longer than the copy. GPU tensors are copied to
+    page-locked memory on a separate stream. The program continues meanwhile; only the next
+    kernels on the GPU wait for the copy.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Snapshot:
         self._done: Any = None
 
     def take(self, state: Any) -> Any:
-        """Return the state with every tensor copied; the copy before this one is overwritten."""
+        """Return a copy of the state, which overwrites the previous copy."""
         self._used = 0
         self._copied.clear()
         self._done = None
@@ -50,17 +50,17 @@ class Snapshot:
         with torch.cuda.stream(self._stream):
             copy = apply_to_collection(state, torch.Tensor, self._copy)
         self._done = self._stream.record_event()
-        now.wait_event(self._done)  # what comes next may change what is being copied
+        now.wait_event(self._done)  # the next kernels may change the tensors
         return copy
 
     def wait(self) -> None:
-        """Return when the copy is complete."""
+        """Wait until the copy is complete."""
         if self._done is not None:
             self._done.synchronize()
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
-        # two names of one tensor stay one
+        # a tensor with two names is copied once
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
         if tensor.numel() and key in self._copied:
             return self._copied[key]
@@ -81,7 +81,7 @@ class Snapshot:
 
 
 class Background:
-    """Does one piece of work at a time in a thread, and hands its error to who asks next."""
+    """A thread that runs one function at a time, and reports its error at the next call."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -89,27 +89,27 @@ class Background:
 
     @property
     def is_busy(self) -> bool:
-        """Whether work is going on."""
+        """Whether a function is running."""
         return self._work is not None and not self._work.done()
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin; the work before must have been waited for."""
+        """Start a function. Call `wait` for the previous function first."""
         self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._work = self._pool.submit(work)
 
     def check(self) -> None:
-        """Raise the error of work that has failed."""
+        """Raise the error of a function that has failed."""
         if not self.is_busy:
             self.wait()
 
     def wait(self) -> None:
-        """Return when nothing is going on; raise the error of work that has failed."""
+        """Wait until no function is running, and raise its error if it failed."""
         work, self._work = self._work, None
         if work is not None:
             work.result()
 
     def close(self) -> None:
-        """Let the work end, whatever comes of it, and end the thread."""
+        """Wait until no function is running, ignore its error, and stop the thread."""
         if self._pool is not None:
             self._pool.shutdown()
         self._pool = self._work = None
@@ -117,13 +117,13 @@ class Background:
 
 @dataclass
 class StateWriter:
-    """Writes states and the best weights that they name.
+    """Writer of training checkpoints and best weights.
 
     Attributes:
-        folder: `checkpoints/` of a run's folder in the store.
-        identity: of the run.
-        keep: states that stay.
-        known: size and digest of the best weights that are on disk.
+        folder: `checkpoints/` in the run's folder of the store.
+        identity: Identity of the run.
+        keep: Number of training checkpoints to keep.
+        known: Size and digest of the best weights on disk.
     """
 
     folder: Path
@@ -136,20 +136,21 @@ class StateWriter:
         self, state: State, *, world_size: int, new_best: Mapping[str, Weights],
         best: set[str], beside: Callable[[Path], Digests] | None = None,
     ) -> None:  # fmt: skip
-        """Write new best weights, then the state that names them.
+        """Write new best weights, then a training checkpoint that lists them.
 
         Args:
-            state: as Lightning dumps it.
-            new_best: weights by file name.
-            best: file names of the weights that the state knows.
-            beside: writes what else belongs to the state, and returns its size and digest.
+            state: Checkpoint from Lightning.
+            world_size: Number of ranks.
+            new_best: New best weights by file name.
+            best: File names of all best weights at this step.
+            beside: Function that writes further files of the checkpoint and returns their digests.
 
         Raises:
-            ConfigError: the state holds what `weights_only=True` refuses to read.
-            DataError: it cannot be written.
+            ConfigError: `torch.load` with `weights_only=True` cannot read the state.
+            DataError: The checkpoint cannot be written.
         """
         for name, weights in new_best.items():
-            # one key of metadata: safetensors writes several in no fixed order
+            # a single key: safetensors writes several keys of metadata in random order
             write_bytes(self.folder / name, save(weights, metadata={"identity": self.identity}))
             self.known[name] = describe(self.folder / name)
         known: Digests = {}
@@ -171,13 +172,13 @@ class StateWriter:
             self._prove(scratch / STATE)
 
     def _sync_records(self) -> None:
-        """Bring the metrics of before this state to disk: a training that resumes from it has no others."""
+        """Sync the metrics before this state to disk, since a resumed training does not write them again."""
         records = self.folder.parent / "metrics.jsonl"
         with writing(records), suppress(FileNotFoundError):
             sync_file(records)
 
     def _prove(self, path: Path) -> None:
-        """Read the first state back: a state that cannot be resumed is reported before hours are spent."""
+        """Read the first state back, to report a state that cannot be resumed early in the training."""
         if self._is_proven:
             return
         try:
@@ -187,7 +188,7 @@ class StateWriter:
                 (line for line in str(error).splitlines() if "global" in line), str(error)
             )
             raise ConfigError(
-                "the model's training state could not be resumed, since it holds more than tensors and plain "
-                f"values ({reason.strip()}); keep such objects out of buffers, callbacks and on_save_checkpoint"
+                f"the model's training state cannot be resumed ({reason.strip()}), expected only tensors and plain "
+                "values; remove other objects from buffers, states of callbacks and on_save_checkpoint"
             ) from None
         self._is_proven = True

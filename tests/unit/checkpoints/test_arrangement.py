@@ -125,27 +125,27 @@ def test_the_norm_of_groups_in_another_order_adds_in_another_order(chain):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("ByShape", r"parameter layers\.\d\.weight is float32 \[\d, 4\] there and float32 \[\d, 4\] here"),
-        ("ByClass", r"module layers\.\d is \w+\(\) there and \w+\(\) here"),
-        ("ByArgument", r"module layers\.\d is Dropout\(p=0\.\d+, inplace=False\) there and Dropout"),
+        ("ByShape", r"parameter layers\.\d\.weight was float32 \[\d, 4\] and is now float32 \[\d, 4\]"),
+        ("ByClass", r"module layers\.\d was \w+\(\) and is now \w+\(\)"),
+        ("ByArgument", r"module layers\.\d was Dropout\(p=0\.\d+, inplace=False\) and is now Dropout"),
         ("ByValue", r"layers\.\d\.weight here begins as layers\.\d\.weight does there"),
         ("ByAttribute", r"module layers\.\d here begins as module layers\.\d does there"),
-        ("Chained", r"the layers of Sequential chain are \w+, \w+, \w+ there and \w+, \w+, \w+ here"),
-        ("Split", r"parameter \S+ float32 \[.*\] is in group \d of optimizer 0 \(Adam\) of the optimizers there"),
-        ("OwnSchedule", r"groups are in another order, and lengths of ByGroup may be a list of them"),
+        ("Chained", r"the layers of Sequential chain were \w+, \w+, \w+ and are now \w+, \w+, \w+;"),
+        ("Split", r"parameter \S+ float32 \[.*\] was in group \d of optimizer 0 \(Adam\) and is now"),
+        ("OwnSchedule", r"groups are in another order, and lengths of ByGroup may have an item per group"),
         ("Shadowed", r"in another order, and callbacks/Shadows/shadow_params has a tensor for each by position"),
-        ("Unkeyed", r"has the state of a callback Kept low 1, and no callback with this state_key"),
+        ("Unkeyed", r"has the state of a callback Kept low 1, but no present callback has this state_key"),
     ],
 )  # fmt: skip
 def test_what_names_cannot_put_right_is_refused(chain, model, message):
     found = refusal(chain(case(model), 1, 2))
     assert re.search(message, found), found
-    assert found.endswith("which trains the run from the start")
+    assert found.endswith("this change trains the run from the start")
 
 
 def test_parameters_without_a_name_and_of_one_shape_are_refused_before_the_first_step(chain):
     training = chain(case("HiddenPair"), 1)
-    with pytest.raises(ConfigError, match=r"two parameters of float32 \[2, 4\] that the model has"):
+    with pytest.raises(ConfigError, match=r"two parameters of float32 \[2, 4\] that are not"):
         training.attempt(None)
     assert training.last.step == 0
 

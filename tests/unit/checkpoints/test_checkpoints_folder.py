@@ -79,9 +79,9 @@ def flip(path):
 DAMAGE = {
     "torn": (
         lambda path: (path / "state.pt").write_bytes(b"state"),
-        "state.pt has 5 bytes, not 2,400",
+        "state.pt has 5 bytes, expected 2,400",
     ),
-    "a bit": (lambda path: flip(path / "state.pt"), "state.pt has BLAKE3 digest .*, not "),
+    "a bit": (lambda path: flip(path / "state.pt"), "state.pt has BLAKE3 digest .*, expected "),
     "no file": (
         lambda path: (path / "shards/rank-00000.safetensors").unlink(),
         "shards/rank-00000.safetensors is missing",
@@ -96,21 +96,21 @@ DAMAGE = {
     ),
     "manifest of a list": (
         lambda path: (path / "manifest.json").write_text("[]"),
-        "its manifest.json is not what was written",
+        "its manifest.json was changed after it was written",
     ),
     "manifest without files": (
         lambda path: write_json(
             path / "manifest.json",
             seal({**json.loads((path / "manifest.json").read_text()), "files": {}}),
         ),
-        "its manifest.json names no files",
+        "its manifest.json lists no files",
     ),
     "edited manifest": (
         lambda path: write_json(
             path / "manifest.json",
             {**json.loads((path / "manifest.json").read_text()), "epoch": 7},
         ),
-        "its manifest.json is not what was written",
+        "its manifest.json was changed after it was written",
     ),
     "misnamed": (
         lambda path: (path.with_name("step-00000020") / "manifest.json").replace(
@@ -167,7 +167,7 @@ def test_another_runs_checkpoint_is_refused_by_name(folder):
     save(folder, 10, identity=OTHER)
     with pytest.raises(
         DataError,
-        match=r"step-00000010 is of another run \(identity bbbbbbbbbbbb, this one has aaaa.*move .*away",
+        match=r"step-00000010 belongs to another run \(identity b{12}\), expected identity aaaa.*move .*away",
     ):
         newest_good(folder, MINE)
 
@@ -179,7 +179,7 @@ def test_best_weights_stay_as_long_as_a_kept_state_names_them_and_count_as_its_p
     (folder / "best-2.safetensors").write_bytes(b"")
     saved, (said,) = newest_good(folder, MINE)
     assert saved.step == 10
-    assert "best-2.safetensors has 0 bytes, not 29" in said
+    assert "best-2.safetensors has 0 bytes, expected 29" in said
     save(folder, 30, best="best-3.safetensors")
     assert "best-1.safetensors" not in names(folder)
 

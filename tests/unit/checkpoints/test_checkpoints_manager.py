@@ -149,7 +149,7 @@ def test_where_none_is_good_nothing_is_trained_anew_in_silence(tmp_path):
     fit(tmp_path)
     for saved in list_saved(tmp_path):
         (saved.path / "state.pt").unlink()
-    with pytest.raises(DataError, match="no good training checkpoint is left in .*delete it to"):
+    with pytest.raises(DataError, match="no intact training checkpoint is left in .*delete it to"):
         fit(tmp_path)
 
 

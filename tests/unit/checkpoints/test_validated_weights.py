@@ -120,8 +120,8 @@ def test_it_is_sealed_with_a_warning_where_that_is_asked_for(trainings, tmp_path
     ("model", "message"),
     [
         ("Adapts", "more than one model: parameter head.bias changed between .* Adapts.validation_step"),
-        ("Probed", "parameter head.bias is not what the validation at step 4 was done with: .* or make head.bias a "
-         "buffer; look at .*Probed.on_validation_epoch_end"),
+        ("Probed", "parameter head.bias changed after the last batch of the validation at step 4, .* or make "
+         "head.bias a buffer; check .*Probed.on_validation_epoch_end"),
     ],
 )  # fmt: skip
 def test_parameters_that_a_validation_changes_are_an_error_that_names_the_hook(

@@ -228,8 +228,8 @@ def test_a_folder_without_any_image_beside_those_of_classes_is_refused(photos: P
     with pytest.raises(ShardlineError) as error:
         read(make(photos.parent, FOLDER))
     assert str(error.value) == (
-        "photos/cow: has no JPEG or PNG image, so that a class would be missing, expected some in each folder; convert "
-        "its files, move the folder elsewhere, or list the folders to take in source.classes"
+        "photos/cow: the folder has no JPEG or PNG image, expected images in the folder of each class; convert "
+        "its files, move the folder elsewhere, or list the folders to use in source.classes"
     )
     assert len(read(make(photos.parent, {**FOLDER, "classes": ["cat", "dog"]})).ids) == 6
 
@@ -247,8 +247,8 @@ def test_classes_whose_parents_repeat_them_are_refused_and_either_may_be_listed(
     with pytest.raises(ShardlineError) as error:
         read(make(tmp_path, source))
     assert str(error.value).replace(f"{tmp_path}/", "") == (
-        "photos/dog/b1: a folder b1 lies in cat as well, so that either folder above an image may be its class; list "
-        "the classes in source.classes, such as [cat, dog] or [b1, b2]"
+        "photos/dog/b1: a folder b1 is in cat as well, so either of the two folders above an image may be its class; "
+        "list the classes in source.classes, such as [cat, dog] or [b1, b2]"
     )
     by_animal = read(make(tmp_path, {**source, "classes": ["cat", "dog"]}, shards=1))
     by_batch = read(make(tmp_path, {**source, "classes": ["b1", "b2"]}, shards=1))
@@ -261,7 +261,7 @@ def test_a_class_folder_within_another_is_refused_and_the_outer_may_be_listed(
     tmp_path: Path,
 ) -> None:
     source = nested(tmp_path, "cat/1.png", "cat/more/2.png", "dog/3.png")
-    with pytest.raises(ShardlineError, match=r"more: images lie in this .* \[cat, dog\] or \[cat"):
+    with pytest.raises(ShardlineError, match=r"more: images are in this .* \[cat, dog\] or \[cat"):
         read(make(tmp_path, source))
     rows = read(make(tmp_path, {**source, "classes": ["cat", "dog"]}))
     assert sorted(rows.labels) == [0, 0, 1]

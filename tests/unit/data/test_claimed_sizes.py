@@ -201,7 +201,7 @@ def test_a_small_gzip_file_of_one_endless_line(
     monkeypatch.setattr(packed, "LONGEST_BYTES", 32 * 2**20)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(begin + b"1" * (80 * 2**20), 1))
-    assert "holds a row of more than 0.03" in refused(kind, [path], begin, **options)
+    assert "has a row of more than 0.03" in refused(kind, [path], begin, **options)
 
 
 def test_what_is_whole_is_read_under_the_same_limit(tmp_path: Path) -> None:
@@ -217,4 +217,4 @@ def test_what_is_whole_is_read_under_the_same_limit(tmp_path: Path) -> None:
 def test_an_idx_file_of_more_dimensions_than_an_array_may_have(tmp_path: Path) -> None:
     path = tmp_path / "images-idx3"
     path.write_bytes(bytes([0, 0, 8, 200]) + struct.pack(">200I", *[1] * 200) + b"a")
-    assert "begins with 000008c8, not as an IDX file does" in refused(Idx, [path], 200)
+    assert "begins with 000008c8, expected an IDX header" in refused(Idx, [path], 200)

@@ -260,7 +260,7 @@ def extended(content: bytes, extra: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"column image does not decode \(no bytes\), expected a whole JPEG or PNG"),
+        (b"", r"column image does not decode \(no bytes\), expected a complete JPEG or PNG"),
         (b"no image at all", r"column image does not decode \(not an image\)"),
         (b"\xff\xd8\xff", r"column image does not decode \("),
         (file_of(photo())[:900], r"column image does not decode \(Premature end of JPEG file\)"),
@@ -317,11 +317,11 @@ def test_sixteen_bits_are_not_clipped_in_silence():
     ("sample", "message"),
     [
         ({"images": b""}, 'there is no column image, only images; did you mean "images"'),
-        ({"image": None}, "column image holds NoneType, expected an image file's bytes or"),
-        ({"image": "a.jpg"}, "column image holds str, expected"),
-        ({"image": np.zeros((3, 4), np.uint8)}, r"column image holds uint8 \[3, 4\], expected"),
-        ({"image": np.zeros((0, 4, 3), np.uint8)}, r"column image holds uint8 \[0, 4, 3\], exp"),
-        ({"image": np.zeros((4, 4, 3), np.int64)}, r"column image holds int64 \[4, 4, 3\], exp"),
+        ({"image": None}, "column image contains NoneType, expected the bytes of an image file or"),
+        ({"image": "a.jpg"}, "column image contains str, expected"),
+        ({"image": np.zeros((3, 4), np.uint8)}, r"column image contains uint8 \[3, 4\], expected"),
+        ({"image": np.zeros((0, 4, 3), np.uint8)}, r"column image contains uint8 \[0, 4, 3\], exp"),
+        ({"image": np.zeros((4, 4, 3), np.int64)}, r"column image contains int64 \[4, 4, 3\], exp"),
     ],
 )
 def test_another_column_is_refused_by_name(sample, message):

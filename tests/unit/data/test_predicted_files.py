@@ -78,7 +78,7 @@ def test_labels_that_are_there_are_read(tmp_path):
     [
         ("a,c,y\n1,2,no\n", r"n.csv: no column b, its columns are a, c, y, expected a, b, c as in the data that"),
         ("a,b,c\n1,x,3\n", r"n.csv, line 2: column b is x, expected a finite number"),
-        ("a,b,c\n", r"n.csv: ends after line 1, its header, expected rows below it"),
+        ("a,b,c\n", r"n.csv: ends after line 1, the header, expected rows below the header"),
     ],
 )  # fmt: skip
 def test_tables_of_other_columns_and_values_are_named(tmp_path, text, said):

@@ -73,7 +73,9 @@ def test_few_rows_are_looked_at_under_many_generators(tmp_path: Path) -> None:
 def test_a_held_out_split_is_looked_at(tmp_path: Path) -> None:
     one = place(tmp_path / "a", 24, 0, split=1)
     of = settings(eval_transform=rare("time", rows=[20]))
-    with pytest.raises(ConfigError, match="d-a, validation split: row id .* leave chance out of"):
+    with pytest.raises(
+        ConfigError, match="d-a, validation split: row id .* do not use random numbers in"
+    ):
         RunBatches([one], of).held_out("validation", batch=4)
 
 
@@ -118,7 +120,7 @@ def test_chance_of_a_repeated_sample_ends_the_training(
     with pytest.raises(
         ConfigError,
         match=r"^dataset d-a, train split: row id \d+: data.transform.*:Rare gives two results for one sample and "
-        r"equal generators, the second one in another process .* draw all chance from the generator",
+        r"equal generators, the second one in another process .* draw all random numbers from the generator",
     ):
         list(stream.batches())
 

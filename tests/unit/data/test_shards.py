@@ -201,7 +201,7 @@ class Broken(Digits):
 def test_a_source_with_unknown_options_or_of_another_class_is_refused():
     with pytest.raises(DataError, match=r"does not take .*; change source\.options"):
         make_source(f"{__name__}:Broken", {"type": "x", "rows": 3}, num_shards=1, files=())
-    with pytest.raises(DataError, match="Digits takes no option named colour"):
+    with pytest.raises(DataError, match="Digits has no option named colour"):
         make_source(
             "shardline.data.sources.digits:Digits",
             {"type": "x", "options": {"colour": 1}},

@@ -79,8 +79,8 @@ def test_idx_split_by_file_with_a_share_of_train_to_validate(tmp_path: Path) -> 
     assert 3 < rows.splits.count("validation") < 20
     splits["files"] = {"train": ["train-*", "t10k-l*"], "validation": 0.25, "test": ["t10k-i*"]}
     assert re.fullmatch(
-        "mnist/t10k-labels-idx1-ubyte: splits.files puts it into train and its images into test; "
-        "give both files one split",
+        "mnist/t10k-labels-idx1-ubyte: splits.files assigns it to train and its images to test; "
+        "assign both files to the same split",
         message(tmp_path, write_mnist(tmp_path), splits=splits),
     )
 
@@ -208,7 +208,7 @@ def test_image_that_does_not_decode(kind: str, tmp_path: Path) -> None:
     Image.fromarray(noise).save(path)
     path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
     assert re.fullmatch(
-        f"flowers/rose/0.jpg: {expected}; fix it, or leave such out with source.on_bad: skip",
+        f"flowers/rose/0.jpg: {expected}; fix it, or leave it out with source.on_bad: skip",
         message(tmp_path, source),
     )
     left = make(tmp_path, source | {"on_bad": "skip"})
@@ -227,7 +227,7 @@ def test_bytes_that_do_not_decode_are_kept_by_no_dataset(kind: str, tmp_path: Pa
     path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
     expected = expected.replace("not an image", "not a JPEG or PNG image")
     assert re.fullmatch(
-        f"flowers/rose/0.jpg: {expected}; fix it, or leave such out with source.on_bad: skip",
+        f"flowers/rose/0.jpg: {expected}; fix it, or leave it out with source.on_bad: skip",
         message(tmp_path, source),
     )
     left = make(tmp_path, source | {"on_bad": "skip"})
@@ -283,13 +283,13 @@ def test_classes_of_folders(tmp_path: Path) -> None:
     colours = np.array(list(COLOURS.values()))[::-1][rows.labels]
     assert np.abs(rows.features.mean(axis=(2, 3)) - colours).max() < 6
     assert re.fullmatch(
-        r"flowers/tulip/\d.\w+: its folder tulip is not among source.classes \(daisy, rose\); add it there, "
-        "or leave its files out",
+        r"flowers/tulip/\d.\w+: its folder tulip is not in source.classes \(daisy, rose\); add the folder there, "
+        "or remove it from source.files",
         message(tmp_path, source | {"classes": ["daisy", "rose"]}),
     )
     assert message(tmp_path, source | {"files": ["flowers/rose/*"]}) == (
-        "flowers/rose/0.jpg: all images lie in one folder, rose, expected a folder per class; list those in "
-        "source.files"
+        "flowers/rose/0.jpg: all images are in one folder, rose, expected a folder per class; list the folders of "
+        "all classes in source.files"
     )
 
 

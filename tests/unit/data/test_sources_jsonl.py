@@ -23,7 +23,7 @@ from tests.support.columns import SCHEMA, as_array, values
 from tests.support.source_cases import load_dataset, make
 from tests.support.tokenizers import END, byte_level
 
-REMEDY = "; fix it, or leave such out with source.on_bad: skip"
+REMEDY = "; fix it, or leave it out with source.on_bad: skip"
 
 
 def rows_of(source: Source) -> dict[int, dict[str, Any]]:

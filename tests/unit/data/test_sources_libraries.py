@@ -188,30 +188,30 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], None], str]] = {
         f"{MDS}: has 4 samples, expected 9 by index.json; copy the whole folder again",
     ),
     "a cut file": ("mds", cut("shard.00000.mds", 300), f"{MDS}: has 300 bytes, expected 562 by index.json; "),
-    "offsets that go back": ("mds", patch("shard.00000.mds", 8, bytes(4)), f"{MDS}: has offsets that do not rise "),
+    "offsets that go back": ("mds", patch("shard.00000.mds", 8, bytes(4)), f"{MDS}: has invalid offsets, "),
     "offsets beyond the file": (
-        "mds", patch("shard.00000.mds", 20, b"\xff" * 4), f"{MDS}: has offsets that do not rise ",
+        "mds", patch("shard.00000.mds", 20, b"\xff" * 4), f"{MDS}: has invalid offsets, ",
     ),
     "a file elsewhere": (
         "mds", edit("index.json", lambda i: i["shards"][0]["raw_data"].update(basename="../../secret")),
-        "given/index.json: names ../../secret, which is not among source.files; ",
+        "given/index.json: lists ../../secret, which is not in source.files; ",
     ),
     "an unknown version": (
         "mds", edit("index.json", lambda i: i["shards"][0].update(version=3)),
-        "given/index.json: is no index of its format (ValueError: format mds, version 3); ",
+        "given/index.json: is not an index of this format (ValueError: format mds, version 3); ",
     ),
-    "no index": ("mds", lambda folder: (folder / "index.json").unlink(), f"{MDS}: no index.json that names files "),
+    "no index": ("mds", lambda folder: (folder / "index.json").unlink(), f"{MDS}: no index.json beside it "),
     "a packed file of other size": (
         "mds_zstd", edit("index.json", lambda i: i["shards"][0]["raw_data"].update(bytes=10)),
         "given/shard.00000.mds.zstd: cannot be read (",
     ),
     "pickled objects": (
         "mds", edit("index.json", lambda i: i["shards"][0].update(column_encodings=["pkl"] * 5)),
-        "given/index.json: column boxes is encoded as pkl, expected an encoding that holds numbers, text or bytes",
+        "given/index.json: column boxes is encoded as pkl, expected an encoding of numbers, text or bytes",
     ),
     "pickled leaves": (
         "litdata", edit("index.json", lambda i: i["config"]["data_format"].__setitem__(0, "pickle")),
-        "column n is serialized as pickle, expected a form of numbers, text or bytes that can be read without running",
+        "column n is serialized as pickle, expected numbers, text or bytes that can be read without running",
     ),
     "an encrypted folder": (
         "litdata", edit("index.json", lambda i: i["config"].update(encryption={"level": "chunk"})),
@@ -223,21 +223,21 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     ),
     "a cut tar": ("webdataset", cut("000.tar", 3000), "given/000.tar: cannot be read as a tar file ("),
     "a tar without its end": ("webdataset", cut("001.tar", 5 * 1024), "given/001.tar: cannot be read as a tar file ("),
-    "a broken header": ("webdataset", break_header, "given/000.tar: cannot be read as a tar file (no file's header"),
+    "a broken header": ("webdataset", break_header, "given/000.tar: cannot be read as a tar file (neither a file"),
     "a name that is no UTF-8": (
         "hf", patch("data-00000-of-00002.arrow", 896, b"\x80"),
         "given/data-00000-of-00002.arrow: cannot be read as Arrow ('utf-8' codec",
     ),
     "a missing Arrow file": (
         "hf", lambda folder: (folder / "data-00001-of-00002.arrow").unlink(),
-        "given/state.json: names data-00001-of-00002.arrow, which is not among source.files; copy the whole folder ",
+        "given/state.json: lists data-00001-of-00002.arrow, which is not in source.files; copy the whole folder ",
     ),
     "a cut Arrow file": (
         "hf", cut("data-00000-of-00002.arrow", 1500), "given/data-00000-of-00002.arrow: cannot be read as Arrow (",
     ),
     "no state": (
         "hf", lambda folder: (folder / "state.json").unlink(),
-        "given/data-00000-of-00002.arrow: no state.json names ",
+        "given/data-00000-of-00002.arrow: no state.json beside it lists ",
     ),
 }  # fmt: skip
 
@@ -258,7 +258,7 @@ def test_bad_rows_are_named_or_counted(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         rows_of(make(tmp_path, source, shards=1))
     assert str(error.value).replace(f"{tmp_path}/", "") == (
-        "given/shard.00000.mds, row 3: column t has no UTF-8 at byte 0, expected text; fix it, or leave such out with "
+        "given/shard.00000.mds, row 3: column t is not UTF-8 at byte 0, expected text; fix it, or leave it out with "
         "source.on_bad: skip"
     )
     left = make(tmp_path, source | {"on_bad": "skip"}, shards=1)
@@ -274,14 +274,14 @@ def npy(dtype: str, rows: int) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "kind", "expected"),
     [
-        ("v.npy", pickle.dumps(1), "int64", "column v.npy is no npy array ("),
+        ("v.npy", pickle.dumps(1), "int64", "column v.npy is not an npy array ("),
         ("v.npy", npy("|O", 1), "int64[*]", "is an npy array of pickled objects"),
-        ("v.npy", npy("<f8", 10**13), "float64[*]", "column v.npy is no npy array ("),
+        ("v.npy", npy("<f8", 10**13), "float64[*]", "column v.npy is not an npy array ("),
         ("v.cls", b"cat", "int64", "column v.cls is b'cat', expected numbers"),
-        ("v.cls", b"300", "uint8", "column v.cls holds 300, expected finite numbers (uint8)"),
+        ("v.cls", b"300", "uint8", "column v.cls has 300, expected finite numbers (uint8)"),
         ("v.json", b"[1, [2]]", "int64[*]", "column v.json has rows of different lengths, expected int64[*]"),
         ("v.json", b"[" * 100000, "int64[*]", "expected numbers"),
-        ("v.json", b"[1e400]", "float32[*]", "column v.json holds inf, expected finite numbers (float32[*])"),
+        ("v.json", b"[1e400]", "float32[*]", "column v.json has inf, expected finite numbers (float32[*])"),
         ("w.txt", b"a", "text", "sample 000000: column v.txt is missing, expected text"),
     ],
 )  # fmt: skip

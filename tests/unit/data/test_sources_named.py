@@ -151,7 +151,7 @@ def test_a_bad_value_is_named_or_counted(case: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         rows_of(Parquet(**arguments))
     assert f"a.parquet, row 2: column v {expected}" in str(error.value)
-    assert "fix it, or leave such out with source.on_bad: skip" in str(error.value)
+    assert "fix it, or leave it out with source.on_bad: skip" in str(error.value)
     source = Parquet(**arguments, on_bad="skip")
     assert len(rows_of(source)) == 1
     assert len(source.skipped[0]) == 1

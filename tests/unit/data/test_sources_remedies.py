@@ -119,15 +119,15 @@ TWO = photos("cat/1.png", "dog/1.png")
 
 CSV_CASES = {
     "an index without a name": csv_case(
-        ",x,y\n0,1,0\n1,2,1\n", "a column without a name is perhaps the index of a data frame", "list the features in "
+        ",x,y\n0,1,0\n1,2,1\n", "a column without a name may be the index of a data frame", "list the features in "
         "source.features", change={"features": ["x"]},
     ),
     "an index that was read and written again": csv_case(
-        "Unnamed: 0,x,y\n0,1,0\n1,2,1\n", "column Unnamed: 0 is the index", "write the file without it (index=False)",
+        "Unnamed: 0,x,y\n0,1,0\n1,2,1\n", "column Unnamed: 0 is the index", "without the index (index=False)",
         "x,y\n1,0\n2,1\n",
     ),
     "decimal commas": csv_case(
-        'x;z;y\n"1,5";1;0\n"2,5";2;1\n', "column x holds text that may be numbers, such as 1,5",
+        'x;z;y\n"1,5";1;0\n"2,5";2;1\n', "column x contains text that may be numbers, such as 1,5",
         'set source.decimal: ","',
         source={"delimiter": ";"}, change={"decimal": ","},
     ),
@@ -136,7 +136,7 @@ CSV_CASES = {
         "as 1000.5", "x,z,y\n1000.5,1,0\n2000,2,1\n",
     ),
     "percent": csv_case(
-        "x,z,y\n5%,1,0\n7%,2,1\n", "column x holds text that may be numbers, such as 5%", "list the features in "
+        "x,z,y\n5%,1,0\n7%,2,1\n", "column x contains text that may be numbers, such as 5%", "list the features in "
         "source.features", change={"features": ["z"]},
     ),
     "a decimal comma in a listed feature": csv_case(
@@ -163,20 +163,20 @@ CSV_CASES = {
         "x;y\n1,5;0\n2;1\n", source={"delimiter": ";", "features": ["x"], "decimal": ","},
     ),
     "returns at the ends of lines": csv_case(
-        GOOD.replace("\n", "\r"), "a.csv: its lines end by a carriage return alone", r"write it again, such as by `tr",
-        GOOD,
+        GOOD.replace("\n", "\r"), "a.csv: its lines end with a carriage return alone",
+        r"convert it, for example with `tr", GOOD,
     ),
     "delimiters at the ends of rows": csv_case(
         "x,z,y\n1,2,0,\n3,4,1,\n", "all rows have 4 fields, expected 3 as in line 1",
-        'write a "," at the end of line 1',
+        'add a "," at the end of line 1',
         "x,z,y,\n1,2,0,\n3,4,1,\n",
     ),
     "a delimiter at the end of the header": csv_case(
         "x,z,y,\n1,2,0\n3,4,1\n", "all rows have 3 fields, expected 4 as in line 1",
-        'take the "," off the end of line 1', GOOD,
+        'remove the "," at the end of line 1', GOOD,
     ),
     "a header without the index that rows have": csv_case(
-        "x,z,y\n1,1,2,0\n2,3,4,1\n", "all rows have 4 fields, expected 3", "write the name of each column",
+        "x,z,y\n1,1,2,0\n2,3,4,1\n", "all rows have 4 fields, expected 3", "write one name per column",
         "n,x,z,y\n1,1,2,0\n2,3,4,1\n",
     ),
     "another delimiter": csv_case(
@@ -189,7 +189,7 @@ CSV_CASES = {
         GOOD.encode("utf-16"), "a.csv: is UTF-16, expected UTF-8", "`iconv -f UTF-16 -t UTF-8 a.csv`", GOOD,
     ),
     "UTF-16 without a mark": csv_case(
-        GOOD.encode("utf-16-le"), "a.csv: is UTF-16, expected UTF-8", "write it again", GOOD,
+        GOOD.encode("utf-16-le"), "a.csv: is UTF-16, expected UTF-8", "convert it", GOOD,
     ),
     "Latin 1 in the header": csv_case(
         "é,y\n1,0\n2,1\n".encode("latin-1"), "line 1: byte 0xe9 is not UTF-8", "save the file as UTF-8",
@@ -199,23 +199,23 @@ CSV_CASES = {
         "x,t,y\n1,é,0\n2,e,1\n".encode("latin-1"), "line 2: byte 0xe9 is not UTF-8", "save the file as UTF-8",
         "x,t,y\n1,é,0\n2,e,1\n", source={"columns": {"x": "float32", "t": "text"}},
     ),
-    "an empty file": csv_case("", "a.csv: is empty, expected a line of column names", "add one", GOOD),
-    "an empty line at the beginning": csv_case("\n" + GOOD, "begins with an empty line", "add one", GOOD),
-    "a header alone": csv_case("x,y\n", "ends after line 1, its header", "add some", GOOD),
+    "an empty file": csv_case("", "a.csv: is empty, expected a line of column names", "add a header", GOOD),
+    "an empty line at the beginning": csv_case("\n" + GOOD, "begins with an empty line", "add a header", GOOD),
+    "a header alone": csv_case("x,y\n", "ends after line 1, the header", "add rows", GOOD),
     "a quote in the header": csv_case(
-        'x,"z,y\n1,2,0\n3,4,1\n', "its header has a quote that is not closed", "fix it", GOOD,
+        'x,"z,y\n1,2,0\n3,4,1\n', "its header has a quote that is not closed", "close the quote", GOOD,
     ),
     "a field of two lines": csv_case(
-        'x,t,y\n1,"a\nb",0\n2,c,1\n', "a quote that is not closed in its line", "convert the file to Parquet",
+        'x,t,y\n1,"a\nb",0\n2,c,1\n', "a quote is not closed in its line", "convert the file to Parquet",
         'x,t,y\n1,"a b",0\n2,c,1\n',
     ),
     "other columns in another file": csv_case(
-        GOOD, "b.csv: its header has no column z, unlike that of", "give all files one header",
+        GOOD, "b.csv: its header has no column z, unlike", "write the same header in all files",
         files={"b.csv": "x,y\n5,1\n"},
         source={"files": ["*.csv"]}, rows=3, change={},
     ),
     "text among numbers": csv_case(
-        "x,z,y\n1,2,0\na,3,1\n", "column x holds numbers and text such as a", "list them in source.features",
+        "x,z,y\n1,2,0\na,3,1\n", "column x contains numbers and text such as a", "list the features in source.features",
         change={"features": ["z"]},
     ),
     "a row of another length": csv_case(
@@ -225,7 +225,7 @@ CSV_CASES = {
         GOOD + "1,2\n", "line 4: the number of fields is 2", "source.on_bad: skip", change={"on_bad": "skip"},
     ),
     "the header again": csv_case(
-        GOOD + GOOD, "the header stands here again", "source.on_bad: skip", change={"on_bad": "skip"}, rows=4,
+        GOOD + GOOD, "the header is repeated here", "source.on_bad: skip", change={"on_bad": "skip"}, rows=4,
     ),
     "a label that is no class": csv_case(
         GOOD, "column y is 1, expected one of source.classes", "source.on_bad: skip", source={"classes": ["0"],
@@ -251,19 +251,19 @@ CSV_CASES = {
         "x,x,y\n1,2,0\n3,4,1\n", "2 columns named x; rename one", "rename one of them", GOOD,
     ),
     "ids that are fractions": csv_case(
-        "i,x,y\n.5,1,0\n1.5,2,1\n", "id_column i holds fractions", "choose another", source={"id_column": "i"},
+        "i,x,y\n.5,1,0\n1.5,2,1\n", "id_column i contains fractions", "to another column", source={"id_column": "i"},
         change={"id_column": "x"}, rows=0,
     ),
     "packed by another program": csv_case(
-        b"BZh91AY&SY" + b"0" * 20, "is compressed by another program than gzip", "pack it with gzip",
+        b"BZh91AY&SY" + b"0" * 20, "is compressed, but not with gzip", "compress it with gzip",
         gzip.compress(GOOD.encode()),
     ),
     "half a gzip file": csv_case(
-        gzip.compress(GOOD.encode() * 9)[:-12], "cannot be unpacked", "fetch it again", gzip.compress(GOOD.encode()),
+        gzip.compress(GOOD.encode() * 9)[:-12], "cannot be unpacked", "download it again", gzip.compress(GOOD.encode()),
     ),
     "an unknown option": Case(
         source={"type": "tests.unit.data.test_sources_remedies:Own", "options": {"nois": 1}},
-        found="takes no option named nois",
+        found="has no option named nois",
         says="remove it from source.options", change={"options": {}},
     ),
 }  # fmt: skip
@@ -283,29 +283,30 @@ PARQUET_CASES = {
     ),
     "numbers stored as text": Case(
         source=PARQUET, files={"a.parquet": parquet({"n": ["1.5", "2"], **TABLE})},
-        found="column n holds text that may be numbers, such as 1.5", says="convert it to a type of numbers",
+        found="column n contains text that may be numbers, such as 1.5", says="convert the column to a type of numbers",
         write={"a.parquet": parquet({"n": [1.5, 2], **TABLE})},
     ),
     "text of numbers with commas": Case(
         source=PARQUET, files={"a.parquet": parquet({"n": ["1,5", "2,5"], **TABLE})},
-        found="column n holds text that may be numbers, such as 1,5", says="write plain numbers",
+        found="column n contains text that may be numbers, such as 1,5", says="write plain numbers",
         write={"a.parquet": parquet({"n": ["1.5", "2.5"], **TABLE})}, rows=0,
     ),
     "half a file": Case(
         source=PARQUET, files={"a.parquet": parquet(TABLE)[:40]}, found="cannot be read as Parquet",
-        says="fetch it again",
+        says="download it again",
         write={"a.parquet": parquet(TABLE)},
     ),
     "a column that another file lacks": Case(
         source=PARQUET | {"files": ["*.parquet"]}, files={"a.parquet": parquet(TABLE),
         "b.parquet": parquet({"y": [1]})},
-        found="b.parquet: no column x, unlike", says="give all files one schema", write={"b.parquet": parquet(TABLE)},
+        found="b.parquet: no column x, unlike", says="write all files with the same schema",
+        write={"b.parquet": parquet(TABLE)},
         rows=4,
     ),
     "another type in another file": Case(
         source=PARQUET | {"files": ["*.parquet"]},
         files={"a.parquet": parquet(TABLE), "b.parquet": parquet({"x": ["a"], "y": [1]})},
-        found="b.parquet: column x is of type string, but double", says="give all files one schema",
+        found="b.parquet: column x is of type string, expected double", says="write all files with the same schema",
         write={"b.parquet": parquet(TABLE)}, rows=4,
     ),
     "a type that a column cannot be read from": Case(
@@ -315,17 +316,17 @@ PARQUET_CASES = {
     ),
     "a feature of text": Case(
         source=PARQUET | {"features": ["x", "t"]}, files={"a.parquet": parquet({"t": ["a", "b"], **TABLE})},
-        found="column t is of type string, expected numbers", says="drop it from source.features",
+        found="column t is of type string, expected numbers", says="remove it from source.features",
         change={"features": ["x"]},
     ),
     "lists beside other features": Case(
         source=PARQUET | {"features": ["x", "v"]}, files={"a.parquet": parquet({"v": [[1.0], [2.0]], **TABLE})},
-        found="column v holds lists beside other features", says="name it alone in source.features",
+        found="column v contains lists", says="make it the only column in source.features",
         change={"features": ["v"]},
     ),
     "an empty first list": Case(
         source=PARQUET | {"features": ["v"]}, files={"a.parquet": parquet({"v": [[], [1.0]], "y": [0, 1]})},
-        found="column v begins with an empty list", says="fix the first row",
+        found="column v is an empty list in the first row", says="fix the first row",
         write={"a.parquet": parquet({"v": [[2.0], [1.0]], "y": [0, 1]})},
     ),
 }  # fmt: skip
@@ -335,26 +336,26 @@ PARQUET_CASES = {
 IMAGE_CASES = {
     "one folder": Case(
         source=FOLDER, files=photos("cat/1.png"),
-        found="all images lie in one folder, cat, expected a folder per class", says="source.files",
+        found="all images are in one folder, cat, expected a folder per class", says="source.files",
         write=photos("dog/1.png"),
     ),
     "a folder that is no class": Case(
-        source=FOLDER | {"classes": ["cat"]}, files=TWO, found="its folder dog is not among source.classes (cat)",
-        says="add it there", change={"classes": ["cat", "dog"]},
+        source=FOLDER | {"classes": ["cat"]}, files=TWO, found="its folder dog is not in source.classes (cat)",
+        says="add the folder there", change={"classes": ["cat", "dog"]},
     ),
     "a folder without images": Case(
-        source=FOLDER, files=TWO | {"p/cow/1.webp": b"x"}, found="p/cow: has no JPEG or PNG image",
+        source=FOLDER, files=TWO | {"p/cow/1.webp": b"x"}, found="p/cow: the folder has no JPEG or PNG image",
         says="source.classes",
         change={"classes": ["cat", "dog"]},
     ),
     "batches below classes": Case(
         source=FOLDER, files=photos("cat/b/1.png", "dog/b/2.png", "dog/c/3.png"),
-        found="dog/b: a folder b lies in cat as well",
+        found="dog/b: a folder b is in cat as well",
         says="[cat, dog]", change={"classes": ["cat", "dog"]}, rows=3,
     ),
     "a class in a class": Case(
         source=FOLDER, files=photos("cat/1.png", "cat/more/1.png", "dog/2.png"),
-        found="cat/more: images lie in this folder",
+        found="cat/more: images are in this folder",
         says="[cat, dog]", change={"classes": ["cat", "dog"]}, rows=3,
     ),
     "no image": Case(
@@ -394,31 +395,31 @@ def json_case(
 
 TEXT_CASES = {
     "NaN": json_case(
-        '{"x": 1}\n{"x": NaN}\n', "a.jsonl, line 2: it is not JSON (x is NaN)", 'write null, and a type with "?"',
+        '{"x": 1}\n{"x": NaN}\n', "a.jsonl, line 2: it is not JSON (x is NaN)", 'add "?" to its type',
         '{"x": 1}\n{"x": null}\n', change={"columns": {"x": "float32?"}},
     ),
     "Infinity in a key that nothing names": json_case(
         '{"x": 1, "z": {"a": [1, -Infinity]}}\n{"x": 2}\n', "line 1: it is not JSON (z.a is -Infinity)", "write null",
         '{"x": 1, "z": {"a": [1, null]}}\n{"x": 2}\n',
     ),
-    "an array": json_case('[{"x": 1}, {"x": 2}]', "is one JSON array, expected a JSON object in each line",
+    "an array": json_case('[{"x": 1}, {"x": 2}]', "is one JSON array, expected one JSON object per line",
     "`jq -c '.[]' a.jsonl`"),
     "an indented array": json_case('[\n  {"x": 1},\n  {"x": 2}\n]\n', "is one JSON array", "jq"),
-    "indented objects": json_case('{\n  "x": 1\n}\n{\n  "x": 2\n}\n', "holds objects of several lines",
+    "indented objects": json_case('{\n  "x": 1\n}\n{\n  "x": 2\n}\n', "contains objects of several lines",
     "`jq -c . a.jsonl`"),
     "UTF-16 of JSON": json_case(OBJECTS.encode("utf-16"), "is UTF-16, expected UTF-8", "iconv"),
-    "returns in JSON": json_case(OBJECTS.replace("\n", "\r"), "its lines end by a carriage return alone", "tr"),
+    "returns in JSON": json_case(OBJECTS.replace("\n", "\r"), "its lines end with a carriage return alone", "tr"),
     "a value of another type": json_case(
         '{"x": 1}\n{"x": "a"}\n', 'line 2: column x is "a", expected a number (float32)', "source.on_bad: skip",
         '{"x": 1}\n{"x": "a"}\n', change={"on_bad": "skip"}, rows=1,
     ),
     "returns in text": Case(
-        source=TEXT, files={"a.txt": "one\rtwo\r"}, found="its lines end by a carriage return alone", says="tr",
+        source=TEXT, files={"a.txt": "one\rtwo\r"}, found="its lines end with a carriage return alone", says="tr",
         write={"a.txt": "one\ntwo\n"},
     ),
     "returns in paragraphs": Case(
         source=TEXT | {"unit": "paragraph"}, files={"a.txt": "one\r\rtwo\r"},
-        found="its lines end by a carriage return alone",
+        found="its lines end with a carriage return alone",
         says="tr", write={"a.txt": "one\n\ntwo\n"},
     ),
     "UTF-16 of text": Case(
@@ -430,7 +431,7 @@ TEXT_CASES = {
 # --- IDX ------------------------------------------------------------------------------------------
 
 
-def idx_case(i: bytes, labels: bytes, found: str, says: str = "fetch", **more: Any) -> Case:
+def idx_case(i: bytes, labels: bytes, found: str, says: str = "download", **more: Any) -> Case:
     files = {"i": i, "l": labels} | more.pop("files", {})
     return Case(
         source=IDX | more.pop("source", {}), files=files, found=found, says=says, write=PAIR, **more
@@ -440,11 +441,11 @@ def idx_case(i: bytes, labels: bytes, found: str, says: str = "fetch", **more: A
 IDX_CASES = {
     "half of the images": idx_case(IMAGES[:-3], LABELS, "15 bytes only after its header"),
     "an empty IDX file": idx_case(b"", LABELS, "i: is empty, expected an IDX file"),
-    "no IDX file": idx_case(png(), LABELS, "begins with 89504e47, not as an IDX file does"),
+    "no IDX file": idx_case(png(), LABELS, "begins with 89504e47, expected an IDX header"),
     "half a header": idx_case(IMAGES[:7], LABELS, "ends within its header"),
     "half a gzip file of images": idx_case(gzip.compress(IMAGES)[:-9], LABELS, "cannot be unpacked"),
-    "labels of other images": idx_case(IMAGES, idx(np.arange(3)), "3 labels for the 2 images"),
-    "images without labels": idx_case(IMAGES, IMAGES, "no listed file holds its other half", "add it to source.files"),
+    "labels of other images": idx_case(IMAGES, idx(np.arange(3)), "3 labels, expected 2 for the images"),
+    "images without labels": idx_case(IMAGES, IMAGES, "its other half is missing", "add the missing file to"),
     "images of two sizes": Case(
         source=IDX | {"files": ["*-idx*"]}, found="images of [2, 2] u1, but", says="make two datasets",
         files={"a-images-idx3": IMAGES, "a-labels-idx1": LABELS, "b-images-idx3": idx(np.zeros((2, 2, 2))),
@@ -452,8 +453,8 @@ IDX_CASES = {
         change={"files": ["b-*"]},
     ),
     "labels in another split than their images": Case(
-        source=IDX, files=PAIR, found="splits.files puts it into test and its images into train",
-        says="give both files one split",
+        source=IDX, files=PAIR, found="splits.files assigns it to test and its images to train",
+        says="assign both files to the same split",
         splits={"files": {"train": ["i"], "validation": 0.5, "test": ["l"]}},
         change={"splits": {"train": 1.0, "validation": 0.0, "test": 0.0}},
     ),

@@ -136,7 +136,10 @@ def test_a_secret_may_stand_in_the_environment(
     assert files_below(tmp_path / "store") == [f"downloads/{SHA256}/rows.csv"]
 
 
-REMEDY = "fetch it again, or, if it was replaced on purpose, put what `shardline digest` prints of it into source.files"
+REMEDY = (
+    "run the job again, or, if the file was replaced on purpose, copy the entry that `shardline digest` prints "
+    "into source.files"
+)
 
 
 @pytest.mark.parametrize(
@@ -159,10 +162,10 @@ def test_another_size_or_digest(
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("{server}/none.csv?sig=geheim", "{server}/none.csv: not found, or out of reach (ClientResponseError: 404"),
+        ("{server}/none.csv?sig=geheim", "{server}/none.csv: not found or not reachable (ClientResponseError: 404"),
         ("{server}/rows.csv?sig=falsch", "{server}/rows.csv: cannot be read (ClientResponseError: 403"),
-        ("http://127.0.0.1:9/a.csv?sig=falsch", "http://127.0.0.1:9/a.csv: not found, or out of reach"),
-        ("https://me:geheim@127.0.0.1:9/a.csv", "https://127.0.0.1:9/a.csv: not found, or out of reach"),
+        ("http://127.0.0.1:9/a.csv?sig=falsch", "http://127.0.0.1:9/a.csv: not found or not reachable"),
+        ("https://me:geheim@127.0.0.1:9/a.csv", "https://127.0.0.1:9/a.csv: not found or not reachable"),
         ("file:///nowhere/a.csv", "file:///nowhere/a.csv: not found; check the URL"),
         ("nosuch://a.csv", "nosuch://a.csv: cannot be read (ValueError: Protocol not known: nosuch"),
     ],
@@ -190,7 +193,7 @@ def test_a_missing_package_is_named(scheme: str, package: str, tmp_path: Path) -
         with pytest.raises(DataError) as error:
             list(describe([f"{scheme}://bucket/a.csv"]))
         assert str(error.value) == (
-            f"{scheme}://bucket/a.csv: no support for this kind of URL is installed; install the package {package}"
+            f"{scheme}://bucket/a.csv: the package for this kind of URL is not installed; install the package {package}"
         )
 
 
@@ -201,7 +204,7 @@ def test_a_store_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
     lock = tmp_path / "other" / "downloads" / SHA256 / ".rows.csv.lock"
     lock.mkdir(parents=True)
     with pytest.raises(
-        DataError, match=r"\.rows\.csv\.lock could not be locked \(.*\); fix the folder's owner"
+        DataError, match=r"\.rows\.csv\.lock cannot be locked \(.*\); correct the folder's owner"
     ):
         fetch([server.entry("rows.csv")], tmp_path / "other" / "downloads")
     assert not server.sent

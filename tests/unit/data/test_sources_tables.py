@@ -199,7 +199,7 @@ def test_bad_value(kind: str, column: str, value: Any, expected: str, tmp_path: 
     )
     found = message(tmp_path, source, splits=splits)
     pattern = re.escape(expected).replace(r"\(empty\|nan\)", "(empty|nan)")
-    remedy = re.escape("; fix it, or leave such out with source.on_bad: skip")
+    remedy = re.escape("; fix it, or leave it out with source.on_bad: skip")
     assert re.search(rf"^{PLACE.get(kind, '.*row 3')}: {pattern}{remedy}$", found), found
     left = make(tmp_path, source | {"on_bad": "skip"}, splits=splits, shards=2)
     assert list(read(left).ids) == [0, 1, 3, 4, 5, 6, 7]
@@ -215,7 +215,7 @@ def test_text_where_numbers_are_expected(tmp_path: Path) -> None:
     source = source_of("csv", tmp_path, table) | {"features": ["x0", "x1"], "id_column": "key"}
     assert message(tmp_path, source) == (
         "data/0.csv, line 7: column x0 is seven, expected a finite number (float32); "
-        "fix it, or leave such out with source.on_bad: skip"
+        "fix it, or leave it out with source.on_bad: skip"
     )
     assert list(read(make(tmp_path, source | {"on_bad": "skip"})).ids) == [0, 1, 2, 3, 4, 6, 7]
 
@@ -223,9 +223,9 @@ def test_text_where_numbers_are_expected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"label": "z"}, '.*: no columns named z; known are key, x0, x1, note, y, part'),
+        ({"label": "z"}, '.*: no columns named z; use one of key, x0, x1, note, y, part'),
         ({"features": ["x0", "nota"]}, '.*: no columns named nota; did you mean "note"?'),
-        ({"id_column": "x0"}, "id_column x0 holds fractions, expected whole numbers or text; choose another"),
+        ({"id_column": "x0"}, "id_column x0 contains fractions, expected whole numbers or text; set source.id_column"),
     ],
 )  # fmt: skip
 def test_columns_that_are_not_there(
@@ -253,15 +253,15 @@ GOOD = "x,y\n1,a\n2,b\n"
     [
         (
             (GOOD, "x,y,z\n1,a,3\n"),
-            "1.csv: its header has a further column z, unlike that of 0.csv; give all files one header, "
+            "1.csv: its header has an additional column z, unlike 0.csv; write the same header in all files, "
             "or make two datasets of them",
         ),
-        ((GOOD, "y,x\na,1\n"), "1.csv: its header has its columns in another order than 0.csv; give .*"),
+        ((GOOD, "y,x\na,1\n"), "1.csv: its header has another order of columns than 0.csv; write .*"),
         ((GOOD + "\n3,b,7\n",), "0.csv, line 5: the number of fields is 3, expected 2; fix it, or .*"),
         ((GOOD.encode() + b"3,\xe9\n",), "0.csv, line 4: byte 0xe9 is not UTF-8; save the file as UTF-8"),
-        ((GOOD, "x,y\n1,a\nx,y\n2,b\n"), "1.csv, line 3: the header stands here again, as where files were joined, .*"),
-        ((gzip.compress(b""),), "0.csv: is empty, expected a line of column names; add one, or drop the file .*"),
-        ((b"PK\x03\x04abc\n",), "0.csv: is compressed by another program than gzip, expected text, plain .*"),
+        ((GOOD, "x,y\n1,a\nx,y\n2,b\n"), "1.csv, line 3: the header is repeated here, as in joined files, .*"),
+        ((gzip.compress(b""),), "0.csv: is empty, expected a line of column names; add a header, or .*"),
+        ((b"PK\x03\x04abc\n",), "0.csv: is compressed, but not with gzip, expected text, plain .*"),
         ((gzip.compress(GOOD.encode() + b"3\n"),), "0.csv, line 4: the number of fields is 1, expected 2; fix it, .*"),
     ],
 )  # fmt: skip
@@ -285,7 +285,9 @@ def test_ragged_rows_may_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("features", [["x"], []])
 def test_headers_without_rows(features: list[str], tmp_path: Path) -> None:
     source = csv_source(tmp_path, "x,y\n", "x,y\r\n\n", features=features)
-    with pytest.raises(DataError, match=r"0\.csv: ends after line 1, its header, as do 1 others, "):
+    with pytest.raises(
+        DataError, match=r"0\.csv: ends after line 1, the header, as do 1 other files, "
+    ):
         assert make(tmp_path, source).schema
 
 
@@ -344,9 +346,9 @@ def test_another_delimiter(tmp_path: Path) -> None:
     ("cut", "expected"),
     [
         (lambda data: data[: len(data) // 2], r"1.parquet: cannot be read as Parquet \(.*magic bytes.*\), expected"),
-        (lambda data: b"", r"1.parquet: cannot be read as Parquet \(.*size is 0 bytes.*\), expected a whole file; "),
-        (lambda data: data[:200] + data[-2000:], r"1.parquet: cannot be read as Parquet \(.*\), expected a whole"),
-        (lambda data: b"x,y\n1,2\n", r"1.parquet: cannot be read as Parquet \(.*\), expected a whole file; fetch "),
+        (lambda data: b"", r"1.parquet: cannot be read as Parquet \(.*size is 0 bytes.*\), expected a complete file; "),
+        (lambda data: data[:200] + data[-2000:], r"1.parquet: cannot be read as Parquet \(.*\), expected a complete"),
+        (lambda data: b"x,y\n1,2\n", r"1.parquet: cannot be read as Parquet \(.*\), expected a complete file; "),
     ],
 )  # fmt: skip
 def test_parquet_cut_short(cut: Callable[[bytes], bytes], expected: str, tmp_path: Path) -> None:
@@ -380,7 +382,9 @@ def test_column_of_lists(kind: str, fixed: bool, tmp_path: Path) -> None:
     assert (read(make(tmp_path, source | {"dtype": "uint8"})).features == values).all()
     source["features"] = ["key", "v"]
     source["id_column"] = "y"
-    assert "column v holds lists beside other features; name it alone" in message(tmp_path, source)
+    assert "column v contains lists, expected numbers in each of several features" in message(
+        tmp_path, source
+    )
 
 
 def test_ragged_and_incomplete_lists(tmp_path: Path) -> None:
@@ -389,7 +393,7 @@ def test_ragged_and_incomplete_lists(tmp_path: Path) -> None:
     source = source_of("parquet", tmp_path, table) | {"id_column": "key", "features": ["v"]}
     assert message(tmp_path, source, shards=1) == (
         "data/0.parquet, row 2: column v is a list of 1, expected 2 finite numbers (float32); "
-        "fix it, or leave such out with source.on_bad: skip"
+        "fix it, or leave it out with source.on_bad: skip"
     )
     left = make(tmp_path, source | {"on_bad": "skip"})
     rows = read(left)
@@ -510,7 +514,7 @@ def test_delta_features_that_the_reader_lacks(
     log.write_text("\n".join(map(json.dumps, actions)) + "\n")
     assert re.fullmatch(
         r"Delta table data version 0: cannot be read \(.*(deletionVectors|column ?[mM]apping).*\), expected a table "
-        "that pyarrow can read; copy it to one without such features, or export it as Parquet",
+        "that pyarrow can read; copy it to a table without this feature, or export it as Parquet",
         message(tmp_path, source),
     )
 

@@ -193,7 +193,7 @@ def test_a_text_without_tokens_is_named(tmp_path: Path) -> None:
     words(tmp_path / "tokenizer.json", {"cat": 0})
     source = write(tmp_path, "cat\n\ncat\ndog\n") | {"tokenizer": "tokenizer.json"}
     assert re.fullmatch(
-        r"0.txt, line 4: cannot be encoded by tokenizer.json \(.*\), expected tokens for any text; give .*",
+        r"0.txt, line 4: cannot be encoded by tokenizer.json \(.*\), expected tokens for any text; add .*",
         message(tmp_path, source, shards=1),
     )
 
@@ -203,9 +203,9 @@ def test_a_text_without_tokens_is_named(tmp_path: Path) -> None:
     [
         ("{}", {}, "source.tokenizer=tokenizer.json cannot be read (.*), expected a tokenizer.json of .*"),
         (b"\xff", {}, "source.tokenizer=tokenizer.json cannot be read (.*), expected a tokenizer.json of .*"),
-        (None, {"end": "<|endoftxt|>"}, "source.end=<|endoftxt|> is no token of tokenizer.json; did you mean .*"),
-        (None, {"end": "</s>"}, "source.end=</s> is no token of tokenizer.json; its special tokens are .*"),
-        (None, {"end": 280}, "source.end=280 is no token of tokenizer.json; give a token of it, or its number"),
+        (None, {"end": "<|endoftxt|>"}, "source.end=<|endoftxt|> is not a token of tokenizer.json; did you mean .*"),
+        (None, {"end": "</s>"}, "source.end=</s> is not a token of tokenizer.json; use one of .*"),
+        (None, {"end": 280}, "source.end=280 is not a token of tokenizer.json; set source.end to a token or .*"),
     ],
 )  # fmt: skip
 def test_bad_tokenizers(
@@ -228,7 +228,7 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert rows_of(make(tmp_path, source, shards=1))
     assert message(tmp_path, source | {"tokenizer": "tokenizer.json"}) == (
         "source.tokenizer=tokenizer.json needs the package tokenizers, which is not installed; "
-        "pip install 'shardline[tokenizers]', or use tokenizer: bytes"
+        "run pip install 'shardline[tokenizers]', or set source.tokenizer: bytes"
     )
 
 
@@ -246,9 +246,9 @@ BAD = {
 def test_what_is_no_text(kind: str, unit: str, tmp_path: Path) -> None:
     content, expected = BAD[kind]
     source = write(tmp_path, "good\n", content) | {"unit": unit}
-    found = f"1.txt, {expected}; fix it, or leave such out with source.on_bad: skip"
+    found = f"1.txt, {expected}; fix it, or leave it out with source.on_bad: skip"
     if kind == "utf-16":
-        found = "1.txt: is UTF-16, expected UTF-8; write it again, such as by `iconv -f UTF-16 -t UTF-8 1.txt`"
+        found = "1.txt: is UTF-16, expected UTF-8; convert it, for example with `iconv -f UTF-16 -t UTF-8 1.txt`"
     assert message(tmp_path, source, shards=1) == found
     left = make(tmp_path, source | {"on_bad": "skip"}, shards=1)
     assert "good" in {text_of(row).strip() for row in rows_of(left).values()}
@@ -260,12 +260,14 @@ def test_what_is_no_text(kind: str, unit: str, tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     source = write(tmp_path, b"a\n", gzip.compress(b"abc" * 100)[:-9])
-    assert message(tmp_path, source, shards=1).startswith("1.txt: cannot be unpacked (it ends ")
+    assert message(tmp_path, source, shards=1).startswith(
+        "1.txt: cannot be unpacked (the file is truncated)"
+    )
     source = write(tmp_path, b"a\n", b"BZh91AY")
-    assert message(tmp_path, source).startswith("1.txt: is compressed by another program than gzip")
+    assert message(tmp_path, source).startswith("1.txt: is compressed, but not with gzip")
     source = write(tmp_path, b"a\n", b"") | {"unit": "file"}
     assert message(tmp_path, source, shards=1) == (
-        "1.txt: is empty, expected text; fix it, or leave such out with source.on_bad: skip"
+        "1.txt: is empty, expected text; fix it, or leave it out with source.on_bad: skip"
     )
 
 

@@ -216,7 +216,11 @@ def test_a_transform_that_draws_from_a_global_generator_is_refused(of, has_chanc
     written = [HERE + "Half", {"type": HERE + "Global", "of": of}]
     spec = TransformSpec(written=written, what="data.transform", has_chance=has_chance)
     message = rf"web: row id 0: data.transform.1=\S+:Global draws .* global generator of {of},.*"
-    remedy = "draw all chance from the generator" if has_chance else "leave chance out of data"
+    remedy = (
+        "draw all random numbers from the generator"
+        if has_chance
+        else "do not use random numbers in data"
+    )
     with pytest.raises(ConfigError, match=message + remedy):
         check_samples(spec, samples(1), where)
 

@@ -196,9 +196,7 @@ def test_training_state_is_proven_to_be_readable(tmp_path):
     writer.write(state, world_size=1, new_best={}, best=set())
     assert newest_good(tmp_path, "f" * 64)[0].step == 3
     odd = {**state, "global_step": 4, "callbacks": {"mine": torch.nn.ReLU}}
-    with pytest.raises(
-        ConfigError, match="could not be resumed, since it holds more than tensors.*ReLU"
-    ):
+    with pytest.raises(ConfigError, match="cannot be resumed .*ReLU.*, expected only tensors"):
         StateWriter(tmp_path, "f" * 64, keep=2).write(odd, world_size=1, new_best={}, best=set())
     assert [saved.step for saved in list_saved(tmp_path)] == [3]
 

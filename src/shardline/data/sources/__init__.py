@@ -1,4 +1,4 @@
-"""Sources: where a dataset's rows come from."""
+"""Data sources: classes that read the rows of a dataset."""
 
 from shardline.data.sources.source import Ragged, Schema, Source, Table, shard_range
 from shardline.data.splits import SPLITS

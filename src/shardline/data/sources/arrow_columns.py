@@ -1,4 +1,4 @@
-"""Arrow columns as numbers, and whether they are any: each value that is none is found, so that it can be named."""
+"""Conversion of Arrow columns to numbers, with a mask of the values that are not numbers."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from shardline.data.sources.from_files import text_id
 from shardline.data.splits import SPLIT_NAMES
 
-# What pyarrow's CSV reader takes for a missing number.
+# Texts that pyarrow's CSV reader treats as a missing number.
 _MISSING = pa.array(
     ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A",
      "NA", "NULL", "NaN", "n/a", "nan", "null"]
@@ -28,30 +28,30 @@ Numbers = tuple[np.ndarray, np.ndarray]  # values, and which of them are bad
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds numbers."""
+    """Return whether a type is a type of numbers."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(test(kind) for test in tests)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds text."""
+    """Return whether a type is a type of text."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return any(t(kind) for t in (pa.types.is_string, pa.types.is_large_string))
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds a list in each row."""
+    """Return whether a type is a type of lists."""
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return any(test(kind) for test in tests)
 
 
 def numbers(column: pa.Array, dtype: str) -> Numbers:
-    """Return a column as numbers [N] of a NumPy type; bad are those missing, infinite or no number.
+    """Return a column as numbers [N], and a mask of values that are missing, infinite or not numbers.
 
     Args:
-        column: numbers, or text that a number can be read from.
-        dtype: NumPy name of a type; a value that an integer type cannot hold is bad.
+        column: Numbers, or text to parse as numbers.
+        dtype: NumPy name of the type. A value out of range of an integer type is bad.
     """
     kind = pa.from_numpy_dtype(np.dtype(dtype))
     if is_text(column.type):
@@ -59,7 +59,7 @@ def numbers(column: pa.Array, dtype: str) -> Numbers:
         for word, number in (("true", "1"), ("false", "0")):
             column = pc.if_else(pc.equal(pc.utf8_lower(column), word), number, column)
     column = _cast(column, kind)
-    if not column.null_count:  # the common case, without a look at each value's presence
+    if not column.null_count:  # the common case needs no mask of nulls
         values = column.to_numpy(zero_copy_only=False)
         return values, ~np.isfinite(values)
     bad = np.asarray(column.is_null(nan_is_null=True))
@@ -68,21 +68,21 @@ def numbers(column: pa.Array, dtype: str) -> Numbers:
 
 
 def with_point(column: pa.Array) -> pa.Array:
-    """Return text with a decimal point for each comma; one with a point already is no number then."""
+    """Replace decimal commas by points in text. Text with a point is not a number afterwards."""
     if not is_text(column.type):
         return column
     return pc.replace_substring(pc.replace_substring(column.cast(pa.string()), ".", "?"), ",", ".")
 
 
 def without_missing(column: pa.Array) -> pa.Array:
-    """Return text without spaces at its ends, with null where it stands for a missing number."""
+    """Strip spaces at the ends of text, and replace text for a missing number by null."""
     column = pc.utf8_trim_whitespace(column.cast(pa.string()))
     return pc.if_else(pc.is_in(column, _MISSING), None, column)
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast, with null for what cannot be."""
-    # an integer beyond 2^24 is rounded in float32, as any number is
+    """Cast a column, with null for values that cannot be cast."""
+    # a cast to float rounds integers above 2^24, as it rounds other numbers
     rounds = pa.types.is_integer(column.type) and pa.types.is_floating(kind)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
@@ -100,7 +100,7 @@ def _cast_one(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def lists(column: pa.Array, size: int, dtype: str) -> Numbers:
-    """Return a column of lists as [N, size]; a row of another length is bad, as is one with a bad value."""
+    """Return a column of lists as [N, size]. A row is bad if its length or a value is bad."""
     lengths = pc.list_value_length(column).fill_null(-1).to_numpy(zero_copy_only=False)
     bad = lengths != size
     values = np.zeros((len(column), size), dtype=dtype)
@@ -112,7 +112,7 @@ def lists(column: pa.Array, size: int, dtype: str) -> Numbers:
 
 
 def labels_of(column: pa.Array, classes: Sequence[str]) -> Numbers:
-    """Return each value's place among the classes [N] int64; a value that is none of them is bad."""
+    """Return the class index of each value [N] int64. A value that is not a class is bad."""
     if pa.types.is_floating(column.type) or (pa.types.is_boolean(column.type) and "1" in classes):
         column = _cast(column, pa.int64())  # 1.0 and true are class 1
     text = pc.utf8_trim_whitespace(column.cast(pa.string()))
@@ -121,7 +121,7 @@ def labels_of(column: pa.Array, classes: Sequence[str]) -> Numbers:
 
 
 def ids_of(column: pa.Array, *, are_numbers: bool) -> Numbers:
-    """Return ids [N] int64: whole numbers as they are, text by its hash; a missing one is bad."""
+    """Return ids [N] int64: whole numbers as they are, text by its hash. A missing id is bad."""
     if are_numbers:
         return numbers(column, "int64")
     texts = column.cast(pa.string()).to_pylist()
@@ -132,7 +132,7 @@ def ids_of(column: pa.Array, *, are_numbers: bool) -> Numbers:
 
 
 def splits_of(column: pa.Array) -> Numbers:
-    """Return each value's split [N] as an index into SPLITS; a value that names none is bad."""
+    """Return the split of each value [N], as an index into SPLITS. A value that is not a split is bad."""
     names = pa.array(list(SPLIT_NAMES))
     text = pc.utf8_lower(pc.utf8_trim_whitespace(column.cast(pa.string())))
     found = pc.index_in(text, names)
@@ -140,37 +140,38 @@ def splits_of(column: pa.Array) -> Numbers:
     return places[found.fill_null(0).to_numpy()], np.asarray(found.is_null())
 
 
-# ---- columns whose meaning would be a guess: an index without a name, text that may be numbers
+# ---- ambiguous columns: an index of a data frame, text that may be numbers
 
 
 def is_index(name: str) -> bool:
-    """Return whether a column is called as pandas calls the index of a data frame."""
+    """Return whether a column has a name that pandas writes for the index of a data frame."""
     return _INDEX.fullmatch(name) is not None
 
 
 def index_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns of a Parquet file that pandas wrote an index to."""
+    """Return the index columns of a Parquet file that pandas wrote."""
     noted = schema.pandas_metadata if schema.metadata else None
     named = (noted or {}).get("index_columns", ())
     return [name for name in named if isinstance(name, str)]
 
 
 def is_marked(text: str) -> bool:
-    """Return whether a text is a number, plain or as other programs write it: 1,5 or 1,000.5 or 5% or $5."""
+    """Return whether a text is a number in any notation, such as 1,5 or 1,000.5 or 5% or $5."""
     return _MARKED.fullmatch(text.strip()) is not None
 
 
 def as_numbers(column: pa.Array) -> list[str]:
-    """Return the first texts of a column if all of them may be numbers; else none."""
+    """Return the first texts of a column if all of them may be numbers; else an empty list."""
     texts = without_missing(column[:_ROWS]).drop_null().to_pylist()
     return texts if all(map(is_marked, texts)) else []
 
 
 def remedy_of(texts: Sequence[str], decimal: str) -> str:
-    """Return how texts become numbers; empty where they are none.
+    """Return a remedy for texts that may be numbers, or an empty text if they are not numbers.
 
     Args:
-        decimal: mark of decimals that the source takes; empty where text is no number for it.
+        texts: Texts of a column.
+        decimal: Decimal mark of the source; empty if the source does not parse text as numbers.
     """
     if not all(map(is_marked, texts)):
         return ""
@@ -179,5 +180,5 @@ def remedy_of(texts: Sequence[str], decimal: str) -> str:
     if decimal == "." and is_decimal and all(map(_COMMA.fullmatch, texts)):
         return 'set source.decimal: ","'
     if not decimal and all(map(_PLAIN.fullmatch, texts)):
-        return "convert it to a type of numbers"
+        return "convert the column to a type of numbers"
     return f"write plain numbers, such as 1000{decimal or '.'}5"

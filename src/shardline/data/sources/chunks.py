@@ -1,7 +1,7 @@
-"""Folders of an `index.json` beside files of samples, each of which begins with the samples' offsets.
+"""Base class of sources that read chunks: files of samples that are listed in an `index.json`.
 
-MosaicML's MDS and LitData share this frame: a file is the number of samples N (uint32), N + 1
-offsets into the file (uint32), and the samples.
+MosaicML's MDS and LitData share this format. A chunk contains the number of samples N (uint32),
+N + 1 offsets into the file (uint32), and the samples.
 """
 
 import json
@@ -23,22 +23,23 @@ from shardline.data.sources.samples import Sample, Samples
 from shardline.data.sources.source import shard_slices
 
 INDEX = "index.json"
-_MOST = 2**32  # offsets are of 32 bits
+_MOST = 2**32  # offsets have 32 bits
 _REMEDY = "copy the whole folder again"
 Codec = Literal["zstd", "gzip", "brotli", "snappy"]
+Entry = tuple[str, dict[str, Any]]  # name of a chunk, and its fields samples, size, codec, entry
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A file of samples, as an index describes it.
+    """A file of samples, as described in an index.
 
     Attributes:
-        file: its place in the source's `files`.
-        path: the file.
-        samples: number of samples.
-        size: bytes of what it holds, unpacked.
-        codec: how it is compressed; None where it is not.
-        entry: its entry in the index.
+        file: Index of the file in the source's `files`.
+        path: Path of the file.
+        samples: Number of samples.
+        size: Unpacked size in bytes.
+        codec: Compression of the file; None if it is plain.
+        entry: Entry of the file in the index.
     """
 
     file: int
@@ -49,10 +50,10 @@ class Chunk:
     entry: dict[str, Any]
 
     def contents(self, first: int, last: int) -> Iterator[bytes]:
-        """Yield the bytes of some samples.
+        """Yield the bytes of the samples [first, last).
 
         Raises:
-            DataError: the file differs from its entry in the index, or its offsets do not rise within it.
+            DataError: The file differs from its entry in the index, or its offsets are invalid.
         """
         held, offsets = self._held, self.offsets
         for place in range(first, last):
@@ -77,7 +78,7 @@ class Chunk:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Where each sample begins, and where the last one ends [N + 1]."""
+        """Offset of each sample's beginning and of the last sample's end [N + 1]."""
         held, head = self._held, 4 * (self.samples + 2)
         found = int.from_bytes(held[:4], "little")
         if found != self.samples or head > len(held):
@@ -85,49 +86,49 @@ class Chunk:
         offsets = np.frombuffer(held, "<u4", self.samples + 1, 4).astype(np.int64)
         if offsets[0] < head or offsets[-1] > len(held) or (np.diff(offsets) < 0).any():
             raise damaged(
-                self.path, f"has offsets that do not rise from {head} to its {len(held):,} bytes"
+                self.path, f"has invalid offsets, expected rising ones from {head} to {len(held):,}"
             )
         return list(offsets.tolist())
 
 
 class Chunks(Samples):
-    """Samples of all indexes among the source's files."""
+    """Base class of sources that read the chunks of all indexes among the source's files."""
 
     @abstractmethod
-    def read_index(self, path: Path, index: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield name and fields of each of an index's files: `samples`, `size`, `codec`, `entry`.
+    def read_index(self, path: Path, index: Any) -> Iterator[Entry]:
+        """Yield the chunks listed in an index.
 
         Raises:
-            DataError: a file's samples cannot be read; names the index.
-            KeyError, TypeError, ValueError: the index is not of its format.
+            DataError: The samples of a chunk cannot be read. The message names the index.
+            KeyError, TypeError, ValueError: The index has another format.
         """
 
     @abstractmethod
     def column_type(self, form: str, content: bytes) -> str:
-        """Return the column type of what is stored in a form, by its first value where only that tells.
+        """Return the column type for a storage form. Some forms need the first value to decide.
 
         Raises:
-            UnusableError: no column holds it.
+            UnusableError: There is no column type for the form.
         """
 
     @abstractmethod
     def decode(self, form: str, content: bytes) -> Any:
-        """Return a value by the form that it is stored in; see `decoded`."""
+        """Decode a value stored in a form; see `decoded`."""
 
     @abstractmethod
     def values(self, chunk: Chunk, content: bytes) -> dict[str, tuple[str, bytes]]:
-        """Return a sample's values by name, each the form that it is stored in and its bytes.
+        """Return the values of a sample by name, as (form, bytes).
 
         Raises:
-            UnusableError: they do not fill the sample.
+            UnusableError: The sizes of the values do not match the size of the sample.
         """
 
     @cached_property
     def chunks(self) -> list[Chunk]:
-        """The files of samples, in the order of the indexes.
+        """Chunks, in the order of the indexes.
 
         Raises:
-            DataError: an index cannot be read, or names a file that is not there; names both.
+            DataError: An index cannot be read, or lists a missing file. The message names both.
         """
         places = {path.resolve(): place for place, path in enumerate(self.files)}
         indexes = [path for path in self.files if path.name == INDEX]
@@ -136,30 +137,28 @@ class Chunks(Samples):
             for name, fields in self._read(index):
                 path = (index.parent / name).resolve()
                 if path not in places:
-                    raise damaged(index, f"names {name}, which is not among source.files")
+                    raise damaged(index, f"lists {name}, which is not in source.files")
                 if not (0 <= fields["samples"] < _MOST and 0 <= fields["size"] < _MOST):
                     found_ = f"{fields['samples']:,} samples of {fields['size']:,} bytes"
-                    raise damaged(
-                        index, f"names {name} with {found_}, of which its offsets can have no place"
-                    )
-                if path not in found:  # an index of a whole folder may name files of those below it
+                    raise damaged(index, f"lists {name} with {found_}, expected numbers below 2^32")
+                if path not in found:  # the index of a folder may list files of its subfolders
                     found[path] = Chunk(file=places[path], path=self.files[places[path]], **fields)
         if not found:
             raise DataError(
-                f"{self.files[0]}: no {INDEX} that names files of samples is beside it, expected a folder as its "
-                "library writes it; put the folder itself into source.files"
+                f"{self.files[0]}: no {INDEX} beside it lists files of samples, expected a folder that the library "
+                "wrote; list the folder itself in source.files"
             )
         return list(found.values())
 
-    def _read(self, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    def _read(self, path: Path) -> list[Entry]:
         try:
             return list(self.read_index(path, json.loads(path.read_bytes())))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}"
-            raise damaged(path, f"is no index of its format ({reason[:200]})") from None
+            raise damaged(path, f"is not an index of this format ({reason[:200]})") from None
 
     def samples(self, shard: int) -> Iterator[Sample]:
-        """Yield the shard's samples; a damaged one is refused, or left out, here."""
+        """Yield the samples of a shard. Damaged samples are skipped or rejected."""
         sizes = [chunk.samples for chunk in self.chunks]
         for place, first, last in shard_slices(sizes, shard, self.num_shards):
             chunk = self.chunks[place]
@@ -171,11 +170,11 @@ class Chunks(Samples):
                     self.leave_out(shard, f"{where}: {error}")
                     continue
                 yield Sample(file=chunk.file, position=position, where=where, values=values)
-            vars(chunk).pop("_held", None)  # the file is not read any more
+            vars(chunk).pop("_held", None)  # frees the memory of the file
 
     @cached_property
     def found(self) -> dict[str, str | UnusableError]:
-        """Types by the index; those of arrays of any shape by the first sample."""
+        """Column types by the index, or by the first sample for arrays of any shape."""
         chunk = next(chunk for chunk in self.chunks if chunk.samples)
         try:
             first = self.values(chunk, next(chunk.contents(0, 1)))
@@ -190,17 +189,17 @@ class Chunks(Samples):
         return types
 
     def decoded(self, in_file: str, content: Any, column: Column) -> Any:
-        """Return a value by the form that it is stored in."""
+        """Decode a value by its form."""
         return self.decode(*content)
 
 
 def split(
     content: bytes, forms: Mapping[str, str], sizes: Sequence[int], start: int
 ) -> dict[str, tuple[str, bytes]]:
-    """Return the parts of a sample that follow one another, by name.
+    """Split a sample into its consecutive values, as (form, bytes) by name.
 
     Raises:
-        UnusableError: they do not end where the sample does.
+        UnusableError: The values do not end at the end of the sample.
     """
     parts, place = [], start
     for size in sizes:
@@ -214,10 +213,10 @@ def split(
 def numbers(
     content: bytes, dtype: np.dtype[Any] | str, shape: tuple[int, ...] | None
 ) -> np.ndarray:
-    """Return little-endian numbers of a shape, or of any number of them (None).
+    """Return an array of little-endian numbers, of a shape or of any length (None).
 
     Raises:
-        UnusableError: there are more or fewer bytes.
+        UnusableError: The number of bytes does not match.
     """
     kind = np.dtype(dtype).newbyteorder("<")
     try:
@@ -229,5 +228,5 @@ def numbers(
 
 
 def damaged(path: Path, found: str) -> DataError:
-    """Return the error of a file that is not what it should be."""
+    """Return the error for a damaged file."""
     return DataError(f"{path}: {found}; {_REMEDY}")

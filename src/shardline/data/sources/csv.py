@@ -1,4 +1,4 @@
-"""CSV files, cut into shards by byte ranges, so that no job reads more than its own part."""
+"""Source of CSV files. Shards are byte ranges, so a job reads only its own part."""
 
 import csv
 import io
@@ -26,18 +26,18 @@ from shardline.data.sources.packed import open_text, read_line
 from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
 
-_GUESS_BYTES = 2**20  # from whose lines the columns' types are guessed
+_GUESS_BYTES = 2**20  # column types are guessed from these bytes
 
 
 class Csv(Tabular):
-    """Rows of UTF-8 text with a header, the same in every file.
+    """Rows of UTF-8 CSV files that have the same header.
 
-    A shard holds the lines that begin in its range of all files' bytes. A row
-    without an id is known by its file and by the byte that its line begins at.
+    A shard is a byte range of all files. A line belongs to the shard in which its first byte
+    is. Without an id column, a row's id is made from its file and the offset of its line.
 
     Args:
-        delimiter: what separates the fields.
-        decimal: mark of decimals, a point or a comma.
+        delimiter: Separator of the fields.
+        decimal: Decimal mark: a point or a comma.
     """
 
     empty_is_missing = True
@@ -50,11 +50,11 @@ class Csv(Tabular):
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The first file's columns, their types guessed from its first MiB."""
+        """Columns of the first file. Their types are guessed from its first MiB."""
         return self._first_rows.schema
 
     def numeric_columns(self) -> tuple[str, ...]:
-        """Return the columns of numbers; one that holds text too may be either."""
+        """Return the columns of numbers. A column of numbers and text is an error."""
         for name, chunks in zip(self.columns.names, self._first_rows.columns, strict=True):
             column = chunks.combine_chunks()
             if name not in self.keys and arrow_columns.is_text(column.type):
@@ -62,8 +62,8 @@ class Csv(Tabular):
                 _, bad = arrow_columns.numbers(plain, "float64")
                 if not bad.all():
                     raise DataError(
-                        f"{self.table_name}: column {name} holds numbers and text such as {column[int(bad.argmax())]}, "
-                        "so which columns are features is unknown; list them in source.features"
+                        f"{self.table_name}: column {name} contains numbers and text such as "
+                        f"{column[int(bad.argmax())]}, expected only one of them; list the features in source.features"
                     )
         return super().numeric_columns()
 
@@ -73,18 +73,18 @@ class Csv(Tabular):
 
     @property
     def hint_of_columns(self) -> str:
-        """The delimiter that a header of one column shows."""
+        """Remedy that names another delimiter, if the header has one column and contains this delimiter."""
         names = self._headers[0][0]
         other = next((mark for mark in ";\t|," if len(names) == 1 and mark in names[0]), "")
         return f"set source.delimiter: {json.dumps(other)}" if other else ""
 
     @property
     def inferred(self) -> dict[str, Any]:
-        """What tables have, and how the files are read."""
+        """The delimiter, and facts inferred for every table."""
         return {"delimiter": self.delimiter} | super().inferred
 
     def check_feature(self, name: str, *, alone: bool) -> None:
-        """Nothing: the types are a guess, and each value is looked at when it is read."""
+        """Accept every column: types are a guess here, and each value is checked when it is read."""
 
     @cached_property
     def _first_rows(self) -> pa.Table:
@@ -110,18 +110,18 @@ class Csv(Tabular):
         return rows
 
     def _check_rows(self) -> None:
-        """Refuse files that have headers alone."""
+        """Reject files that contain only headers."""
         starts = [start for _, start in self._headers]
         if not any(_rows_at(*one).strip() for one in zip(self.files, starts, strict=True)):
-            others = f", as do {len(starts) - 1} others" if starts[1:] else ""
+            others = f", as do {len(starts) - 1} other files" if starts[1:] else ""
             raise DataError(
-                f"{self.table_name}: ends after line 1, its header{others}, expected rows below it; add some, or drop "
-                "the dataset"
+                f"{self.table_name}: ends after line 1, the header{others}, expected rows below the header; add rows, "
+                "or remove the dataset"
             )
 
     @cached_property
     def _header_may_be_row(self) -> bool:
-        """Whether the columns' names could stand for values, so that a line of them is a row."""
+        """Whether the header could also be a row, since the column names are valid values."""
         names = arrow_columns.numbers(pa.array(self.features), self.dtype)
         if self.task == "classification":
             return not names[1].any() and self.label in self.classes
@@ -132,14 +132,14 @@ class Csv(Tabular):
 
     @cached_property
     def _headers(self) -> list[tuple[list[str], int]]:
-        """Column names of each file, and where its first row begins."""
+        """Column names of each file, and the offset of its first row."""
         found = [_read_header(path, self.delimiter) for path in self.files]
         first = found[0][0]
         for path, (names, _) in zip(self.files, found, strict=True):
             if names != first:
                 raise DataError(
-                    f"{path}: its header has {_difference(names, first)} {self.files[0]}; give all files one "
-                    "header, or make two datasets of them"
+                    f"{path}: its header has {_difference(names, first)} {self.files[0]}; write the same header in "
+                    "all files, or make two datasets of them"
                 )
         return found
 
@@ -160,7 +160,7 @@ class Csv(Tabular):
         if rows.num_rows + len(ragged) != len(lines.starts):
             raise DataError(
                 f"{lines.where(0)} and after: {rows.num_rows + len(ragged)} rows in {len(lines.starts)} lines, "
-                "expected a row in each; take line breaks out of the fields"
+                "expected one row per line; remove line breaks from the fields"
             )
         for row in ragged:
             found = f"the number of fields is {row.actual_columns}, expected {row.expected_columns}"
@@ -168,7 +168,7 @@ class Csv(Tabular):
         kept = np.delete(np.arange(len(lines.starts)), [row.number - 1 for row in ragged])
         if again := [] if self._header_may_be_row else self._headers_in(lines):
             for row in again:
-                found = "the header stands here again, as where files were joined, expected a row"
+                found = "the header is repeated here, as in joined files, expected a row"
                 self.leave_out(shard, f"{lines.where(row)}: {found}")
             is_row = ~np.isin(kept, again)
             rows, kept = rows.filter(pa.array(is_row)), kept[is_row]
@@ -180,7 +180,7 @@ class Csv(Tabular):
         )
 
     def _headers_in(self, lines: Lines) -> list[int]:
-        """Return which of the lines are the files' header."""
+        """Return the indices of lines that repeat the header."""
         if self._header_line not in lines.content:
             return []
         return [row for row, line in enumerate(lines.rows()) if self._is_header(line)]
@@ -194,7 +194,7 @@ class Csv(Tabular):
             return read_line(file, self.files[0]).rstrip(b"\r\n").removeprefix(BOM_UTF8)
 
     def _parse(self, lines: Lines, ragged: list[pcsv.InvalidRow]) -> pa.Table:
-        # rows are numbered only where one thread reads them
+        # the reader numbers rows only if it uses one thread
         read = pcsv.ReadOptions(
             column_names=self._headers[0][0],
             use_threads=False,
@@ -209,7 +209,7 @@ class Csv(Tabular):
             try:
                 return pcsv.read_csv(io.BytesIO(lines.content), read, parse, convert)
             except pa.ArrowInvalid as error:
-                reason = str(error)  # as text, what is no number can be named by its row
+                reason = str(error)  # read as text, a bad value can be reported with its row
         _refuse_other_encodings(lines)
         raise _unreadable(lines.path, reason)
 
@@ -233,7 +233,7 @@ class Csv(Tabular):
 
 
 def _rows_at(path: Path, start: int) -> bytes:
-    """Return the first lines behind a header, some MiB of them."""
+    """Return about 1 MiB of lines after a header."""
     with open_text(path) as file:
         file.seek(start)
         return file.read(_GUESS_BYTES) + read_line(file, path)
@@ -248,7 +248,7 @@ def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
     if not line.strip():
         raise DataError(
             f"{path}: {'begins with an empty line' if line else 'is empty'}, expected a line of column names; "
-            "add one, or drop the file from source.files"
+            "add a header, or remove the file from source.files"
         )
     try:
         text = line.decode("utf-8-sig")
@@ -256,7 +256,7 @@ def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
         raise not_utf8(f"{path}, line 1", line[error.start]) from None
     if text.count('"') % 2:
         raise DataError(
-            f"{path}: its header has a quote that is not closed, expected names in one line; fix it"
+            f"{path}: its header has a quote that is not closed, expected names in one line; close the quote"
         )
     return next(csv.reader([text], delimiter=delimiter)), len(line)
 
@@ -264,28 +264,28 @@ def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
 def _no_row_fits(
     path: Path, names: list[str], row: pcsv.InvalidRow, content: bytes, delimiter: str
 ) -> DataError:
-    """Return the error of a file of which no row has as many fields as the header."""
-    remedy = "write the name of each column, and no other, in line 1"
+    """Return the error for a file in which no row has as many fields as the header."""
+    remedy = "write one name per column in line 1"
     ends = content.split(b"\n", 1)[0].rstrip(b"\r").endswith(delimiter.encode())
     if ends and row.actual_columns == len(names) + 1:
-        remedy = f'write a "{delimiter}" at the end of line 1 as well, or take it off the ends of the rows'
+        remedy = f'add a "{delimiter}" at the end of line 1 as well, or remove it at the ends of the rows'
     elif not names[-1].strip() and row.actual_columns == len(names) - 1:
-        remedy = f'take the "{delimiter}" off the end of line 1'
+        remedy = f'remove the "{delimiter}" at the end of line 1'
     return DataError(
         f"{path}: all rows have {row.actual_columns} fields, expected {len(names)} as in line 1, the header; {remedy}"
     )
 
 
 def _refuse_line_breaks(lines: Lines) -> None:
-    """Refuse a field that continues in the next line: nobody could start reading in between."""
+    """Reject fields with line breaks: a shard could not start to read within such a field."""
     if b'"' not in lines.content or not len(lines.starts):
         return
     is_quote = np.frombuffer(lines.content, dtype=np.uint8) == ord('"')
     odd = np.flatnonzero(np.add.reduceat(is_quote, lines.starts, dtype=np.int64) % 2)
     if len(odd):
         raise DataError(
-            f"{lines.where(odd[0])}: a quote that is not closed in its line, expected fields without line "
-            "breaks; take them out, or convert the file to Parquet"
+            f"{lines.where(odd[0])}: a quote is not closed in its line, expected fields without line "
+            "breaks; remove the line breaks, or convert the file to Parquet"
         )
 
 
@@ -298,13 +298,13 @@ def _refuse_other_encodings(lines: Lines) -> None:
 
 def _unreadable(path: Path, reason: str) -> DataError:
     return DataError(
-        f"{path}: cannot be read as CSV ({' '.join(reason.split())[:200]}); fix it, or drop it from source.files"
+        f"{path}: cannot be read as CSV ({' '.join(reason.split())[:200]}); fix it, or remove it from source.files"
     )
 
 
 def _difference(names: list[str], first: list[str]) -> str:
     if missing := [name for name in first if name not in names]:
-        return f"no column {missing[0]}, unlike that of"
+        return f"no column {missing[0]}, unlike"
     if surplus := [name for name in names if name not in first]:
-        return f"a further column {surplus[0]}, unlike that of"
-    return "its columns in another order than"
+        return f"an additional column {surplus[0]}, unlike"
+    return "another order of columns than"

@@ -1,4 +1,4 @@
-"""A Delta Lake table at one version: what it held then, whatever was written since."""
+"""Source of a Delta Lake table at a fixed version."""
 
 from functools import cached_property
 from typing import Any
@@ -14,13 +14,13 @@ from shardline.data.sources.source import combine_digests
 
 
 class Delta(RowGroups):
-    """Rows of a Delta table, in the order of its files' names.
+    """Rows of a Delta table, in the order of its file names.
 
     Args:
-        table: the table's folder, or its URL (`s3://`, `abfss://`, `gs://`), opened with
+        table: Folder or URL of the table (`s3://`, `abfss://`, `gs://`). A URL is opened with
             the credentials of the environment.
-        version: the version to read.
-        table_id: id that the table must have.
+        version: Version to read.
+        table_id: Expected id of the table; empty for any id.
     """
 
     def __init__(self, *, table: str, version: int, table_id: str = "", **arguments: Any) -> None:
@@ -32,24 +32,24 @@ class Delta(RowGroups):
         found = self._table.metadata().id
         if table_id not in ("", found):
             raise DataError(
-                f"{self._shown}: its id is {found}, expected {table_id}; the table was created again, so check "
-                "source.table and source.table_id"
+                f"{self._shown}: its id is {found}, expected {table_id}; if the table was created again, update "
+                "source.table_id, else correct source.table"
             )
         self.names = tuple(fragment.path for fragment in self.fragments)
 
     @property
     def table_name(self) -> str:
-        """The table at its version."""
+        """Name of the table with its version."""
         return self._shown
 
     @property
     def content_digest(self) -> str:
-        """One digest of table id and version, which say what the table holds."""
+        """Digest of table id and version, which determine the rows."""
         return combine_digests([table_content(str(self._table.metadata().id), self.version)])
 
     @cached_property
     def fragments(self) -> list[ds.ParquetFileFragment]:
-        """The files of this version; a partition's value comes with each of its files."""
+        """Files of this version, with the values of their partition columns."""
         try:
             found = self._dataset.get_fragments()
             return sorted(found, key=lambda fragment: fragment.path)
@@ -59,7 +59,7 @@ class Delta(RowGroups):
     @cached_property
     def _dataset(self) -> ds.Dataset:
         mapping = self._table.metadata().configuration.get("delta.columnMapping.mode", "none")
-        if mapping != "none":  # its files name their columns otherwise
+        if mapping != "none":  # the files have other column names than the table
             raise self._refusal(f"column mapping {mapping}")
         try:
             return self._table.to_pyarrow_dataset()
@@ -70,18 +70,18 @@ class Delta(RowGroups):
         text = without_secrets(" ".join(str(reason).split()))[:300]
         return DataError(
             f"{self._shown}: cannot be read ({text}), expected a table that pyarrow can read; "
-            "copy it to one without such features, or export it as Parquet"
+            "copy it to a table without this feature, or export it as Parquet"
         )
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The table's columns, partitions among them."""
+        """Columns of the table, with partition columns."""
         return self._dataset.schema
 
     def types_of(self, file: int) -> pa.Schema:
-        """Return the table's columns, which every file is read as."""
+        """Return the columns of the table, which apply to every file."""
         return self.columns
 
     def shown(self, file: int) -> str:
-        """Return a file's name with its table's."""
+        """Return the name of a file together with its table, for messages."""
         return f"{self._shown}, {self.names[file]}"

@@ -15,12 +15,12 @@ class Digits(Source):
 
     @property
     def schema(self) -> Schema:
-        """Images of one channel, ten classes."""
+        """Schema: images [8, 8] with one channel, ten classes."""
         return Schema(feature_shape=(8, 8), classes=tuple(map(str, range(10))))
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
-        """Yield the shard's rows in one block; a row's id is its place in the file."""
-        from sklearn.datasets import load_digits  # takes a second, and sealing needs no rows
+        """Yield the shard's rows in one block. A row's id is its index in the file."""
+        from sklearn.datasets import load_digits  # this import takes a second
 
         digits = load_digits()
         rows = shard_range(len(digits.target), shard, self.num_shards)

@@ -1,4 +1,4 @@
-"""What the sources that read files share: stable row ids, splits by file, what is left out."""
+"""Base class of sources that read files: stable row ids, splits by file, skipped rows."""
 
 import hashlib
 import math
@@ -17,11 +17,11 @@ Item = TypeVar("Item")
 
 
 class UnusableError(Exception):
-    """A value that a row cannot be made of; carries what was found and what was expected.
+    """A value that cannot be used in a row.
 
     Args:
-        found: both.
-        remedy: what to do, where more is known than to fix it.
+        found: Text with the value found and the value expected.
+        remedy: What the user should do, if there is more to say than "fix it".
     """
 
     def __init__(self, found: str, remedy: str = "") -> None:
@@ -30,17 +30,16 @@ class UnusableError(Exception):
 
 
 class FileSource(Source):
-    """A source whose rows lie in named files.
+    """Base class of sources whose rows are in named files.
 
     Args:
-        num_shards: shards that the dataset is cut into.
-        names: the files' names in the identity, such as `a/1.csv`; ids are made from
-            them, so that data which is moved keeps its splits. Left out, the paths
-            below the common folder.
-        splits: the dataset's `splits` where they are not shares of all rows:
+        num_shards: Number of shards in the dataset.
+        names: File names in the identity, such as `a/1.csv`. Row ids are made from these
+            names, so moved data keeps its splits. Default: paths relative to the common folder.
+        splits: The dataset's `splits`, unless they are shares of all rows:
             `{"column": name}`, or `{"files": [split of each file], "validation": share}`.
-        on_bad: whether a row or file that cannot be used ends the build (`fail`) or is
-            left out and counted (`skip`).
+        on_bad: Whether an unusable row or file stops the build (`fail`), or is skipped and
+            counted (`skip`).
     """
 
     def __init__(
@@ -59,11 +58,11 @@ class FileSource(Source):
         return tuple(str(path.absolute().relative_to(base)) for path in self.files)
 
     def splits_of_file(self, index: int, ids: np.ndarray) -> np.ndarray | None:
-        """Return the splits [N] of a file's rows where they go by file, None where they do not.
+        """Return the splits [N] of a file's rows, or None unless `splits.files` is set.
 
         Args:
-            index: the file's place in `files`.
-            ids: ids [N] of the rows.
+            index: Index of the file in `files`.
+            ids: Ids [N] of the rows.
         """
         if "files" not in self.splits:
             return None
@@ -73,19 +72,19 @@ class FileSource(Source):
         return np.full(len(ids), SPLITS.index(split), dtype=np.int64)
 
     def leave_out(self, shard: int, found: str, remedy: str = "") -> None:
-        """Count a row or file that cannot be used.
+        """Skip and count an unusable row or file, or fail, as `on_bad` requires.
 
         Args:
-            found: where it stands, what was found and what was expected.
-            remedy: what to do, where more is known than to fix it.
+            found: Place of the row, the value found and the value expected.
+            remedy: What the user should do, if there is more to say than "fix it".
 
         Raises:
-            DataError: `on_bad` is `fail`; carries `found`.
+            DataError: `on_bad` is `fail`. The message contains `found`.
         """
-        found = found.replace(f"{Path.cwd()}{os.sep}", "")  # a manifest tells no machine's folders
+        found = found.replace(f"{Path.cwd()}{os.sep}", "")  # no local folder names in manifests
         if self.on_bad == "fail":
             raise DataError(
-                f"{found}; {remedy or 'fix it'}, or leave such out with source.on_bad: skip"
+                f"{found}; {remedy or 'fix it'}, or leave it out with source.on_bad: skip"
             )
         self.skipped.setdefault(shard, []).append(found)
 
@@ -93,7 +92,7 @@ class FileSource(Source):
 def batches(
     items: Iterable[Item], size_of: Callable[[Item], int], most: int, most_items: float = math.inf
 ) -> Iterator[list[Item]]:
-    """Yield items, each time as many as reach a size together, or a number."""
+    """Yield lists of items. A list ends when its total size or its number of items reaches a limit."""
     batch: list[Item] = []
     size = 0
     for item in items:
@@ -107,18 +106,18 @@ def batches(
 
 
 def text_id(text: str) -> int:
-    """Return the id of a text: the first 8 bytes of its BLAKE2b, as int64."""
+    """Return the id of a text: the first 8 bytes of its BLAKE2b hash, as int64."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
 
 
 def ids_in_file(name: str, positions: np.ndarray) -> np.ndarray:
-    """Return ids [N] int64 of rows that have none of their own.
+    """Return ids [N] int64 for rows without an id column.
 
-    They stay the same when files are added. Two files of 10^9 rows share an id
-    with a chance of 10^-10.
+    The ids do not change when files are added. For two files of 10^9 rows, the
+    probability of a shared id is 10^-10.
 
     Args:
-        name: the file's name in the identity.
-        positions: places of the rows in the file [N].
+        name: Name of the file in the identity.
+        positions: Positions of the rows in the file [N].
     """
     return np.int64(text_id(name)) + positions.astype(np.int64)  # wraps around

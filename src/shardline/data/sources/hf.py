@@ -1,4 +1,4 @@
-"""Folders that Hugging Face's `datasets` saved by `save_to_disk`: Arrow files beside `state.json`."""
+"""Source of folders that Hugging Face's `save_to_disk` wrote: Arrow files beside `state.json`."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +22,14 @@ _REMEDY = "copy the whole folder again"
 
 
 class Hf(Tabular):
-    """Rows of the Arrow files that each `state.json` names.
+    """Rows of the Arrow files listed in `state.json` files.
 
-    Images and audio are the bytes of their files. The names of a `ClassLabel` are the classes of
-    the label.
+    Images and audio are read as the bytes of their files. A label of type `ClassLabel` gets its
+    class names from the files.
 
     Args:
-        columns: type of each column by name; left out, all that the files hold.
-        label: column of the label, which becomes the column `labels`.
+        columns: Type of each column by name. Default: all columns in the files.
+        label: Column of the label, which becomes the column `labels`.
     """
 
     infers_columns = True
@@ -44,7 +44,7 @@ class Hf(Tabular):
         self._noted_classes: tuple[str, ...] = ()
         if self.has_labels and self.task == "classification" and not self.classes:
             self._noted_classes = self._class_names()
-            # as the files hold them
+            # the files contain class numbers
             self.classes = tuple(map(str, range(len(self._noted_classes))))
         self._is_inferred = not columns
         if not columns:
@@ -52,7 +52,7 @@ class Hf(Tabular):
 
     @cached_property
     def _tables(self) -> list[int]:
-        """Places in `files` of the Arrow files, in the order of the states."""
+        """Indices in `files` of the Arrow files, in the order of the `state.json` files."""
         places = {path.resolve(): place for place, path in enumerate(self.files)}
         found = []
         for state in self.files:
@@ -60,29 +60,29 @@ class Hf(Tabular):
                 path = (state.parent / name).resolve()
                 if path not in places:
                     raise DataError(
-                        f"{state}: names {name}, which is not among source.files; {_REMEDY}"
+                        f"{state}: lists {name}, which is not in source.files; {_REMEDY}"
                     )
                 found.append(places[path])
         if not found:
             raise DataError(
-                f"{self.files[0]}: no {STATE} names Arrow files beside it, expected a folder as save_to_disk writes "
-                "it; put the folder itself into source.files"
+                f"{self.files[0]}: no {STATE} beside it lists Arrow files, expected a folder that save_to_disk wrote; "
+                "list the folder itself in source.files"
             )
         return list(dict.fromkeys(found))
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The first file's columns."""
+        """Columns of the first file."""
         return self._read(self._tables[0]).schema
 
     @property
     def table_name(self) -> str:
-        """The first Arrow file, which every other must agree with."""
+        """Name of the first Arrow file, whose columns all other files must have."""
         return self.shown(self._tables[0])
 
     @cached_property
     def _features(self) -> dict[str, Any]:
-        """What `datasets` notes of the columns' types."""
+        """Features of the columns in the metadata of `datasets`."""
         try:
             noted = json.loads((self.columns.metadata or {})[b"huggingface"])["info"]["features"]
         except (KeyError, ValueError, TypeError):
@@ -94,7 +94,7 @@ class Hf(Tabular):
         names = noted.get("names") if isinstance(noted, dict) else None
         if not isinstance(names, list) or not names:
             raise DataError(
-                f"{self.table_name}: column {self.label} names no classes; give source.classes or num_classes"
+                f"{self.table_name}: column {self.label} has no class names; set source.classes or source.num_classes"
             )
         return tuple(map(str, names))
 
@@ -107,15 +107,15 @@ class Hf(Tabular):
             column = typed.column_of(field.type, self._features.get(field.name))
             if column is None:
                 raise DataError(
-                    f"{self.table_name}: column {field.name} is of type {field.type}, which no column of a dataset "
-                    "holds; name the columns to keep in source.columns"
+                    f"{self.table_name}: column {field.name} is of type {field.type}, which a dataset cannot store; "
+                    "list the columns to keep in source.columns"
                 )
             found[in_files.get(field.name, field.name)] = column
         return parse_columns(dict(sorted(found.items())))
 
     @property
     def inferred(self) -> dict[str, Any]:
-        """The columns and classes where no setting has them, and the columns left out."""
+        """Columns and classes if inferred, and the columns left out."""
         found: dict[str, Any] = {}
         if self._is_inferred:
             found["columns"] = {name: str(column) for name, column in self.named.items()}
@@ -125,12 +125,12 @@ class Hf(Tabular):
 
     @cached_property
     def schema(self) -> Schema:
-        """The kept columns, and the names of classes."""
+        """Schema of the kept columns, with class names."""
         schema = super().schema
         return replace(schema, classes=self._noted_classes) if self._noted_classes else schema
 
     def blocks(self, shard: int) -> Iterator[Block]:
-        """Yield the shard's rows, at most 64 MiB at a time."""
+        """Yield the rows of a shard, at most 64 MiB at a time."""
         for place, first, last in shard_slices(self._num_rows, shard, self.num_shards):
             file = self._tables[place]
             table = self._read(file)
@@ -143,13 +143,13 @@ class Hf(Tabular):
         for name in self.used:
             if name not in kinds.names:
                 raise DataError(
-                    f"{self.shown(file)}: no column {name}, unlike {self.table_name}; make two datasets of them"
+                    f"{self.shown(file)}: no column {name}, unlike {self.table_name}; make two datasets of these files"
                 )
         self.check_types(kinds, self.shown(file))
 
     def _block(self, file: int, first: int, rows: pa.Table) -> Block:
         try:
-            rows.validate(full=True)  # offsets come from the disk
+            rows.validate(full=True)  # offsets in a damaged file could point outside of it
         except pa.ArrowInvalid as error:
             raise _damaged(self.files[file], error) from None
         return Block.after(file, first, rows, self.shown(file))
@@ -159,14 +159,14 @@ class Hf(Tabular):
         return [self._read(file).num_rows for file in self._tables]
 
     def _read(self, file: int) -> pa.Table:
-        """Return a file's rows, mapped."""
+        """Return the rows of a file, memory-mapped."""
         try:
             content = pa.memory_map(str(self.files[file]))
             try:
                 table = pa.ipc.open_stream(content).read_all()
             except pa.ArrowInvalid:
                 table = pa.ipc.open_file(content).read_all()
-            set(table.column_names)  # which are UTF-8 only where they are read
+            set(table.column_names)  # raises UnicodeDecodeError for names that are not UTF-8
             return table
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _damaged(self.files[file], error) from None
@@ -177,7 +177,7 @@ def _data_files(state: Path) -> list[str]:
         return [str(entry["filename"]) for entry in json.loads(state.read_bytes())["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
-            f"{state}: names no _data_files ({type(error).__name__}: {error}), expected what save_to_disk writes; "
+            f"{state}: lists no _data_files ({type(error).__name__}: {error}), expected a file of save_to_disk; "
             f"{_REMEDY}"
         ) from None
 
@@ -194,5 +194,5 @@ def _pieces(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 def _damaged(path: Path, error: Exception) -> DataError:
     reason = " ".join(str(error).split())[:200]
     return DataError(
-        f"{path}: cannot be read as Arrow ({reason}), expected a whole file; {_REMEDY}"
+        f"{path}: cannot be read as Arrow ({reason}), expected a complete file; {_REMEDY}"
     )

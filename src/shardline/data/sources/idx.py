@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST: plain or gzip, images and labels side by side."""
+"""Source of IDX files, the format of MNIST: images and labels, plain or gzip."""
 
 import gzip
 import math
@@ -19,18 +19,18 @@ from shardline.data.sources.source import Schema, Table, shard_slices
 # The third byte is the type; numbers are big-endian (http://yann.lecun.com/exdb/mnist).
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _STORED = {"u1": "uint8", "i1": "int32", "i2": "int32", "i4": "int32", "f4": "float32", "f8": "float64"}  # fmt: skip
-_REMEDY = "fetch it again, or drop it from source.files"
+_REMEDY = "download it again, or remove it from source.files"
 
 
 class Idx(FileSource):
     """Images with their labels, such as MNIST, Fashion-MNIST, KMNIST and EMNIST.
 
-    A file of one dimension holds labels. Those of `train-images-idx3-ubyte.gz`
-    are looked for in the listed file of the same name with `labels` and `idx1`
-    in it; where one images and one labels file are listed, names do not matter.
+    A file of one dimension contains labels. The labels of `train-images-idx3-ubyte.gz` are in
+    `train-labels-idx1-ubyte.gz`. If there are only two files, one of images and one of
+    labels, their names do not matter.
 
     Args:
-        classes: class names in label order; left out, the numbers up to the largest label.
+        classes: Class names in label order. Default: the numbers up to the largest label.
     """
 
     def __init__(self, *, classes: Sequence[str | int] = (), **arguments: Any) -> None:
@@ -40,7 +40,7 @@ class Idx(FileSource):
 
     @property
     def schema(self) -> Schema:
-        """Images as they are stored, such as [28, 28] uint8."""
+        """Schema of the images as stored, such as [28, 28] uint8."""
         shape, dtype = self._shape_and_dtype
         highest = max((int(labels.max()) for labels in self._labels if len(labels)), default=0)
         return Schema(
@@ -51,7 +51,7 @@ class Idx(FileSource):
 
     @property
     def inferred(self) -> dict[str, Any]:
-        """The classes, where no setting names them, and which file holds the labels of which images."""
+        """The classes if no setting lists them, and the labels file of each images file."""
         pairs = {
             self.names[i]: self.names[labels] for i, labels in self._pairs if labels is not None
         }
@@ -59,7 +59,7 @@ class Idx(FileSource):
         return found | {"labels of images": pairs}
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
-        """Yield the shard's rows, a block for each file that they lie in."""
+        """Yield the rows of a shard, one block per file."""
         sizes, dtype = [len(labels) for labels in self._labels], self.schema.feature_dtype
         for pair, first, last in shard_slices(sizes, shard, self.num_shards):
             images = self._pairs[pair][0]
@@ -72,14 +72,14 @@ class Idx(FileSource):
             )
 
     def _images(self, index: int) -> np.ndarray:
-        # a shard ends where the next begins, so the last file is the next one needed
+        # the next shard usually begins in the last file of this shard
         if self._latest is None or self._latest[0] != index:
             self._latest = index, read_idx(self.files[index])
         return self._latest[1]
 
     @cached_property
     def _pairs(self) -> list[tuple[int, int | None]]:
-        """Places of each images file and of its labels in `files`; None where no file holds labels."""
+        """Indices in `files` of each images file and its labels file (None: no labels)."""
         dimensions = [len(_header(path)[1]) for path in self.files]
         images = [i for i, number in enumerate(dimensions) if number > 1]
         labels = [i for i, number in enumerate(dimensions) if number == 1]
@@ -93,8 +93,8 @@ class Idx(FileSource):
         lonely += [self.files[i] for i in by_name.values()]
         if lonely:
             raise DataError(
-                f"{lonely[0]}: no listed file holds its other half (images-idx3 and labels-idx1 "
-                "files belong together); add it to source.files"
+                f"{lonely[0]}: its other half is missing, expected an images-idx3 and a labels-idx1 file "
+                "of the same name; add the missing file to source.files"
             )
         return [*pairs]
 
@@ -114,8 +114,8 @@ class Idx(FileSource):
             column = read_idx(self.files[labels])
             if len(column) != count:
                 raise DataError(
-                    f"{self.files[labels]}: {len(column)} labels for the {count} images of "
-                    f"{self.files[images].name}; fetch both again"
+                    f"{self.files[labels]}: {len(column)} labels, expected {count} for the images of "
+                    f"{self.files[images].name}; download both files again"
                 )
             self._check_split(images, labels)
             found.append(column)
@@ -125,8 +125,8 @@ class Idx(FileSource):
         splits = self.splits.get("files")
         if splits and splits[images] != splits[labels]:
             raise DataError(
-                f"{self.files[labels]}: splits.files puts it into {splits[labels]} and its images into "
-                f"{splits[images]}; give both files one split"
+                f"{self.files[labels]}: splits.files assigns it to {splits[labels]} and its images to "
+                f"{splits[images]}; assign both files to the same split"
             )
 
     @cached_property
@@ -143,10 +143,10 @@ class Idx(FileSource):
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Return an IDX file's array; a plain file is mapped, not read.
+    """Return the array of an IDX file. A plain file is memory-mapped.
 
     Raises:
-        DataError: it is empty, no IDX file or cut short; names the file.
+        DataError: The file is empty, truncated or not an IDX file. The message names it.
     """
     dtype, shape = _header(path)
     offset, size = 4 + 4 * len(shape), math.prod(shape) * np.dtype(dtype).itemsize
@@ -156,7 +156,7 @@ def read_idx(path: Path) -> np.ndarray:
             return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
     else:
         with _open(path) as file:
-            # a buffer of what the header claims is allocated at once, and gzip packs 1,032 bytes into one at most
+            # the read allocates the size in the header at once; gzip packs at most 1,032 bytes into one
             most = 1032 * path.stat().st_size
             content = _read(file, path, min(offset + size + 1, most))[offset:]
         found = len(content)
@@ -175,7 +175,7 @@ def _header(path: Path) -> tuple[str, tuple[int, ...]]:
             raise DataError(f"{path}: is empty, expected an IDX file; {_REMEDY}")
         if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _DTYPES or not 0 < head[3] < 33:
             raise DataError(
-                f"{path}: begins with {head.hex()}, not as an IDX file does (0000, type, dimensions); {_REMEDY}"
+                f"{path}: begins with {head.hex()}, expected an IDX header (0000, type, dimensions); {_REMEDY}"
             )
         sizes = _read(file, path, 4 * head[3])
     if len(sizes) < 4 * head[3]:
@@ -192,7 +192,7 @@ def _read(file: IO[bytes], path: Path, size: int) -> bytes:
         return file.read(size)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
-            f"{path}: cannot be unpacked ({error}), expected a whole gzip file; {_REMEDY}"
+            f"{path}: cannot be unpacked ({error}), expected a complete gzip file; {_REMEDY}"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""A folder per class with JPEG or PNG images in it, brought to one shape or kept as they are."""
+"""Source of JPEG and PNG images in one folder per class. Images are resized, or kept as files."""
 
 import io
 import os
@@ -23,7 +23,7 @@ _BLOCK_BYTES = 64 * 2**20  # features of one table
 _NO_IMAGE = (
     OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error, Image.DecompressionBombError,
 )  # fmt: skip
-_KEPT = ("JPEG", "PNG")  # formats whose bytes are kept, for whoever decodes them
+_KEPT = ("JPEG", "PNG")  # formats that are decoded at read time
 _DEEP = ("I", "F")  # 16 or 32 bits a channel, which a conversion to 8 bits would clip
 _SPLITS = {
     "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test", "testing",
@@ -34,24 +34,24 @@ Found = TypeVar("Found")
 
 
 class ImageFolder(FileSource):
-    """Images whose folder's name is their class.
+    """Images with the name of their folder as class.
 
-    Features are uint8, [3, H, W] for `RGB` and [1, H, W] for `L`. Files are taken
-    in the order of their names' hashes, so each shard is a random sample of the
-    classes. A photograph is turned upright by its EXIF orientation.
+    Features are uint8, [3, H, W] for `RGB` and [1, H, W] for `L`. Files are ordered by the
+    hashes of their names, so each shard is a random sample of the classes. Images are
+    turned upright by their EXIF orientation.
 
-    With `decode="at_read"` a row has its file's own bytes as `image`, which
-    whoever reads the dataset decodes; each is decoded once to find what is no image.
+    With `decode="at_read"`, the column `image` has the bytes of the file, which are decoded
+    when the dataset is read. The build decodes each image once to find damaged files.
 
     Args:
-        size: (height, width) in pixels; of images that are decoded when the dataset is built.
+        size: (height, width) in pixels of images that are decoded when the dataset is built.
         mode: `RGB`, or `L` for grey.
-        fit: `crop` scales the image until it covers the shape and cuts off what
-            stands over, equally on both sides; `stretch` changes its proportions.
-        classes: names of the folders in label order, of which the nearest above an image is its class; left out, all
-            folders that images lie in, in alphabetical order.
-        decode: `at_build`, or `at_read` to keep the files' bytes.
-        decode_threads: images decoded at a time; 0 takes one thread per core.
+        fit: `crop` scales the image until it covers the size and cuts off the rest equally on
+            both sides. `stretch` changes its proportions.
+        classes: Folder names in label order. The nearest of these folders above an image is its class. Default:
+            all folders with images, in alphabetical order.
+        decode: `at_build`, or `at_read` to keep the bytes of the files.
+        decode_threads: Number of images to decode at a time; 0 for one thread per core.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ImageFolder(FileSource):
 
     @cached_property
     def schema(self) -> Schema:
-        """Images [channels, height, width] uint8; with `decode="at_read"` columns `image` and `labels`."""
+        """Schema: images [channels, height, width] uint8, or columns `image` and `labels` for `at_read`."""
         classes = self._classes or self._inferred_classes()
         if self.decode == "at_read":
             return Schema(columns={"image": "bytes", "labels": "int64"}, classes=classes)
@@ -80,23 +80,23 @@ class ImageFolder(FileSource):
         classes = tuple(sorted({folder.name for folder in folders}))
         if len(classes) < 2:
             raise DataError(
-                f"{self.files[0]}: all images lie in one folder, {self.files[0].parent.name}, expected a folder "
-                "per class; list those in source.files"
+                f"{self.files[0]}: all images are in one folder, {self.files[0].parent.name}, expected a folder "
+                "per class; list the folders of all classes in source.files"
             )
         if not self.labels_optional:
             _check_folders(folders, has_splits="files" in self.splits)
             if barren := self.not_read.get(BARREN):
-                more = f" (nor have {barren['count'] - 1} more)" if barren["count"] > 1 else ""
+                more = f" (like {barren['count'] - 1} more)" if barren["count"] > 1 else ""
                 raise DataError(
-                    f"{barren['first'][0]}: has no JPEG or PNG image{more}, so that a class would be missing, expected "
-                    "some in each folder; convert its files, move the folder elsewhere, or list the folders to take in "
+                    f"{barren['first'][0]}: the folder has no JPEG or PNG image{more}, expected images in the folder "
+                    "of each class; convert its files, move the folder elsewhere, or list the folders to use in "
                     "source.classes"
                 )
         return classes
 
     @property
     def inferred(self) -> dict[str, Any]:
-        """The classes, where folders name them, and how many images each has."""
+        """Classes inferred from folders, and their numbers of images."""
         if self._classes:
             return {}
         counts = Counter(path.parent.name for path in self.files)
@@ -104,11 +104,11 @@ class ImageFolder(FileSource):
 
     @cached_property
     def _order(self) -> list[tuple[int, int]]:
-        """Id and place in `files` of every image, in the order of the ids."""
+        """Id and index in `files` of every image, sorted by id."""
         return sorted((text_id(name), place) for place, name in enumerate(self.names))
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
-        """Yield the shard's images in blocks of at most 64 MiB."""
+        """Yield the images of a shard in blocks of at most 64 MiB."""
         self.skipped.pop(shard, None)
         read = self._checked_bytes if self.decode == "at_read" else self._decode
         with ThreadPoolExecutor(self.decode_threads) as pool:
@@ -118,7 +118,7 @@ class ImageFolder(FileSource):
                     yield table
 
     def _blocks(self, shard: int) -> Iterator[list[tuple[int, int]]]:
-        """Yield id and place of the shard's images, as many as 64 MiB hold, or one that is larger."""
+        """Yield blocks of a shard's images as (id, index), of up to 64 MiB or one larger image."""
         rows = shard_range(len(self._order), shard, self.num_shards)
         block: list[tuple[int, int]] = []
         filled = 0
@@ -163,7 +163,7 @@ class ImageFolder(FileSource):
 
     @property
     def has_labels(self) -> bool:
-        """Whether each image lies in the folder of a class."""
+        """Whether each image is in the folder of a class."""
         return {path.parent.name for path in self.files} <= {*self.schema.classes}
 
     def _label(self, place: int) -> int:
@@ -175,16 +175,16 @@ class ImageFolder(FileSource):
             if self.labels_optional:
                 return 0
             raise DataError(
-                f"{self.files[place]}: its folder {folder} is not among source.classes "
-                f"({', '.join(self.schema.classes)}); add it there, or leave its files out"
+                f"{self.files[place]}: its folder {folder} is not in source.classes "
+                f"({', '.join(self.schema.classes)}); add the folder there, or remove it from source.files"
             )
         return self.schema.classes.index(folder)
 
     def _decode(self, path: Path) -> np.ndarray | str:
-        """Return an image [C, H, W] uint8, or in words why there is none."""
+        """Return an image [C, H, W] uint8, or a text with the error."""
 
         def pixels(image: Image.Image) -> np.ndarray:
-            # a JPEG is decoded at a fraction of its size, where that is still twice ours
+            # a JPEG is decoded at a fraction of its size that is at least twice the target size
             image.draft(self.mode, (2 * max(self.height, self.width),) * 2)
             return np.asarray(self._shape(ImageOps.exif_transpose(image).convert(self.mode)))
 
@@ -194,14 +194,14 @@ class ImageFolder(FileSource):
         return found[None] if found.ndim == 2 else np.ascontiguousarray(found.transpose(2, 0, 1))
 
     def _checked_bytes(self, path: Path) -> bytes | str:
-        """Return a file's bytes if a JPEG or PNG image can be decoded from them, or in words why not."""
+        """Return the bytes of a JPEG or PNG file that can be decoded, or a text with the error."""
         try:
             content = path.read_bytes()
         except OSError as error:
             return f"cannot be read ({error.strerror}), expected a JPEG or PNG image"
 
         def load(image: Image.Image) -> bytes:
-            image.draft("L", (1, 1))  # a JPEG is read as a whole, and made at an eighth of its size
+            image.draft("L", (1, 1))  # reads the whole JPEG, but decodes at an eighth of its size
             image.load()
             return content
 
@@ -217,7 +217,7 @@ class ImageFolder(FileSource):
 def _try_image(
     path: Path, file: Path | io.BytesIO, use: Callable[[Image.Image], Found], **options: Any
 ) -> Found | str:
-    """Return what is made of an image, or in words why that cannot be."""
+    """Open an image and return the result of `use`, or a text with the error."""
     try:
         with Image.open(file, **options) as image:
             if image.mode.startswith(_DEEP):
@@ -235,14 +235,14 @@ def _try_image(
 
 
 def _check_folders(folders: Set[Path], *, has_splits: bool) -> None:
-    """Refuse folders of which some other than the last above an image may name its class.
+    """Reject nested folders for which the class of an image is ambiguous.
 
     Args:
-        folders: those that images lie in.
-        has_splits: whether folders above them are of splits.
+        folders: Folders with images.
+        has_splits: Whether the folders above are splits.
 
     Raises:
-        DataError: one lies in another, or two of one name in several others; names both.
+        DataError: A folder is in another one, or two have the same name. The message names both.
     """
     by_name: dict[str, Path] = {}
     outermost = [folder for folder in folders if not folders & {*folder.parents}]
@@ -250,15 +250,15 @@ def _check_folders(folders: Set[Path], *, has_splits: bool) -> None:
         if folder not in outermost:
             outer = next(above for above in folder.parents if above in folders)
             raise DataError(
-                f"{folder}: images lie in this folder and in {outer.name} above it, so that either may be their class; "
+                f"{folder}: images are in this folder and in {outer.name} above it, expected one folder per class; "
                 f"list the classes in source.classes, such as [{_listed(outermost)}] or [{_listed(folders)}]"
             )
         twin = by_name.setdefault(folder.name, folder)
         of_splits = has_splits or {twin.parent.name.lower(), folder.parent.name.lower()} <= _SPLITS
         if twin is not folder and not of_splits:
             raise DataError(
-                f"{folder}: a folder {folder.name} lies in {twin.parent.name} as well, so that either folder above an "
-                "image may be its class; list the classes in source.classes, such as "
+                f"{folder}: a folder {folder.name} is in {twin.parent.name} as well, so either of the two folders "
+                "above an image may be its class; list the classes in source.classes, such as "
                 f"[{_listed(one.parent for one in folders)}] or [{_listed(folders)}]"
             )
 

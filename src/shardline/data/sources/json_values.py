@@ -1,4 +1,4 @@
-"""Values of JSON as those of a schema's columns: each that is none is described, so that it can be named."""
+"""Conversion of JSON values to columns of a schema, with a description of each unusable value."""
 
 import base64
 import binascii
@@ -16,15 +16,15 @@ from shardline.data.sources.from_files import UnusableError, text_id
 from shardline.data.splits import SPLIT_NAMES
 
 _INT64 = np.iinfo(np.int64)
-_FOR_NAN = 'write null, and a type with "?" in source.columns where that is a column'
-_EXACT = 2**53  # whole numbers below are exact where they stand among fractions
+_FOR_NAN = 'write null; if the key is a column, add "?" to its type in source.columns'
+_EXACT = 2**53  # a float represents every whole number below this limit exactly
 
 
 def read_object(line: bytes) -> dict[str, Any]:
     """Return the JSON object of a line.
 
     Raises:
-        UnusableError: it is another value, or no JSON.
+        UnusableError: The line is not JSON, or not an object.
     """
     expected = "expected one JSON object in each line"
     try:
@@ -42,7 +42,7 @@ def read_object(line: bytes) -> dict[str, Any]:
 
 
 def _not_finite(line: bytes) -> str:
-    """Return where a line holds a NaN or Infinity that Python writes and JSON does not know; empty where none is."""
+    """Return the place of a NaN or Infinity, which Python writes although JSON lacks it; else empty."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -59,7 +59,7 @@ def _not_finite(line: bytes) -> str:
 
 
 def value_at(found: Mapping[str, Any], key: str) -> Any:
-    """Return what an object has under a key, `a.b` of the object under `a`; None where there is nothing."""
+    """Return the value of a key, or of `b` in the object under `a` for the key `a.b`; None if missing."""
     if key in found or "." not in key:
         return found.get(key)
     first, _, rest = key.partition(".")
@@ -68,7 +68,7 @@ def value_at(found: Mapping[str, Any], key: str) -> Any:
 
 
 def shown(value: object) -> str:
-    """Describe a value that cannot be used, as messages go on behind its name."""
+    """Describe an unusable value, as the predicate of a message."""
     if value is None:
         return "is missing"
     if isinstance(value, list):
@@ -80,9 +80,9 @@ def shown(value: object) -> str:
 
 
 def reader_of(column: Column) -> Callable[[Any], Any]:
-    """Return what turns a value into one of a column: an array or number, bytes or text, None for none.
+    """Return a function that converts a JSON value to a column's type, and raises `UnusableError` if it cannot.
 
-    Bytes are read from base64, as RFC 4648 has it. The reader raises `UnusableError`.
+    Bytes are decoded from base64 (RFC 4648). A missing value of an optional column is None.
     """
     read, expected = _reader_of(column)
 
@@ -98,7 +98,7 @@ def reader_of(column: Column) -> Callable[[Any], Any]:
 
 
 def _reader_of(column: Column) -> tuple[Callable[[Any], Any], str]:
-    """Return what reads a value of a column, or gives None; and what is expected of values."""
+    """Return a function that converts a value (None: it cannot), and a text for the expected values."""
     if column.kind == "text":
         return _text, "text"
     if column.kind == "bytes":
@@ -123,7 +123,7 @@ def _bytes(value: Any) -> bytes | None:
 
 
 def _number(value: Any, dtype: str) -> int | float | bool | None:
-    """Return a number that a type can hold; three times as fast as an array of it."""
+    """Return a number in the range of a type, else None. Three times as fast as `_array`."""
     if dtype == "bool":
         return value if isinstance(value, bool) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -140,7 +140,7 @@ def _number(value: Any, dtype: str) -> int | float | bool | None:
 
 @cache
 def _limits(dtype: str) -> tuple[int | float, int | float, bool]:
-    """Return the least and the greatest number of a type, and whether it holds whole ones alone."""
+    """Return the least and greatest number of a type, and whether it is a type of whole numbers."""
     if np.dtype(dtype).kind == "f":
         limits: Any = np.finfo(dtype)
         return float(limits.min), float(limits.max), False
@@ -149,7 +149,7 @@ def _limits(dtype: str) -> tuple[int | float, int | float, bool]:
 
 
 def _array(value: Any, column: Column) -> np.ndarray | None:
-    """Return numbers as an array of the column's type if each has its value there, rounded if that is a float."""
+    """Return numbers as an array of the column's type, or None if a number is out of its range."""
     number, allowed = np.dtype(column.dtype), {bool} if column.dtype == "bool" else {int, float}
     dimensions = column.varies + len(column.shape)
     if not _types(value, dimensions) <= allowed:
@@ -161,7 +161,7 @@ def _array(value: Any, column: Column) -> np.ndarray | None:
     if column.varies and given.shape == (0,):
         return np.zeros((0, *column.shape), number)
     is_fitting = given.ndim == dimensions and given.shape[column.varies :] == column.shape
-    # of objects, where a number has more than 64 bits
+    # an array of objects: a number has more than 64 bits
     if not is_fitting or given.dtype.kind == "O":
         return None
     if number.kind in "iu" and not _are_whole(given, np.iinfo(number)):
@@ -172,7 +172,7 @@ def _array(value: Any, column: Column) -> np.ndarray | None:
 
 
 def _types(value: Any, dimensions: int) -> set[type]:
-    """Return the types of the values of a list of lists; NumPy would make texts of all where one is text."""
+    """Return the types of the values in nested lists. NumPy would convert all numbers to text if one is text."""
     if not dimensions or not isinstance(value, list):
         return {type(value)}
     if dimensions == 1:
@@ -189,10 +189,10 @@ def _are_whole(given: np.ndarray, limits: Any) -> bool:
 
 
 def class_of(value: Any, places: Mapping[str, int]) -> int:
-    """Return a label's place among the classes; whole numbers and truth values stand for their text.
+    """Return the index of a label's class. Whole numbers and booleans are compared as text.
 
     Raises:
-        UnusableError: it is none of them.
+        UnusableError: The value is not a class.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -204,10 +204,10 @@ def class_of(value: Any, places: Mapping[str, int]) -> int:
 
 
 def id_of(value: Any) -> int:
-    """Return a row's id: a whole number, or that of a text.
+    """Return a row id: a whole number as it is, or the hash of a text.
 
     Raises:
-        UnusableError: it is neither, or empty.
+        UnusableError: The value is neither, or empty.
     """
     if isinstance(value, int) and not isinstance(value, bool) and _INT64.min <= value <= _INT64.max:
         return value
@@ -220,7 +220,7 @@ def split_of(value: Any) -> int:
     """Return the split that a value names, as an index into SPLITS.
 
     Raises:
-        UnusableError: it names none.
+        UnusableError: The value is not the name of a split.
     """
     name = value.strip().lower() if isinstance(value, str) else ""
     if name not in SPLIT_NAMES:

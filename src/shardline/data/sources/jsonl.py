@@ -1,4 +1,4 @@
-"""JSON Lines: an object in each line, whose keys are columns, or texts to make tokens of."""
+"""Source of JSON Lines files, with one object per line. Keys become columns, or are tokenized."""
 
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,28 +20,28 @@ from shardline.data.sources.json_values import (
     value_at,
 )
 from shardline.data.sources.lines import Lines, refuse_wide
-from shardline.data.sources.source import Schema, Table
+from shardline.data.sources.source import Ragged, Schema, Table
 from shardline.data.sources.tokenizer import TokenSource
 
-_ID, _SPLIT = "id_column", "splits.column"  # what messages call values that are no columns
+_ID, _SPLIT = "id_column", "splits.column"  # names in messages of values that are not columns
 _TEXT = Column.parse("text", "text")
 
 
 class Jsonl(TokenSource):
-    """Rows of UTF-8 text, plain or gzip, each a JSON object in a line of its own.
+    """Rows of UTF-8 JSON Lines files, plain or gzip.
 
-    A shard holds the lines that begin in its range of all files' bytes. A row without
-    an id is known by its file and by the byte that its line begins at. Keys that no
-    option names are passed over.
+    A shard is a byte range of all files. A line belongs to the shard in which its first byte
+    is. Without an id column, a row's id is made from its file and the offset of its line.
+    Keys that are not listed in an option are ignored.
 
     Args:
-        columns: type of each column by name, as a schema writes it.
-        rename: the key of a column where that is not its name; `a.b` is b of the object a.
-        tokenize: the key of the text whose tokens a column holds, by the column's name.
-        label: key of the label, which becomes the column `labels`.
-        classes: the labels' values in label order.
-        num_classes: in place of `classes` where labels are 0..num_classes-1.
-        id_column: key of the row's id, a whole number or text.
+        columns: Type of each column by name; `shardline.data.columns` lists the types.
+        rename: Key of a column, where it differs from the column's name. `a.b` is key b of object a.
+        tokenize: Key of the text to tokenize, by the name of the column of tokens.
+        label: Key of the label, which becomes the column `labels`.
+        classes: Values of the label, in label order.
+        num_classes: Number of classes, instead of `classes`, for labels 0..num_classes-1.
+        id_column: Key of the row id (a whole number or text).
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Jsonl(TokenSource):
 
     @cached_property
     def schema(self) -> Schema:
-        """The columns, those of tokens, and `labels`."""
+        """Schema of the columns, the columns of tokens, and `labels`."""
         columns = {name: str(column) for name, column in self._columns.items()}
         columns |= dict.fromkeys(self._tokenize, f"{self.tokenizer.dtype}[*]")
         columns |= {"labels": "int64"} if self._label else {}
@@ -66,7 +66,7 @@ class Jsonl(TokenSource):
 
     @property
     def has_labels(self) -> bool:
-        """Whether the first row has the key of the label."""
+        """Whether the first row has the label key."""
         return bool(self._label) and not self._lacks_label
 
     @cached_property
@@ -80,11 +80,11 @@ class Jsonl(TokenSource):
         try:
             return value_at(read_object(first.removeprefix(BOM_UTF8)), self._label) is None
         except UnusableError:
-            return False  # which is reported when the row is read
+            return False  # the error is reported when the row is read
 
     @cached_property
     def _readers(self) -> dict[str, tuple[str, Callable[[Any], Any]]]:
-        """Key, and what reads its value, of all that a row has, by name."""
+        """Key and reader of each value of a row, by name."""
         readers = {
             name: (self._rename.get(name, name), reader_of(column))
             for name, column in self._columns.items()
@@ -101,7 +101,7 @@ class Jsonl(TokenSource):
         return readers
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
-        """Yield the shard's rows, those of 8 MiB of text at a time."""
+        """Yield the rows of a shard, with 8 MiB of text at a time."""
         self.skipped.pop(shard, None)
         for index, first, last in self.texts.slices(shard, self.num_shards):
             for lines in self.texts.lines(index, first, last):
@@ -135,7 +135,7 @@ class Jsonl(TokenSource):
         splits = self.splits_of_file(index, ids)
         if _SPLIT in values:
             splits = np.array(values.pop(_SPLIT), dtype=np.int64)
-        columns: dict[str, Any] = dict(values)
+        columns: dict[str, list[Any] | Ragged] = {**values}
         for name in self._tokenize:
             columns[name] = self.tokenizer.encode(values[name], lambda i: lines.where(rows[i]))
         return Table(ids=ids, columns=columns, splits=splits)
@@ -144,7 +144,7 @@ class Jsonl(TokenSource):
         """Return the values of a row by name.
 
         Raises:
-            UnusableError: one cannot be used; names the column.
+            UnusableError: A value cannot be used. The message names its column.
         """
         row, found = read_object(line), {}
         for name, (key, read) in self._readers.items():
@@ -160,15 +160,15 @@ class Jsonl(TokenSource):
 
 
 def _refuse_other_forms(lines: Lines) -> None:
-    """Refuse a file of JSON that is no JSON Lines; one whose rows may be left out is read line by line."""
+    """Reject a JSON file that is not in the JSON Lines format."""
     refuse_wide(lines.path, lines.content[:64])
     start, name = lines.content[:4096].removeprefix(BOM_UTF8).lstrip(), lines.path.name
     found, remedy = "", f"jq -c . {name}"
     if start.startswith(b"["):
         found, remedy = "is one JSON array", f"jq -c '.[]' {name}"
     elif start.splitlines()[:1] == [b"{"]:
-        found = "holds objects of several lines"
+        found = "contains objects of several lines"
     if found:
         raise DataError(
-            f"{lines.path}: {found}, expected a JSON object in each line; write it again, such as by `{remedy}`"
+            f"{lines.path}: {found}, expected one JSON object per line; convert it, for example with `{remedy}`"
         )

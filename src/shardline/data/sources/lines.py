@@ -1,4 +1,4 @@
-"""Lines of text files, plain or gzip, in ranges of bytes, so that no job reads more than its own part."""
+"""Lines of text files, plain or gzip, read in byte ranges, so that a job reads only its own part."""
 
 import io
 import re
@@ -20,20 +20,20 @@ NEWLINE = b"\n"
 _BLOCK_BYTES = 8 * 2**20
 _HEAD_BYTES = 2**16
 _EMPTY = (b"\n", b"\r\n")
-_LINE = rb"(?!\r?(?:\n|\Z))[^\n]++"  # one that is not empty
+_LINE = rb"(?!\r?(?:\n|\Z))[^\n]++"  # not an empty line
 _PARAGRAPH = re.compile(_LINE + rb"(?:\n" + _LINE + rb")*+")
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Whole lines of a file, or paragraphs.
+    """Whole lines or paragraphs of a file.
 
     Attributes:
-        path: the file.
-        place: where in what the file holds they begin, in bytes.
-        content: their bytes.
-        starts: where in `content` each line begins that is not empty [N].
-        ends: where it ends, before its newline [N].
+        path: Path of the file.
+        place: Offset of the content in the unpacked file, in bytes.
+        content: Bytes of the lines.
+        starts: Offsets [N] in `content` of the first byte of each line that is not empty.
+        ends: Offsets [N] of the ends of these lines, before the newline.
     """
 
     path: Path
@@ -43,36 +43,36 @@ class Lines:
     ends: np.ndarray
 
     def where(self, line: int) -> str:
-        """Say where a line stands."""
+        """Return file and line number of a line, for messages."""
         return self.where_byte(int(self.starts[line]))
 
     def where_byte(self, byte: int) -> str:
-        """Say in which line a byte of the content stands."""
+        """Return file and line number of a byte of the content, for messages."""
         return f"{self.path}, line {self._lines_before + self.content.count(NEWLINE, 0, byte) + 1}"
 
     @cached_property
     def _lines_before(self) -> int:
-        number, place = 0, self.place  # counted by reading on, which only a message needs
+        number, place = 0, self.place  # counting reads the file again, so only messages do it
         with open_text(self.path) as file:
             while content := file.read(min(_BLOCK_BYTES, place)):
                 number, place = number + content.count(NEWLINE), place - len(content)
         return number
 
     def rows(self) -> list[bytes]:
-        """Return what is in each line that is not empty, or paragraph."""
+        """Return the content of each line that is not empty, or of each paragraph."""
         places = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
         return [self.content[start:end].removesuffix(b"\r") for start, end in places]
 
 
 class TextFiles:
-    """Text files that are cut by their bytes.
+    """Text files that are split into shards by bytes.
 
-    A gzip file counts by its packed bytes: a job unpacks those that it reads, twice
-    where they hold rows of several shards, and no others.
+    The size of a gzip file is its packed size. A job unpacks only files that it reads, and
+    unpacks a file twice if the file has rows of several shards.
 
     Args:
-        paths: the files.
-        starts: where in each its rows begin, behind a header; left out, at its first byte.
+        paths: Paths of the files.
+        starts: Offset of the first row in each file, after a header. Default: 0.
     """
 
     def __init__(self, paths: Sequence[Path], starts: Sequence[int] = ()) -> None:
@@ -81,7 +81,7 @@ class TextFiles:
         self._unpacked: dict[int, int] = {}
 
     def slices(self, shard: int, num_shards: int) -> Iterator[tuple[int, int, int]]:
-        """Yield which bytes are in a shard: a file's place in `paths`, and [first, last) of what it holds."""
+        """Yield the byte ranges of a shard, as (index in `paths`, first, last) of the unpacked file."""
         packed = [is_gzip(path) for path in self.paths]
         sizes = [
             path.stat().st_size - (0 if is_packed else start)
@@ -104,8 +104,8 @@ class TextFiles:
         return self._unpacked[index]
 
     def open(self, index: int) -> IO[bytes]:
-        """Return what a file holds, to be read; it stays open until another one is asked for."""
-        # a shard begins where the one before ended, and a gzip file is unpacked up to there
+        """Open a file for its unpacked content. The file stays open until another file is opened."""
+        # a shard begins where the previous shard ended, and a gzip file is already unpacked up to there
         if self._latest is None or self._latest[0] != index:
             if self._latest is not None:
                 self._latest[1].close()
@@ -113,9 +113,9 @@ class TextFiles:
         return self._latest[1]
 
     def lines(self, index: int, first: int, last: int) -> Iterator[Lines]:
-        """Yield the lines that begin at a byte from `first` to before `last`, 8 MiB at a time."""
+        """Yield the lines whose first byte is in [first, last), 8 MiB at a time."""
         self._refuse_returns(index, first)
-        if first > self._starts[index]:  # behind the rest of a line that began earlier
+        if first > self._starts[index]:  # skip the rest of a line that began earlier
             file = self.open(index)
             file.seek(first - 1)
             first += len(read_line(file, self.paths[index])) - 1
@@ -125,7 +125,7 @@ class TextFiles:
                 yield Lines(self.paths[index], place, content, starts, ends)
 
     def paragraphs(self, index: int, first: int, last: int) -> Iterator[Lines]:
-        """Yield the paragraphs that begin at a byte from `first` to before `last`; empty lines end them."""
+        """Yield the paragraphs whose first byte is in [first, last). Empty lines separate paragraphs."""
         self._refuse_returns(index, first)
         first = self._after_paragraph(index, first)
         for place, content in self._contents(index, first, last, ends_empty=True):
@@ -136,11 +136,11 @@ class TextFiles:
     def _contents(
         self, index: int, place: int, last: int, *, ends_empty: bool = False
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield place and bytes of whole lines, 8 MiB at a time, up to an empty one if asked."""
+        """Yield offset and bytes of whole lines, 8 MiB at a time, or up to the next empty line."""
         path = self.paths[index]
         while place < last:
             file = self.open(index)
-            file.seek(place)  # whoever was given the lines may have read elsewhere
+            file.seek(place)  # the caller may have read elsewhere between two blocks
             content = file.read(min(_BLOCK_BYTES, last - place))
             if not content.endswith(NEWLINE):
                 content += read_line(file, path)
@@ -152,7 +152,7 @@ class TextFiles:
             place += len(content)
 
     def _refuse_returns(self, index: int, first: int) -> None:
-        """Refuse a file that would be one line, since its lines end by carriage returns alone."""
+        """Reject a file whose lines end with a carriage return alone, which would be read as one line."""
         if first == self._starts[index]:
             file = self.open(index)
             file.seek(first)
@@ -161,8 +161,8 @@ class TextFiles:
                 raise ends_by_return(self.paths[index])
 
     def _after_paragraph(self, index: int, first: int) -> int:
-        """Return where the line begins, from a byte on, that continues no paragraph."""
-        # as much as an empty line and the end before it
+        """Return the offset of the first line from `first` on that does not continue a paragraph."""
+        # 3 bytes: an empty line and the newline before it
         before = min(3, first - self._starts[index])
         if not before:
             return first
@@ -178,7 +178,7 @@ class TextFiles:
 
 
 def _rest_of_paragraph(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield lines up to the next empty one, that one too."""
+    """Yield lines up to the next empty line, which is included."""
     while line := read_line(file, path):
         yield line
         if line in _EMPTY:
@@ -186,12 +186,12 @@ def _rest_of_paragraph(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 def _ends_empty(content: bytes) -> bool:
-    """Return whether the last line is empty; before the content a line ends."""
+    """Return whether the last line is empty. The content must begin at a line's beginning."""
     return content.endswith((b"\n\n", b"\n\r\n")) or content in _EMPTY
 
 
 def _lines_in(content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the lines that are not empty begin and end [N] int64."""
+    """Return the offsets at which the lines that are not empty begin and end [N] int64."""
     data = np.frombuffer(content, dtype=np.uint8)
     ends = np.append(np.flatnonzero(data == ord("\n")), len(data))
     starts = np.append(0, ends[:-1] + 1)
@@ -201,38 +201,35 @@ def _lines_in(content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ends_by_return(path: Path) -> DataError:
-    """Return the error of a file whose lines end as those of Mac OS 9 did."""
+    """Return the error for a file whose lines end with a carriage return alone, as in Mac OS 9."""
     return DataError(
-        f"{path}: its lines end by a carriage return alone (\\r), expected \\n or \\r\\n; write it again, such as by "
-        f"`tr '\\r' '\\n' < {path.name}`"
+        f"{path}: its lines end with a carriage return alone (\\r), expected \\n or \\r\\n; convert it, for example "
+        f"with `tr '\\r' '\\n' < {path.name}`"
     )
 
 
 def refuse_wide(path: Path, head: bytes) -> None:
-    """Refuse a file of UTF-16 or UTF-32.
+    """Reject a file in UTF-16 or UTF-32.
 
     Args:
-        head: its first bytes.
+        path: Path of the file.
+        head: First bytes of the file.
 
     Raises:
-        DataError: names the file and its encoding.
+        DataError: The file is in one of these encodings. The message names both.
     """
     if encoding := wide_encoding(head):
         raise DataError(
-            f"{path}: is {encoding}, expected UTF-8; write it again, such as by "
+            f"{path}: is {encoding}, expected UTF-8; convert it, for example with "
             f"`iconv -f {encoding} -t UTF-8 {path.name}`"
         )
 
 
 def not_utf8(where: str, byte: int) -> DataError:
-    """Return the error of a byte that is not UTF-8.
-
-    Args:
-        where: file and line.
-    """
+    """Return the error for a byte that is not UTF-8; `where` is its file and line."""
     return DataError(f"{where}: {found_byte(byte)}; save the file as UTF-8")
 
 
 def found_byte(byte: int) -> str:
-    """Say what is wrong with a byte that is not UTF-8."""
+    """Describe a byte that is not UTF-8."""
     return f"byte 0x{byte:02x} is not UTF-8"

@@ -1,8 +1,7 @@
-"""Folders that LitData optimised: `index.json` and `chunk-*.bin` files, plain or zstd.
+"""Source of folders written by LitData's `optimize`: `index.json` and `chunk-*.bin` files, plain or zstd.
 
-The format is that of `litdata/streaming/writer.py` and `serializers.py`: a sample is the sizes
-(uint32) of the leaves of what was written, and the leaves' bytes; with a `TokensLoader` it is an
-array alone.
+The format is defined in `litdata/streaming/writer.py` and `serializers.py`. A sample contains the
+sizes (uint32) and the bytes of its leaves. With a `TokensLoader`, it is one array.
 """
 
 import json
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.sources.chunks import Chunk, Chunks, numbers, split
+from shardline.data.sources.chunks import Chunk, Chunks, Entry, numbers, split
 from shardline.data.sources.from_files import UnusableError
 from shardline.data.sources.samples import text_of, type_of, typed
 
@@ -27,19 +26,19 @@ _NUMPY = (
 )  # fmt: skip
 _SCALARS = {"int": "int64", "float": "float64", "bool": "bool"}
 _TEXTS = ("str", "text")
-_FILES = ("bytes", "file", "jpeg", "tifffile", "tiff", "pdf")  # whose bytes are stored as they are
+_FILES = ("bytes", "file", "jpeg", "tifffile", "tiff", "pdf")  # stored as plain bytes
 _TOKENS = "TokensLoader"
 
 
 class LitData(Chunks):
-    """Samples of LitData; leaves that were pickled are never read.
+    """Samples of LitData. Pickled leaves are rejected.
 
-    A sample that is a dict has its keys as columns, a list or tuple `item_0`, `item_1`, ..., what
-    is nested `key.0` and `key.inner`, and an array alone is `tokens`, else `sample`.
+    The columns are the keys of a dict, or `item_0`, `item_1`, ... for a list or tuple. Nested
+    values are `key.0` and `key.inner`. A single value is `tokens` with a `TokensLoader`, else `sample`.
     """
 
-    def read_index(self, path: Path, index: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the chunks that an index lists."""
+    def read_index(self, path: Path, index: Any) -> Iterator[Entry]:
+        """Yield the chunks listed in an index."""
         config = index["config"]
         self._check(path, config)
         names = _names(json.loads(config["data_spec"])[1], config["item_loader"])
@@ -69,20 +68,20 @@ class LitData(Chunks):
             found = f"item_loader={loader}"
         if found:
             raise DataError(
-                f"{path}: its chunks have {found}, expected samples that are plain, or zstd by whole chunks; optimize "
-                'them again without, or with compression_level="chunk"'
+                f"{path}: its chunks have {found}, expected plain samples, or whole chunks compressed with zstd; "
+                'optimize them again without it, or with compression_level="chunk"'
             )
 
     def values(self, chunk: Chunk, content: bytes) -> dict[str, tuple[str, bytes]]:
-        """Return a sample's values as (format, bytes) by name."""
+        """Return the values of a sample by name, as (format, bytes)."""
         formats = chunk.entry["formats"]
         if chunk.entry["item_loader"] == _TOKENS:
             return {name: (written, content) for name, written in formats.items()}
         num_leaves = len(formats)
         if not content:
             raise DataError(
-                f"{chunk.path}: holds its samples as Arrow rows, as LitData does where one is nested or missing, "
-                "expected samples of numbers, text, bytes and arrays; optimize them again as such"
+                f"{chunk.path}: contains Arrow rows, which LitData writes if values are nested or missing, "
+                "expected samples of numbers, text, bytes and arrays; optimize such samples again"
             )
         if len(content) < 4 * num_leaves:
             raise UnusableError(
@@ -92,7 +91,7 @@ class LitData(Chunks):
         return split(content, formats, sizes, 4 * num_leaves)
 
     def column_type(self, form: str, content: bytes) -> str:
-        """Return the column type of a format."""
+        """Return the column type for a format."""
         kind, _, number = form.partition(":")
         if kind in _SCALARS:
             return _SCALARS[kind]
@@ -101,7 +100,7 @@ class LitData(Chunks):
         return type_of(self.decode(form, content))
 
     def decode(self, form: str, content: bytes) -> Any:
-        """Return a value by its format."""
+        """Decode a value by its format."""
         kind, _, number = form.partition(":")
         if kind in _FILES or kind == "image":
             return content
@@ -114,7 +113,7 @@ class LitData(Chunks):
         if kind in ("tensor", "numpy"):
             return _array(kind, content)
         raise UnusableError(
-            f"is serialized as {form}, expected a form of numbers, text or bytes that can be read without running code"
+            f"is serialized as {form}, expected numbers, text or bytes that can be read without running code"
         )
 
 
@@ -126,7 +125,7 @@ def _names(spec: dict[str, Any], loader: str) -> list[str]:
 
 
 def _leaves(spec: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of the leaves of a tree, as torch's module of trees writes it."""
+    """Yield the names of the leaves in a tree specification of torch's `pytree` module."""
     children = spec["children_spec"]
     is_dict = str(spec["type"]).endswith("dict")
     keys: list[Any] = json.loads(spec["context"]) if is_dict else list(range(len(children)))
@@ -144,7 +143,7 @@ def _dtype(kind: str, number: str | int) -> np.dtype[Any]:
 
 
 def _array(kind: str, content: bytes) -> np.ndarray:
-    # tensors have a big-endian header since LitData 0.2.40 or so, whose numbers are all small
+    # LitData writes a big-endian header for tensors since about 0.2.40; its numbers are small
     order = ">" if kind == "tensor" and not any(content[0:8:4]) else "<"
     head = np.frombuffer(content[:8].ljust(8, b"\0"), f"{order}u4")
     dimensions = 4 * int(head[1])

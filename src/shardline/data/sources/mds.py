@@ -1,7 +1,7 @@
-"""Folders of MosaicML Streaming: `index.json` and `.mds` files, plain or compressed.
+"""Source of MosaicML Streaming folders: `index.json` and `.mds` files, plain or compressed.
 
-The format is that of `streaming/base/format/mds` (version 2): a sample is the sizes (uint32) of the
-columns whose size varies, and the columns' bytes.
+The format is defined in `streaming/base/format/mds` (version 2). A sample contains the sizes
+(uint32) of the columns of varying size, and the bytes of the columns.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.sources.chunks import Chunk, Chunks, numbers, split
+from shardline.data.sources.chunks import Chunk, Chunks, Entry, numbers, split
 from shardline.data.sources.from_files import UnusableError
 from shardline.data.sources.samples import shorten, text_of, type_of, typed
 
@@ -29,10 +29,10 @@ _NUMBERED = {
 
 
 class Mds(Chunks):
-    """Samples of MosaicML Streaming; columns of pickled objects are never read."""
+    """Samples of MosaicML Streaming. Columns of pickled objects are rejected."""
 
-    def read_index(self, path: Path, index: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the files that an index lists."""
+    def read_index(self, path: Path, index: Any) -> Iterator[Entry]:
+        """Yield the files listed in an index."""
         for entry in index["shards"]:
             if (entry["format"], entry["version"]) != ("mds", 2):
                 raise ValueError(f"format {entry['format']}, version {entry['version']}")
@@ -47,8 +47,8 @@ class Mds(Chunks):
                 kind = str(entry["compression"]).partition(":")[0]
                 if kind not in _CODECS:
                     raise DataError(
-                        f"{path}: its files are compressed by {kind}, expected one of {', '.join(_CODECS)}; write them "
-                        "again, or keep the uncompressed ones beside them"
+                        f"{path}: its files are compressed with {kind}, expected one of {', '.join(_CODECS)}; write "
+                        "them again, or add the uncompressed files to the folder"
                     )
                 name, codec = packed["basename"], _CODECS[kind]
             fields = {"samples": int(entry["samples"]), "size": int(raw["bytes"])}
@@ -59,7 +59,7 @@ class Mds(Chunks):
         return {path.resolve() for path in self.files}
 
     def values(self, chunk: Chunk, content: bytes) -> dict[str, tuple[str, bytes]]:
-        """Return a sample's values as (encoding, bytes) by name."""
+        """Return the values of a sample by name, as (encoding, bytes)."""
         given = chunk.entry["column_sizes"]
         num_varying = sum(not size for size in given)
         if len(content) < 4 * num_varying:
@@ -71,14 +71,14 @@ class Mds(Chunks):
         return split(content, encodings, sizes, 4 * num_varying)
 
     def column_type(self, form: str, content: bytes) -> str:
-        """Return the column type of an encoding."""
+        """Return the column type for an encoding."""
         if form in _TYPES or form in _SCALARS:
             return _TYPES.get(form) or typed(form)
         dtype, shape = _array_of(form)
         return typed(dtype, shape) if dtype and shape else type_of(self.decode(form, content))
 
     def decode(self, form: str, content: bytes) -> Any:
-        """Return a value by its encoding."""
+        """Decode a value by its encoding."""
         if form in ("str_int", "str_float", "str_decimal", "str", "json"):
             text = text_of(content)
             return text if form in ("str", "json") else _number(text, form)
@@ -101,12 +101,12 @@ class Mds(Chunks):
 
 
 def _array_of(encoding: str) -> tuple[str, tuple[int, ...]]:
-    """Return what `ndarray:float32:3,4` tells of type and shape; nothing of either where it varies."""
+    """Return type and shape of an encoding such as `ndarray:float32:3,4`; each is empty if it varies."""
     kind, _, rest = encoding.partition(":")
     dtype, _, shape = rest.partition(":")
     if kind != "ndarray" or (dtype and dtype not in _NUMBERED.values()):
         raise UnusableError(
-            f"is encoded as {encoding}, expected an encoding that holds numbers, text or bytes"
+            f"is encoded as {encoding}, expected an encoding of numbers, text or bytes"
         )
     return dtype, tuple(map(int, shape.split(","))) if shape else ()
 

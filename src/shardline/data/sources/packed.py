@@ -1,4 +1,4 @@
-"""Files that may be packed by gzip, read as what they hold."""
+"""Reading of files that are plain or packed with gzip."""
 
 import io
 import sys
@@ -10,26 +10,25 @@ from typing import IO, Any
 
 from shardline.core.errors import DataError
 
-_STEP_BYTES = 8 * 2**20  # between two places that are cheap to go back to
-_PACKED_BYTES = 64 * 2**10  # unpacked at a time: at most 1,032 times as many
-LONGEST_BYTES = 2**30  # of a row: a small gzip file may hold a line longer than any memory
+_STEP_BYTES = 8 * 2**20  # distance between two saved states of the decompressor
+_PACKED_BYTES = 64 * 2**10  # unpacked at a time; the result is at most 1,032 times as large
+LONGEST_BYTES = 2**30  # limit of a row: a line in a small gzip file may be larger than the memory
 _MAGIC = b"\x1f\x8b"
 _OTHER_MAGICS = (b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0")
-_REMEDY = "fetch it again, or drop it from source.files"
+_REMEDY = "download it again, or remove it from source.files"
 
 
 def is_gzip(path: Path) -> bool:
-    """Return whether a file is packed by gzip, whatever its name."""
+    """Return whether a file is packed with gzip, by its content."""
     with path.open("rb") as file:
         return file.read(2) == _MAGIC
 
 
 def open_text(path: Path) -> IO[bytes]:
-    """Open a file for what it holds, unpacked.
+    """Open a file for its unpacked content. Reads raise `DataError` if gzip content is damaged.
 
     Raises:
-        DataError: it is packed by another program than gzip; or later, by what reads it, that it
-            cannot be unpacked. The message names the file.
+        DataError: The file is compressed, but not with gzip. The message names it.
     """
     file = path.open("rb")
     head = file.read(6)
@@ -39,7 +38,7 @@ def open_text(path: Path) -> IO[bytes]:
     if head.startswith(_OTHER_MAGICS):
         file.close()
         raise DataError(
-            f"{path}: is compressed by another program than gzip, expected text, plain or .gz; unpack it, or pack it "
+            f"{path}: is compressed, but not with gzip, expected text, plain or .gz; unpack it, or compress it "
             "with gzip"
         )
     return file
@@ -49,7 +48,7 @@ def read_line(file: IO[bytes], path: Path) -> bytes:
     """Read up to the end of a line.
 
     Raises:
-        DataError: it is too long to be one.
+        DataError: The line is longer than `LONGEST_BYTES`.
     """
     return _at_most(file.readline(LONGEST_BYTES + 1), path)
 
@@ -58,7 +57,7 @@ def read_whole(file: IO[bytes], path: Path) -> bytes:
     """Read a file that is one row.
 
     Raises:
-        DataError: it is too long to be one.
+        DataError: The file is longer than `LONGEST_BYTES`.
     """
     return _at_most(file.read(LONGEST_BYTES + 1), path)
 
@@ -66,14 +65,14 @@ def read_whole(file: IO[bytes], path: Path) -> bytes:
 def _at_most(content: bytes, path: Path) -> bytes:
     if len(content) > LONGEST_BYTES:
         raise DataError(
-            f"{path}: holds a row of more than {LONGEST_BYTES / 2**30:g} GiB, which begins with {content[:20]!r}, "
-            f"expected shorter ones; {_REMEDY}"
+            f"{path}: has a row of more than {LONGEST_BYTES / 2**30:g} GiB, which begins with {content[:20]!r}, "
+            f"expected shorter rows; {_REMEDY}"
         )
     return content
 
 
 class _Unpacked(io.RawIOBase):
-    """What a gzip file holds. A step back of up to 8 MiB is cheap, which `gzip.open` unpacks all again for."""
+    """The unpacked content of a gzip file. Seeking back up to 8 MiB is cheap, unlike with `gzip.open`."""
 
     def __init__(self, path: Path, packed: IO[bytes]) -> None:
         self._path, self._packed = path, packed
@@ -83,7 +82,7 @@ class _Unpacked(io.RawIOBase):
         self._packed.seek(0)
         self._inflate = zlib.decompressobj(31)  # 31: with gzip's header and checksum
         self._place, self._ready = 0, memoryview(b"")
-        # states to go back to: place, place in the packed file, decompressor
+        # saved states: offset, offset in the packed file, copy of the decompressor
         self._states: deque[tuple[int, int, Callable[[], Any]]] = deque(maxlen=2)
 
     def readable(self) -> bool:
@@ -129,7 +128,7 @@ class _Unpacked(io.RawIOBase):
         self._begin()
 
     def _fill(self) -> bool:
-        """Unpack some more where nothing is ready; return whether there was anything left."""
+        """Unpack a block if no bytes are ready. Return False at the end of the file."""
         while not self._ready:
             if not self._states or self._place - self._states[-1][0] >= _STEP_BYTES:
                 state = self._inflate.copy()
@@ -141,16 +140,16 @@ class _Unpacked(io.RawIOBase):
                 self._ready = memoryview(self._unpack(block))
             except (zlib.error, EOFError) as error:
                 raise DataError(
-                    f"{self._path}: cannot be unpacked ({error}), expected a whole gzip file; {_REMEDY}"
+                    f"{self._path}: cannot be unpacked ({error}), expected a complete gzip file; {_REMEDY}"
                 ) from None
         return True
 
     def _unpack(self, block: bytes) -> bytes:
         if not block:
-            raise EOFError("it ends within its content")
+            raise EOFError("the file is truncated")
         pieces = []
         while block:
-            if self._inflate.eof:  # of one of several that were packed one by one
+            if self._inflate.eof:  # a gzip file may consist of several members
                 block = block.lstrip(b"\0")
                 if not block:
                     break

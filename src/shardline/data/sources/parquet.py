@@ -1,4 +1,4 @@
-"""Parquet files, cut into shards by rows; only the row groups that a shard touches are read."""
+"""Source of Parquet files. Shards are ranges of rows; a job reads only the row groups of its shards."""
 
 import re
 from abc import abstractmethod
@@ -22,16 +22,16 @@ _FIRST_ROWS = 1000
 
 
 class RowGroups(Tabular):
-    """Rows in row groups of Parquet files, wherever the list of files comes from."""
+    """Base class of sources that read row groups of Parquet files."""
 
     @cached_property
     @abstractmethod
     def fragments(self) -> list[ds.ParquetFileFragment]:
-        """The files, in the order of `names`."""
+        """Parquet files, in the order of `names`."""
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The first file's columns."""
+        """Columns of the first file."""
         return self.types_of(0)
 
     @cached_property
@@ -43,7 +43,7 @@ class RowGroups(Tabular):
             return int(self.fragments[file].count_rows())
 
     def blocks(self, shard: int) -> Iterator[Block]:
-        """Yield the shard's rows, at most a row group and 64 MiB of features at a time."""
+        """Yield the rows of a shard, at most a row group and 64 MiB of features at a time."""
         for file, first, last in shard_slices(self._num_rows, shard, self.num_shards):
             self._check_types(file)
             for place, table in self._read(file, first, last):
@@ -54,24 +54,24 @@ class RowGroups(Tabular):
         for name in self.used:
             if name not in found.names:
                 raise DataError(
-                    f"{self.shown(file)}: no column {name}, unlike {self.table_name}; give all files one "
+                    f"{self.shown(file)}: no column {name}, unlike {self.table_name}; write all files with the same "
                     "schema, or make two datasets of them"
                 )
             kind, first = found.field(name).type, self.columns.field(name).type
             if name in (*self.features, *self.keys) and not _alike(kind, first):
                 raise DataError(
-                    f"{self.shown(file)}: column {name} is of type {kind}, but {first} in {self.table_name}; "
-                    "give all files one schema"
+                    f"{self.shown(file)}: column {name} is of type {kind}, expected {first} as in {self.table_name}; "
+                    "write all files with the same schema"
                 )
         self.check_types(found, self.shown(file))
 
     def types_of(self, file: int) -> pa.Schema:
-        """Return a file's columns."""
+        """Return the columns of a file."""
         with _reading(self.shown(file)):
             return self.fragments[file].physical_schema
 
     def _read(self, file: int, first: int, last: int) -> Iterator[tuple[int, pa.Table]]:
-        """Yield place and content of some rows of a file."""
+        """Yield blocks of the rows [first, last) of a file, each with its first row number."""
         step = max(1, _BLOCK_BYTES // self._row_bytes(file))
         for groups, start in self._row_groups(file, first, last, step):
             for place, batch in self._batches(file, groups, start, step):
@@ -80,7 +80,7 @@ class RowGroups(Tabular):
                     yield place + low, pa.Table.from_batches([batch.slice(low, high - low)])
 
     def _row_bytes(self, file: int) -> int:
-        """Return about how many bytes a row of the file takes."""
+        """Return the approximate size of a row of the file, in bytes."""
         if not self.named:
             return int(self.schema.feature_shape[0]) * 8
         sizes: Iterator[tuple[int, int]] = (
@@ -91,7 +91,7 @@ class RowGroups(Tabular):
     def _row_groups(
         self, file: int, first: int, last: int, step: int
     ) -> Iterator[tuple[list[int], int]]:
-        """Yield the row groups that hold the rows, small ones together, and the first one's place."""
+        """Yield lists of the row groups with these rows, small groups together, and the first row number."""
         ends = np.cumsum(
             [0, *(group.num_rows for group in self.fragments[file].row_groups)]
         ).tolist()
@@ -117,7 +117,7 @@ class RowGroups(Tabular):
                 place += batch.num_rows
 
     def first_texts(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return the values of the first rows."""
+        """Return the values of the first rows of text columns."""
         if not names:
             return {}
         with _reading(self.shown(0)):
@@ -126,7 +126,7 @@ class RowGroups(Tabular):
         return {name: rows.column(name).combine_chunks() for name in names}
 
     def first_list_size(self, name: str) -> int:
-        """Return the length of the first row's list."""
+        """Return the length of the list in the first row."""
         for batch in self.fragments[0].head(1, columns=[name]).to_batches():
             if batch.num_rows:
                 return len(batch.column(0)[0].as_py() or ())
@@ -134,11 +134,11 @@ class RowGroups(Tabular):
 
 
 class Parquet(RowGroups):
-    """Rows of Parquet files that have the used columns in common."""
+    """Rows of Parquet files. Every file must have the used columns."""
 
     @cached_property
     def fragments(self) -> list[ds.ParquetFileFragment]:
-        """The listed files."""
+        """Listed files."""
         shape = ds.ParquetFileFormat()
         local = pa.fs.LocalFileSystem()
         return [shape.make_fragment(str(path), filesystem=local) for path in self.files]
@@ -146,7 +146,7 @@ class Parquet(RowGroups):
 
 @contextmanager
 def _reading(shown: str) -> Iterator[None]:
-    """Name the file that cannot be read."""
+    """Raise read errors as `DataError` with the name of the file."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -160,11 +160,11 @@ def _damaged(shown: str, error: Exception) -> DataError:
     reason = " ".join(_TERMINAL_CODES.sub("", str(error)).split())
     if "no such file" in reason.lower():
         return DataError(
-            f"{shown}: not found, expected every file of the source; bring it back, or leave it out"
+            f"{shown}: not found, expected every file of the source; restore it, or remove it from the source"
         )
     return DataError(
-        f"{shown}: cannot be read as Parquet ({reason[:200]}), expected a whole file; "
-        "fetch it again, or drop it from the source"
+        f"{shown}: cannot be read as Parquet ({reason[:200]}), expected a complete file; "
+        "download it again, or remove it from the source"
     )
 
 

@@ -1,7 +1,6 @@
-"""Remote files: fetched once into the store, and believed only if size and digest are right.
+"""Download of remote files into the store, once, with a check of size and digest.
 
-Fetched bytes are the ones that the identity names, so no fetching code counts
-in it.
+The identity contains the digest of a file, so this code does not count in the identity.
 """
 
 import hashlib
@@ -20,23 +19,23 @@ from shardline.core.files import atomic_writer, make_folder
 from shardline.core.urls import download_path, is_url, open_table, without_secrets
 
 _CHUNK_BYTES = 2**20
-_THREADS = 8  # files fetched at a time
+_THREADS = 8  # files downloaded at a time
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "gs": "gcsfs"}  # fmt: skip
 
 
 def fetch(entries: Iterable[str | Mapping[str, Any]], downloads: Path) -> None:
-    """Fetch the remote ones of a source's files into the store, several at a time.
+    """Download the remote files of a source into the store, several at a time.
 
-    A file that is there was checked before it got its name, so it is not read
-    again; of several jobs one fetches a file and the others wait for it.
+    Existing files are not checked again: a file gets its name only after the check. If
+    several jobs need a file, one job downloads it and the others wait.
 
     Args:
-        entries: `source.files`; texts are local files and are passed over.
-        downloads: folder of fetched files, which go to `{sha256}/{path}`.
+        entries: `source.files`. Texts are local files, which are ignored.
+        downloads: Folder for downloads. A file is written to `{sha256}/{path}`.
 
     Raises:
-        DataError: a file cannot be reached or written, or has another size or
-            digest; names its URL, without secrets, what was found and what was expected.
+        DataError: A file cannot be read or written, or has a wrong size or digest. The message
+            names the URL without secrets, the value found and the value expected.
     """
     remote = [entry for entry in entries if isinstance(entry, Mapping)]
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -60,7 +59,7 @@ def _lock(path: Path) -> AbstractContextManager[object]:
         return FileLock(path).acquire()
     except OSError as error:
         raise DataError(
-            f"{path} could not be locked ({error.strerror}); fix the folder's owner, or set SHARDLINE_STORE to "
+            f"{path} cannot be locked ({error.strerror}); correct the folder's owner, or set SHARDLINE_STORE to "
             "a folder of your own"
         ) from None
 
@@ -81,8 +80,8 @@ def _copy(entry: Mapping[str, Any], file: IO[bytes]) -> None:
 
 def _mismatch(entry: Mapping[str, Any], found: str, expected: str) -> DataError:
     return DataError(
-        f"{without_secrets(entry['url'])}: has {found}, expected {expected}; fetch it again, or, if it was "
-        "replaced on purpose, put what `shardline digest` prints of it into source.files"
+        f"{without_secrets(entry['url'])}: has {found}, expected {expected}; run the job again, or, if the file was "
+        "replaced on purpose, copy the entry that `shardline digest` prints into source.files"
     )
 
 
@@ -96,7 +95,7 @@ def _read(url: str) -> Iterator[bytes]:
 
 @contextmanager
 def _reading(url: str) -> Iterator[None]:
-    """Turn what any backend raises into one sentence without secrets."""
+    """Raise errors of any backend as `DataError`, without secrets."""
     shown = without_secrets(url)
     try:
         yield
@@ -106,19 +105,19 @@ def _reading(url: str) -> Iterator[None]:
         package = _PACKAGES.get(url.partition("://")[0])
         remedy = f"install the package {package}" if package else without_secrets(str(error))
         raise DataError(
-            f"{shown}: no support for this kind of URL is installed; {remedy}"
+            f"{shown}: the package for this kind of URL is not installed; {remedy}"
         ) from None
     except IsADirectoryError:
         raise DataError(f"{shown} is a folder; write {shown.rstrip('/')}/*") from None
     except FileNotFoundError as error:
         if error.__cause__ is None:
             raise DataError(f"{shown}: not found; check the URL or path") from None
-        # fsspec raises this too of a server that does not answer, or that refuses
+        # fsspec also raises this if a server does not answer or denies access
         raise DataError(
-            f"{shown}: not found, or out of reach ({_reason(error.__cause__)}); check the URL, the network and "
+            f"{shown}: not found or not reachable ({_reason(error.__cause__)}); check the URL, the network and "
             "the credentials"
         ) from None
-    except Exception as error:  # each backend has errors of its own
+    except Exception as error:  # each backend has its own error classes
         raise DataError(
             f"{shown}: cannot be read ({_reason(error)}); check the URL, the network and the credentials"
         ) from None
@@ -128,19 +127,18 @@ def _reason(error: BaseException) -> str:
     return without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
 
 
-def describe(urls: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Read files and yield what the config needs of each.
+def describe(urls: Iterable[str]) -> Iterator[dict[str, str | int]]:
+    """Read files and Delta tables, and yield their config entries.
 
     Args:
-        urls: URLs or paths of files and Delta tables; one with `*` in it stands for all
-            files that match.
+        urls: URLs or paths of files and Delta tables. A pattern with `*` means all matching files.
 
     Yields:
-        Of a file url, sha256, bytes and path, for `source.files`; of a Delta table
+        For a file: url, sha256, bytes and path, for `source.files`. For a Delta table:
         table, version (the latest) and table_id, for `source`.
 
     Raises:
-        DataError: one matches nothing or cannot be read; names it, without secrets.
+        DataError: A URL matches no file or cannot be read. The message names it without secrets.
     """
     names: list[str] = []
     for url in urls:

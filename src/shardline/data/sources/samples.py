@@ -1,4 +1,4 @@
-"""What sources share whose rows are read one by one: values of a sample made to fit the schema's columns."""
+"""Base class of sources that read samples one by one and convert the values to the schema's columns."""
 
 import json
 import math
@@ -24,13 +24,13 @@ _TABLE_ROWS = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A row as it lies in a file.
+    """A row as stored in a file.
 
     Attributes:
-        file: the file's place in the source's `names`.
-        position: place of the row in the file, which never changes.
-        where: file and row, as messages begin.
-        values: by name in the file, not decoded yet.
+        file: Index of the file in the source's `names`.
+        position: Position of the row in the file. It must never change, since ids depend on it.
+        where: File and row, for messages.
+        values: Undecoded values, by their name in the file.
     """
 
     file: int
@@ -39,18 +39,18 @@ class Sample:
     values: Mapping[str, Any]
 
 
-Row = tuple[Sample, dict[str, Any]]  # with its values by column
+Row = tuple[Sample, dict[str, Any]]  # a sample and its values by column
 
 
 class Samples(FileSource):
-    """Rows that are read one by one.
+    """Base class of sources that read samples one by one.
 
     Args:
-        columns: type of each column by name, as `shardline.data.columns` lists them; left out,
-            all that the files hold.
-        rename: what columns are called in the files, where not by their name.
-        classes: names of the classes of an integer column `labels`.
-        num_classes: in place of `classes`.
+        columns: Type of each column by name; `shardline.data.columns` lists the types. Default:
+            all columns in the files.
+        rename: Names of columns in the files, where these differ from the column's name.
+        classes: Class names of an integer column `labels`.
+        num_classes: Number of classes, instead of `classes`.
     """
 
     def __init__(
@@ -69,21 +69,21 @@ class Samples(FileSource):
         """Return a value of a sample as bytes, text, numbers or an array.
 
         Raises:
-            UnusableError: it is damaged.
+            UnusableError: The value is damaged.
         """
         return content
 
     @cached_property
     @abstractmethod
     def found(self) -> dict[str, str | UnusableError]:
-        """Type of each column that the files hold, by its name there; an error of one that cannot be read."""
+        """Type of each column in the files, by its name in the files, or the error if it cannot be read."""
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """The columns that are kept, in the order of their names.
+        """Columns to keep, sorted by name.
 
         Raises:
-            DataError: a file lacks one, or has values that cannot be read; names the column.
+            DataError: A column is missing in a file or cannot be read. The message names it.
         """
         names = {in_file: name for name, in_file in self._in_file.items()}
         given = self._given or {names.get(name, name): "" for name in self.found}
@@ -94,35 +94,35 @@ class Samples(FileSource):
         found = next((self.found[one] for one in in_file.split(";") if one in self.found), None)
         if isinstance(found, UnusableError):
             raise DataError(
-                f"{self.files[0]}: column {in_file} {found}; name the columns to keep in source.columns"
+                f"{self.files[0]}: column {in_file} {found}; list the columns to keep in source.columns"
             )
         if not written.endswith("?") and found is None:
-            known = f"known are {', '.join(self.found)}"
+            known = f"use one of {', '.join(self.found)}"
             raise DataError(
                 f"{self.files[0]}: no column named {in_file}; {did_you_mean(in_file, self.found, otherwise=known)}"
             )
         return written or str(found)
 
     def in_file(self, name: str) -> str:
-        """Return what a column is called in the files."""
+        """Return the name of a column in the files."""
         return self._in_file.get(name, name)
 
     @cached_property
     def schema(self) -> Schema:
-        """The kept columns."""
+        """Schema of the kept columns."""
         columns = {name: str(column) for name, column in self.columns.items()}
         return Schema(columns=columns, classes=self.classes)
 
     @property
     def inferred(self) -> dict[str, Any]:
-        """The columns where no setting has them, by the first sample or an index, and those left out."""
+        """Columns inferred from the first sample or the index, and columns left out."""
         used = {one for name in self.columns for one in self.in_file(name).split(";")}
         left = [name for name in self.found if name not in used]
         found: dict[str, Any] = {} if self._given else {"columns": self.schema.columns}
         return found | ({"columns left out": left} if left else {})
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
-        """Yield the shard's rows, at most 64 MiB at a time; one that cannot be used is left out or refused."""
+        """Yield the rows of a shard, at most 64 MiB at a time. Unusable rows are skipped or rejected."""
         self.skipped.pop(shard, None)
         return map(self._table, batches(self._rows(shard), _size, _TABLE_BYTES, _TABLE_ROWS))
 
@@ -167,7 +167,7 @@ def _size(row: Row) -> int:
 
 
 def _joined(column: Column, values: list[Any]) -> Any:
-    """Return values of rows as a `Table` takes them."""
+    """Return the values of several rows in the form that `Table.columns` expects."""
     if column.optional or column.kind != "array":
         return values
     if not column.varies:
@@ -177,13 +177,13 @@ def _joined(column: Column, values: list[Any]) -> Any:
 
 
 def fit(value: Any, column: Column) -> Any:
-    """Return a value as a row of a column has it.
+    """Convert a value to the type of a column.
 
     Args:
-        value: bytes, text, a number or an array; text and lists may stand for numbers.
+        value: Bytes, text, a number or an array. Numbers may be given as text or lists.
 
     Raises:
-        UnusableError: the column cannot hold it.
+        UnusableError: The value does not fit the column.
     """
     if column.kind == "bytes":
         if not isinstance(value, bytes):
@@ -198,22 +198,22 @@ def fit(value: Any, column: Column) -> Any:
 
 
 def text_of(content: bytes) -> str:
-    """Return a text from its UTF-8.
+    """Decode UTF-8.
 
     Raises:
-        UnusableError: it is none.
+        UnusableError: The content is not UTF-8.
     """
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise UnusableError(f"has no UTF-8 at byte {error.start}, expected text") from None
+        raise UnusableError(f"is not UTF-8 at byte {error.start}, expected text") from None
 
 
 def from_json(content: bytes | str) -> Any:
-    """Return the numbers that a text holds.
+    """Return the numbers in a JSON text.
 
     Raises:
-        UnusableError: it holds none.
+        UnusableError: The text is not JSON.
     """
     try:
         return json.loads(content)
@@ -236,7 +236,7 @@ def _fit_array(value: Any, column: Column) -> np.ndarray:
         narrow = array.astype(column.dtype)
         is_good = np.isfinite(narrow) if narrow.dtype.kind == "f" else narrow == array
     if not is_good.all():
-        raise UnusableError(f"holds {array[~is_good].flat[0]}, expected finite numbers ({column})")
+        raise UnusableError(f"has {array[~is_good].flat[0]}, expected finite numbers ({column})")
     return narrow
 
 
@@ -246,13 +246,13 @@ def _unfit(value: Any, column: Column) -> UnusableError:
 
 
 def shorten(value: Any) -> str:
-    """Return a value for a message."""
+    """Return a value in a short form, for messages."""
     text = repr(value[:60] if isinstance(value, bytes | str) else value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def type_of(value: Any) -> str:
-    """Return the column type of a first value; one that others may exceed in one dimension varies."""
+    """Return the column type of a first value. A one-dimensional array makes a varying column."""
     if isinstance(value, bytes):
         return "bytes"
     if isinstance(value, str):
@@ -262,7 +262,7 @@ def type_of(value: Any) -> str:
 
 
 def typed(dtype: Any, shape: Sequence[int] | None = ()) -> str:
-    """Return the column type of numbers: of a shape, or of any number of them (None)."""
+    """Return the column type of numbers of a shape, or of a varying number of numbers (None)."""
     kind = np.dtype(dtype)
     name = kind.name if kind.name in DTYPES else "int64" if kind.kind in "iu" else "float64"
     if shape is None or 0 in shape:

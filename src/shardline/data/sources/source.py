@@ -1,4 +1,4 @@
-"""The interface between where rows come from and the shards they are cut into."""
+"""The base class of data sources, and the tables of rows that they yield."""
 
 import hashlib
 import os
@@ -21,15 +21,15 @@ from shardline_io.column_names import IDS
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """What one row looks like: a table's features and label, or any named columns.
+    """Description of a row: either features and a label (a table), or named columns.
 
     Attributes:
-        columns: type of each column by name, as `shardline.data.columns` lists them, such as
-            `{"tokens": "int32[*]", "caption": "text?"}`; empty for a table.
-        feature_shape: a table's shape of a row's features, without the batch dimension.
-        feature_dtype: NumPy name of these features' type, as stored.
-        task: a table's: `classification` (int64 labels 0..C-1) or `regression` (float32 labels).
-        classes: class names, in label order; with `columns`, those of an integer column `labels`.
+        columns: Type of each column by name, such as `{"tokens": "int32[*]", "caption": "text?"}`.
+            `shardline.data.columns` lists the types. Empty for a table.
+        feature_shape: Shape of a table row's features, without the batch dimension.
+        feature_dtype: NumPy name of the stored type of a table's features.
+        task: Task of a table: `classification` (int64 labels 0..C-1) or `regression` (float32 labels).
+        classes: Class names in label order. With `columns`, the classes of the integer column `labels`.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -44,10 +44,10 @@ class Schema:
         return "int64" if self.task == "classification" else "float32"
 
     def record(self) -> DatasetSchema:
-        """Return the `schema` of a manifest, with each column in its one spelling.
+        """Return the `schema` record of a manifest, with column types in canonical spelling.
 
         Raises:
-            DataError: a name or a type is not allowed; the message names it.
+            DataError: A column name or type is not allowed. The message names it.
         """
         classes = [*self.classes]
         if not self.columns:
@@ -63,8 +63,8 @@ class Schema:
         kind = np.dtype(labels.dtype).kind if labels and is_scalar else ""
         if self.classes and kind not in ("i", "u"):
             raise DataError(
-                f"a schema has {len(self.classes)} classes and labels={labels}, expected a column labels of one "
-                'integer for each row; add "labels": "int64" to its columns, or leave the classes out'
+                f"a schema has {len(self.classes)} classes and labels={labels}, expected a column named labels with "
+                'one integer per row; add "labels": "int64" to the columns, or remove the classes'
             )
         task = "classification" if self.classes else "regression" if kind == "f" else "none"
         written = {name: str(column) for name, column in columns.items()}
@@ -73,11 +73,11 @@ class Schema:
 
 @dataclass(frozen=True, kw_only=True)
 class Ragged:
-    """Values of a varying column, of all rows one after another.
+    """Values of a varying column: the values of all rows, concatenated.
 
     Attributes:
-        values: [total, *shape].
-        offsets: [N + 1] int64, from 0 on; row i has values[offsets[i]:offsets[i + 1]].
+        values: Values [total, *shape].
+        offsets: Row boundaries [N + 1] int64, starting at 0. Row i is values[offsets[i]:offsets[i + 1]].
     """
 
     values: np.ndarray
@@ -86,12 +86,12 @@ class Ragged:
 
 @dataclass(frozen=True, kw_only=True)
 class Masked:
-    """Values of an optional column, and which rows have one.
+    """Values of an optional column, with a mask of the rows that have a value.
 
     Attributes:
-        values: as of a column that is not optional; zeros for a row without a value, and none
-            where the column varies.
-        present: [N] bool.
+        values: Values in the form of a required column. A row without a value has zeros,
+            or no elements if the column varies.
+        present: Mask [N] bool: True for a row with a value.
     """
 
     values: "np.ndarray | Ragged"
@@ -103,14 +103,14 @@ class Table:
     """A block of N rows.
 
     Attributes:
-        ids: row ids [N] int64, unique in the dataset; they decide a row's split.
-        features: [N, *feature_shape], of a table.
-        labels: [N], of a table.
-        columns: the columns of a schema that names them, in any order. A fixed one is an array
-            [N, *shape]; a varying one a list of N arrays, of N bytes or texts, or a `Ragged`. In a
-            list of an optional one, None stands for a row without a value; else it is a `Masked`.
-        splits: each row's split [N] int64, as an index into SPLITS, where the
-            source knows it (a column, the file); None leaves it to the id's hash.
+        ids: Row ids [N] int64, unique in the dataset. The id decides the row's split.
+        features: Features [N, *feature_shape] of a table.
+        labels: Labels [N] of a table.
+        columns: Named columns, in any order. A fixed column is an array [N, *shape]. A varying
+            column is a `Ragged` or a list of N arrays, bytes or texts. An optional column is a
+            `Masked`, or a list with None for each row without a value.
+        splits: Split of each row [N] int64, as an index into SPLITS, if the source knows it from a
+            column or a file. None: the hash of the id decides.
     """
 
     ids: np.ndarray
@@ -121,27 +121,27 @@ class Table:
 
     @property
     def given(self) -> dict[str, Any]:
-        """All columns but the ids, by name."""
+        """All columns except the ids, by name."""
         table = {"features": self.features, "labels": self.labels}
         return {name: of for name, of in table.items() if of is not None} | dict(self.columns)
 
 
 class Source(ABC):
-    """A source of rows, cut into shards that can be read in any order.
+    """Base class of data sources, which split rows into shards that can be read in any order.
 
-    A subclass is named by import path in `datasets.<name>.source.type`; its
-    `source.options` are passed to the constructor beside the arguments below.
+    To use a subclass, set `datasets.<name>.source.type` to its import path. The constructor
+    gets `source.options` as keyword arguments, in addition to the arguments below.
 
     Args:
-        num_shards: shards that the dataset is cut into.
-        files: the resolved `source.files`, sorted.
+        num_shards: Number of shards in the dataset.
+        files: Resolved paths of `source.files`, sorted.
 
     Attributes:
-        labels_optional: whether the files may hold no labels, as those that a prediction is about; rows
-            get zeros as labels then.
-        skipped: by shard, one sentence for each row or file that was left out
-            when the shard was read; empty unless `source.on_bad` is `skip`.
-        not_read: by reason, count and first names of what lies beside the files and is not read.
+        labels_optional: Whether the files may lack labels, as files to predict do. The
+            labels are zeros in that case.
+        skipped: One sentence per skipped row or file, by shard. A shard's list is filled when the
+            shard is read. Empty unless `source.on_bad` is `skip`.
+        not_read: Count and first names of files beside the source's files that are not read, by reason.
     """
 
     labels_optional: ClassVar[bool] = False
@@ -152,8 +152,8 @@ class Source(ABC):
         if options:
             names = ", ".join(options)
             raise DataError(
-                f"source {type(self).__name__} takes no option named {names}; remove it from source.options, or "
-                "name it in the source's __init__"
+                f"source {type(self).__name__} has no option named {names}; remove it from source.options, or "
+                "add it to the arguments of the source's __init__"
             )
         self.num_shards = num_shards
         self.files = tuple(map(Path, files))
@@ -163,46 +163,46 @@ class Source(ABC):
     @property
     @abstractmethod
     def schema(self) -> Schema:
-        """What one row looks like."""
+        """Schema of the rows."""
 
     @abstractmethod
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the rows of one shard, in blocks that fit in memory.
 
-        The same shard gives the same rows, whoever asks and in whatever order.
+        A shard must have the same rows in every process, whatever was read before.
         """
 
     def iter_rows(self, shard: int) -> Iterator[dict[str, Any]]:
-        """Yield the rows of one shard one at a time, for a look at them: a value by column, and the id as `ids`."""
+        """Yield the rows of one shard as dicts of values by column, with the row id as `ids`."""
         for table in self.iter_tables(shard):
             for place, row in enumerate(table.ids):
                 yield {IDS: int(row)} | {n: _row_of(of, place) for n, of in table.given.items()}
 
     @property
     def content_digest(self) -> str:
-        """One digest of all that the rows are read from: here, of the files' bytes in their order.
+        """Digest of everything that the rows are read from: by default, the bytes of the files in order.
 
-        It equals `combine_digests` of the values that the identity document
-        holds under `source`, as long as nothing changed since.
+        The digest equals `combine_digests` of the values under `source` in the identity
+        document, unless the data changed.
 
         Raises:
-            DataError: a file cannot be read; the message names it.
+            DataError: A file cannot be read. The message names it.
         """
         return combine_digests(file_digests(self.files))
 
     @property
     def has_labels(self) -> bool:
-        """Whether the files hold the labels; asked where `labels_optional`."""
+        """Whether the files contain labels. Only read if `labels_optional` is set."""
         return True
 
     @property
     def inferred(self) -> dict[str, Any]:
-        """What is found in the files and set by no setting, by name: numbers, texts, lists or tables of these."""
+        """Facts inferred from the files instead of settings, by name: numbers, texts, lists or tables."""
         return {}
 
     @property
     def reference(self) -> dict[str, Any] | None:
-        """What a perfect model would reach, where that is known."""
+        """Best possible value of a metric, if it is known."""
         return None
 
 
@@ -215,17 +215,17 @@ def _row_of(values: Any, place: int) -> Any:
 
 
 def shard_range(num_rows: int, shard: int, num_shards: int) -> range:
-    """Return the rows of one shard when a table is cut into almost equal pieces."""
+    """Return the row numbers of one shard when rows are split into almost equal shards."""
     return range(num_rows * shard // num_shards, num_rows * (shard + 1) // num_shards)
 
 
 def shard_slices(
     sizes: Sequence[int], shard: int, num_shards: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield which part of which file is in a shard: the file's place, and its [first, last).
+    """Yield the parts of files in a shard, as (file index, first, last) with `last` excluded.
 
     Args:
-        sizes: what is to be cut of each file, in rows or bytes.
+        sizes: Size of each file, in rows or bytes.
     """
     wanted, before = shard_range(sum(sizes), shard, num_shards), 0
     for index, size in enumerate(sizes):
@@ -236,15 +236,15 @@ def shard_slices(
 
 
 def combine_digests(digests: Iterable[str]) -> str:
-    """Return the SHA-256 of several digests in their order, as 64 hex digits."""
+    """Return the SHA-256 of several digests, in order, as 64 hex digits."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def file_digests(paths: Iterable[Path]) -> list[str]:
-    """Return the SHA-256 of some files, as 64 hex digits each.
+    """Return the SHA-256 of each file, as 64 hex digits.
 
     Raises:
-        DataError: a file cannot be read; the message names it.
+        DataError: A file cannot be read. The message names it.
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter lock
         return list(pool.map(_file_sha256, paths))

@@ -1,4 +1,4 @@
-"""Which columns of a table are features, labels, ids and splits, as CSV, Parquet and Delta share it."""
+"""Columns of a table by role (features, labels, ids, splits), for CSV, Parquet, Delta and Arrow."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ from shardline.data.sources.source import Schema
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Some rows of one file, as they were read.
+    """Rows of one file, before conversion.
 
     Attributes:
-        file: the file's place in the source's `names`.
-        rows: the used columns [N]; text where numbers are expected if the reader found no numbers.
-        positions: places of the rows in the file [N], which never change.
-        where: describes the place of row i of the block.
+        file: Index of the file in the source's `names`.
+        rows: The used columns [N]. A column of numbers is text if it could not be parsed.
+        positions: Positions of the rows in the file [N]. They must never change.
+        where: Function that describes the place of row i of the block.
     """
 
     file: int
@@ -35,7 +35,7 @@ class Block:
 
     @classmethod
     def after(cls, file: int, place: int, rows: pa.Table, shown: str) -> "Block":
-        """Return rows that follow one another from a place on in a file, with its name for messages."""
+        """Return a block of consecutive rows that begin at row `place` of the file named `shown`."""
         positions = np.arange(place, place + rows.num_rows)
         return cls(
             file=file,
@@ -45,7 +45,7 @@ class Block:
         )
 
     def only(self, is_kept: np.ndarray) -> "Block":
-        """Return some of the rows [N] bool."""
+        """Return a block of the rows selected by a mask [N] bool."""
         places = np.flatnonzero(is_kept)
         return Block(
             file=self.file,
@@ -56,26 +56,26 @@ class Block:
 
 
 class TableColumns(FileSource):
-    """The columns of a table.
+    """Base class that selects the columns of a table.
 
     Attributes:
-        empty_is_missing: whether an empty text stands for no value.
-        infers_columns: whether all columns are kept where none is named.
-        decimal: mark of decimals in text; empty where the files hold numbers.
+        empty_is_missing: Whether an empty text means a missing value.
+        infers_columns: Whether to keep all columns if neither `label` nor `columns` is set.
+        decimal: Decimal mark in text; empty if the files contain numbers.
 
     Args:
-        label: column of the label; may be left out beside `columns`.
-        features: columns of the features in their order, or one column of lists; left
-            out, all columns of numbers that are not label, id or split.
-        id_column: column of the row's id (whole numbers, or text); left out, a row is
-            known by its file's name and its place in it.
-        columns: type of each column by name, as `shardline.data.columns` lists them, in place
-            of `features`; the label is the column `labels` then.
-        rename: what columns are called in the files, where not by their name.
+        label: Column of the label. Optional if `columns` is set.
+        features: Columns of the features in order, or one column of lists. Default: all
+            columns of numbers except label, id and split.
+        id_column: Column of the row id (whole numbers or text). Default: ids are made from the
+            file name and the row's position in the file.
+        columns: Type of each column by name, instead of `features`. `shardline.data.columns`
+            lists the types. The label becomes the column `labels`.
+        rename: Names of columns in the files, where these differ from the column's name.
         task: `classification` or `regression`.
-        classes: the labels' values in label order.
-        num_classes: in place of `classes` where labels are 0..num_classes-1.
-        dtype: NumPy type of the features, as stored.
+        classes: Values of the label, in label order.
+        num_classes: Number of classes, instead of `classes`, for labels 0..num_classes-1.
+        dtype: NumPy type of the stored features.
     """
 
     empty_is_missing = False
@@ -92,7 +92,8 @@ class TableColumns(FileSource):
         super().__init__(**arguments)
         if not (label or columns or self.infers_columns):
             raise DataError(
-                f"source {type(self).__name__}: neither label nor columns is given; name one"
+                f"source {type(self).__name__}: neither label nor columns is set; "
+                "set source.label or source.columns"
             )
         self.named = parse_columns(dict(sorted(columns.items()))) if columns else {}
         self._in_file = dict(rename or {})
@@ -104,32 +105,32 @@ class TableColumns(FileSource):
     @cached_property
     @abstractmethod
     def columns(self) -> pa.Schema:
-        """All columns of the table, as its first file has them.
+        """All columns of the table's first file.
 
         Raises:
-            DataError: the table cannot be read; names the file.
+            DataError: The table cannot be read. The message names the file.
         """
 
     @abstractmethod
     def blocks(self, shard: int) -> Iterator[Block]:
-        """Yield the rows of a shard with the used columns, in blocks that fit in memory."""
+        """Yield the used columns of a shard's rows, in blocks that fit in memory."""
 
     def shown(self, file: int) -> str:
-        """Return a file's name as messages show it."""
+        """Return a file's name for messages."""
         return str(self.files[file])
 
     @property
     def table_name(self) -> str:
-        """What messages about the whole table begin with: its first file, which every other must agree with."""
+        """Name of the table in messages: the first file, whose columns all other files must have."""
         return self.shown(0)
 
     def in_file(self, name: str) -> str:
-        """Return what a column is called in the files."""
+        """Return the name of a column in the files."""
         return self._in_file.get(name, name)
 
     @cached_property
     def features(self) -> tuple[str, ...]:
-        """The features' columns."""
+        """Names of the feature columns."""
         for name in [*map(self.in_file, self.named), *self.keys]:
             self._check_name(name)
         if self.named:
@@ -140,8 +141,8 @@ class TableColumns(FileSource):
             self.check_feature(name, alone=len(given) == 1)
         if self.id_column and pa.types.is_floating(self.columns.field(self.id_column).type):
             raise DataError(
-                f"{self.table_name}: id_column {self.id_column} holds fractions, expected whole numbers or "
-                "text; choose another"
+                f"{self.table_name}: id_column {self.id_column} contains fractions, expected whole numbers or "
+                "text; set source.id_column to another column"
             )
         return given
 
@@ -149,7 +150,7 @@ class TableColumns(FileSource):
         known = self.columns.names
         if known.count(name) == 1:
             return
-        listed = f"known are {', '.join(known[:20])}"
+        listed = f"use one of {', '.join(known[:20])}"
         nearest = self.hint_of_columns or did_you_mean(name, known, otherwise=listed)
         hint = "rename one of them" if name in known else nearest
         raise DataError(
@@ -158,22 +159,22 @@ class TableColumns(FileSource):
 
     @property
     def hint_of_columns(self) -> str:
-        """What to do where the files have other columns than were expected; empty where nothing is known."""
+        """Remedy for missing columns, if one is known; else empty."""
         return ""
 
     @property
     def has_labels(self) -> bool:
-        """Whether the files have the label's column."""
+        """Whether the files have the label column."""
         return bool(self.label) and not self.lacks_label
 
     @cached_property
     def lacks_label(self) -> bool:
-        """Whether rows get zeros, since there is no such column and needs to be none."""
+        """Whether labels are zeros because an optional label column is missing."""
         return self.labels_optional and bool(self.label) and self.label not in self.columns.names
 
     @property
     def keys(self) -> list[str]:
-        """Columns that are no features."""
+        """Columns of label, id and split."""
         label = "" if self.lacks_label else self.label
         return [name for name in (label, self.id_column, self.split_column) if name]
 
@@ -183,16 +184,16 @@ class TableColumns(FileSource):
         return list(dict.fromkeys([*self.features, *map(self.in_file, self.named), *self.keys]))
 
     def numeric_columns(self) -> tuple[str, ...]:
-        """Return the columns of numbers, or of lists, that are no keys.
+        """Return the columns of numbers, or else of lists, except label, id and split.
 
         Raises:
-            DataError: there are none, or a column's values do not tell its type.
+            DataError: There are no such columns, or the type of a column is unknown.
         """
         free = [field for field in self.columns if field.name not in self.keys]
         found = [field.name for field in free if arrow_columns.is_number(field.type)]
         found = found or [field.name for field in free if arrow_columns.is_list(field.type)]
         nulls = [field.name for field in free if pa.types.is_null(field.type)]
-        empty = [name for name in nulls if name.strip()]  # delimiters at the ends of lines
+        empty = [name for name in nulls if name.strip()]  # no name: lines end with a delimiter
         self._refuse_guesses(
             found, [field.name for field in free if arrow_columns.is_text(field.type)]
         )
@@ -201,41 +202,41 @@ class TableColumns(FileSource):
                 f"column {empty[0]} begins with empty values" if empty else "no column of numbers"
             )
             raise DataError(
-                f"{self.table_name}: {what}, so which columns are features is unknown; "
+                f"{self.table_name}: {what}, so the feature columns are unknown; "
                 "list them in source.features"
             )
         return tuple(found)
 
     def _refuse_guesses(self, found: Sequence[str], texts: Sequence[str]) -> None:
-        """Refuse columns that only a person can tell from features.
+        """Reject columns that may or may not be features.
 
         Raises:
-            DataError: names the column, and the setting that tells.
+            DataError: There is such a column. The message names it and the setting that decides.
         """
         indexes = arrow_columns.index_columns(self.columns)
         for name in found:
             if arrow_columns.is_index(name) or name in indexes:
-                what = f"column {name} is" if name.strip() else "a column without a name is perhaps"
+                what = f"column {name} is" if name.strip() else "a column without a name may be"
                 raise DataError(
-                    f"{self.table_name}: {what} the index of a data frame, so whether it is a feature is unknown; "
-                    "list the features in source.features, or write the file without it (index=False)"
+                    f"{self.table_name}: {what} the index of a data frame, which is usually not a feature; "
+                    "list the features in source.features, or write the file without the index (index=False)"
                 )
         for name, column in self.first_texts(texts).items():
             if values := arrow_columns.as_numbers(column):
                 marked = next((one for one in values if not one.isdigit()), values[0])
                 remedy = arrow_columns.remedy_of(values, self.decimal)
                 raise DataError(
-                    f"{self.table_name}: column {name} holds text that may be numbers, such as {marked}, so whether it "
-                    f"is a feature is unknown; {remedy}, or list the features in source.features"
+                    f"{self.table_name}: column {name} contains text that may be numbers, such as {marked}, expected "
+                    f"plain numbers for a feature; {remedy}, or list the features in source.features"
                 )
 
     def first_texts(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return the first values of columns of text."""
+        """Return the first values of text columns."""
         return {}
 
     @property
     def inferred(self) -> dict[str, Any]:
-        """Features and their type where none are listed, and the columns that are in none of the rows."""
+        """Feature columns and their type if inferred, and the columns left out."""
         used = self.used
         found: dict[str, Any] = {}
         if not (self._given or self.named):
@@ -249,36 +250,36 @@ class TableColumns(FileSource):
         return found | ({"columns left out": left} if left else {})
 
     def check_types(self, kinds: pa.Schema, where: str) -> None:
-        """Refuse a file whose columns cannot hold values of the named ones.
+        """Check that the columns of a file can be converted to `columns`.
 
         Raises:
-            DataError: names file, column and both types.
+            DataError: A column cannot be converted. Names file, column and both types.
         """
         for name, column in self.named.items():
             kind = kinds.field(self.in_file(name)).type
             if not typed.fits(kind, column):
                 raise DataError(
-                    f"{where}: column {self.in_file(name)} is of type {kind}, expected one that {column} can be read "
-                    f"from; change source.columns.{name}, or convert it"
+                    f"{where}: column {self.in_file(name)} is of type {kind}, expected a type that can be converted to "
+                    f"{column}; change source.columns.{name}, or convert the column"
                 )
 
     def check_feature(self, name: str, *, alone: bool) -> None:
-        """Refuse a column that holds no numbers.
+        """Check that a feature column contains numbers, or lists of numbers if it is alone.
 
         Raises:
-            DataError: names the column and its type.
+            DataError: It does not. The message names the column and its type.
         """
         kind = self.columns.field(name).type
         is_list = arrow_columns.is_list(kind)
         if is_list and not alone:
             raise DataError(
-                f"{self.table_name}: column {name} holds lists beside other features; "
-                "name it alone in source.features, or leave it out"
+                f"{self.table_name}: column {name} contains lists, expected numbers in each of several features; "
+                "make it the only column in source.features, or remove it there"
             )
         if not arrow_columns.is_number(kind.value_type if is_list else kind):
             raise DataError(
                 f"{self.table_name}: column {name} is of type {kind}, expected numbers; "
-                "drop it from source.features, or convert it"
+                "remove it from source.features, or convert it"
             )
 
     @property
@@ -287,7 +288,7 @@ class TableColumns(FileSource):
 
     @cached_property
     def schema(self) -> Schema:
-        """A row of as many numbers as there are columns, or as long as a list; else the named columns."""
+        """Schema of the named columns, or of a table with one number per feature column or list item."""
         if self.named:
             label = "int64" if self.task == "classification" else "float32"
             labels = {"labels": label} if self.label else {}
@@ -310,11 +311,11 @@ class TableColumns(FileSource):
         size = self.first_list_size(self.features[0])
         if not size:
             raise DataError(
-                f"{self.table_name}: column {self.features[0]} begins with an empty list, "
-                "expected as many numbers as a row has features; fix the first row"
+                f"{self.table_name}: column {self.features[0]} is an empty list in the first row, "
+                "expected one number per feature; fix the first row"
             )
         return size
 
     def first_list_size(self, name: str) -> int:
-        """Return the length of a column's first list; 0 where it has none."""
+        """Return the length of the first list in a column, or 0 if there is none."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Rows of a table as arrays: each value that cannot be used is refused or counted by its place."""
+"""Base class of sources that read tables: rows as arrays, with a check of each value."""
 
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -16,10 +16,10 @@ Found = TypeVar("Found")
 
 
 class Tabular(TableColumns):
-    """Rows of a table; arguments as of `TableColumns`."""
+    """Base class of sources that read tables. `TableColumns` describes the arguments."""
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
-        """Yield the shard's rows, block by block; a row that cannot be used is left out or refused."""
+        """Yield the rows of a shard, block by block. Unusable rows are skipped or rejected."""
         self.skipped.pop(shard, None)
         for block in self.blocks(shard):
             table = _Conversion(self, shard, block).table()
@@ -28,17 +28,17 @@ class Tabular(TableColumns):
 
 
 class _Conversion:
-    """One block on its way to a table."""
+    """Conversion of one block to a `Table`."""
 
     def __init__(self, source: TableColumns, shard: int, block: Block) -> None:
         self.source, self.shard, self.block = source, shard, block
         self.is_kept = np.ones(block.rows.num_rows, dtype=bool)
 
     def table(self) -> Table:
-        """Return the rows that can be used.
+        """Return the usable rows.
 
         Raises:
-            DataError: one cannot, and none is left out; names file, row, column and value.
+            DataError: A row is unusable and `on_bad` is `fail`. Names file, row, column and value.
         """
         source, ids, given = self.source, self._ids(), dict[str, Any]()
         if source.named:
@@ -59,7 +59,7 @@ class _Conversion:
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
     def _accept(self, name: str, found: tuple[Found, np.ndarray], expected: str) -> Found:
-        """Return a column's values; each bad one is refused or counted by file, row, column and value."""
+        """Return the values of a column. Rows with bad values are skipped or rejected."""
         values, bad = found
         if not bad.any():
             return values
@@ -75,7 +75,7 @@ class _Conversion:
     def _shown(self, name: str, row: int) -> str:
         value = self._column(name)[row]
         try:
-            # a table's manifest keeps this text, which is the same as ever
+            # manifests of tables contain this text, so it must not change
             return typed.describe(value.as_py(), with_numbers=bool(self.source.named))
         except UnicodeDecodeError:
             return typed.describe(value.cast(pa.large_binary()).as_py())
@@ -92,7 +92,7 @@ class _Conversion:
         return arrow_columns.remedy_of([text], self.source.decimal)
 
     def _numbers(self, name: str) -> pa.Array:
-        """Return a column for numbers to be read from."""
+        """Return a column with decimal points, for parsing numbers."""
         column = self._column(name)
         return arrow_columns.with_point(column) if self.source.decimal == "," else column
 

@@ -1,4 +1,4 @@
-"""Text files as tokens: a row for each line, paragraph or file."""
+"""Source of tokenized text files, with one row per line, paragraph or file."""
 
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
@@ -13,23 +13,22 @@ from shardline.data.sources.packed import open_text, read_whole
 from shardline.data.sources.source import Schema, Table
 from shardline.data.sources.tokenizer import TokenSource
 
-_BLOCK_BYTES = 8 * 2**20  # files of one table
+_BLOCK_BYTES = 8 * 2**20  # text files read for one table
 
-
-Part = tuple[int, Lines]  # lines of a file, with the file's place in `files`
+Part = tuple[int, Lines]  # index of a file in `files`, and lines of this file
 
 
 class Text(TokenSource):
-    """UTF-8 text, plain or gzip, whose rows have a column `tokens`.
+    """Rows of UTF-8 text, plain or gzip, with a column `tokens`.
 
-    Lines and paragraphs are in the shard in whose range of all files' bytes they
-    begin. A file is one row in the shard in whose range it begins, but for those that
-    move so that no shard is empty. A row has no line break at its end; empty lines,
-    and a byte order mark at a file's beginning, are in no row of lines or paragraphs.
+    A shard is a byte range of all files. A line, paragraph or file belongs to the shard
+    in which its first byte is. Files move to another shard if a shard would be empty.
+    Rows do not include the line break at their end. Rows of lines and paragraphs do not
+    include empty lines or a byte order mark.
 
     Args:
-        unit: what is a row: a `line`, a `paragraph` (lines up to an empty one) or a `file`.
-        keep_text: whether rows have the text as well, as a column `text`.
+        unit: Unit of a row: `line`, `paragraph` (lines up to an empty line) or `file`.
+        keep_text: Whether to keep the text as well, in a column `text`.
     """
 
     def __init__(
@@ -41,12 +40,12 @@ class Text(TokenSource):
 
     @cached_property
     def schema(self) -> Schema:
-        """A column `tokens` of the tokenizer's type, and `text` if it is kept."""
+        """Schema: a column `tokens` of the tokenizer's type, and `text` if it is kept."""
         columns = {"tokens": f"{self.tokenizer.dtype}[*]"}
         return Schema(columns=columns | ({"text": "text"} if self.keep_text else {}))
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
-        """Yield the shard's rows, those of 8 MiB of text at a time, or of one row that is longer."""
+        """Yield the rows of a shard, with about 8 MiB of text at a time."""
         self.skipped.pop(shard, None)
         parts = self._files_of(shard) if self.unit == "file" else self._lines_of(shard)
         most = _BLOCK_BYTES if self.unit == "file" else 0
@@ -72,12 +71,12 @@ class Text(TokenSource):
 
     @cached_property
     def _shards_of_files(self) -> np.ndarray:
-        """The shard of each file [N]: the one in whose range of bytes it begins, and one file at least for each."""
+        """Shard of each file [N], by the file's first byte. Each shard gets at least one file."""
         sizes = [path.stat().st_size for path in self.files]
         begins, total = np.cumsum([0, *sizes]).tolist(), max(sum(sizes), 1)
         found: list[int] = []
         for place, begin in enumerate(begins[:-1]):
-            # empty files are last
+            # empty files at the end begin after the last shard
             wanted = min(begin * self.num_shards // total, self.num_shards - 1)
             wanted = min(wanted, found[-1] + 1 if found else 0)
             found.append(max(wanted, self.num_shards - (len(sizes) - place)))
@@ -104,7 +103,7 @@ class Text(TokenSource):
         )
 
     def _texts_of(self, shard: int, lines: Lines) -> dict[int, str]:
-        """Return the texts by row that are UTF-8; others are left out or refused."""
+        """Return texts by row. Rows that are not UTF-8 are skipped or rejected."""
         found: dict[int, str] = {}
         if lines.place == 0 and self.on_bad == "fail":
             refuse_wide(lines.path, lines.content[:64])
@@ -126,6 +125,6 @@ class Text(TokenSource):
         return found
 
     def _ids(self, index: int, places: np.ndarray) -> np.ndarray:
-        if self.unit == "file":  # as long as the path, whatever stands in the file
+        if self.unit == "file":  # the id depends on the path alone, not on the content
             return np.full(len(places), text_id(self.names[index]), dtype=np.int64)
         return ids_in_file(self.names[index], places)

@@ -1,4 +1,4 @@
-"""Texts as tokens: their bytes, or those of a tokenizer of the `tokenizers` library."""
+"""Tokenization of texts: by bytes, or by a tokenizer of the `tokenizers` library."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -14,17 +14,17 @@ from shardline.data.sources.lines import TextFiles
 from shardline.data.sources.source import Ragged, combine_digests, file_digests
 
 BYTES = "bytes"
-_BATCH_CHARS = 2**20  # of texts encoded at a time: the library needs some 100 bytes for each token
+_BATCH_CHARS = 2**20  # encoded at a time: the library needs about 100 bytes for each token
 _MOST_UINT16 = 2**16
 
 
 class TokenSource(FileSource):
-    """A source that makes tokens of texts.
+    """Base class of sources that tokenize texts.
 
     Args:
         tokenizer: `bytes`, or the path of a tokenizer.json.
-        special_tokens: whether the tokenizer adds those of its template, such as a begin token.
-        end: token behind each text: a text that is one token, or for bytes any text; or a number.
+        special_tokens: Whether to add the special tokens of the tokenizer's template.
+        end: Token to append to each text, as text or number. For `bytes`, any text is allowed.
     """
 
     def __init__(
@@ -37,21 +37,21 @@ class TokenSource(FileSource):
 
     @cached_property
     def tokenizer(self) -> "ByteTokenizer | FileTokenizer":
-        """What makes the tokens.
+        """The tokenizer.
 
         Raises:
-            DataError: the tokenizer's file cannot be read, or has no such end token.
+            DataError: The tokenizer file cannot be read, or lacks the end token.
         """
         return make_tokenizer(self._file, self._special_tokens, self._end)
 
     @cached_property
     def texts(self) -> TextFiles:
-        """The files, cut by their bytes."""
+        """The files, as text split by bytes."""
         return TextFiles(self.files)
 
     @property
     def content_digest(self) -> str:
-        """One digest of the files and, behind them, the tokenizer's."""
+        """Digest of the files and the tokenizer file."""
         beside = [self._file] if self._file else []
         return combine_digests(file_digests([*self.files, *beside]))
 
@@ -59,10 +59,10 @@ class TokenSource(FileSource):
 def make_tokenizer(
     file: Path | None, special_tokens: bool, end: str | int | None
 ) -> "ByteTokenizer | FileTokenizer":
-    """Return what makes tokens: bytes without a file; see `TokenSource`.
+    """Return the tokenizer of a file, or a byte tokenizer without a file; see `TokenSource`.
 
     Raises:
-        DataError: the file cannot be read, or has no such end token.
+        DataError: The file cannot be read, or lacks the end token.
     """
     if file is None:
         return ByteTokenizer(end)
@@ -70,11 +70,11 @@ def make_tokenizer(
 
 
 class ByteTokenizer:
-    """The bytes of texts, as tokens.
+    """A tokenizer whose tokens are the bytes of the text.
 
     Attributes:
-        dtype: NumPy name of the smallest type that holds all tokens and that batches have.
-        end: tokens behind each text.
+        dtype: NumPy name of the smallest type for the tokens that is also allowed in batches.
+        end: Tokens to append to each text.
     """
 
     dtype = "uint8"
@@ -91,7 +91,7 @@ class ByteTokenizer:
 
 
 class FileTokenizer:
-    """A tokenizer of the `tokenizers` library; attributes as of `ByteTokenizer`."""
+    """A tokenizer of the `tokenizers` library, with the attributes of `ByteTokenizer`."""
 
     def __init__(self, file: Path, special_tokens: bool, end: str | int | None) -> None:
         self._file, self._special_tokens = file, special_tokens
@@ -104,7 +104,7 @@ class FileTokenizer:
             end = self._number(end, known)
         elif end is not None and end not in known.values():
             raise DataError(
-                f"source.end={end} is no token of {file}; give a token of it, or its number"
+                f"source.end={end} is not a token of {file}; set source.end to a token or its number"
             )
         self.end = () if end is None else (end,)
 
@@ -112,19 +112,19 @@ class FileTokenizer:
         if end in known:
             return known[end]
         added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
-        listed = f"its special tokens are {', '.join(added[:10])}" if added else "give its number"
+        listed = f"use one of {', '.join(added[:10])}" if added else "set the token's number"
         raise DataError(
-            f"source.end={end} is no token of {self._file}; {did_you_mean(end, added, otherwise=listed)}"
+            f"source.end={end} is not a token of {self._file}; {did_you_mean(end, added, otherwise=listed)}"
         )
 
     def encode(self, texts: Sequence[str], where: Callable[[int], str]) -> Ragged:
         """Return the tokens of N texts.
 
         Args:
-            where: describes the place of text i.
+            where: Function that describes the place of text i.
 
         Raises:
-            DataError: a text cannot be encoded; names where it stands.
+            DataError: A text cannot be encoded. The message names its place.
         """
         rows: list[np.ndarray] = []
         for batch in batches(texts, len, _BATCH_CHARS):
@@ -141,12 +141,12 @@ class FileTokenizer:
             encoded: Sequence[Any] = self._tokenizer.encode_batch_fast(
                 batch, add_special_tokens=special
             )
-        except Exception as error:  # the library has no class of its own for them
+        except Exception as error:  # the library raises no more specific class
             if len(batch) > 1:
                 return [self._encode([text], first + i, where)[0] for i, text in enumerate(batch)]
             raise DataError(
                 f"{where(first)}: cannot be encoded by {self._file} ({error}), expected tokens for any text; "
-                "give the tokenizer an unknown token, or take the text out"
+                "add an unknown token to the tokenizer, or remove the text"
             ) from None
         return encoded
 
@@ -157,14 +157,14 @@ def _open(file: Path) -> Any:
     except ImportError:
         raise DataError(
             f"source.tokenizer={file} needs the package tokenizers, which is not installed; "
-            "pip install 'shardline[tokenizers]', or use tokenizer: bytes"
+            "run pip install 'shardline[tokenizers]', or set source.tokenizer: bytes"
         ) from None
     try:
         return Library.from_str(file.read_text(encoding="utf-8"))
     except Exception as error:
         raise DataError(
             f"source.tokenizer={file} cannot be read ({' '.join(str(error).split())[:200]}), expected a tokenizer.json "
-            "of the tokenizers library; save it with Tokenizer.save, or save_pretrained of a fast tokenizer"
+            "of the tokenizers library; save it with Tokenizer.save, or with save_pretrained of a fast tokenizer"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Arrow columns as those of a schema: fixed arrays, varying ones, bytes and texts, without a loop over rows."""
+"""Conversion of Arrow columns to columns of a schema, without a loop over rows."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ from shardline.data.sources.arrow_columns import Numbers
 from shardline.data.sources.source import Masked, Ragged
 from shardline.records.datasets import DTYPES
 
-# Types that Arrow does not cast to from all numbers: what is read in their place.
+# Arrow cannot cast all numbers to these types; values are read as the other type first.
 _READ_AS = {"float16": "float32", "bool": "uint8"}
 
 
 def fits(kind: pa.DataType, column: Column) -> bool:
-    """Return whether an Arrow column of a type can hold values of a schema's column.
+    """Return whether an Arrow type can be converted to a column of the schema.
 
-    Text may stand for a number: which text does is found row by row.
+    Text fits a column of numbers; `convert` checks each value.
     """
     kind = _storage(kind)
-    if pa.types.is_null(kind):  # of a file whose rows have no value at all
+    if pa.types.is_null(kind):  # a file in which no row has a value
         return True
     if column.kind == "text":
         return arrow_columns.is_text(kind) or _is_binary(kind)
@@ -39,10 +39,10 @@ def fits(kind: pa.DataType, column: Column) -> bool:
 
 
 def column_of(kind: pa.DataType, noted: Any = None) -> Column | None:
-    """Return the schema's column of an Arrow type; None where no column holds such values.
+    """Return the schema column for an Arrow type, or None if there is none.
 
     Args:
-        noted: what Hugging Face's `datasets` notes of the type.
+        noted: Feature of the column in the metadata of Hugging Face's `datasets`.
     """
     # Array2D to Array5D
     if isinstance(noted, dict) and str(noted.get("_type")).startswith("Array"):
@@ -73,11 +73,11 @@ def _leaf(kind: pa.DataType) -> pa.DataType:
 
 def _dtype_of(kind: pa.DataType) -> str:
     name = "float64" if pa.types.is_decimal(kind) else np.dtype(kind.to_pandas_dtype()).name
-    return name if name in DTYPES else "int64"  # whose values are looked at
+    return name if name in DTYPES else "int64"
 
 
 def expected(column: Column) -> str:
-    """Return which values a column takes, as messages name them."""
+    """Return the kind of values that a column expects, for messages."""
     if column.kind != "array":
         return "text in UTF-8" if column.kind == "text" else "bytes"
     one = f"finite numbers ({column})"
@@ -85,7 +85,7 @@ def expected(column: Column) -> str:
 
 
 def read_as(column: Column) -> pa.DataType:
-    """Return the Arrow type that text of a column's values is read as."""
+    """Return the Arrow type to parse text as, for a column."""
     if column.kind != "array":
         return pa.string()
     return pa.bool_() if column.dtype == "bool" else _arrow_type(column.dtype)
@@ -98,10 +98,10 @@ def _arrow_type(dtype: str) -> pa.DataType:
 def convert(
     array: pa.Array, column: Column, *, empty_is_missing: bool = False
 ) -> tuple[np.ndarray | Ragged | Masked, np.ndarray]:
-    """Return the values of an Arrow column whose type `fits`, as a `Table` takes them, and which are bad [N] bool.
+    """Convert an Arrow column whose type `fits` to values for a `Table`, with a mask [N] bool of bad values.
 
     Args:
-        empty_is_missing: whether an empty text stands for no value, as in CSV files.
+        empty_is_missing: Whether an empty text means a missing value, as in CSV files.
     """
     array = _unpacked(array)
     if arrow_columns.is_text(array.type):
@@ -120,7 +120,7 @@ def convert(
 
 
 def _with_nulls(array: pa.Array, column: Column, empty_is_missing: bool) -> pa.Array:
-    """Return text with null where it stands for no value."""
+    """Replace text that means a missing value by null."""
     if column.kind == "array":
         return arrow_columns.without_missing(array)
     if column.optional and empty_is_missing:
@@ -130,7 +130,7 @@ def _with_nulls(array: pa.Array, column: Column, empty_is_missing: bool) -> pa.A
 
 def _contents(array: pa.Array, kind: str) -> tuple[Ragged, np.ndarray]:
     bad = np.zeros(len(array), dtype=bool)
-    # a file as Hugging Face keeps one: its bytes, or where it lay
+    # a file in a Hugging Face dataset: a struct of bytes and path
     if pa.types.is_struct(array.type):
         array = pc.struct_field(array, "bytes")
         bad = np.asarray(array.is_null())
@@ -171,7 +171,7 @@ def _varying(array: pa.Array, column: Column) -> tuple[Ragged, np.ndarray]:
 
 
 def _fixed(array: pa.Array, shape: tuple[int, ...], dtype: str) -> Numbers:
-    """Return lists in lists as [N, *shape]; a row is bad where a length or a number is."""
+    """Return nested lists as an array [N, *shape]. A row is bad if a length or a number in it is bad."""
     array = _unpacked(array)
     if not shape:
         return _numbers(array, dtype)
@@ -196,7 +196,7 @@ def _numbers(array: pa.Array, dtype: str) -> Numbers:
     values, bad = arrow_columns.numbers(array, _READ_AS.get(dtype, dtype))
     if dtype == "bool":
         return values == 1, bad | (values > 1)
-    with np.errstate(over="ignore"):  # what the type cannot hold becomes infinite, and is bad
+    with np.errstate(over="ignore"):  # too large values become infinite, and are bad then
         narrow = values.astype(dtype, copy=False)
     return narrow, bad | ~np.isfinite(narrow)
 
@@ -206,7 +206,7 @@ def _flat(array: pa.Array) -> pa.Array:
 
 
 def _unpacked(array: pa.Array) -> pa.Array:
-    """Return an array without the name that an extension gives its type."""
+    """Return the storage of an extension array, or the array itself."""
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
@@ -229,7 +229,7 @@ def _is_file(kind: pa.DataType) -> bool:
 
 
 def describe(values: Any, *, with_numbers: bool = True) -> str:
-    """Return a value for a message: short, and how long where it is a list."""
+    """Return a value in a short form, for messages. A list is shown with its length."""
     if isinstance(values, list) and not with_numbers:
         return f"is a list of {len(values)}"
     if isinstance(values, list):

@@ -1,4 +1,4 @@
-"""WebDataset shards: tar files in which the files of one name, but for what follows its first dot, are a sample."""
+"""Source of WebDataset tar files. Files whose names are equal up to the first dot are one sample."""
 
 import io
 import math
@@ -19,41 +19,41 @@ from shardline.data.sources.samples import Sample, Samples, type_of
 from shardline.data.sources.source import shard_slices
 
 _NAME = re.compile(r"((?:.*/|)[^./]+)\.([^/]+)", re.DOTALL)
-_NUMBERS = ("cls", "cls2", "id", "index", "inx")  # as WebDataset decodes them
+_NUMBERS = ("cls", "cls2", "id", "index", "inx")  # decoded to numbers by WebDataset
 _TEXTS = ("json", "jsonl", "text", "transcript", "txt")
 _BLOCK = 512
 
 
 class WebDataset(Samples):
-    """Samples of tar files, in their order.
+    """Samples of WebDataset tar files, in order.
 
-    A shard holds the samples that begin in its range of all files' bytes. A column is called as
-    the part of a file's name behind the first dot, in small letters; `jpg;png` is either. Numbers
-    are text (`cls`), JSON, or arrays of `npy` files.
+    A shard is a byte range of all files. A sample belongs to the shard in which its first byte is.
+    The name of a column is the lowercase part of a file name after the first dot; `jpg;png` is
+    either of both. Numbers are read from text (`cls`), JSON or `npy` files.
     """
 
     @cached_property
     def found(self) -> dict[str, str | UnusableError]:
-        """The files of the first sample: whole numbers of `cls`, `index`, text of `txt`, `json`, arrays, or bytes."""
+        """Column types by the files of the first sample: numbers (`cls`), text (`txt`), arrays (`npy`), or bytes."""
         first = next(_samples(self.files[0], 0, 0, 1), None)
         if first is None:
             raise DataError(
-                f"{self.files[0]}: has no sample, expected files such as 0001.jpg and 0001.cls in it; drop it from "
-                "source.files"
+                f"{self.files[0]}: contains no sample, expected files such as 0001.jpg and 0001.cls in it; remove it "
+                "from source.files"
             )
         return {name: _type_of(name, content) for name, content in first.values.items()}
 
     def _type(self, name: str, written: str) -> str:
-        # no two samples need have the same files
+        # a column may be missing in the first sample, so a given type is not checked
         return written or super()._type(name, written)
 
     def decoded(self, in_file: str, content: Any, column: Column) -> Any:
-        """Return the array of an `npy` file; all others hold text."""
+        """Return the array of an `npy` file, or the content of any other file."""
         is_npy = column.kind == "array" and in_file.rpartition(".")[2] == "npy"
         return _from_npy(content) if is_npy else content
 
     def samples(self, shard: int) -> Iterator[Sample]:
-        """Yield the samples whose first file's header is in the shard's range of bytes."""
+        """Yield the samples of a shard: the header of the first file is in the shard's byte range."""
         sizes = [path.stat().st_size for path in self.files]
         for index, first, last in shard_slices(sizes, shard, self.num_shards):
             yield from _samples(self.files[index], index, first, last)
@@ -69,7 +69,7 @@ def _type_of(name: str, content: bytes) -> str | UnusableError:
 
 
 def _samples(path: Path, index: int, first: int, last: int) -> Iterator[Sample]:
-    key, begin, values = "", 0, dict[str, Any]()
+    key, begin, values = "", 0, dict[str, bytes]()
     with path.open("rb") as opened:
         file = _WithinItsEnd(opened)
         for member in _members(path, file):
@@ -85,7 +85,7 @@ def _samples(path: Path, index: int, first: int, last: int) -> Iterator[Sample]:
             extension = parts[2].lower()
             if extension in values:
                 raise DataError(
-                    f"{path}: {member.name} stands twice in its sample, expected names that differ; rename one"
+                    f"{path}: sample {key} has two files {member.name}, expected different names; rename one of them"
                 )
             if begin >= first:
                 values[extension] = _content(path, file, member)
@@ -94,7 +94,7 @@ def _samples(path: Path, index: int, first: int, last: int) -> Iterator[Sample]:
 
 
 class _WithinItsEnd:
-    """A file of which no more is asked than it has: Python allocates what a header claims before it reads."""
+    """A file that limits reads to its end, since Python allocates the claimed size before it reads."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -111,31 +111,31 @@ class _WithinItsEnd:
         return self._file.tell()
 
 
-def _sample(path: Path, index: int, key: str, begin: int, values: dict[str, Any]) -> Sample:
+def _sample(path: Path, index: int, key: str, begin: int, values: dict[str, bytes]) -> Sample:
     return Sample(file=index, position=begin, where=f"{path}, sample {key}", values=values)
 
 
 def _members(path: Path, file: Any) -> Iterator[tarfile.TarInfo]:
-    end = 0  # of what was read
+    end = 0  # end of the content read so far
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while member := archive.next():
-                if archive.offset <= member.offset:  # a size below zero, which would have no end
+                if archive.offset <= member.offset:  # a negative size would loop forever
                     raise tarfile.ReadError(f"{member.name} has {member.size:,} bytes")
                 yield member
-                archive.members.clear()  # type: ignore[attr-defined] # else it keeps each of them
+                archive.members.clear()  # type: ignore[attr-defined] # else it keeps every member
                 end = archive.offset
             end = archive.offset
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         with path.open("rb") as again:
             is_packed = again.read(3).startswith((b"\x1f\x8b", b"\x28\xb5\x2f", b"BZh"))
-        place = f" behind byte {end:,}" if end else ""
+        place = f" after byte {end:,}" if end else ""
         reason = "it is compressed" if is_packed else " ".join(str(error).split())[:200] + place
         raise _damaged(path, reason, "unpack it" if is_packed else "") from None
     file.seek(end)
-    # what is no header ends a tar file without a word, and so does the end of the file
+    # tarfile stops without an error at a damaged header and at the end of a truncated file
     if file.read(_BLOCK) != bytes(_BLOCK):
-        raise _damaged(path, f"no file's header, and no end mark, at byte {end:,}")
+        raise _damaged(path, f"neither a file header nor an end mark at byte {end:,}")
 
 
 def _content(path: Path, file: Any, member: tarfile.TarInfo) -> bytes:
@@ -150,17 +150,17 @@ def _content(path: Path, file: Any, member: tarfile.TarInfo) -> bytes:
 
 
 def _from_npy(content: bytes) -> np.ndarray:
-    """Return an array from NumPy's own file format; one of pickled objects is refused.
+    """Return the array of an `npy` file.
 
     Raises:
-        UnusableError: it is damaged.
+        UnusableError: The file is damaged, or contains pickled objects.
     """
     file = io.BytesIO(content)
     try:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, is_fortran, dtype = read(file)
-        if min(shape, default=0) < 0:  # -1 is "whatever there is" to NumPy
+        if min(shape, default=0) < 0:  # NumPy would infer a size of -1
             raise UnusableError(
                 f"is an npy array of shape {list(shape)}, expected no sizes below 0"
             )
@@ -169,11 +169,13 @@ def _from_npy(content: bytes) -> np.ndarray:
         array = np.frombuffer(content, dtype, math.prod(shape), file.tell())
         return array.reshape(shape, order="F" if is_fortran else "C")
     except (ValueError, OverflowError, EOFError, SyntaxError, TypeError) as error:
-        raise UnusableError(f"is no npy array ({str(error)[:100]}), expected a whole one") from None
+        raise UnusableError(
+            f"is not an npy array ({str(error)[:100]}), expected a complete one"
+        ) from None
 
 
 def _damaged(path: Path, reason: str, remedy: str = "") -> DataError:
     return DataError(
-        f"{path}: cannot be read as a tar file ({reason}), expected a whole one; "
-        f"{remedy or 'fetch it again, or drop it from source.files'}"
+        f"{path}: cannot be read as a tar file ({reason}), expected a complete one; "
+        f"{remedy or 'download it again, or remove it from source.files'}"
     )

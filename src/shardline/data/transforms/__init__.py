@@ -1,1 +1,1 @@
-"""Transforms: what is done with one sample between its shard and its batch."""
+"""Transforms of single samples, applied after the shard is read and before the batch is made."""

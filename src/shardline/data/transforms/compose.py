@@ -1,4 +1,4 @@
-"""Transforms in turn, for a transform that is made of others."""
+"""Composition of transforms."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,18 +8,18 @@ from shardline.data.transforms.transform_steps import Sample
 
 
 class Compose:
-    """Calls transforms one after another.
+    """A transform that calls other transforms in order.
 
     Args:
-        transforms: each called with sample and generator, or with the sample alone where there is
-            no generator.
+        transforms: Transforms. Each is called with the sample, and with the generator if there
+            is one.
     """
 
     def __init__(self, transforms: Sequence[Callable[..., Sample]]) -> None:
         self.transforms = tuple(transforms)
 
     def __call__(self, sample: Sample, generator: np.random.Generator | None = None) -> Sample:
-        """Return the sample transformed."""
+        """Return the transformed sample."""
         given = () if generator is None else (generator,)
         for transform in self.transforms:
             sample = transform(sample, *given)

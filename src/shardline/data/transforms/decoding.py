@@ -1,4 +1,4 @@
-"""Pixels from the bytes of an image file: JPEG by simplejpeg, all else by Pillow.
+"""Decoding of image files: JPEG with simplejpeg, other formats with Pillow.
 
 docs/decisions/0041-one-image-decoder.md has the measurements.
 """
@@ -15,21 +15,21 @@ from shardline.data.transforms.jpeg_header import JpegHeader
 
 try:
     import simplejpeg
-except ImportError:  # known where a transform is made
+except ImportError:  # reported by `check_installed`
     simplejpeg = None
 
 Mode = Literal["RGB", "L"]
 MODES = ("RGB", "L")
 
-_MOST_PIXELS = 2**27  # 400 MB as RGB; a file of some kilobytes may claim more
+_MOST_PIXELS = 2**27  # 400 MB as RGB; the header of a small file may claim more
 _ORIENTATION = 0x0112  # EXIF
 _NO_IMAGE = (
     OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error, Image.DecompressionBombError,
 )  # fmt: skip
 _DEEP = ("I", "F")  # 16 or 32 bits a channel, which a conversion to 8 bits would clip
-# as libjpeg reports what follows the last row
+# libjpeg's message for data after the last row
 _REMAINING_ROWS = "extraneous bytes before marker 0xd9"
-# how an image is turned upright: transposed, then rows and columns in reverse
+# by EXIF orientation: whether to transpose, then the steps of rows and columns
 _TURNS = {
     2: (False, 1, -1), 3: (False, -1, -1), 4: (False, -1, 1), 5: (True, 1, 1),
     6: (True, 1, -1), 7: (True, -1, -1), 8: (True, -1, 1),
@@ -37,30 +37,30 @@ _TURNS = {
 
 
 def check_installed() -> None:
-    """Refuse to work without simplejpeg.
+    """Check that simplejpeg is installed.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: The package simplejpeg is not installed.
     """
     if simplejpeg is None:
         raise ConfigError(
-            "images are decoded by the package simplejpeg, which is not installed; install the extra `images` "
-            "(pip install 'shardline[images]')"
+            "decoding images needs the package simplejpeg, which is not installed; "
+            "run pip install 'shardline[images]'"
         )
 
 
 class Encoded:
-    """An image file's bytes, of which the header was read.
+    """An encoded image file whose header has been read.
 
     Args:
-        content: the whole file.
-        mode: what is decoded: `RGB`, or `L` for grey. Transparency is dropped.
+        content: Bytes of the file.
+        mode: Mode to decode to: `RGB`, or `L` for grey. Transparency is dropped.
 
     Attributes:
-        height, width: of the image in pixels, upright as its EXIF orientation has it.
+        height, width: Size of the image in pixels, after it is turned upright by its EXIF orientation.
 
     Raises:
-        DataError: it is no image, or one that is not decoded; the message has what is wrong.
+        DataError: The file is not an image, or cannot be decoded. The message has the reason.
     """
 
     def __init__(self, content: bytes, mode: Mode) -> None:
@@ -74,7 +74,7 @@ class Encoded:
         if height * width > _MOST_PIXELS:
             raise DataError(
                 f"has an image of {width:,} x {height:,} pixels, expected at most {_MOST_PIXELS:,} pixels; scale it "
-                "down in the source, or leave the row out"
+                "down in the source, or remove the row"
             )
         self._is_turned = bool(self._turn and self._turn[0])
         self.height, self.width = (width, height) if self._is_turned else (height, width)
@@ -94,16 +94,16 @@ class Encoded:
             return image.height, image.width
 
     def top(self, num_rows: int) -> np.ndarray:
-        """Return the image's first rows [at least num_rows, width, channels] uint8, as `pixels` has them.
+        """Return the first rows of the image [at least num_rows, width, channels] uint8, equal to `pixels`.
 
-        Most JPEGs are decoded no further than that: their data are in order from top to bottom, and
-        a decoder stops at the height that the header has. Damage below is then not seen.
+        For most JPEGs, only these rows are decoded: the data are ordered from top to bottom, and
+        a decoder stops at the height in the header. Damage below these rows is not found then.
 
         Args:
-            num_rows: from 1 to `height`.
+            num_rows: Number of rows, from 1 to `height`.
 
         Raises:
-            DataError: the file is cut off, or damaged in these rows.
+            DataError: The file is truncated, or damaged in these rows.
         """
         if self._is_plain and not self._turn and self._mode == "RGB":
             shorter = self._segments.shortened(self._content, num_rows + 1, self.height)
@@ -113,11 +113,11 @@ class Encoded:
         return self.pixels()
 
     def _shortened(self, content: bytes, height: int) -> np.ndarray | None:
-        """Return the pixels of a file whose header was given fewer rows; None of one that seems damaged."""
+        """Return the pixels of a file with a reduced height in its header, or None if it seems damaged."""
         pixels = np.empty((height, self.width, 3), np.uint8)
         try:
             simplejpeg.decode_jpeg(content, buffer=pixels)
-        except ValueError as error:  # has the first thing that was found: here that data remain
+        except ValueError as error:  # has the first problem found: expected is that data remain
             if _REMAINING_ROWS not in str(error):
                 return None
         return pixels
@@ -126,12 +126,12 @@ class Encoded:
         """Return the image [height, width, channels] uint8.
 
         Args:
-            min_height: a JPEG may be decoded at 1/2 to 1/8 of its size, as small as leaves so
-                many rows; 0: at full size.
-            min_width: the same of columns.
+            min_height: Least number of rows of a JPEG that is decoded at 1/2 to 1/8 of its size.
+                0: decode at full size.
+            min_width: Least number of columns.
 
         Raises:
-            DataError: the file is cut off or damaged.
+            DataError: The file is truncated or damaged.
         """
         if self._is_turned:
             min_height, min_width = min_width, min_height
@@ -154,7 +154,7 @@ class Encoded:
                 self._content, colorspace=colors, **(reduce if min_height else {})
             )
         except ValueError as error:
-            # cameras write them; Pillow finds whether all is there
+            # some cameras write such bytes; Pillow checks whether the image is complete
             if "extraneous bytes" in str(error):
                 return None
             raise
@@ -170,6 +170,6 @@ class Encoded:
         if not self._content:
             reason = "no bytes"
         return DataError(
-            f"does not decode ({reason}), expected a whole JPEG or PNG image; repair the file, or leave the row out in "
-            "the source"
+            f"does not decode ({reason}), expected a complete JPEG or PNG image; repair the file, or remove the row "
+            "from the source"
         )

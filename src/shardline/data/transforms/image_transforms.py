@@ -1,8 +1,9 @@
-"""Transforms of an image: the distributions are torchvision's, the generator is the sample's.
+"""Transforms of images, with the distributions of torchvision and random numbers from the sample's generator.
 
-An image is a column of bytes (JPEG, PNG), or an array [height, width, channels] uint8, which is what
-each transform but `Normalize` gives. `RandomResizedCrop` and `Resize` decode bytes themselves: a JPEG
-whose part is at least twice as large as what is wanted is decoded at a fraction of its size.
+An image is a column of bytes (JPEG, PNG) or an array [height, width, channels] uint8. Every transform
+except `Normalize` returns such an array. `RandomResizedCrop` and `Resize` also decode: a JPEG is decoded
+at a fraction of its size if the part is at least twice as large as the result. All raise `DataError` with the
+name of the column if the image cannot be decoded.
 """
 
 import math
@@ -18,7 +19,7 @@ from shardline.data.transforms.decoding import MODES, Encoded, Mode, check_insta
 from shardline.data.transforms.resizing import Box, resize_crop
 from shardline.data.transforms.transform_steps import Sample
 
-_TRIES = 10  # of a crop's shape, as torchvision
+_TRIES = 10  # attempts to find a crop, as in torchvision
 Size = int | Sequence[int]
 _Found = TypeVar("_Found")
 
@@ -27,17 +28,17 @@ def _pair(name: str, size: Size) -> tuple[int, int]:
     found = (size, size) if isinstance(size, int) else tuple(size)
     if len(found) != 2 or not all(isinstance(n, int) and n > 0 for n in found):
         raise ConfigError(
-            f"{name}={size} is no size, expected a number of pixels, or [height, width]; give one of them"
+            f"{name}={size} is not a size, expected a number of pixels, or [height, width]; use one of them"
         )
     return found
 
 
 class _OfImage:
-    """What has an image under a column's name.
+    """Base class of transforms of an image.
 
     Args:
-        column: the image's name.
-        mode: what bytes are decoded to: `RGB`, or `L` for grey.
+        column: Name of the image column.
+        mode: Mode to decode bytes to: `RGB`, or `L` for grey.
     """
 
     def __init__(self, column: str = "image", mode: Mode = "RGB") -> None:
@@ -48,7 +49,7 @@ class _OfImage:
 
     def _image(self, sample: Sample) -> np.ndarray | Encoded:
         if self.column not in sample:
-            remedy = did_you_mean(self.column, sample, otherwise="name the image's in `column`")
+            remedy = did_you_mean(self.column, sample, otherwise="set `column` to the image column")
             raise DataError(f"there is no column {self.column}, only {', '.join(sample)}; {remedy}")
         value: np.ndarray | bytes = sample[self.column]
         if isinstance(value, bytes):
@@ -63,8 +64,8 @@ class _OfImage:
             if isinstance(value, np.ndarray):
                 found = f"{value.dtype} {list(value.shape)}"
             raise DataError(
-                f"column {self.column} holds {found}, expected an image file's bytes or an array uint8 [height, "
-                "width, channels]; let the source give these, or transpose the array"
+                f"column {self.column} contains {found}, expected the bytes of an image file or an array uint8 "
+                "[height, width, channels]; change the source, or transpose the array"
             )
         return value
 
@@ -90,29 +91,25 @@ def _shape(image: np.ndarray | Encoded) -> tuple[int, int]:
 
 
 class Decode(_OfImage):
-    """Decodes an image file's bytes to [height, width, channels] uint8.
+    """Decode the bytes of an image file to [height, width, channels] uint8.
 
-    A photograph is turned upright by its EXIF orientation, transparency is dropped.
+    Images are turned upright by their EXIF orientation. Transparency is dropped.
     """
 
     def __call__(self, sample: Sample, generator: np.random.Generator | None = None) -> Sample:
-        """Return the sample with its image decoded.
-
-        Raises:
-            DataError: it does not decode; the message names the column.
-        """
+        """Return the sample with the decoded image."""
         return {**sample, self.column: self._pixels(sample)}
 
 
 class RandomResizedCrop(_OfImage):
-    """Cuts out a part of random size, shape and place, and resizes it (bilinear, antialiased).
+    """Crop a part of random size, shape and place, and resize it (bilinear, antialiased).
 
-    The part's distribution is that of torchvision's `RandomResizedCrop.get_params`.
+    The distribution of the part is the same as in torchvision's `RandomResizedCrop.get_params`.
 
     Args:
-        size: of the result, in pixels, or [height, width].
-        scale: least and greatest share of the image's area.
-        ratio: least and greatest width by height.
+        size: Edge length of the result in pixels, or [height, width].
+        scale: Least and greatest share of the image area.
+        ratio: Least and greatest ratio of width to height.
     """
 
     def __init__(
@@ -124,17 +121,13 @@ class RandomResizedCrop(_OfImage):
         self.scale, self.ratio = _range("scale", scale), _range("ratio", ratio)
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
-        """Return the sample with its image as [*size, channels].
-
-        Raises:
-            DataError: it does not decode; the message names the column.
-        """
+        """Return the sample with the image as [*size, channels]."""
         image = self._image(sample)
         box = self.box(*_shape(image), generator)
         return {**sample, self.column: self._cropped(image, box, self.size)}
 
     def box(self, height: int, width: int, generator: np.random.Generator) -> Box:
-        """Return the part of an image of this size: top, left, height, width."""
+        """Return a random part of an image of this size: top, left, height, width in pixels."""
         least, greatest = (math.log(bound) for bound in self.ratio)
         for _ in range(_TRIES):
             area = height * width * generator.uniform(*self.scale)
@@ -143,7 +136,7 @@ class RandomResizedCrop(_OfImage):
             if 0 < w <= width and 0 < h <= height:
                 top = int(generator.integers(height - h + 1))
                 return top, int(generator.integers(width - w + 1)), h, w
-        h, w = height, width  # the middle, as much as the ratio allows
+        h, w = height, width  # fall back to the largest central part that the ratio allows
         if width / height < self.ratio[0]:
             h = min(height, max(1, round(width / self.ratio[0])))
         elif width / height > self.ratio[1]:
@@ -154,15 +147,17 @@ class RandomResizedCrop(_OfImage):
 def _range(name: str, bounds: Sequence[float]) -> tuple[float, float]:
     found = tuple(map(float, bounds))
     if len(found) != 2 or not 0 < found[0] <= found[1]:
-        raise ConfigError(f"{name}={list(bounds)} is no range, expected [least, greatest] above 0")
+        raise ConfigError(
+            f"{name}={list(bounds)} is not a range, expected [least, greatest] above 0"
+        )
     return found
 
 
 class Resize(_OfImage):
-    """Resizes an image (bilinear, antialiased).
+    """Resize an image (bilinear, antialiased).
 
     Args:
-        size: of the shorter edge, the other in proportion; or [height, width].
+        size: Length of the shorter edge in pixels, keeping proportions; or [height, width].
     """
 
     def __init__(self, size: Size, column: str = "image", mode: Mode = "RGB") -> None:
@@ -170,11 +165,7 @@ class Resize(_OfImage):
         self.size, self._is_edge = _pair("size", size), isinstance(size, int)
 
     def __call__(self, sample: Sample, generator: np.random.Generator | None = None) -> Sample:
-        """Return the sample with its image resized.
-
-        Raises:
-            DataError: it does not decode; the message names the column.
-        """
+        """Return the sample with the resized image."""
         image = self._image(sample)
         height, width = _shape(image)
         size = self.size
@@ -185,10 +176,10 @@ class Resize(_OfImage):
 
 
 class CenterCrop(_OfImage):
-    """Cuts out the middle of an image, with zeros around where the image is smaller.
+    """Crop the center of an image, and pad a smaller image with zeros.
 
     Args:
-        size: in pixels, or [height, width].
+        size: Edge length of the result in pixels, or [height, width].
     """
 
     def __init__(self, size: Size, column: str = "image", mode: Mode = "RGB") -> None:
@@ -196,7 +187,7 @@ class CenterCrop(_OfImage):
         self.size = _pair("size", size)
 
     def __call__(self, sample: Sample, generator: np.random.Generator | None = None) -> Sample:
-        """Return the sample with its image as [*size, channels]."""
+        """Return the sample with the image as [*size, channels]."""
         image = self._pixels(sample)
         missing = [max(0, n - m) for n, m in zip(self.size, image.shape, strict=False)]
         if any(missing):
@@ -208,20 +199,20 @@ class CenterCrop(_OfImage):
 
 
 class Flip(_OfImage):
-    """Swaps left and right of an image.
+    """Flip an image horizontally at random.
 
     Args:
-        p: how often, from 0 to 1.
+        p: Probability of a flip, from 0 to 1.
     """
 
     def __init__(self, p: float = 0.5, column: str = "image", mode: Mode = "RGB") -> None:
         super().__init__(column, mode)
         if not 0 <= p <= 1:
-            raise ConfigError(f"p={p} is no probability, expected a number from 0 to 1")
+            raise ConfigError(f"p={p} is not a probability, expected a number from 0 to 1")
         self.p = p
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
-        """Return the sample, by chance with its image flipped."""
+        """Return the sample with the image flipped, with probability `p`."""
         image = self._pixels(sample)
         if generator.random() < self.p:
             image = image[:, ::-1].copy(order="K")
@@ -229,14 +220,16 @@ class Flip(_OfImage):
 
 
 class ColorJitter(_OfImage):
-    """Changes brightness, contrast, saturation and hue, in random order.
+    """Change brightness, contrast, saturation and hue at random, in random order, as torchvision does.
 
-    As torchvision's: the first three are multiplied by a factor from [max(0, 1 - x), 1 + x], the hue
-    is turned by a share of the circle from [-x, x].
+    Brightness, contrast and saturation are multiplied by a factor from [max(0, 1 - x), 1 + x]. The
+    hue is rotated by a share of the color circle from [-x, x].
 
     Args:
-        brightness: x of the brightness, at least 0; the next two alike.
-        hue: from 0 to 0.5.
+        brightness: x for the brightness, at least 0.
+        contrast: x for the contrast, at least 0.
+        saturation: x for the saturation, at least 0.
+        hue: x for the hue, from 0 to 0.5.
     """
 
     def __init__(
@@ -253,12 +246,12 @@ class ColorJitter(_OfImage):
             )
 
     def __call__(self, sample: Sample, generator: np.random.Generator) -> Sample:
-        """Return the sample with its image changed."""
+        """Return the sample with the changed image."""
         pixels = self._pixels(sample)
         if pixels.dtype != np.uint8 or pixels.shape[2] not in (1, 3):
             raise DataError(
-                f"column {self.column} holds {pixels.dtype} {list(pixels.shape)}, expected uint8 [height, width, 1 or "
-                "3] for a colour jitter; let it come before normalize"
+                f"column {self.column} contains {pixels.dtype} {list(pixels.shape)}, expected uint8 [height, width, "
+                "1 or 3]; put color_jitter before normalize"
             )
         grey = pixels.shape[2] == 1
         image = Image.fromarray(pixels[:, :, 0] if grey else pixels)
@@ -284,14 +277,14 @@ def _turn_hue(image: Image.Image, turn: float) -> Image.Image:
 
 
 class Normalize(_OfImage):
-    """Gives an image as float32 [channels, height, width]: (value / 255 - mean) / std.
+    """Normalize an image to float32 [channels, height, width]: (value / 255 - mean) / std.
 
     Args:
-        mean: of each channel, or one of all.
-        std: the same.
+        mean: Mean of each channel, or one number for all channels.
+        std: Standard deviation of each channel, or one number for all channels.
 
     Attributes:
-        scale, shift: [channels or 1, 1, 1] float32 of `value * scale - shift`.
+        scale, shift: Factors [channels or 1, 1, 1] float32 in `value * scale - shift`.
     """
 
     def __init__(
@@ -302,19 +295,19 @@ class Normalize(_OfImage):
         means, stds = (np.atleast_1d(np.asarray(of, np.float64)) for of in (mean, std))
         if means.ndim != 1 or stds.ndim != 1 or not (stds > 0).all():
             raise ConfigError(
-                f"mean={mean}, std={std} cannot normalise, expected a number or one for each channel, std above 0"
+                f"mean={mean}, std={std} cannot be used, expected a number or one per channel, and std above 0"
             )
         self.scale = (1 / (255 * stds)).astype(np.float32)[:, None, None]
         self.shift = (means / stds).astype(np.float32)[:, None, None]
 
     def __call__(self, sample: Sample, generator: np.random.Generator | None = None) -> Sample:
-        """Return the sample with its image as float32 [channels, height, width]."""
+        """Return the sample with the image as float32 [channels, height, width]."""
         image = self._pixels(sample).transpose(2, 0, 1)
         channels = {len(self.scale), len(self.shift)} - {1, len(image)}
         if channels:
             raise DataError(
-                f"column {self.column} has {len(image)} channels, expected as many as mean and std have, which is "
-                f"{channels.pop()}; give one number for each channel"
+                f"column {self.column} has {len(image)} channels, expected {channels.pop()} as in mean and std; "
+                "give one number for each channel"
             )
         result = np.empty(image.shape, np.float32)
         np.multiply(image, self.scale, out=result)

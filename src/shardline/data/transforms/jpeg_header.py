@@ -1,22 +1,22 @@
-"""Segments of a JPEG file before its image data (ITU-T T.81, annex B): what they hold, and a change of one."""
+"""Reading of the segments before the image data of a JPEG file (ITU-T T.81, annex B), and a change of height."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_SEQUENTIAL = (0xC0, 0xC1)  # frames whose data are one pass from top to bottom
+_SEQUENTIAL = (0xC0, 0xC1)  # frames with data in one pass from top to bottom
 _START_OF_SCAN, _APP1 = 0xDA, 0xE1
-_WITHOUT_EFFECT = {0xC4, 0xDB, 0xFE, *range(0xE0, 0xF0)}  # tables, comment, applications' own
-_BLOCK_ROWS = 16  # of most photographs: 8 rows of samples, of which colours have half as many
+_WITHOUT_EFFECT = {0xC4, 0xDB, 0xFE, *range(0xE0, 0xF0)}  # tables, comments, application segments
+_BLOCK_ROWS = 16  # a block has 8 rows of samples, and colours usually have half the resolution
 
 
 @dataclass(frozen=True, kw_only=True)
 class JpegHeader:
-    """What the segments hold.
+    """Properties of a JPEG file, read from its segments.
 
     Attributes:
-        is_read: whether all of them were found, up to the data.
-        has_exif: whether there is EXIF, which may hold an orientation.
-        height_at: place of the image's height in the file (2 bytes), where the data are one scan from
+        is_read: Whether all segments up to the image data were read.
+        has_exif: Whether there is EXIF, which may contain an orientation.
+        height_at: Offset of the image height in the file (2 bytes), if the data are one scan from
             top to bottom without restart markers; else 0.
     """
 
@@ -26,7 +26,7 @@ class JpegHeader:
 
     @classmethod
     def of(cls, content: bytes) -> "JpegHeader":
-        """Read the segments of a file that begins as a JPEG does; damage ends the reading."""
+        """Read the segments of a JPEG file, up to the first damage."""
         has_exif, height_at, is_plain = False, 0, True
         for marker, place in _segments(content):
             if marker in _SEQUENTIAL:
@@ -42,13 +42,13 @@ class JpegHeader:
         return cls()
 
     def shortened(self, content: bytes, num_rows: int, height: int) -> tuple[bytes, int] | None:
-        """Return a file whose header ends the image after these rows, and how many it has.
+        """Return a file with a reduced height in its header, and this height.
 
-        Rows are rounded up to whole blocks. The last row is not quite that of the whole file, where
-        its colours depend on the row below.
+        The height is rounded up to whole blocks. The colours of the last row may differ from those
+        of the whole file, since they can depend on the row below.
 
         Returns:
-            None where nothing is saved, or where a decoder could not tell the remaining data from damage.
+            None if there is nothing to save, or if a decoder would take the remaining data for damage.
         """
         num_rows = -(-num_rows // _BLOCK_ROWS) * _BLOCK_ROWS
         if not self.height_at or num_rows >= height:
@@ -58,10 +58,10 @@ class JpegHeader:
 
 
 def _segments(content: bytes) -> Iterator[tuple[int, int]]:
-    """Yield each segment's marker, and the place of what follows its length, up to the image data."""
+    """Yield the marker of each segment and the offset of its content, up to the image data."""
     place = 2
     while place + 9 < len(content) and content[place] == 0xFF:
-        if content[place + 1] == 0xFF:  # a marker may be filled up with these
+        if content[place + 1] == 0xFF:  # a fill byte before the marker
             place += 1
             continue
         marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")

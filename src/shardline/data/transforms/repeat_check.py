@@ -1,4 +1,4 @@
-"""Transforms are run twice, to find those that depend on more than the sample and its generator."""
+"""Check that transforms are deterministic: run each twice and compare the results."""
 
 import hashlib
 import math
@@ -27,35 +27,36 @@ from shardline_io.order.chance import Key
 
 Traced = tuple[str, str, bytes]
 
-FEW = 4  # samples in opposite orders: of an even number none has as many before it in both
+FEW = 4  # samples per comparison; even, so that no sample has the same position in both orders
 VARIABLE = "SHARDLINE_CHECK_TRANSFORMS"
 
 
 def is_each_call_checked() -> bool:
-    """Return whether the environment asks for a check of each call."""
+    """Return whether the environment variable for a check of each call is set."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
 def check_samples(
     spec: TransformSpec, samples: Iterable[tuple[Key, Sample]], where: Where, *, limit_s: float = math.inf
 ) -> int:  # fmt: skip
-    """Transform samples twice, and refuse a transform whose results are not a function of sample and generator.
+    """Check that results of a transform depend on sample and generator alone, by transforming samples twice.
 
-    Two transforms are made, and are given each few samples in opposite orders, under other states of
-    the global generators. To be called where no other thread draws random numbers.
+    Two instances get the same samples in opposite orders, with different states of the global
+    generators. No other thread may draw random numbers during the call.
 
     Args:
-        samples: some samples, with their keys; no more than are looked at are taken.
-        where: names the sample of a key.
-        limit_s: seconds after which no further samples are taken.
+        spec: Transform to check.
+        samples: Samples with their keys. Only checked samples are consumed.
+        where: Function that describes the sample of a key.
+        limit_s: Seconds after which no further samples are checked.
 
     Returns:
-        How many samples were looked at.
+        Number of checked samples.
 
     Raises:
-        ConfigError: a step draws from a generator of the whole process, or two calls gave different
-            results; the message names step, sample, what differs and the remedy.
-        DataError: a sample cannot be transformed.
+        ConfigError: A step draws from a global generator, or two results differ. The message
+            names step, sample and remedy.
+        DataError: A sample cannot be transformed.
     """
     end, number, left = time.monotonic() + limit_s, 0, iter(samples)
     one, other = spec.make(), spec.make()
@@ -86,24 +87,25 @@ def _compare(
 
 
 def refusal(spec: TransformSpec, place: str, found: str) -> ConfigError:
-    """Return the error of a transform whose results are not a function of sample and generator.
+    """Return the error for a transform with results that depend on more than sample and generator.
 
     Args:
-        place: the sample.
-        found: the step, and what it does.
+        spec: The transform.
+        place: Description of the sample.
+        found: Name of the step and what it does.
     """
-    remedy = "draw all chance from the generator that it is given, and keep nothing between calls"
+    remedy = "draw all random numbers from the generator argument, and keep no state between calls"
     if not spec.has_chance:
-        remedy = f"leave chance out of {spec.what}, and keep nothing between calls"
+        remedy = f"do not use random numbers in {spec.what}, and keep no state between calls"
     inputs = "the sample" + " and the generator" * spec.has_chance
     return ConfigError(f"{place}: {found}, expected a function of {inputs} alone; {remedy}")
 
 
 def trace(steps: TransformSteps, key: Key, sample: Sample) -> list[Traced]:
-    """Return of each step its name, whose global generator it drew from, and its result as a digest.
+    """Return for each step its name, the global generators that it used, and a digest of its result.
 
     Raises:
-        DataError, ConfigError: it cannot be transformed; the message names the step.
+        DataError, ConfigError: The sample cannot be transformed. The message names the step.
     """
     traced: list[Traced] = []
     before = _global_states()
@@ -121,7 +123,7 @@ def trace(steps: TransformSteps, key: Key, sample: Sample) -> list[Traced]:
 
 @contextmanager
 def _other_states() -> Iterator[None]:
-    """Give the global generators other states, and restore these."""
+    """Change the states of the global generators, and restore them at the end."""
     kept = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")
     of_torch = torch.get_rng_state() if torch else None
@@ -136,7 +138,7 @@ def _other_states() -> Iterator[None]:
 
 
 def stir() -> None:
-    """Seed the global generators by the system's chance."""
+    """Seed the global generators with the operating system's entropy."""
     random.seed()
     np.random.seed()
     if torch := sys.modules.get("torch"):
@@ -144,23 +146,26 @@ def stir() -> None:
 
 
 def digest_of(sample: Sample) -> bytes:
-    """Return the digest of a sample's content, whatever objects hold it."""
+    """Return the digest of the content of a sample."""
     digest = hashlib.sha256()
     _digest(sample, digest)
     return digest.digest()
 
 
-def _global_states() -> dict[str, Any]:
+def _global_states() -> dict[str, tuple[Any, ...] | bytes]:
     of_numpy: Any = np.random.get_state()
     words = of_numpy[1].tobytes(), *of_numpy[2:]
-    states: dict[str, Any] = {"random": random.getstate(), "numpy.random": words}
+    states: dict[str, tuple[Any, ...] | bytes] = {
+        "random": random.getstate(),
+        "numpy.random": words,
+    }
     if torch := sys.modules.get("torch"):
         states["torch"] = torch.get_rng_state().numpy().tobytes()
     return states
 
 
 def _digest(value: Any, digest: "hashlib._Hash") -> None:
-    """Digest a value by its content, whatever objects hold it."""
+    """Update a digest with the content of a value, independent of object identity."""
     digest.update(type(value).__name__.encode())
     if isinstance(value, Mapping):
         for name, one in value.items():
@@ -174,7 +179,7 @@ def _digest(value: Any, digest: "hashlib._Hash") -> None:
         digest.update(repr(value).encode())
     else:
         array = np.asarray(value)
-        if array.dtype.hasobject:  # no array: what it holds, or its text without addresses
+        if array.dtype.hasobject:  # not an array: use its attributes, or its text without addresses
             found = getattr(value, "__dict__", None)
             text = re.sub(r"0x[0-9a-f]+", "", repr(value))
             return _digest(text if found is None else found, digest)

@@ -1,7 +1,7 @@
-"""A part of an image, resized by torch's antialiased bilinear filter.
+"""Cropping and resizing of images with torch's antialiased bilinear filter.
 
-Its kernel for bytes computes in integers, so that all CPUs give the same bits. It takes a third of
-the time of Pillow's resize, from which its values differ by 1 at most.
+The filter's kernel for bytes computes in integers, so results are bit-identical on all CPUs. It needs
+a third of the time of Pillow's resize; values differ by at most 1.
 """
 
 import math
@@ -14,16 +14,17 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 
 
 def resize_crop(image: "np.ndarray | Encoded", box: Box, size: tuple[int, int]) -> np.ndarray:
-    """Return a part of an image [*size, channels].
+    """Crop a part of an image and resize it to [*size, channels].
 
     Args:
-        image: [height, width, channels] uint8 or float32; or a file, whose JPEG is decoded at a
-            fraction of its size where the part has at least `size` pixels of it. The part's edges
-            are then moved to whole pixels of it. What lies below the part need not be decoded.
-        box: within the image.
+        image: Array [height, width, channels] uint8 or float32, or an encoded file. A JPEG is decoded
+            at a fraction of its size if the part then still has at least `size` pixels; the edges
+            of the part are rounded to these pixels. Rows below the part may not be decoded.
+        box: Part of the image: top, left, height, width in pixels.
+        size: Height and width of the result in pixels.
 
     Raises:
-        DataError: the file does not decode.
+        DataError: The file cannot be decoded.
     """
     top, left, height, width = box
     if isinstance(image, Encoded):
@@ -43,7 +44,7 @@ def resize_crop(image: "np.ndarray | Encoded", box: Box, size: tuple[int, int]) 
 
 
 def _scaled(first: int, count: int, full: int, now: int) -> tuple[int, int]:
-    """Return where rows [first, first + count) of `full` lie among `now`: the first, and how many."""
+    """Scale the range [first, first + count) of `full` rows to `now` rows; return first row and count."""
     begin = min(round(first * now / full), now - 1)
     end = max(begin + 1, round((first + count) * now / full))
     return begin, min(end, now) - begin
@@ -53,12 +54,12 @@ def _resize(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     if pixels.shape[:2] == size:
         return pixels
     if size[1] == 1 < size[0] != pixels.shape[0]:
-        # without AVX2, torch 2.13 takes a result of one column wrong: across first, then down in two columns
+        # without AVX2, torch 2.13 computes a single column wrongly: resize the width first, then two equal columns
         row = _resize(pixels, (pixels.shape[0], 1))
         return _resize(np.repeat(row, 2, axis=1), (size[0], 2))[:, :1]
-    import torch  # here: a second, where images are only decoded
+    import torch  # takes a second, which mere decoding does not need
 
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     resized = torch.nn.functional.interpolate(image, size=size, mode="bilinear", antialias=True)
-    result: np.ndarray = resized[0].numpy().transpose(1, 2, 0)  # lies in memory channels first
+    result: np.ndarray = resized[0].numpy().transpose(1, 2, 0)  # memory layout stays channels first
     return result

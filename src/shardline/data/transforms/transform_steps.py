@@ -1,4 +1,4 @@
-"""A transform of the settings, made and called: its mistakes are named by setting and sample."""
+"""Construction and calls of the transforms in the settings, with errors that name setting and sample."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -12,22 +12,22 @@ from shardline.core.error_texts import check_arguments, import_class, short_trac
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline_io.order.chance import Key, generator_of
 
-Sample = dict[str, Any]  # by column: an array (that cannot be written to), bytes, a text, or None
+Sample = dict[str, Any]  # by column: a read-only array, bytes, a text, or None
 Samples = Sequence[tuple[Key, Sample]]
 Transform = Callable[..., Sample]
 Result = TypeVar("Result")
-Where = Callable[[Key], str]  # names a sample in messages, such as "dataset web-12ab: row id 7"
+Where = Callable[[Key], str]  # describes a sample, such as "dataset web-12ab: row id 7"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformSpec:
-    """A transform as the settings name it; each thread or process makes its own.
+    """A transform as written in the settings. Each thread or process makes its own instance.
 
     Attributes:
-        written: an import path or the name of a shipped transform; a table with `type` and
-            arguments; or a list of these.
-        what: the setting, such as `data.transform`.
-        has_chance: whether it is called with a generator beside the sample.
+        written: Import path or name of a shipped transform; a table with `type` and arguments; or
+            a list of these.
+        what: Name of the setting, such as `data.transform`.
+        has_chance: Whether the transform is called with a generator in addition to the sample.
     """
 
     written: Any
@@ -38,8 +38,8 @@ class TransformSpec:
         """Import and construct the transform.
 
         Raises:
-            ConfigError: it does not import, refuses its arguments or cannot be called with what it
-                will be called with; the message names the setting.
+            ConfigError: The transform cannot be imported, constructed or called with the arguments
+                that it gets. The message names the setting.
         """
         named = [(self.what, self.written)]
         if isinstance(self.written, list | tuple):
@@ -70,7 +70,7 @@ def _make(written: Any, name: str) -> Transform:
 
 
 class _Step:
-    """One transform of a list, which is named where it fails."""
+    """One transform of a list, with its name for errors."""
 
     def __init__(self, name: str, transform: Transform, has_chance: bool) -> None:
         self.name, self._transform = name, transform
@@ -82,7 +82,7 @@ class _Step:
         except TypeError as error:
             raise ConfigError(
                 f"{name} cannot be called with {wanted} ({error}), expected a class with "
-                f"`def __call__(self, {wanted.strip('()')})`; a transform for both settings has `generator=None`"
+                f"`def __call__(self, {wanted.strip('()')})`; for use in both settings, declare `generator=None`"
             ) from None
 
     def __call__(self, sample: Sample, *generator: np.random.Generator) -> Sample:
@@ -94,17 +94,17 @@ class _Step:
             raise DataError(f"{self.name} failed: {short_traceback(error)}") from error
         if not isinstance(result, dict):
             raise DataError(
-                f"{self.name} returned {type(result).__name__}, expected a dict by column; let it return the sample"
+                f"{self.name} returned {type(result).__name__}, expected a dict by column; return the sample from it"
             )
         return result
 
 
 class TransformSteps:
-    """Transforms, one after another.
+    """A list of transforms that are called in order.
 
     Args:
-        steps: in their order.
-        has_chance: whether they are called with a generator.
+        steps: Transforms in order.
+        has_chance: Whether to call them with a generator.
     """
 
     def __init__(self, steps: Sequence[_Step], *, has_chance: bool) -> None:
@@ -113,16 +113,18 @@ class TransformSteps:
     def __call__(
         self, key: Key, sample: Sample, *, note: Callable[[str, Sample], None] | None = None
     ) -> Sample:
-        """Return a sample transformed: a function of its key and the sample.
+        """Return the transformed sample, which depends on key and sample alone.
 
         Args:
-            note: is given each step's name and result.
+            key: Key of the sample, which seeds its generator.
+            sample: Values by column.
+            note: Function that is called with the name and result of each step.
 
         Raises:
-            DataError: a step failed, or gave no dict; the message names the step.
+            DataError: A step failed or returned no dict. The message names the step.
         """
         generator = (generator_of(*key),) if self._has_chance else ()
-        sample = dict(sample)  # which a step may change
+        sample = dict(sample)  # a step may change the dict
         for step in self.steps:
             sample = step(sample, *generator)
             if note:
@@ -133,10 +135,10 @@ class TransformSteps:
 def transform_all(
     steps: Callable[[Key, Sample], Result], samples: Samples, where: Where
 ) -> list[Result]:
-    """Return samples transformed, or what else a function makes of each.
+    """Return the result of `steps` for each sample.
 
     Raises:
-        DataError, ConfigError: one of them cannot be; the message names sample and step.
+        DataError, ConfigError: A sample cannot be transformed. The message names sample and step.
     """
     results = []
     for key, sample in samples:
