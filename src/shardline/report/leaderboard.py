@@ -139,14 +139,33 @@ class Group:
         }
 
     @property
-    def num_by_standing(self) -> Counter[str]:
-        """How many rows are best, close to it, apart from it or unknown."""
-        return Counter(row.verdict.standing for row in self.rows)
+    def bases(self) -> set[str]:
+        """Kinds of noise that the rows' differences from the best were compared with."""
+        return {row.verdict.basis for row in self.rows} - {""}
 
     @property
-    def bases(self) -> set[str]:
-        """What the rows' verdicts rest on."""
-        return {row.verdict.basis for row in self.rows} - {""}
+    def others(self) -> Sequence[LeaderboardRow]:
+        """Rows behind the first that have a finite value."""
+        return [row for row in self.rows[1:] if math.isfinite(row.value)]
+
+    @property
+    def num_by_standing(self) -> Counter[str]:
+        """Number of `others` by `Verdict.standing`."""
+        return Counter(row.verdict.standing for row in self.others)
+
+    @property
+    def lead(self) -> str:
+        """Whether the lead of the best row is larger than the noise.
+
+        "clear", "unclear" (a row is within noise), "tied", "unknown" (the noise of a row is unknown),
+        "only" (one row has a value) or "none" (no row has a value).
+        """
+        if not math.isfinite(self.rows[0].value):
+            return "none"
+        found = self.num_by_standing
+        states = {"tied": found["best"], "unclear": found["close"], "unknown": found["unknown"]}
+        fallback = "clear" if self.others else "only"
+        return next((state for state, number in states.items() if number), fallback)
 
 
 @dataclass(frozen=True, kw_only=True)
