@@ -49,7 +49,7 @@ def test_a_second_drill_in_a_folder_is_refused(tiny, monkeypatch):
     with FileLock("drills/lock"):
         result = shardline("drill", "kill-rank", "--profile", str(LOCAL))
     assert result.exit_code == 4
-    assert "another drill is running" in result.stderr
+    assert "another `shardline drill` is running" in result.stderr
 
 
 @pytest.mark.parametrize(
