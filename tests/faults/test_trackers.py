@@ -54,7 +54,7 @@ def test_where_wandb_cannot_be_reached_its_run_is_written_to_the_store(
     assert service.asked.is_set()
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("Warning: W&B cannot be reached, so the run is written offline: ")
-    assert any("(offline: `wandb sync " in message for message in caplog.messages)
+    assert any("(offline; to send it, run `wandb sync " in message for message in caplog.messages)
     assert list(Path(training.context.store).glob("wandb/offline-run-*/run-*.wandb"))
     links = training.links("wandb")
     assert (links["ended"], links["not_sent"]) == ("sealed", None)

@@ -78,7 +78,7 @@ def test_a_profile_is_found_as_snakemake_finds_it(tmp_path, monkeypatch):
     found = read_profile("mine")
     assert (found.executor, found.word) == ("slurm", str(tmp_path / "mine"))
     assert found.runtime == {"store": "/scratch"}
-    with pytest.raises(ConfigError, match="--profile nowhere is not there"):
+    with pytest.raises(ConfigError, match="--profile nowhere does not exist"):
         read_profile("nowhere")
 
 
