@@ -12,7 +12,7 @@ from tests.support.browser import open_page, start_browser
 
 IMAGE = Path(__file__).parents[1] / "images" / "report.png"
 FIGURE = "document.querySelector('figure.curves')"
-READY = f"document.readyState === 'complete' && {FIGURE}?.view"
+READY = f"document.readyState === 'complete' && !!{FIGURE}?.view"
 WIDTH, MAX_HEIGHT = 1280, 2400  # of the picture, in pixels
 
 
@@ -27,7 +27,9 @@ def main() -> None:
         browser = start_browser(Path(folder))
         try:
             open_page(browser, page, READY)
-            end = browser.execute_script(f"return {FIGURE}.getBoundingClientRect().bottom + scrollY")
+            end = browser.execute_script(
+                f"return {FIGURE}.getBoundingClientRect().bottom + scrollY"
+            )
             height = min(end + 30, MAX_HEIGHT)
             clip = {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}
             options = {"format": "png", "clip": clip, "captureBeyondViewport": True}
