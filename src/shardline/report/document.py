@@ -1,6 +1,6 @@
-"""The report as data: `report.json`, of which page and `runs.csv` are made, with notes that make its reader careful.
+"""Content of `report.json`, from which page and `runs.csv` are made, and its notes.
 
-Every number stands beside `action`, the id of the action that made it (docs/reference/files.md).
+Each number comes with `action`, the id of the action that computed it (docs/reference/files.md).
 """
 
 import math
@@ -20,10 +20,10 @@ SCHEMA = "shardline-report/1"
 
 
 def describe(boards: Leaderboards, **parts: Any) -> Report:
-    """Return the report's document.
+    """Return the report document.
 
     Args:
-        parts: What the runs do not tell, by key.
+        parts: Keys of the document that do not come from the runs.
     """
     runs = boards.runs
     report = Report(
@@ -37,7 +37,7 @@ def describe(boards: Leaderboards, **parts: Any) -> Report:
 
 
 def finite(value: Any) -> Any:
-    """Return a JSON value with null for NaN and infinity, which JSON lacks."""
+    """Return a JSON value with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -46,13 +46,13 @@ def finite(value: Any) -> Any:
 
 
 def newest_of(runs: Sequence[ReportedRun]) -> str | None:
-    """Return when the newest training or evaluation ended (UTC, ISO 8601); None where none is recorded."""
+    """Return when the newest training or evaluation ended (UTC, ISO 8601); None if unknown."""
     ends = (action.get("ended") for run in runs for action in run.made.values())
     return max((end for end in ends if end), default=None)
 
 
 def figures_of(run: ReportedRun) -> Figures:
-    """Return the figures of a run that stand in the leaderboard beside its score."""
+    """Return the leaderboard columns of a run beside its score."""
     best, training = run.best_validation, run.training
     return Figures(
         loss=run.held_out.get("loss"),
@@ -66,7 +66,7 @@ def figures_of(run: ReportedRun) -> Figures:
 
 
 def _means(figures: Sequence[Figures]) -> Figures:
-    """Return the means of runs' figures; null for what none of them has."""
+    """Return the means of each column over runs; None if no run has a value."""
     return Figures(
         **{key: _mean([getattr(one, key) for one in figures]) for key in Figures.__struct_fields__}
     )
@@ -117,11 +117,11 @@ def _method(row: LeaderboardRow) -> str | None:
 def notes_on(
     runs: Sequence[ReportedRun], datasets: Sequence[Mapping[str, Any]], images: Images
 ) -> list[str]:
-    """Return a sentence for each thing, naming the runs.
+    """Return warnings about the runs, one sentence each.
 
     Args:
-        datasets: As `read_datasets` gives them.
-        images: The samples' images.
+        datasets: Datasets from `read_datasets`.
+        images: Images of samples.
     """
     dirty = [run.name for run in runs if run.code and run.code.dirty]
     broken = [run.name for run in runs if any(c.num_non_finite for c in run.curves.values())]
@@ -139,21 +139,21 @@ def notes_on(
     notes = []
     if strange:
         notes.append(
-            f"Trained on another manifest than their dataset has now: {_listing(strange)}; "
-            "`shardline verify` tells which files were altered."
+            f"Trained on another manifest than their dataset has now: {_listing(strange)}. "
+            "To find altered files, run `shardline verify`."
         )
     if dirty:
         notes.append(f"Trained from a working tree with uncommitted changes: {_listing(dirty)}.")
     if num_commits > 1:
-        notes.append(f"These runs were trained from {num_commits} different git commits.")
+        notes.append(f"The runs were trained from {num_commits} different git commits.")
     if broken:
         notes.append(
-            f"Recorded values that are not finite, left out of curves: {_listing(broken)}."
+            f"Recorded values that are not finite and are left out of curves: {_listing(broken)}."
         )
     if images.num_left_out:
         notes.append(
-            f"{images.num_left_out} images of samples are left out to keep this page small; "
-            "the evaluations' files hold them."
+            f"{images.num_left_out} images of samples are left out to keep this page small. "
+            "The files of the evaluations contain all images."
         )
     return notes
 

@@ -1,4 +1,4 @@
-"""What earlier reports of this project held, from the `report.json` beside each page."""
+"""Summaries of earlier reports of the project, from their `report.json`."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ MAX_REPORTS = 20
 
 
 def read_history(own: Path) -> list[EarlierReport]:
-    """Return the latest other reports, the latest first.
+    """Return summaries of the latest other reports, latest first.
 
-    What is no report of the present form is left out: it is another version's, and nobody waits for it.
+    Files of another format, such as reports of another version, are skipped.
 
     Args:
-        own: The folder of the report that is being written, which is left out as well.
+        own: Folder of the new report, which is skipped, too.
     """
     others = [path for path in own.parent.glob("*/report.json") if path.parent.name != own.name]
     latest = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
