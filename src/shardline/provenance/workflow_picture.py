@@ -1,4 +1,4 @@
-"""The report's picture of the workflow: for each rule, how many jobs of the graph ran and how many were fresh."""
+"""Workflow chart of the report: number of jobs per rule that ran or were fresh."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -10,14 +10,14 @@ from shardline.records.reports import RuleCount, WorkflowPicture
 
 
 def picture(jobs: Iterable[ActionNode], started: str | None) -> WorkflowPicture | None:
-    """Count, for each rule, what ran and what was fresh.
+    """Count the jobs per rule that ran or were fresh.
 
     Args:
-        jobs: those behind a report, without its own, which runs now.
-        started: when the pipeline run began (UTC, ISO 8601); what ended later, it ran.
+        jobs: Jobs behind a report, without the job that writes the report.
+        started: Start of the pipeline run (UTC, ISO 8601); jobs that ended later ran in it.
 
     Returns:
-        None where the start is not known.
+        Counts; None if the start is unknown.
     """
     if started is None:
         return None
