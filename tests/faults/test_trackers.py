@@ -118,7 +118,10 @@ def test_a_tracker_whose_process_is_stuck_is_killed(training, monkeypatch, capsy
         training.log(1, 2, 3)
         training.seal()
     (said,) = capsys.readouterr().err.splitlines()
-    assert said == "Warning: the process of csv did not end in time and was killed; some data was not sent"
+    assert (
+        said
+        == "Warning: the process of csv did not end in time and was killed; some data was not sent"
+    )
     assert not stuck.is_running()
     assert training.links("tensorboard")["not_sent"] is None
 

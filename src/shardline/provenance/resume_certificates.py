@@ -67,7 +67,9 @@ def find_certificate(environment: Installed) -> Certificate | None:
     for path in paths:
         try:
             document = read_object(path, remedy="run `shardline drill` again")
-            one = decode(document, ResumeCertificate, where=path, remedy="run `shardline drill` again")
+            one = decode(
+                document, ResumeCertificate, where=path, remedy="run `shardline drill` again"
+            )
         except DataError:
             continue
         is_whole = check_seal(path, document) is None

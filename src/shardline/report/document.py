@@ -1,22 +1,34 @@
-"""Content of `report.json`, from which page and `runs.csv` are made, and its notes.
+"""Content of `report.json`, from which page and `runs.csv` are made, with notes and summaries of earlier reports.
 
 Each number comes with `action`, the id of the action that computed it (docs/reference/files.md).
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from msgspec import convert
+from msgspec import ValidationError, convert
 
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
 from shardline.records.base import encode
 from shardline.records.measured import Number
-from shardline.records.reports import Figures, RankedRow, Report, ReportedGroup, ReportedRun
+from shardline.records.reports import (
+    EarlierBest,
+    EarlierReport,
+    Figures,
+    RankedRow,
+    Report,
+    ReportedGroup,
+    ReportedRun,
+)
 from shardline.report.images import Images
 from shardline.report.leaderboard import Group, LeaderboardRow, Leaderboards
 
 SCHEMA = "shardline-report/1"
+MAX_REPORTS = 20  # of earlier reports
 
 
 def describe(boards: Leaderboards, **parts: Any) -> Report:
@@ -161,3 +173,38 @@ def notes_on(
 def _listing(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def read_history(own: Path) -> list[EarlierReport]:
+    """Return summaries of the latest other reports, latest first.
+
+    Files of another format, such as reports of another version, are skipped.
+
+    Args:
+        own: Folder of the new report, which is skipped, too.
+    """
+    others = [path for path in own.parent.glob("*/report.json") if path.parent.name != own.name]
+    latest = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
+    found = [summary for path in latest[:MAX_REPORTS] if (summary := _summary(path))]
+    return sorted(found, key=lambda one: one.ended or "", reverse=True)
+
+
+def _summary(path: Path) -> EarlierReport | None:
+    try:
+        document = read_json(path, remedy="")
+        if not document["groups"]:  # no run had a result
+            return None
+        groups = convert(document["groups"], list[ReportedGroup])
+        return EarlierReport(
+            report=path.parent.name,
+            ended=(document.get("action") or {}).get("ended"),
+            num_runs=len(document["runs"]),
+            best=[_best(group) for group in groups],
+        )
+    except (DataError, ValidationError, OSError, AttributeError, KeyError, TypeError, IndexError):
+        return None
+
+
+def _best(group: ReportedGroup) -> EarlierBest:
+    first = group.ranking[0]
+    return EarlierBest(title=group.title, metric=group.metric, value=first.mean, run=first.title)

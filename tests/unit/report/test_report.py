@@ -416,7 +416,9 @@ def test_what_was_done_where_a_training_diverged_is_told(tmp_path):
         )
     )
     assert "step 9 the training loss is NaN (lr 0.01): skipped the updates of steps 8 to 9" in page
-    assert "step 30 the training loss is NaN: multiplied the learning rate by 0.5 from step 29" in page
+    assert (
+        "step 30 the training loss is NaN: multiplied the learning rate by 0.5 from step 29" in page
+    )
     assert "diverged" not in own_text(
         page_of(write_run(tmp_path, "two", provenance={"training": training}))
     )

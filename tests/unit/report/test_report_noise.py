@@ -85,7 +85,10 @@ def test_a_difference_beyond_seed_noise_is_clear(tmp_path):
     assert other.difference_from_best[1] < 0
     # the intervals of one run's held-out sample overlap by far, so seeds it must be that tell
     text = text_of(*runs)
-    assert "The other setting is clearly lower: the difference is larger than the spread between seeds." in text
+    assert (
+        "The other setting is clearly lower: the difference is larger than the spread between seeds."
+        in text
+    )
     assert "b ≈ best" not in text
 
 
@@ -95,7 +98,10 @@ def test_a_difference_within_seed_noise_is_said_to_be_too_small(tmp_path):
     assert (other.standing, other.judged_by) == ("close", "seeds")
     low, high = other.difference_from_best
     assert low < 0 < high
-    assert "The other setting is not clearly lower: the difference is within the spread between seeds." in text_of(*runs)
+    assert (
+        "The other setting is not clearly lower: the difference is within the spread between seeds."
+        in text_of(*runs)
+    )
 
 
 def test_without_repeats_the_held_out_sample_judges_and_the_page_says_so(tmp_path):

@@ -13,7 +13,7 @@ from shardline.records.reports import EarlierBest
 from shardline.report import write_report
 from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.series import Series
-from shardline.report.history import read_history
+from shardline.report.document import read_history
 from shardline.report.leaderboard import titles_of
 from shardline.report.reported import changed_settings
 from shardline.report.template import _breakable
