@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -110,13 +109,13 @@ class Fault:
     action: str = "slow"
     is_for_all: bool = False
     pace_s: float = 0.3
-    runtime: Mapping[str, Any] = field(default_factory=dict)
-    local_runtime: Mapping[str, Any] = field(default_factory=dict)
+    runtime: Mapping[str, int] = field(default_factory=dict)
+    local_runtime: Mapping[str, int] = field(default_factory=dict)
     inject: Callable[[Scene], None] | None = None
     restore: Callable[[Scene], None] | None = None
     executors: tuple[str, ...] = ("local", "slurm")
 
-    def runtime_on(self, executor: str) -> dict[str, Any]:
+    def runtime_on(self, executor: str) -> dict[str, int]:
         """Return the `runtime` settings of the training with faults."""
         return {**self.runtime, **(self.local_runtime if executor == "local" else {})}
 

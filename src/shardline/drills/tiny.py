@@ -82,7 +82,7 @@ class Tiny:
         lines = logs[-1].read_text(errors="replace").splitlines() if logs else []
         return next((line for line in reversed(lines) if line.strip()), "the job wrote no log")
 
-    def twin(self, name: str, runtime: Mapping[str, Any]) -> "Tiny":
+    def twin(self, name: str, runtime: Mapping[str, int]) -> "Tiny":
         """Write a project with the same identities and further `runtime` settings into other folders."""
         store = self.store.parent.with_name(name) / self.store.name
         other = Tiny(folder=self.folder.with_name(name), store=store)

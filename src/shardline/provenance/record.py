@@ -16,6 +16,7 @@ from shardline.environments.installed import observe
 from shardline.records.runs import (
     DatasetRef,
     MixedDataset,
+    Places,
     RankReport,
     RanksOfTraining,
     Training,
@@ -62,7 +63,7 @@ def now() -> str:
 def make_provenance(
     spec: RunSpec, *, sources: Mapping[str, Any], world: World,
     preflight: Mapping[str, Any], manifests: Sequence[str], started: str, duration_s: float,
-    measured: Mapping[str, Any], training: Training, tracking: Mapping[str, Any],
+    measured: Mapping[str, Any], training: Training, tracking: Places,
     files: Mapping[str, str],
 ) -> TrainingProvenance:  # fmt: skip
     """Return the provenance of one trained run.

@@ -46,7 +46,7 @@ _Reported = TypeVar("_Reported", bound=Record)
 _RECORDED = ("id", "started", "ended", "host", "agent", "image", "num_cpus", "memory_bytes")
 
 
-def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, Any]]:
+def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, str]]:
     """Return a run, and the installed packages of its training.
 
     Raises:

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Mapping
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from shardline.core.files import atomic_writer
 from shardline.records.tracking import TrackingContext
@@ -54,7 +54,7 @@ class CsvFile(Tracker):
     def close(self, how: str) -> None:
         """Do nothing, since the file already contains every batch."""
 
-    def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def _rewrite(self, rows: Iterable[Mapping[str, str]]) -> None:
         with atomic_writer(self._path) as file:
             text = TextIOWrapper(file, newline="", encoding="utf-8")
             writer = self._writer(text)
