@@ -86,7 +86,7 @@ def test_a_machine_without_namespaces_says_what_disk_full_needs(tmp_path, monkey
     (tmp_path / "unshare").write_text("#!/bin/sh\necho unshare: not permitted\nexit 1\n")
     (tmp_path / "unshare").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(LaunchError, match="not permitted.*needs user and mount namespaces"):
+    with pytest.raises(LaunchError, match="not permitted.*expected user and mount namespaces"):
         SmallDisk(tmp_path / "disk").__enter__()
 
 
