@@ -1,5 +1,5 @@
-// Draws the figures whose specification stands beside them: learning curves, with a choice of axis and
-// smoothing, and the charts of studies.html.j2. Each again when width or colour scheme changes.
+// Draws each figure from the specification inside it: learning curves, with a choice of axis and smoothing,
+// and the charts of studies.html.j2. Redraws a figure when the width or the color scheme changes.
 (() => {
   "use strict";
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -17,7 +17,7 @@
         domain: false, gridColor: color("--line"), labelPadding: 6,
       },
       axisX: { grid: false, domain: true, domainColor: color("--line-strong") },
-      axisY: {  // its title heads the panel, at the same height in all of them
+      axisY: {  // its title is the heading of the panel, at the same height in every panel
         maxExtent: 44, titleColor: color("--ink"), titleFontSize: 13, titleFontWeight: 600,
         titleAngle: 0, titleAlign: "left", titleBaseline: "bottom", titleX: 0, titleY: -16,
       },
@@ -28,9 +28,9 @@
     if (!spec.concat) return { ...spec, width: width - 16, padding: 4 };
     const most = width >= 780 ? 3 : width >= 520 ? 2 : 1;
     const columns = Math.min(spec.concat.length, spec.columns, most);
-    const axis = 54;  // room for the labels left of each panel
+    const axis = 54;  // width of the labels left of each panel
     const panel = Math.floor((width - 16) / columns) - axis;
-    // A lone panel as wide as the page would be hard to read across.
+    // A single panel as wide as the page would be hard to read.
     const sized = { width: Math.min(panel, 480) };
     return {
       ...spec, columns, bounds: "flush", spacing: { row: 84, column: axis }, padding: 4,
@@ -38,12 +38,12 @@
     };
   }
 
-  // --- learning curves: the axis across, and smoothing ---
+  // --- learning curves: horizontal axis and smoothing ---
 
-  // Exponential moving average over steps, freed of its start at zero (Kingma and Ba 2015,
-  // arXiv:1412.6980, section 3). As in Weights & Biases' charts a point counts by its distance: weight
-  // is what is left after a 300th of the curve, so that a few validations are not smoothed away. Of
-  // 300 points evenly apart it is TensorBoard's.
+  // Exponential moving average over steps, with bias correction (Kingma and Ba 2015, arXiv:1412.6980,
+  // section 3). As in Weights & Biases, the decay depends on the distance between points: `weight` is the
+  // decay over 1/300 of the curve, so that few validations are not smoothed away. For 300 evenly spaced
+  // points the result equals TensorBoard's.
   function smooth({ step, value }, weight) {
     const unit = (step[step.length - 1] - step[0]) / 300 || 1;
     let sum = 0, share = 0;
@@ -59,7 +59,7 @@
     return { ...layer, encoding: { ...layer.encoding, x: { ...layer.encoding.x, field, title } } };
   }
 
-  function withRecorded(panel) {  // what was recorded stays in sight, behind the smoothed line
+  function withRecorded(panel) {  // the recorded line stays visible behind the smoothed line
     const layers = panel.layer.map((layer) => ({
       ...layer,
       transform: layer.transform.map((one) =>
@@ -77,7 +77,7 @@
     return { ...panel, layer: [faint, ...layers] };
   }
 
-  function withPanels(spec, panels) {  // a parameter of a view that is not there would be an error
+  function withPanels(spec, panels) {  // Vega rejects a parameter of a missing view
     const concat = spec.concat.filter((_, index) => panels.has(index));
     const names = new Set(concat.flatMap((panel) => panel.layer.map((layer) => layer.name)));
     const params = spec.params.filter((one) => !one.views || one.views.every((view) => names.has(view)));
@@ -108,7 +108,7 @@
     };
   }
 
-  function addMetrics(figure, panels) {  // a panel for each metric that was logged, the usual ones at first
+  function addMetrics(figure, panels) {  // one panel per logged metric; only the usual metrics are shown at first
     if (panels.every((one) => one.shown)) return;
     const choice = document.createElement("details");
     choice.className = "columns-choice metrics";
@@ -118,7 +118,7 @@
       const label = document.createElement("label"), box = document.createElement("input");
       Object.assign(box, { type: "checkbox", checked: shown });
       box.addEventListener("change", () => {
-        if (!all("input:checked", choice).length) box.checked = true;  // one stays
+        if (!all("input:checked", choice).length) box.checked = true;  // at least one metric stays
         draw(figure);
       });
       label.append(box, title);
@@ -155,7 +155,7 @@
     };
   }
 
-  // --- drawing, one figure after the other, so that the page answers in between ---
+  // --- drawing: one figure after the other, so that the page stays responsive ---
   let turn = Promise.resolve();
 
   function draw(figure) {
@@ -177,10 +177,10 @@
     const panels = spec.usermeta?.panels;
     if (axes && !figure.querySelector(".controls")) addControls(figure, axes, panels);
     (spec.params ?? []).filter((one) => one.bind && figure.view)
-      .forEach((one) => { one.value = figure.view.signal(one.name); });  // what was chosen stays
+      .forEach((one) => { one.value = figure.view.signal(one.name); });  // keep the reader's choice
     const choice = choiceOf(figure, panels);
     const shown = fit(axes ? chosen(spec, choice) : spec, width);
-    // Not the host itself: Vega-Embed makes what it draws in as narrow as the drawing, for good.
+    // Not the host itself: Vega-Embed permanently narrows the element that it draws in.
     const frame = document.createElement("div");
     const result = await vegaEmbed(frame, shown, {
       actions: false, ast: true, renderer: figure.dataset.renderer, config: chartConfig(),
@@ -219,8 +219,8 @@
     figure.querySelector("button.save")?.addEventListener("click", () => save(figure));
   }
 
-  // Drawing a thousand runs holds the page up for seconds: such a figure waits until it is near.
-  const MANY = 200;  // rows of data, one for each run
+  // Drawing a thousand runs blocks the page for seconds, so a long figure waits until it is near the view.
+  const MANY = 200;  // rows of data, one per run
   const isLong = (figure) => Object.values(
     JSON.parse(figure.querySelector("script").textContent).datasets ?? {},
   ).some((rows) => rows.length > MANY);
@@ -242,7 +242,7 @@
 
   function drawWithin(root) {
     if (typeof vegaEmbed !== "function") return;  // a page without any chart
-    // what is closed has a width, too: browsers lay it out when asked for it
+    // a closed element has a width, too: browsers lay it out on request
     const open = all(FIGURES, root).filter((figure) => !figure.closest("details:not([open])"));
     open.filter((figure) => !figure.isWired).forEach(addListeners);
     open.filter((figure) => !figure.view && !figure.isQueued)

@@ -10,7 +10,7 @@
     return groups;
   }
 
-  // --- leaderboard: sort within each dataset; the runs of several seeds stay below their line ---
+  // --- leaderboard: sort within each dataset; the seeds of a line stay below it ---
   function compare(column, numeric, sign) {
     const key = (row) => row.cells[column].dataset.value;
     return (a, b) => {
@@ -44,9 +44,9 @@
     showSeeds(button.closest("tr"));
   }
 
-  // All columns but place and name can be left out. Where the table is wider than the window, the least telling
-  // ones are, until a reader has chosen; `Columns` counts them.
-  const LEAST_TELLING = ["Ranks", "Samples/s", "Steps", "Loss", "Time", "Model", "Validation", "Other settings"];
+  // Readers can hide every column but place and name. If the table is wider than the window and the reader has
+  // not chosen yet, these columns are hidden first. `Columns` counts the hidden columns.
+  const LEAST_IMPORTANT = ["Ranks", "Samples/s", "Steps", "Loss", "Time", "Model", "Validation", "Other settings"];
 
   function startColumns() {
     const heads = all("#leaderboard thead th"), titles = heads.map((head) => head.textContent.trim());
@@ -70,9 +70,9 @@
       byId("columns").lastElementChild.append(element("label", [box, titles[index]]));
     });
     const settings = titles.slice(3, titles.indexOf("Held-out score")).reverse();
-    const order = [...LEAST_TELLING, ...settings.slice(0, -1)].map((title) => titles.indexOf(title));
+    const order = [...LEAST_IMPORTANT, ...settings.slice(0, -1)].map((title) => titles.indexOf(title));
     const first = [...boxes].filter(([, box]) => box.checked).map(([index]) => index);
-    const frame = byId("leaderboard")?.parentElement; // a report of failed runs alone has no leaderboard
+    const frame = byId("leaderboard")?.parentElement; // a report without results has no leaderboard
     const fitColumns = () => {
       if (hasChosen || !frame) return;
       first.forEach((index) => show(index, true));
@@ -106,7 +106,7 @@
     byId("filter-count").textContent = `${shown} of ${total} runs shown`;
   }
 
-  // --- details of runs: text until they are opened ---
+  // --- details of runs: parsed when a reader opens them ---
   let images;
   function fill(details) {
     const source = details.querySelector(":scope > noscript");
@@ -123,7 +123,7 @@
     window.shardlineCharts?.draw(details);
   }
 
-  // A run's curves are those of the dataset's figure, without the other runs.
+  // The curves of a run come from the figure of its dataset, without the other runs.
   function takeCurves(figure) {
     const spec = JSON.parse(byId(figure.dataset.from).querySelector("script").textContent);
     Object.entries(spec.datasets).forEach(([name, rows]) => {
@@ -132,7 +132,7 @@
     figure.append(element("script", JSON.stringify(spec), { type: "application/json" }));
   }
 
-  // Of the machine curves a run has its rows alone; one specification stands for many runs.
+  // Runs share one specification of the machine curves; each run has its own rows.
   function takeSpec(figure) {
     const rows = figure.querySelector("script");
     const spec = JSON.parse(byId(figure.dataset.spec).textContent);
@@ -140,13 +140,13 @@
   }
 
   function openTarget() {
-    const name = location.hash.slice(1);  // letters, digits and dashes alone
+    const name = location.hash.slice(1);  // only letters, digits and dashes
     if (name.startsWith("compare=")) return openComparison(name.slice(8).split(","));
     const target = byId(name);
     if (!target?.matches("details")) return;
     target.hidden = false;
     target.open = true;
-    fill(target);  // now, not after the event: its height decides where to scroll
+    fill(target);  // now, not after the event: scrolling needs its height
     target.scrollIntoView();
   }
 
@@ -176,7 +176,7 @@
       : value.toLocaleString("en", { maximumSignificantDigits: 4 });
   }
 
-  // Keys, and what either run has there; undefined where it has no such key.
+  // Keys that differ, with the value of each run; undefined if a run has no such key.
   function differences(kind, a, b) {
     const { keys, values, rows } = compared.parts[kind];
     const index = Object.keys(compared.parts).indexOf(kind);
@@ -187,7 +187,7 @@
 
   const unset = (value) => value === undefined ? "unset" : show(value);
 
-  // What only one of them has is another model's, which the settings tell.
+  // A key that only one run has belongs to another model, which the settings show.
   function codeDifferences(a, b) {
     return differences("code", a, b)
       .filter(([key, x, y]) => key.length === 1 || (x !== undefined && y !== undefined))
@@ -195,7 +195,7 @@
         ? `code of the ${key[1]} differs` : `${key.join(" ")} ${unset(x)} → ${unset(y)}`);
   }
 
-  // --- what noise leaves of a difference, as shardline.report.significance has it ---
+  // --- noise of a difference, as in shardline.report.significance ---
   function quantile(degrees) {  // between whole degrees of freedom: linear in their inverse
     const table = compared.t, low = Math.min(Math.floor(degrees), table.length);
     if (low >= table.length) return table[table.length - 1];
@@ -212,26 +212,26 @@
 
   function judge(a, b) {
     if (a.dataset !== b.dataset || a.headline.join() !== b.headline.join())
-      return "They were judged on other data or by another metric: their scores cannot be held against each other.";
-    if (a.row === null || b.row === null) return "A run of a scaling study has no place in the leaderboard: its score is not judged.";
-    if (a.row === b.row) return "They differ in nothing but the seed: what their scores differ by is seed noise itself.";
+      return "These runs were evaluated on other data or by another metric, so their scores cannot be compared.";
+    if (a.row === null || b.row === null) return "Runs of a scaling study are not in the leaderboard, so their scores are not compared.";
+    if (a.row === b.row) return "These runs differ in nothing but the seed, so the difference between their scores is seed noise.";
     const [mine, other] = [compared.rows[a.row], compared.rows[b.row]];
     const interval = welch(mine, other);
     if (interval) {
-      const told = `Over ${mine[2]} and ${other[2]} seeds the mean ${a.headline[0]} differs by `
+      const found = `The mean ${a.headline[0]} over ${mine[2]} and ${other[2]} seeds differs by `
         + `${score(mine[0] - other[0], a.headline[0])} (Welch's 95 % interval `
         + `${interval.map((end) => score(end, a.headline[0])).join(" to ")})`;
       return interval[0] <= 0 && interval[1] >= 0
-        ? `${told}: too small to matter against seed noise.` : `${told}: clear against seed noise.`;
+        ? `${found}: the difference is within the spread between seeds.` : `${found}: the difference is larger than the spread between seeds.`;
     }
     if (!a.interval || !b.interval)
-      return "Nothing tells how large the noise is, so no difference is claimed: repeat both with other seeds.";
+      return "The noise is unknown, so no difference is claimed. Repeat both runs with other seeds to measure it.";
     return a.interval[1] >= b.interval[0] && b.interval[1] >= a.interval[0]
-      ? "Their 95 % intervals by the choice of held-out samples overlap: not clearly different, and seed noise comes on top."
-      : "Their 95 % intervals by the choice of held-out samples do not overlap. Seed noise is not known: repeat both with other seeds before relying on it.";
+      ? "Their 95 % intervals over the held-out samples overlap, so the difference is within noise. Seed noise comes on top."
+      : "Their 95 % intervals over the held-out samples do not overlap. Seed noise is unknown: repeat both runs with other seeds before you rely on the difference.";
   }
 
-  // Shares in per cent and their differences in points, as in the tables above.
+  // Differences of shares in percentage points, as in the tables above.
   const score = (value, metric) => /^(test_|val_)?acc(uracy)?$/.test(metric) ? `${(100 * value).toFixed(1)} points` : show(value);
 
   function resultTable(a, b) {
@@ -246,7 +246,7 @@
       ] : "–"));
       return element("tr", [element("th", name, { scope: "row" }), ...cells, element("td", differ)]);
     });
-    const heads = ["figure", a.title, b.title, "second less first"];
+    const heads = ["number", a.title, b.title, "second minus first"];
     const head = element("tr", heads.map((text) => element("th", text, { scope: "col" })));
     return element("div", element("table", [element("thead", head), element("tbody", rows)],
       { class: "pairs compared" }), { class: "scroll" });
@@ -263,13 +263,13 @@
   function showComparison() {
     const names = ["compare-a", "compare-b"].map((id) => byId(id).value);
     const [a, b] = names.map((name) => compared.runs[name]);
-    const told = names[0] === names[1] ? ["Choose two different runs."] : [
+    const shown = names[0] === names[1] ? ["Choose two different runs."] : [
       element("p", judge(a, b), { class: "judged" }),
       element("div", Object.keys(compared.parts).map((kind) => differenceList(kind, a, b)),
         { class: "parts" }),
       resultTable(a, b),
     ];
-    byId("compare-result").replaceChildren(...told);
+    byId("compare-result").replaceChildren(...shown);
   }
 
   function openComparison(names) {
@@ -319,7 +319,7 @@
   startColumns();
   if (compared) startComparison();
   addEventListener("hashchange", openTarget);
-  // The table is there before the charts are drawn, and a link's target before both.
+  // Charts are drawn last, so that the table and a link's target show first.
   openTarget();
   addEventListener("load", () => requestAnimationFrame(() => setTimeout(() => {
     window.shardlineCharts?.startCharts();

@@ -105,7 +105,7 @@ def test_two_trainings_do_not_share_a_run(training, client, monkeypatch):
     given = client.create_run("0", tags={"shardline.run": "other-0123456789ab"}).info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", given)
     begun, left = track(training, 1)
-    assert f"MLFLOW_RUN_ID={given} holds other-0123456789ab already" in begun
+    assert f"MLFLOW_RUN_ID={given} already contains other-0123456789ab" in begun
     assert "1 metric records and 1 files" in left
     assert history(client, given, "train_loss") == []
 
@@ -125,7 +125,7 @@ def test_a_service_that_fails_is_told_of_when_it_begins_and_at_the_end(
         service.stop()
     training.save("best-1.safetensors")
     begun, left = track(training, 1, 2, 3)
-    assert "metrics cannot be sent to MLflow at present, and will be tried again" in begun
+    assert "metrics cannot be sent to MLflow at present; Shardline tries again" in begun
     assert "not sent to MLflow: 4 metric records and 2 files (model.safetensors, best-1" in left
     assert "secret" not in begun + left
 
@@ -184,7 +184,7 @@ def test_a_service_that_goes_again_gets_what_it_missed(training, client, monkeyp
     for name, steps in {"train_loss": [1, 2, 3, 4, 5], "val_loss": [2, 4]}.items():
         assert history(client, training.run_id(), name) == steps
     assert [text.partition(":")[0] for text in said[1:]] == [
-        "metrics cannot be sent to MLflow at present, and will be tried again until the training ends",
+        "metrics cannot be sent to MLflow at present; Shardline tries again until the training ends",
         "metrics can be sent to MLflow again",
     ]  # fmt: skip
 

@@ -73,7 +73,7 @@ def test_failed_runs_are_listed_with_cause_log_and_remedy(
         assert f"log {logs[number]}" in shown
         assert "give the same snakemake command again" in shown
     lead = shared_browser.find_element(By.CSS_SELECTOR, "header .lead").text
-    assert lead.startswith(f"{NUM_RUNS - num_failed} of 6 runs compared; {num_failed} failed")
+    assert lead.startswith(f"{NUM_RUNS - num_failed} of 6 runs finished; {num_failed} failed")
     ranked = shared_browser.find_elements(By.CSS_SELECTOR, "#leaderboard tr.run")
     assert len(ranked) == NUM_RUNS - num_failed
     assert shared_browser.find_element(By.CLASS_NAME, "skip").get_attribute("href").endswith(

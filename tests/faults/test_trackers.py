@@ -54,7 +54,7 @@ def test_where_wandb_cannot_be_reached_its_run_is_written_to_the_store(
     assert service.asked.is_set()
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("Warning: W&B cannot be reached, so the run is written offline: ")
-    assert any("(offline: `wandb sync " in message for message in caplog.messages)
+    assert any("(offline; to send it, run `wandb sync " in message for message in caplog.messages)
     assert list(Path(training.context.store).glob("wandb/offline-run-*/run-*.wandb"))
     links = training.links("wandb")
     assert (links["ended"], links["not_sent"]) == ("sealed", None)
@@ -98,7 +98,7 @@ def test_a_tracker_whose_process_dies_is_told_of(training, monkeypatch, capsys):
         training.log(1, 2, 3)
         training.seal()
     (said,) = capsys.readouterr().err.splitlines()
-    assert said == "Warning: the process of csv has ended with code 1; not all was sent"
+    assert said == "Warning: the process of csv ended with code 1; some data was not sent"
     assert training.links("tensorboard")["not_sent"] is None
 
 
@@ -118,7 +118,10 @@ def test_a_tracker_whose_process_is_stuck_is_killed(training, monkeypatch, capsy
         training.log(1, 2, 3)
         training.seal()
     (said,) = capsys.readouterr().err.splitlines()
-    assert said == "Warning: the process of csv did not end in time and is killed; not all was sent"
+    assert (
+        said
+        == "Warning: the process of csv did not end in time and was killed; some data was not sent"
+    )
     assert not stuck.is_running()
     assert training.links("tensorboard")["not_sent"] is None
 

@@ -57,7 +57,7 @@ def test_a_failed_run_is_in_the_report_and_tried_once(tiny):
     assert done.stdout.count(f"warning: {warning}") == 1
     page = (workspace.path / "results/report/index.html").read_text()
     assert warning in page
-    assert "1 of 2 runs compared; 1 failed" in page
+    assert "1 of 2 runs finished; 1 failed" in page
     listed = shardline(workspace.path, "ls").stdout
     assert "bad failed: " in listed
     assert f"wild warning: {warning}" in listed

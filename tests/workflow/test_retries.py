@@ -181,7 +181,7 @@ def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training, tell_cos
     assert re.search(r"\brunning, step \d+ of ", training.shardline("ls"))
     assert "0 runs with a result, 1 running" in training.shardline("report")
     page = (training.path / "results/report/index.html").read_text()
-    assert "0 of 1 run compared; 1 running" in page
+    assert "0 of 1 run finished; 1 running" in page
     assert "it trains: step " in page
     training.start()
     assert "run the same command with --unlock at its end" in training.end()

@@ -76,7 +76,7 @@ def test_a_server_without_datasets_gets_the_rest(training, monkeypatch):
     monkeypatch.setattr(MlflowClient, "log_inputs", refuse)
     said = track(training, 1, 2, 3)
     assert said[1:] == [
-        "the dataset cannot be sent to MLflow, but stands in tags: MlflowException: 404"
+        "the dataset cannot be sent to MLflow; the tags of the run contain it: MlflowException: 404"
     ]
     assert history(MlflowClient(database(training)), training.run_id(), "train_loss") == [1, 2, 3]
 

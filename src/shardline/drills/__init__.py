@@ -1,1 +1,1 @@
-"""Fault-injection tests on the user's own profile: a tiny training, a real fault, and what was lost."""
+"""Fault-injection tests: a real fault in a tiny training under the user's profile, and the work it costs."""

@@ -1,4 +1,4 @@
-"""A fault-injection test from its start to its outcome."""
+"""Run a fault-injection test and return its outcomes."""
 
 import os
 import shutil
@@ -34,19 +34,19 @@ _LEAST_EPOCHS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class FaultTest:
-    """Which fault is injected into which training.
+    """Settings of a fault-injection test.
 
     Attributes:
         name: one of `faults.FAULTS`.
-        config: the user's config, of which `runtime`, `lock` and `conda` apply.
-        profile: Snakemake's profile.
-        size: nodes and devices; `resume` also trains on one rank.
-        seed: seed of the steps at which faults are injected.
-        interruptions: number of interruptions of each run, in `resume`.
-        timeout_s: seconds that the whole test may take.
-        keep: whether the folder stays after a test that was survived.
-        arguments: further words for Snakemake.
-        report: gets a line for each event.
+        config: the user's config; only `runtime`, `lock` and `conda` apply.
+        profile: value of Snakemake's `--profile`.
+        size: numbers of nodes and of devices per node; `resume` also trains on one rank.
+        seed: random seed that chooses the steps at which faults are injected.
+        interruptions: number of interruptions per run; only for `resume`.
+        timeout_s: time limit of the whole test, in seconds.
+        keep: whether to keep the folder after a survived test.
+        arguments: further command-line arguments for Snakemake.
+        report: called with one line per event.
     """
 
     name: str
@@ -62,18 +62,18 @@ class FaultTest:
 
     @property
     def sizes(self) -> list[Size]:
-        """The sizes that are trained."""
+        """Sizes to train."""
         return list(dict.fromkeys([(1, 1), self.size] if self.name == "resume" else [self.size]))
 
     @property
     def num_faults(self) -> int:
-        """How many faults are injected into each run."""
+        """Number of faults per run."""
         return self.interruptions if self.name == "resume" else 1
 
 
 @contextmanager
 def drilled(order: FaultTest) -> Iterator[list[Outcome]]:
-    """Run a fault-injection test in a folder of its own, removed at the end unless it was not survived.
+    """Run a fault-injection test in its own folder, and remove the folder if every run survived.
 
     Raises:
         ConfigError, LaunchError: the fault cannot be injected here, or another test is running.
@@ -117,12 +117,12 @@ def _alone() -> Iterator[None]:
             yield
     except Timeout:
         raise LaunchError(
-            f"another drill is running in {FOLDER.resolve()}, expected one at a time; wait until it has ended"
+            f"another `shardline drill` is running in {FOLDER.resolve()}; expected one at a time; wait until it ends"
         ) from None
 
 
 def _make(order: FaultTest, profile: Profile) -> Tiny:
-    """Write the project of the uninterrupted training."""
+    """Write the project of the uninterrupted training, and return it."""
     config = read_config(order.config)
     runtime = {**(config.get("runtime") or {}), **profile.runtime}
     number = next(n for n in range(1, 10_000) if not (FOLDER / f"{order.name}-{n}").exists())
@@ -148,7 +148,7 @@ def _make(order: FaultTest, profile: Profile) -> Tiny:
 def _train_with_faults(
     order: FaultTest, commands: Commands, unbroken: Tiny, ending: ExitStack
 ) -> list[Outcome]:
-    """Train once more, with the faults, and compare the result with the uninterrupted training."""
+    """Train again with faults, and compare the result with the uninterrupted training."""
     tiny = unbroken.twin("broken", FAULTS[order.name].runtime_on(commands.profile.executor))
     disk = None
     if order.name == "disk-full":
@@ -164,14 +164,14 @@ def _train_with_faults(
 
 
 def _plan(order: FaultTest, unbroken: Tiny, run: RunPlan, tiny: Tiny) -> list[dict[str, Any]]:
-    """Return the faults of a run: one in each epoch from the second on, or from the first in `resume`."""
+    """Return the faults of a run: one per epoch, from epoch 1 on, or from epoch 0 for `resume`."""
     fault, random = FAULTS[order.name], Random(f"{order.seed}/{run.name}")
     path = unbroken.results(run) / "provenance.json"
-    trained = read_record(path, TrainingProvenance, remedy="drill again").training
+    trained = read_record(path, TrainingProvenance, remedy="run `shardline drill` again").training
     assert trained.steps
     assert trained.epochs
     an_epoch = trained.steps // trained.epochs
-    # a fault that has a cost to show comes when an epoch is done
+    # To show lost work, a fault must come after the first epoch.
     is_resume = order.name == "resume"
     first, places = (0, random.sample(PLACES, len(PLACES))) if is_resume else (1, PLACES)
     return [
@@ -190,10 +190,10 @@ def _plan(order: FaultTest, unbroken: Tiny, run: RunPlan, tiny: Tiny) -> list[di
 def _run_command(
     order: FaultTest, commands: Commands, tiny: Tiny, disk: SmallDisk | None
 ) -> tuple[int, str]:
-    """Run the command as a user would: again while it fails, at most once for each fault.
+    """Run the command as a user would, and repeat it while it fails, at most once per fault.
 
     Returns:
-        How often the command was run, and why it failed at last; empty if it succeeded.
+        Number of times that the command ran, and the reason of the last failure; empty if it succeeded.
     """
     fault, scene, num_commands = FAULTS[order.name], None, 0
     try:

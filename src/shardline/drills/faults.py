@@ -1,4 +1,4 @@
-"""The faults that can be injected, and what injects each."""
+"""Faults of the fault-injection tests."""
 
 import math
 import os
@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -22,10 +21,10 @@ _DISK_SIZE = "64m"
 
 
 class SmallDisk:
-    """A disk that filling harms nobody: a tmpfs in a mount namespace of its own, as a context; it is gone at the end.
+    """A small disk to fill up: a tmpfs in its own mount namespace, which ends with the context.
 
     Args:
-        folder: where it is mounted; commands see it through `inside` alone.
+        folder: mount point; only commands started with `inside` see the disk.
     """
 
     FILLER = "filler"
@@ -46,8 +45,8 @@ class SmallDisk:
         if (reply := self._holder.stdout.readline().strip()) != "mounted":
             self.__exit__()
             raise LaunchError(
-                f"the fault disk-full cannot be injected here ({reply}): it needs user and mount namespaces "
-                "(`unshare --user --mount`) for a disk that nobody else uses; ask the administrator"
+                f"the fault disk-full cannot be injected here ({reply}); expected user and mount namespaces "
+                "(`unshare --user --mount`) for a separate disk; ask the administrator to allow them"
             )
         return self
 
@@ -58,19 +57,19 @@ class SmallDisk:
 
     @property
     def inside(self) -> list[str]:
-        """Words that run the command behind them where the disk is mounted."""
+        """Command prefix that runs a command where the disk is mounted."""
         assert self._holder is not None
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
         return ["nsenter", "--target", str(self._holder.pid), *user, "--mount"]
 
     def path(self, path: Path) -> Path:
-        """Return where a path on the disk is seen from outside."""
+        """Return the path of a file on the disk as seen from outside the namespace."""
         assert self._holder is not None
         return Path(f"/proc/{self._holder.pid}/root{path}")
 
     @property
     def filler(self) -> Path:
-        """The file that fills it, seen from outside."""
+        """File that fills the disk, as seen from outside the namespace."""
         return self.path(self._folder / self.FILLER)
 
 
@@ -79,7 +78,7 @@ class Scene:
     """A training while a fault is injected.
 
     Attributes:
-        process: the user's command, as it runs.
+        process: process of the user's command.
         orphans: processes that outlived the command.
     """
 
@@ -95,14 +94,14 @@ class Fault:
     """One fault.
 
     Attributes:
-        does: what happens, in a few words.
-        action: what the model does to its ranks; see `drills.faulty_model`.
-        is_for_all: whether every rank does `action`; else the last rank alone.
-        pace_s: seconds by which each batch takes longer under the action `slow`.
-        runtime: settings of the training with faults.
-        local_runtime: further settings where no scheduler sets a time limit.
-        inject: what is done from outside once a rank is at its place.
-        restore: what a user does before the same command is given again.
+        does: short description for the terminal.
+        action: action of the model on its rank; see `drills.faulty_model`.
+        is_for_all: whether every rank performs `action`, or only the last rank.
+        pace_s: delay of each batch under the action `slow`, in seconds.
+        runtime: `runtime` settings of the training with faults.
+        local_runtime: further `runtime` settings if no scheduler sets a time limit.
+        inject: injects the fault from outside once a rank has reached its place.
+        restore: repairs what a user would repair before repeating the command.
         executors: Snakemake's executors on which the fault can be injected.
     """
 
@@ -110,14 +109,14 @@ class Fault:
     action: str = "slow"
     is_for_all: bool = False
     pace_s: float = 0.3
-    runtime: Mapping[str, Any] = field(default_factory=dict)
-    local_runtime: Mapping[str, Any] = field(default_factory=dict)
+    runtime: Mapping[str, int] = field(default_factory=dict)
+    local_runtime: Mapping[str, int] = field(default_factory=dict)
     inject: Callable[[Scene], None] | None = None
     restore: Callable[[Scene], None] | None = None
     executors: tuple[str, ...] = ("local", "slurm")
 
-    def runtime_on(self, executor: str) -> dict[str, Any]:
-        """Return the settings of the training with faults."""
+    def runtime_on(self, executor: str) -> dict[str, int]:
+        """Return the `runtime` settings of the training with faults."""
         return {**self.runtime, **(self.local_runtime if executor == "local" else {})}
 
 
@@ -129,7 +128,7 @@ def _preempt(scene: Scene) -> None:
 
 
 def _set_deadline(scene: Scene) -> None:
-    """Cut the job's time limit, as its owner may; other executors got theirs at the start."""
+    """Shorten the time limit of a Slurm job; for other executors it is set at the start."""
     if scene.commands.profile.executor == "slurm":
         job = _slurm_job(scene)
         minutes = math.ceil((time.time() - job.started_s) / 60) + 1
@@ -156,13 +155,15 @@ def _slurm_job(scene: Scene) -> Attempt:
 
 
 def _job_process(scene: Scene) -> psutil.Process:
-    """Return the process that started the ranks' launcher: the rule's script."""
+    """Return the process of the rule's script, which started the launcher of the ranks."""
     (run,) = scene.tiny.runs
     (injected,) = scene.tiny.injected(num_ranks(run))
     for parent in psutil.Process(injected["pid"]).parents():
         if any(".snakemake/scripts/" in word for word in parent.cmdline()):
             return parent
-    raise LaunchError("the process of the training's job was not found among those of this machine")
+    raise LaunchError(
+        "found no process of the training's job on this machine; run `shardline drill` again"
+    )
 
 
 def cancel(scene: Scene) -> None:
@@ -195,7 +196,7 @@ FAULTS = {
         inject=_preempt,
     ),
     "timeout": Fault(
-        does="the job's deadline falls into the training",
+        does="the time limit of the job ends during the training",
         is_for_all=True,
         pace_s=3.0,
         local_runtime={"walltime_min": 1},
@@ -204,12 +205,12 @@ FAULTS = {
     "kill-controller": Fault(
         does="SIGKILL of Snakemake while its job trains",
         is_for_all=True,
-        pace_s=1.0,  # else a training on a busy machine may end before it is noticed
+        pace_s=1.0,  # On a busy machine, a faster training may end before the fault is injected.
         inject=_kill_controller,
         restore=_unlock,
     ),
     "disk-full": Fault(
-        does="the store's disk is filled to its last byte",
+        does="the disk of the store is full",
         action="fill",
         restore=_empty_disk,
         executors=("local",),

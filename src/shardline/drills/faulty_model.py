@@ -1,4 +1,4 @@
-"""The model of a fault-injection test: a small perceptron that injects the planned faults into its own rank."""
+"""Model of the fault-injection tests: a small perceptron that injects planned faults into its own rank."""
 
 import json
 import os
@@ -12,34 +12,34 @@ from typing import Any
 from shardline.core.files import write_json
 from shardline.training.models.mlp import MLP
 
-# In the project's folder, which every rank works in.
+# Relative to the project's folder, the working directory of every rank.
 PLAN, INJECTED = Path("plan.json"), Path("injected")
 
 
 class Drill(MLP):
-    """Takes the next fault of the plan each time that a training starts, and injects it at its place.
+    """Perceptron that injects the next planned fault each time a training starts.
 
-    `plan.json` lists the faults by the number of ranks; without the file nothing happens. A fault has
+    `plan.json` lists the faults by the number of ranks. Without this file the model injects no fault. A fault has
     `place` (`mid-epoch`, `mid-accumulation` or `mid-validation`), `step` (first optimiser step at which
-    it may be injected), `rank` (None: every rank) and `action`:
+    the fault may be injected), `rank` (None: every rank) and `action`:
 
-    - `kill`, `stop`: the rank sends itself SIGKILL or SIGSTOP;
-    - `fill`: the rank writes to `file` until the disk is full;
-    - `slow`: from there on each batch takes `pace_s` longer, so that a fault from outside comes while it trains.
+    - `kill`, `stop`: the rank sends itself SIGKILL or SIGSTOP.
+    - `fill`: the rank writes to `file` until the disk is full.
+    - `slow`: each further batch takes `pace_s` longer, so that a fault from outside hits a running training.
 
-    `injected/` records each fault, before it is injected.
+    The model records each fault in `injected/` before it injects the fault.
     """
 
     _fault: Mapping[str, Any] | None = None
     _pace_s = 0.0
 
     def on_train_start(self) -> None:
-        """Let the first rank take the next fault for all ranks."""
+        """Read the next fault on rank 0, and send it to all ranks."""
         mine = _take(self.trainer.world_size) if self.trainer.is_global_zero else None
         self._fault = self.trainer.strategy.broadcast(mine)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Inject in mid-epoch, or between the parts of a global batch."""
+        """Inject a `mid-epoch` or `mid-accumulation` fault."""
         in_step = batch_idx % int(self.trainer.accumulate_grad_batches)
         if batch_idx:
             self._reach("mid-accumulation" if in_step else "mid-epoch")
@@ -48,7 +48,7 @@ class Drill(MLP):
     def on_validation_batch_start(
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Inject in the middle of a validation."""
+        """Inject a `mid-validation` fault."""
         if batch_idx:
             self._reach("mid-validation")
 
@@ -74,7 +74,7 @@ class Drill(MLP):
 
 
 def _take(world_size: int) -> dict[str, Any] | None:
-    """Return the next fault, which no later attempt gets again."""
+    """Return the next fault, and mark it as used."""
     plan = json.loads(PLAN.read_text()) if PLAN.exists() else {}
     INJECTED.mkdir(exist_ok=True)
     for number, fault in enumerate(plan.get(str(world_size), [])):

@@ -1,4 +1,4 @@
-"""Whether a training with injected faults ended as the uninterrupted training, and the certificate of it."""
+"""Compare a training with injected faults with the uninterrupted training, and write the resume certificate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,17 +16,17 @@ from shardline.records.certificates import Certified, Interruption, ResumeCertif
 from shardline.records.runs import TrainingProvenance
 from shardline.supervision.attempt_log import read_attempts
 
-# What counts of a training checkpoint, beside the weights; the rest are times and file names.
+# Compared parts of a training checkpoint beside the weights. The other parts are times and file names.
 _STATE = ("optimizer_states", "lr_schedulers", "global_step", "epoch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedFiles:
-    """Folders of a training whose files are compared.
+    """Folders of a training to compare.
 
     Attributes:
         work: the run's folder in the store.
-        results: the folder of its sealed files.
+        results: folder of the sealed files.
     """
 
     work: Path
@@ -45,10 +45,10 @@ class TrainedFiles:
         """Return the sealed provenance; None if the training was never sealed."""
         if not self._sealed.exists():
             return None
-        return read_record(self._sealed, TrainingProvenance, remedy="drill again")
+        return read_record(self._sealed, TrainingProvenance, remedy="run `shardline drill` again")
 
     def attempts(self) -> list[Attempt]:
-        """Return the training's attempts: the sealed ones, or those recorded so far."""
+        """Return the attempts of the training from its provenance, or those recorded so far."""
         found = self.provenance()
         return (found.attempt_log if found else None) or read_attempts(self.work)
 
@@ -58,14 +58,14 @@ class Outcome:
     """The outcome of a fault-injection test for one run.
 
     Attributes:
-        ranks: number of the run's ranks.
-        reasons: why the training did not survive; empty if it did.
-        steps_done, steps_lost: optimiser steps of all attempts, and those that were done again.
-        seconds_lost: seconds of the attempts whose work was done again.
-        commands: how often the user had to give the command.
-        compared: whether `weights`, `optimizer` and `ledger` are those of an uninterrupted training.
-        identity: what was trained, as a certificate names it; None where nothing was sealed.
-        folder: the test's folder, if it was kept.
+        ranks: number of ranks.
+        reasons: reasons why the training did not survive; empty if it did.
+        steps_done, steps_lost: optimiser steps of all attempts, and repeated steps.
+        seconds_lost: time of the repeated work, in seconds.
+        commands: number of times that the command had to be run.
+        compared: whether `weights`, `optimizer` and `ledger` equal those of the uninterrupted training.
+        identity: code, environment and machine of the training for a certificate; None if nothing was sealed.
+        folder: folder of the test; None if it was removed.
     """
 
     drill: str
@@ -88,18 +88,18 @@ class Outcome:
         return "not survived" if self.reasons else "survived"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the outcome for programs."""
+        """Return the outcome as a JSON object."""
         shown = {name: value for name, value in asdict(self).items() if name != "identity"}
         injected = [encode(one) for one in self.interruptions]
         return {"verdict": self.verdict, **shown, "interruptions": injected}
 
 
 def certify(outcomes: Sequence[Outcome], action: Action) -> Path | None:
-    """Write what the `resume` test showed, and return the path; None if a training was never sealed.
+    """Write the certificate of a `resume` test, and return its path; None if a training was never sealed.
 
     Args:
-        outcomes: of each number of ranks.
-        action: the test, started before its trainings.
+        outcomes: one outcome per number of ranks.
+        action: action of the test, started before its trainings.
     """
     parts = [one.identity for one in outcomes if one.identity]
     if len(parts) < len(outcomes):
@@ -122,9 +122,9 @@ def certify(outcomes: Sequence[Outcome], action: Action) -> Path | None:
 
 
 def compare(broken: TrainedFiles, unbroken: TrainedFiles) -> dict[str, bool]:
-    """Compare sealed weights, the last training checkpoint's state and the sample ledger.
+    """Return whether sealed weights, last training checkpoint and sample ledger are equal.
 
-    Equal means bit for bit, and for the ledger each sample of each step in its order.
+    Weights and checkpoints must be bit-identical. Ledgers must list the same samples in the same order.
     """
     from shardline.data.ledger import read_ledger
 
@@ -138,7 +138,7 @@ def compare(broken: TrainedFiles, unbroken: TrainedFiles) -> dict[str, bool]:
 
 
 def cost(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Return the steps and seconds of the attempts, done and lost, as the attempts recorded them."""
+    """Return done steps, lost steps and lost seconds as recorded by the attempts."""
     return {
         "steps_done": sum(attempt.steps_done or 0 for attempt in attempts),
         "steps_lost": sum(attempt.steps_lost or 0 for attempt in attempts),
@@ -150,16 +150,14 @@ def cost(attempts: Sequence[Attempt]) -> dict[str, Any]:
 def why_not_survived(
     compared: Mapping[str, bool], *, planned: int, injected: int, failure: str
 ) -> list[str]:
-    """Return why a training did not survive, one sentence each.
+    """Return the reasons why a training did not survive, one sentence each.
 
     Args:
-        planned, injected: how many faults were planned, and how many were injected.
-        failure: why the last command failed; empty if it succeeded.
+        planned, injected: numbers of planned and injected faults.
+        failure: reason why the last command failed; empty if it succeeded.
     """
     if injected < planned:
-        missing = (
-            f"{planned - injected} of {planned} faults were not injected, so nothing is shown."
-        )
+        missing = f"{planned - injected} of {planned} faults were not injected, so the test shows nothing."
         return [f"{missing} {failure}".strip()]
     if failure:
         return [failure]
@@ -176,7 +174,7 @@ def _state(work: Path) -> dict[str, Any]:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Whether two states are the same, tensors bit for bit."""
+    """Return whether two states are equal and their tensors bit-identical."""
     import torch
 
     if isinstance(first, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Running the user's command under a profile, so that no process of it outlives the test."""
+"""Run the user's command under a profile, and leave no process behind."""
 
 import os
 import signal
@@ -21,17 +21,17 @@ _LOOK_S, _GRACE_S = 0.1, 60.0
 
 
 class Overdue(ShardlineError):
-    """A command did not end within the test's time."""
+    """Error: a command did not end within the time limit of the test."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A profile of Snakemake.
+    """Settings of a Snakemake profile.
 
     Attributes:
-        word: the value of `--profile` in another folder.
+        word: value of `--profile` that also works from another folder.
         executor: `local`, `slurm`, ...
-        runtime: what it sets under `config: runtime:`.
+        runtime: settings under `config: runtime:`.
     """
 
     word: str
@@ -40,21 +40,21 @@ class Profile:
 
 
 def read_profile(name: str) -> Profile:
-    """Read a profile from where Snakemake would find it.
+    """Read a profile that Snakemake finds by name or path.
 
     Raises:
-        ConfigError: no profile has this name, or its jobs see no file of this folder.
+        ConfigError: the profile does not exist, or its jobs do not share this folder.
     """
     from snakemake.cli import get_profile_dir
 
     found = get_profile_dir(name)
     if found is None:
-        raise ConfigError(f"--profile {name} is not there; give a folder that holds a profile.yaml")
+        raise ConfigError(f"--profile {name} does not exist; expected a folder with a profile.yaml")
     document = yaml.safe_load(found[1].read_text()) or {}
     if provider := document.get("default-storage-provider"):
         raise ConfigError(
-            f"--profile {name} has default-storage-provider={provider}, so that its jobs share no folder with "
-            "this machine and no fault can be injected from here; use a profile without this key"
+            f"--profile {name} has default-storage-provider={provider}, so its jobs share no folder with this "
+            "machine and no fault can be injected from here; use a profile without this key"
         )
     config = document.get("config") or {}
     return Profile(
@@ -66,14 +66,14 @@ def read_profile(name: str) -> Profile:
 
 @dataclass(frozen=True, kw_only=True)
 class Commands:
-    """Runs Snakemake for a fault-injection test.
+    """Snakemake commands of a fault-injection test.
 
     Attributes:
-        profile: where the jobs run.
-        snakefile: the user's own, or the shipped one.
-        arguments: further words for Snakemake.
-        deadline: end of the test's time, on the monotonic clock.
-        inside: words before each command, such as those that enter a namespace.
+        profile: profile of the jobs.
+        snakefile: the user's Snakefile or the shipped one.
+        arguments: further command-line arguments for Snakemake.
+        deadline: time limit of the test, on the monotonic clock, in seconds.
+        inside: command prefix, such as a command that enters a namespace.
     """
 
     profile: Profile
@@ -83,7 +83,7 @@ class Commands:
     inside: Sequence[str] = ()
 
     def words(self, tiny: Tiny, *more: str) -> list[str]:
-        """Return the command line that trains a project's runs."""
+        """Return the command line that trains the runs of a project."""
         models = [run.layout.name_of(run.model) for run in tiny.runs]
         return [
             *self.inside, sys.executable, "-m", "snakemake", "--snakefile", str(self.snakefile),
@@ -93,12 +93,12 @@ class Commands:
 
     @contextmanager
     def started(self, tiny: Tiny, *more: str) -> Iterator["subprocess.Popen[bytes]"]:
-        """Start the command; whatever happens, nothing of it runs on afterwards."""
+        """Start the command, and end all of its processes when the context ends."""
         with log_of(tiny).open("ab") as log:
             process = subprocess.Popen(
                 self.words(tiny, *more),
                 cwd=tiny.folder, env=tiny.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C reaches it through us alone
+                start_new_session=True,  # only this process forwards Ctrl-C
             )  # fmt: skip
         try:
             yield process
@@ -115,29 +115,29 @@ class Commands:
     def wait(
         self, process: "subprocess.Popen[bytes]", until: Callable[[], bool] = bool
     ) -> int | None:
-        """Wait for a command's end, or for a condition.
+        """Wait until a command ends or a condition is true.
 
         Returns:
-            The exit code; None where the condition came first.
+            Exit code; None if the condition came first.
 
         Raises:
-            Overdue: neither came within the test's time.
+            Overdue: the time limit of the test passed first.
         """
         while not until():
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(_LOOK_S)
             if time.monotonic() > self.deadline:
-                raise Overdue("the command did not end within the drill's time (--timeout-s)")
+                raise Overdue("the command did not end within the test's time; raise --timeout-s")
         return None
 
 
 def log_of(tiny: Tiny) -> Path:
-    """Return the file for what the commands of a project print."""
+    """Return the log file of the commands of a project."""
     return tiny.folder / "snakemake.log"
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """Interrupt a command as Ctrl-C would; after a grace time, kill what is left of it."""
+    """Interrupt a command as Ctrl-C would, and kill its remaining processes after a grace period."""
     tree = descendants(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
@@ -148,14 +148,14 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Kill processes; those that are gone are no concern."""
+    """Kill processes that still exist."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """Return a process's children, and theirs."""
+    """Return all descendants of a process."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).children(recursive=True)
     return []

@@ -1,4 +1,4 @@
-"""The tiny project of a fault-injection test: what is trained, how often it is saved, and where it lies."""
+"""Tiny project of a fault-injection test."""
 
 import json
 import os
@@ -18,23 +18,23 @@ from shardline.config.plans import RunPlan
 from shardline.core.files import write_json
 
 CONFIG = Path("config/config.yaml")
-Size = tuple[int, int]  # nodes, devices of each
+Size = tuple[int, int]  # nodes, devices per node
 
 ACCUMULATE = 2
-_STEPS = 10  # of an epoch, about
+_STEPS = 10  # approximate steps per epoch
 _SHARDS = 4
-# Of the rows, so that a validation has several batches on every rank.
+# Shares of rows. A validation needs several batches on every rank.
 _SPLITS = {"train": 0.4, "validation": 0.5, "test": 0.1}
 _CADENCE = {"every_steps": 3, "every_min": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tiny:
-    """A project in a folder of its own.
+    """Tiny project in its own folder.
 
     Attributes:
-        folder: absolute.
-        store: absolute; beside the project, or below the user's own store.
+        folder: absolute path of the project.
+        store: absolute path of the store, beside the project or below the user's store.
     """
 
     folder: Path
@@ -42,12 +42,12 @@ class Tiny:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment that its commands run in."""
+        """Environment variables of the commands."""
         return {**os.environ, "SHARDLINE_STORE": str(self.store)}
 
     @cached_property
     def runs(self) -> list[RunPlan]:
-        """Its runs, one for each size."""
+        """Runs, one per size."""
         return list(load_project(workdir=self.folder).runs.values())
 
     @property
@@ -55,35 +55,35 @@ class Tiny:
         return ResultsLayout(root=self.folder, named_store=self.store)
 
     def work(self, run: RunPlan) -> Path:
-        """Return a run's folder in the store."""
+        """Return the folder of a run in the store."""
         return self._layout.work(run.id)
 
     def results(self, run: RunPlan) -> Path:
-        """Return the folder of a run's sealed files."""
+        """Return the folder of the sealed files of a run."""
         return self._layout.run(run.id)
 
     def plan(self, faults: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
-        """Write which faults its ranks inject, by the number of ranks."""
+        """Write the faults to inject, by number of ranks."""
         write_json(self.folder / "plan.json", faults)
 
     def has_fault(self) -> bool:
-        """Whether a fault was injected."""
+        """Return whether a fault was injected."""
         return any(self.folder.glob("injected/*.json"))
 
     def injected(self, ranks: int) -> list[dict[str, Any]]:
-        """Return the faults injected into the run of so many ranks, each once: `place`, `step`, `pid`."""
+        """Return the injected faults of the run with this number of ranks: `place`, `step`, `time`, `pid`."""
         files = sorted(self.folder.glob(f"injected/{ranks}-*-rank-*.json"))
         each = {path.name.partition("-rank-")[0]: json.loads(path.read_text()) for path in files}
         return list(each.values())
 
     def last_log_line(self) -> str:
-        """Return the last line that a training's job wrote to its log."""
+        """Return the last line in the log of the newest training job."""
         logs = sorted(self._layout.logs.glob("train/*.log"), key=lambda path: path.stat().st_mtime)
         lines = logs[-1].read_text(errors="replace").splitlines() if logs else []
         return next((line for line in reversed(lines) if line.strip()), "the job wrote no log")
 
-    def twin(self, name: str, runtime: Mapping[str, Any]) -> "Tiny":
-        """Write a project of the same identities into other folders, with some more settings of how it runs."""
+    def twin(self, name: str, runtime: Mapping[str, int]) -> "Tiny":
+        """Write a project with the same identities and further `runtime` settings into other folders."""
         store = self.store.parent.with_name(name) / self.store.name
         other = Tiny(folder=self.folder.with_name(name), store=store)
         shutil.copytree(self.folder / "config", other.folder / "config")
@@ -95,7 +95,7 @@ class Tiny:
 
 
 def num_ranks(run: RunPlan) -> int:
-    """Return the number of a run's ranks."""
+    """Return the number of ranks of a run."""
     return run.settings.nodes * run.settings.devices
 
 
@@ -103,12 +103,12 @@ def make_tiny(
     folder: Path, store: Path, sizes: Sequence[Size], *, epochs: int, runtime: Mapping[str, Any],
     also: Mapping[str, Any],
 ) -> Tiny:  # fmt: skip
-    """Write a project that is trained in seconds at each of some sizes.
+    """Write a project with one run per size, each of which trains in seconds.
 
     Args:
-        sizes: nodes and devices of each run.
-        runtime: the user's own, and the test's timeouts.
-        also: the user's other keys that set where and in which environment the ranks run.
+        sizes: numbers of nodes and of devices per node of each run.
+        runtime: `runtime` settings of the user and of the profile.
+        also: other config keys of the user that choose the environment of the ranks.
     """
     config = {
         "runs": "config/runs.tsv",
@@ -153,6 +153,6 @@ def _rows(sizes: Sequence[Size]) -> dict[str, Any]:
 
 
 def _global_batch(sizes: Sequence[Size]) -> int:
-    """Return the least number from 32 on that all sizes can share."""
+    """Return the smallest global batch of at least 32 that divides over all sizes."""
     parts = lcm(*(nodes * devices * ACCUMULATE for nodes, devices in sizes))
     return -(-32 // parts) * parts

@@ -40,9 +40,9 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
     from shardline.provenance.crate.contents import records_of
     from shardline.provenance.crate.pack import write_metadata
     from shardline.provenance.graph import ProvenanceGraph
-    from shardline.provenance.workflow_picture import picture
+    from shardline.provenance.nodes import picture
     from shardline.report import RunFiles, write_report
-    from shardline.report.history import read_history
+    from shardline.report.document import read_history
 
     action = Action(id=f"render_report/{page.parent.name}")
     check_environment(project, project.report_document)

@@ -1,1 +1,1 @@
-"""Where, when and with what a result was made: records, certificates, the crate."""
+"""Provenance of results: records, resume certificates, the provenance graph and the RO-Crate."""

@@ -1,4 +1,4 @@
-"""What one job was: when, where, by whom and with what it made its files."""
+"""Records of jobs: time, host, user, command and software."""
 
 import os
 import platform
@@ -19,12 +19,12 @@ from shardline.records.jobs import Commit, JobRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """A job under way; make it at the job's begin, before hours have passed.
+    """Running job; create it when the job starts, since it reads the time and the git state.
 
     Attributes:
-        id: the rule and what it is about, such as `train/{run id}`: what numbers name as their source.
-        started: UTC.
-        git: state of the project's checkout.
+        id: rule and key, such as `train/{run id}`; numbers name this id as their source.
+        started: start time (UTC).
+        git: git state of the project.
     """
 
     id: str
@@ -32,10 +32,9 @@ class Action:
     git: Mapping[str, Any] = field(default_factory=lambda: git_state(Path.cwd()))
 
     def record(self) -> JobRecord:
-        """Return the record of this job, which ends now.
+        """Return the record of this job, with the present time as its end.
 
-        Environment variables are recorded by a list of names, and what looks
-        like a secret in the command line is masked.
+        Only environment variables of a fixed list are recorded. Likely secrets in the command line are masked.
         """
         return JobRecord(
             id=self.id,

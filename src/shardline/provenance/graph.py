@@ -1,4 +1,4 @@
-"""Which job read and wrote which file: actions and files, from the sealed records and the table of rules."""
+"""Provenance graph: which job read and wrote which file, from sealed records and the table of rules."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -25,18 +25,19 @@ from shardline.records.runs import ResolvedRun, TrainingProvenance
 _TAKEN_OVER: dict[str, Kind] = {
     "train": "run",
     "seal_dataset": "dataset",
-}  # rules whose files may be
+}  # rules whose files can come from an accepted result
 _READS_OF_UNKNOWN_PARTS = {**RULES["seal_dataset"].reads, **RULES["build_shards"].reads}
 
 
 class ProvenanceGraph:
-    """Derives actions and files from records; each view asks for those that it shows.
+    """Graph of actions and files, derived from records on request.
 
     Args:
-        names: spells the names of files, where it is not the layout of the records.
+        records: sealed records of the project.
+        names: layout for the names of files; by default the layout of the records.
 
     Attributes:
-        sources: what no job has made of what the actions read so far, by name; members come first.
+        sources: files that no job made, among the files read by the actions so far, by name; members come first.
     """
 
     def __init__(self, records: SealedRecords, names: ResultsLayout | None = None) -> None:
@@ -48,11 +49,11 @@ class ProvenanceGraph:
     def jobs_behind(
         self, runs: Iterable[tuple[str, str]], datasets: Iterable[str]
     ) -> list[ActionNode]:
-        """Return the jobs of the pipeline that made some results, each once, in its order.
+        """Return the jobs that made some results, each once, in the order of the pipeline.
 
         Args:
-            runs: ids of runs, each with that of its evaluation.
-            datasets: ids.
+            runs: pairs of run id and evaluation id.
+            datasets: dataset ids.
         """
         nodes = []
         for dataset in datasets:
@@ -61,16 +62,16 @@ class ProvenanceGraph:
             nodes.append(self.seal_dataset(dataset))
         for run, evaluation in runs:
             nodes += [self.resolve_run(run), self.train(run), self.evaluate(run, evaluation)]
-        # what a job's own files tell counts before what a result tells that has taken them over
+        # the own files of a job count before the files of a result that accepted them
         nodes.sort(key=lambda node: bool(node.accepted_as), reverse=True)
         once = {node.id: node for node in nodes if node.rule in RULES}
         return sorted(once.values(), key=lambda node: node.order)
 
     def find(self, name: str) -> tuple[FileNode, ActionNode] | None:
-        """Return a file by its name, and the action that made it; None where no record tells of such files.
+        """Return a file by its name, and the action that made it; None if no rule writes such a file.
 
         Raises:
-            DataError: a record is missing or damaged.
+            DataError: A record is missing or damaged.
         """
         for kind, rule in MAKERS.items():
             ids = ids_in(name, self.templates[kind], rules.INSIDE.get(kind, ""))
@@ -114,14 +115,14 @@ class ProvenanceGraph:
         self, rule: str, ids: Ids, others: Iterable[Ids] = (), *, record: JobRecord | None,
         identity: Mapping[str, Any] | None = None, reads: Mapping[str, str] | None = None, **more: Any,
     ) -> ActionNode:  # fmt: skip
-        """Return a rule's action.
+        """Return an action of a rule.
 
         Args:
-            ids: what the job was about, by the place of its files. A record in files that were taken over is that
-                of the job that made the earlier ones.
-            others: ids of what it read beside its own files.
-            identity: the identity document that has its code.
-            reads: kinds of files, unless they are the rule's.
+            ids: ids in the paths of the files. In accepted files, the record is of the job that made the earlier files.
+            others: ids of further files that the job read.
+            record: record of the job, if known.
+            identity: identity document with the code of the job.
+            reads: kinds of files that the job read, if they differ from the rule.
         """
         about = f"{rule}/{RULES[rule].about}"
         own = (ids_in(record.id, about) if record else None) or dict(ids)
@@ -143,7 +144,7 @@ class ProvenanceGraph:
         )
 
     def _names(self, kinds: Mapping[str, str], rows: Sequence[Ids]) -> Names:
-        """Return the files of some kinds, one for each row of ids that names one."""
+        """Return the names of files by parameter, one per row of ids that fits the kind."""
         found = {}
         for parameter, kind in kinds.items():
             template = self.templates[kind]
@@ -174,7 +175,7 @@ class ProvenanceGraph:
         )
 
     def seal_dataset(self, dataset: str) -> ActionNode:
-        """Return the job that sealed a dataset; where no part is known, it read the source."""
+        """Return the job that sealed a dataset; if no part is known, it read the source."""
         parts = [{"dataset": dataset, "part": part} for part in self._all_parts(dataset)]
         sealed = self.records.dataset(dataset)
         return self._action(
@@ -185,7 +186,7 @@ class ProvenanceGraph:
         )  # fmt: skip
 
     def resolve_run(self, run: str) -> ActionNode:
-        """Return the job that wrote a run's settings."""
+        """Return the job that resolved the settings of a run."""
         return self._action(
             "resolve_run", {"run": run}, record=self.records.spec(run).action or None
         )
@@ -194,7 +195,7 @@ class ProvenanceGraph:
         """Return the job that trained a run.
 
         Args:
-            is_sealed: whether the sealed result is meant, which may have been taken over, or what lies in the store.
+            is_sealed: whether to use the sealed result, which may be accepted, or the files in the store.
         """
         spec, training = self.records.spec(run), self.records.training(run)
         if training and training.run not in ("", run) and not is_sealed:
@@ -234,7 +235,7 @@ class ProvenanceGraph:
         )  # fmt: skip
 
     def render_report(self, report: str) -> ActionNode:
-        """Return the job that wrote a report, from the report's own data."""
+        """Return the job that wrote a report, from its `report.json`."""
         path = self.records.layout.declared.report(report).with_name("report.json")
         data = self.records.read(path, Report)
         runs = [(run.training_id or run.id, _evaluation_of(run)) for run in data.runs]
@@ -244,13 +245,13 @@ class ProvenanceGraph:
     def report_of(
         self, report: str, runs: Iterable[tuple[str, str]], datasets: Iterable[str], record: JobRecord | None
     ) -> ActionNode:  # fmt: skip
-        """Return the job that wrote a report over some runs and their datasets; see `jobs_behind`."""
+        """Return the job that wrote a report over runs and datasets; arguments as in `jobs_behind`."""
         rows = [{"run": run, "evaluation": evaluation} for run, evaluation in runs]
         read = [*rows, *({"dataset": dataset} for dataset in datasets)]
         return self._action("render_report", {"report": report}, read, record=record)
 
     def _acceptance(self, rule: str, kind: str, name: str, ids: Ids) -> ActionNode | None:
-        """Return the acceptance that took a file over from an earlier result; None of other files."""
+        """Return the acceptance that copied a file from an earlier result; None for other files."""
         of = "run" if kind == "evaluation" else _TAKEN_OVER.get(rule)
         if not of or self._is_folder(kind):
             return None
@@ -284,7 +285,7 @@ class ProvenanceGraph:
         return name
 
     def _source_of(self, dataset: str) -> str:
-        """Return a dataset's source, with the files that it read and their digests of then."""
+        """Add the source of a dataset with its files and their recorded digests, and return its name."""
         identity = self._identity_of(dataset)
         kind = identity.get("settings", {}).get("source", {}).get("type")
         known = f"source {kind} of {dataset}"
@@ -310,13 +311,13 @@ class ProvenanceGraph:
         return self._parts[dataset]
 
     def _all_parts(self, dataset: str) -> list[str]:
-        """Return the parts of a dataset in their order: of its provenance, and of the store's lists."""
+        """Return the ordered parts of a dataset, from its provenance and from the lists in the store."""
         lists = self.records.layout.parts(dataset).glob("*.json")
         found = {*self._recorded_parts(dataset), *(file.stem for file in lists)}
         return sorted(found, key=order_of_part)
 
     def _listed(self, name: str, dataset: str) -> tuple[str, str]:
-        """Return the part that lists a shard, and the shard's digest there."""
+        """Return the part that lists a shard, and the listed digest."""
         number = int(Path(name).stem.partition("-")[2])
         for part in self._all_parts(dataset):
             path = filled(self.templates["part"], {"dataset": dataset, "part": part})
@@ -325,8 +326,8 @@ class ProvenanceGraph:
                 if digest := listed.get(Path(name).name):
                     return part, f"blake3:{digest}"
         raise DataError(
-            f"{name} stands in no list of {self.records.layout.declared.parts(dataset)}, so no job is known to have "
-            "finished it; run the pipeline to its end"
+            f"{name} is not listed in {self.records.layout.declared.parts(dataset)}, so no job is known to have "
+            "finished it; run `snakemake` to its end"
         )
 
 
@@ -335,12 +336,12 @@ def _settings(spec: ResolvedRun) -> dict[str, Any]:
 
 
 def _datasets(spec: ResolvedRun, training: TrainingProvenance | None) -> list[Ids]:
-    """Return the datasets that a run's job read: those of the training, where its record is of an earlier run."""
+    """Return the datasets that a job of a run read; for an accepted training, the datasets of that training."""
     mix = (training.mix if training else {}) or spec.mix
     return [{"dataset": dataset} for dataset in mix]
 
 
 def _evaluation_of(run: ReportedRun) -> str:
-    """Return the id of the evaluation that a report has read of a run."""
+    """Return the id of the evaluation in a report of a run."""
     files = (name for name in run.files if name.startswith("evaluations/"))
     return Path(next(files, run.headline.action)).name.removesuffix(".json")

@@ -1,13 +1,15 @@
-"""Actions and files, the nodes of the provenance graph."""
+"""Nodes of the provenance graph: actions and files, and their counts for the workflow chart of the report."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 from shardline.config.plans import order_of_part
-from shardline.provenance.rules import ORDER, nearest_first
+from shardline.provenance.rules import ORDER, edges, nearest_first
 from shardline.records.jobs import JobRecord
+from shardline.records.reports import RuleCount, WorkflowPicture
 from shardline.records.runs import TrainingProvenance
 
 Ids = Mapping[str, str]
@@ -16,13 +18,13 @@ Names = Mapping[str, list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class FileNode:
-    """A file, or a source that is none.
+    """File, or source of a dataset.
 
     Attributes:
-        name: path from the project's folder; of a source file, the name it was read under.
-        digest: `sha256:...` or `blake3:...` as recorded; empty where none is.
-        made_by: id of the action that wrote it; empty of a source.
-        members: names of a source's files.
+        name: path from the project's folder; for a source file, the name in the source.
+        digest: recorded `sha256:...` or `blake3:...`; empty if unknown.
+        made_by: id of the action that wrote the file; empty for a source.
+        members: names of the files of a source.
     """
 
     name: str
@@ -32,24 +34,24 @@ class FileNode:
 
     @property
     def short_digest(self) -> str:
-        """The digest as people read it."""
+        """Shortened digest for people."""
         kind, _, digits = self.digest.partition(":")
         return f"{kind} {digits[:12]}" if digits else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActionNode:
-    """A job that wrote files.
+    """Job that wrote files.
 
     Attributes:
         id: `rule/key`.
-        ids: what it was about, such as the `run`.
-        inputs, outputs: declared names of files by the rule's parameters; that of a folder ends in `/`.
-        record: what the job recorded of itself; None where nothing is known.
-        settings: what it was set to, by dotted key.
-        code: digest of the code that it ran; empty where no identity document records it.
-        training: what a training recorded beside that.
-        accepted_as: by the name of an output, the file of an accepting result that has its content.
+        ids: ids of the job, such as `run`.
+        inputs, outputs: declared names of files by parameter of the rule; a folder's name ends in `/`.
+        record: record of the job; None if unknown.
+        settings: settings of the job by dotted key.
+        code: digest of the job's code; empty if no identity document records it.
+        training: provenance of a training.
+        accepted_as: by name of an output, the file with the same content in the accepting result.
     """
 
     id: str
@@ -65,25 +67,25 @@ class ActionNode:
 
     @property
     def recorded(self) -> JobRecord:
-        """Its record, of a job that has left one."""
+        """Record of a job that has one."""
         assert self.record
         return self.record
 
     @property
     def circumstances(self) -> str:
-        """When and where it ran, and by which code, as far as that is recorded."""
+        """Recorded time, host and code."""
         ran = (self.record.ended, f"on {self.record.host}") if self.record else ()
         return ", ".join(filter(None, (*ran, f"code {self.code}" if self.code else "")))
 
     @cached_property
     def files_read(self) -> list[str]:
-        """The files that it read, those first that were made last; without folders."""
+        """Input files without folders; files of later rules come first."""
         names = flat({key: self.inputs[key] for key in nearest_first(self.rule, self.inputs)})
         return list(dict.fromkeys(name for name in names if not name.endswith("/")))
 
     @property
     def order(self) -> tuple[object, ...]:
-        """What actions are sorted by: their rule's place in the pipeline, then what they are about."""
+        """Sort key: place of the rule in the pipeline, then the id."""
         job, _, part = self.id.rpartition("/")
         return ORDER.index(self.rule), job, *order_of_part(part)
 
@@ -91,3 +93,41 @@ class ActionNode:
 def flat(names: Names) -> list[str]:
     """Return the files of all parameters."""
     return [name for each in names.values() for name in each]
+
+
+def picture(jobs: Iterable[ActionNode], started: str | None) -> WorkflowPicture | None:
+    """Count the jobs per rule that ran or were fresh.
+
+    Args:
+        jobs: Jobs behind a report, without the job that writes the report.
+        started: Start of the pipeline run (UTC, ISO 8601); jobs that ended later ran in it.
+
+    Returns:
+        Counts; None if the start is unknown.
+    """
+    if started is None:
+        return None
+    by_rule: dict[str, list[JobRecord | None]] = {rule: [] for rule in ORDER}
+    for job in jobs:
+        by_rule[job.rule].append(job.record)
+    *others, own = ORDER
+    report = RuleCount(rule=own, ran=1, fresh=0, unknown=0, seconds=None)
+    nodes = [_count(rule, by_rule[rule], _time(started)) for rule in others]
+    return WorkflowPicture(started=started, nodes=[*nodes, report], edges=edges())
+
+
+def _count(rule: str, records: Sequence[JobRecord | None], started: datetime) -> RuleCount:
+    known = [record for record in records if record]
+    ran = [record for record in known if _time(record.ended) >= started]
+    seconds = [(_time(record.ended) - _time(record.started)).total_seconds() for record in ran]
+    return RuleCount(
+        rule=rule,
+        ran=len(ran),
+        fresh=len(known) - len(ran),
+        unknown=len(records) - len(known),
+        seconds=round(sum(seconds), 3) if seconds else None,
+    )
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)

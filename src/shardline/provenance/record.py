@@ -1,4 +1,4 @@
-"""Where, when and with what a result was made."""
+"""Provenance of a training: software, environment, git state and time."""
 
 import importlib.metadata
 import platform
@@ -16,6 +16,7 @@ from shardline.environments.installed import observe
 from shardline.records.runs import (
     DatasetRef,
     MixedDataset,
+    Places,
     RankReport,
     RanksOfTraining,
     Training,
@@ -34,7 +35,7 @@ _PACKAGES = (
 
 
 def software() -> dict[str, str]:
-    """Return the versions of Python, the platform and the packages that matter most, as installed."""
+    """Return the platform, and the installed versions of Python and of the main packages."""
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     for name in _PACKAGES:
         try:
@@ -45,7 +46,7 @@ def software() -> dict[str, str]:
 
 
 def sources() -> dict[str, Any]:
-    """Return the environment and the git state of the project and of Shardline, as they are now."""
+    """Return the present software, environment, and git state of the project and of Shardline."""
     return {
         "software": software(),
         "environment": observe(),
@@ -62,16 +63,20 @@ def now() -> str:
 def make_provenance(
     spec: RunSpec, *, sources: Mapping[str, Any], world: World,
     preflight: Mapping[str, Any], manifests: Sequence[str], started: str, duration_s: float,
-    measured: Mapping[str, Any], training: Training, tracking: Mapping[str, Any],
+    measured: Mapping[str, Any], training: Training, tracking: Places,
     files: Mapping[str, str],
 ) -> TrainingProvenance:  # fmt: skip
     """Return the provenance of one trained run.
 
     Args:
-        manifests: checksum of the manifest of each dataset, in the order of `spec.datasets`.
-        preflight: what each rank reported of itself, and what was measured between the ranks.
-        measured: `attempts` and what the training measured of itself.
-        tracking: tracker -> where it shows the training.
+        spec: Resolved settings of the run.
+        sources: Result of `sources` at the start of the training.
+        preflight: Results of the preflight check: `backend`, and a report per rank.
+        manifests: SHA-256 of the manifest of each dataset, in the order of `spec.datasets`.
+        duration_s: Running time of all attempts, in seconds.
+        measured: `attempts` and other measurements of the training.
+        tracking: Location of the training by tracker.
+        files: SHA-256 by name of sealed file.
     """
     ranks = convert(preflight["ranks"], list[RankReport])
     read = [

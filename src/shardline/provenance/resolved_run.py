@@ -1,4 +1,4 @@
-"""`run.json`: what a training is given, resolved to the last setting."""
+"""Write `run.json`, the resolved settings of a training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +15,17 @@ from shardline_io.order import VERSION as ORDER_VERSION
 
 
 def locked(project: Project, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a stage's environment is to be: `python`, and `requirements` of the lock."""
+    """Return the locked environment of a stage: `python`, and `requirements` of the lock."""
     environment = document["environment"]
     requirements = project.lock.requirements(environment["packages"])
     return {"python": environment["python"], "requirements": requirements}
 
 
 def describe_run(project: Project, run: RunPlan, action: Action) -> ResolvedRun:
-    """Return `run.json`: what a training is given.
+    """Return the content of `run.json`.
 
     Args:
-        action: what writes it, which ends with this.
+        action: Action of the job that writes the file; it ends now.
     """
     mixed = [MixedDataset(id=part.dataset.id, weight=str(part.weight)) for part in run.parts]
     return ResolvedRun(

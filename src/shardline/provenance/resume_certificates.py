@@ -1,7 +1,7 @@
-"""Resume certificates: whether trainings of this code, in this environment, resumed bit for bit.
+"""Resume certificates: whether resumed trainings of this code and environment were bit-identical.
 
-`shardline drill resume` writes them to `results/certificates/`, named by their seal, so that none
-is ever overwritten; a training's provenance names the newest that fits it.
+`shardline drill resume` writes them to `results/certificates/`. Their names contain their seals, so no certificate
+is overwritten. The provenance of a training names the newest fitting certificate.
 """
 
 from pathlib import Path
@@ -18,11 +18,11 @@ from shardline.records.base import decode, encode, sealed
 from shardline.records.certificates import Certified, CertifiedEnvironment, ResumeCertificate
 from shardline.records.runs import Certificate, Installed, TrainingProvenance
 
-FOLDER = ResultsLayout(root=Path()).certificates  # from the project's folder, as it is sealed
+FOLDER = ResultsLayout(root=Path()).certificates  # relative, as in sealed files
 
 
 def identify(provenance: TrainingProvenance) -> Certified:
-    """Return what a certificate holds for, as a training's provenance tells it."""
+    """Return code, environment and machine of a certificate from the provenance of a training."""
     world = provenance.world
     code, environment = _fitting(provenance.environment)
     return Certified(
@@ -35,7 +35,7 @@ def identify(provenance: TrainingProvenance) -> Certified:
 
 
 def _fitting(found: Installed) -> tuple[str, CertifiedEnvironment]:
-    """Return the part that must be the same in a certificate and in a training that it fits."""
+    """Return the code digest and environment that must be equal in a certificate and a fitting training."""
     index = CodeIndex(())
     files = {name: index.find(name) for name in index.closure("shardline.training.fit")[0]}
     code = digest({name: meaning(file.read_bytes()) for name, file in files.items() if file})
@@ -52,22 +52,24 @@ def write_certificate(certificate: ResumeCertificate) -> Path:
 
 
 def find_certificate(environment: Installed) -> Certificate | None:
-    """Return the newest certificate of this code and environment, whatever its verdict.
+    """Return the newest certificate of this code and environment with any verdict.
 
     Args:
-        environment: as a training observes it.
+        environment: Observed environment of a training.
 
     Returns:
-        None where none fits, or none is seen from here.
+        Certificate; None if no certificate fits or the folder is not visible.
     """
     paths = list(FOLDER.glob("resume-*.json"))
     if not paths:
-        return None  # the code is parsed only where it is asked for
+        return None  # without parsing the code
     wanted, found = _fitting(environment), []
     for path in paths:
         try:
-            document = read_object(path, remedy="drill again")
-            one = decode(document, ResumeCertificate, where=path, remedy="drill again")
+            document = read_object(path, remedy="run `shardline drill` again")
+            one = decode(
+                document, ResumeCertificate, where=path, remedy="run `shardline drill` again"
+            )
         except DataError:
             continue
         is_whole = check_seal(path, document) is None

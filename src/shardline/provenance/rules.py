@@ -1,6 +1,6 @@
-"""The rules whose jobs make results, in the order of the pipeline, and the files that each reads and writes.
+"""Table of the rules that make results, in the order of the pipeline, with the files that each rule reads and writes.
 
-The graph follows this table, and with it the crate, `shardline lineage` and the report's picture of the workflow.
+The provenance graph uses this table. The crate, `shardline lineage` and the workflow chart of the report use the graph.
 """
 
 import re
@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 
 from shardline.config.layout import ResultsLayout
 
-SOURCE, ASKED = "source", "asked"  # a dataset's source; config and run table
-ACCEPT = "accept"  # the command that takes files of an earlier result over; no rule
+SOURCE, ASKED = "source", "asked"  # source of a dataset; config and run table
+ACCEPT = "accept"  # not a rule: the command that accepts files of an earlier result
 _ID = "[0-9a-f]{12}"
 IDS = {
     "run": _ID, "dataset": _ID, "report": _ID, "evaluation": "[^/]+", "part": "[^/]+",
 }  # fmt: skip
-# Of a folder that counts as one thing, the files that stand for it.
+# Patterns of files inside folders that count as one node.
 INSIDE = {"shards": r"shard-\d+\.safetensors", "work": ".+", "report": ".+"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule of the workflow; kinds of files are those of `file_names`.
+    """Rule of the workflow; `file_names` lists the kinds of files.
 
     Attributes:
-        purpose: what it is for.
-        about: what its jobs differ by, in their actions' ids.
-        reads: kinds of files by parameter.
-        writes: likewise.
-        reads_of_script: what it reads instead of `reads` where a training script has evaluated its own model.
+        purpose: short description.
+        about: key of its jobs in action ids.
+        reads: kinds of input files by parameter.
+        writes: kinds of output files by parameter.
+        reads_of_script: inputs instead of `reads` if a training script evaluates its own model.
     """
 
     purpose: str
@@ -87,7 +87,7 @@ MAKERS = {kind: rule for rule, of in RULES.items() for kind in of.writes.values(
 
 
 def file_names(layout: ResultsLayout) -> dict[str, str]:
-    """Return the declared name of each kind of file, with ids in braces; that of a folder ends in `/`."""
+    """Return declared names by kind of file, with ids in braces; names of folders end in `/`."""
     names = layout.declared
     run, dataset = names.run("{run}"), names.result("dataset", "{dataset}")
     return {
@@ -109,17 +109,17 @@ def file_names(layout: ResultsLayout) -> dict[str, str]:
 
 
 def filled(template: str, ids: Mapping[str, str]) -> str:
-    """Return a name with ids in the place of their braces."""
+    """Return a template with ids filled in."""
     for kind, value in ids.items():
         template = template.replace(f"{{{kind}}}", value)
     return template
 
 
 def ids_in(text: str, template: str, rest: str = "") -> dict[str, str] | None:
-    """Return the ids in a text that is a filled template; None if it is none.
+    """Return the ids in a filled template; None if the text does not match.
 
     Args:
-        rest: pattern of what follows the template.
+        rest: Regular expression for the text behind the template.
     """
     pattern = re.escape(template)
     for kind, form in IDS.items():
@@ -129,7 +129,7 @@ def ids_in(text: str, template: str, rest: str = "") -> dict[str, str] | None:
 
 
 def nearest_first(rule: str, parameters: Iterable[str]) -> list[str]:
-    """Return what a rule's jobs read, those parameters first whose files were made last."""
+    """Return input parameters of a rule; parameters with files of later rules come first."""
     of = RULES.get(rule)
     kinds = {**of.reads, **of.reads_of_script} if of else {}
     places = {kind: ORDER.index(maker) for kind, maker in MAKERS.items()}
@@ -137,13 +137,13 @@ def nearest_first(rule: str, parameters: Iterable[str]) -> list[str]:
 
 
 def edges() -> list[tuple[str, str]]:
-    """Return which rule waits for which; none that others imply."""
+    """Return pairs of rules where the second waits for the first, without implied pairs."""
     waits = {
         rule: {MAKERS[kind] for kind in of.reads.values() if kind in MAKERS}
         for rule, of in RULES.items()
     }
     behind = dict(waits)
-    for rule in ORDER:  # each rule stands behind those that it waits for
+    for rule in ORDER:  # all rules that a rule waits for, directly or not
         behind[rule] = waits[rule].union(*(behind[one] for one in waits[rule]))
     return [
         (first, then)

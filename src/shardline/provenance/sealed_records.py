@@ -1,4 +1,4 @@
-"""The sealed records of a project, read by the names of their files, each once."""
+"""Read the sealed records of a project by file name, each file once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ _Record = TypeVar("_Record", bound=Record)
 
 @dataclass(frozen=True, kw_only=True)
 class SealedRecords:
-    """Reads sealed files by their declared names: paths from the project's folder.
+    """Reader of sealed files by declared name, a path from the project's folder.
 
     Attributes:
-        layout: where the files lie.
-        remedy: what to do about a file that is missing or damaged, for messages.
-        places: where declared files lie that are not at their own path, as with a storage.
-        is_masked: whether what looks like a secret is left out.
+        layout: layout of the project's files.
+        remedy: remedy for a missing or damaged file, for messages.
+        places: paths of files that are not at their declared name, for example with a storage plugin.
+        is_masked: whether to mask likely secrets.
     """
 
     layout: ResultsLayout
@@ -33,14 +33,14 @@ class SealedRecords:
     _known: dict[str, Record] = field(default_factory=dict)
 
     def at(self, name: str | Path) -> Path:
-        """Return where a file lies."""
+        """Return the path of a file."""
         return self.places.get(str(name), self.layout.root / name)
 
     def read(self, name: str | Path, kind: type[_Record]) -> _Record:
         """Return the record in a file.
 
         Raises:
-            DataError: it cannot be read, or has another form.
+            DataError: The file cannot be read or is malformed.
         """
         if not isinstance(known := self._known.get(str(name)), kind):
             document: Any = read_object(self.at(name), remedy=self.remedy)
@@ -50,7 +50,7 @@ class SealedRecords:
         return known
 
     def read_if_there(self, name: str | Path, kind: type[_Record]) -> _Record | None:
-        """Return the record in a file, see `read`; None if there is no such file."""
+        """Return the record in a file; None if the file does not exist."""
         return self.read(name, kind) if self.at(name).exists() else None
 
     def spec(self, run: str) -> ResolvedRun:
@@ -58,7 +58,7 @@ class SealedRecords:
         return self.read(self.layout.declared.run(run) / "run.json", ResolvedRun)
 
     def training(self, run: str) -> TrainingProvenance | None:
-        """Return the provenance of a run's training; None before it has ended."""
+        """Return the provenance of a training; None before the training has ended."""
         path = self.layout.declared.run(run) / "provenance.json"
         return self.read_if_there(path, TrainingProvenance)
 
@@ -67,10 +67,10 @@ class SealedRecords:
         return self.read(self.layout.declared.evaluation(run, evaluation), EvaluationResult)
 
     def manifest(self, dataset: str) -> Manifest | None:
-        """Return the manifest of a dataset; None before it is sealed."""
+        """Return the manifest of a dataset; None before the dataset is sealed."""
         return self.read_if_there(self.layout.declared.manifest(dataset), Manifest)
 
     def dataset(self, dataset: str) -> DatasetProvenance | None:
-        """Return the provenance of a dataset; None where there is none."""
+        """Return the provenance of a dataset; None if it does not exist."""
         path = self.layout.declared.manifest(dataset).with_name("provenance.json")
         return self.read_if_there(path, DatasetProvenance)

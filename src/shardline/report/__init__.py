@@ -1,7 +1,7 @@
-"""The report over all runs, from their small sealed files: a self-contained page, `report.json` and `runs.csv`.
+"""Report over all runs: a self-contained page, `report.json` and `runs.csv`.
 
-Reads files only; knows nothing of torch, Snakemake or how a run was made. The same files and the
-same `workflow`, `action`, `project` and `history` give the same bytes, whatever the files' order.
+This package reads the small sealed files of runs, and uses neither torch nor Snakemake. The same files and options
+give the same bytes in any order of the files.
 """
 
 import json
@@ -35,26 +35,25 @@ def read_report(
     action: JobRecord | None = None, outcomes: Sequence[Mapping[str, Any]] = (),
     project: str | None = None, history: Sequence[EarlierReport] = (),
 ) -> Report:  # fmt: skip
-    """Read the runs' files and rank the runs.
+    """Read the files of runs and rank the runs.
 
     Args:
-        run_dirs: The runs' files, in any order.
-        generated_from: What the reader may want to go back to, such as "config/config.yaml,
-            commit 1a2b3c4"; shown as text.
+        run_dirs: Files of the runs, in any order.
+        generated_from: Source of the report as text, such as "config/config.yaml, commit 1a2b3c4".
         studies: Scaling studies over some of the runs.
-        manifests: The datasets' manifests, as far as they are there.
-        workflow: Which jobs are behind the runs, as far as it is known when this pipeline run began.
-        action: The record of the job that writes this, kept in `report.json`.
-        outcomes: What became of the runs that have no result, as `results.outcomes` describes it.
-        project: The project's title.
-        history: What earlier reports held, as `read_history` gives it.
+        manifests: Existing manifests of the datasets.
+        workflow: Jobs behind the runs; None if the start of the pipeline run is unknown.
+        action: Record of the job that writes the report, stored in `report.json`.
+        outcomes: States of the runs without a result, as described in `results.outcomes`.
+        project: Title of the project.
+        history: Summaries of earlier reports from `read_history`.
 
     Raises:
-        DataError: there is no run at all, or a file is missing or malformed; names file and remedy.
+        DataError: There is no run, or a file is missing or malformed. The message names file and remedy.
     """
     if not run_dirs and not outcomes:
         raise DataError(
-            "the report was given no runs; expected at least one finished run: "
+            "the report found no runs; expected at least one finished run; "
             "add a row to config/runs.tsv and run `snakemake` again"
         )
     read = [read_run(files) for files in run_dirs]
@@ -75,15 +74,15 @@ def read_report(
 
 
 def write_report(run_dirs: Sequence[RunFiles], target: Path, **options: Any) -> None:
-    """Write page, data and table; each appears complete or not at all.
+    """Write page, `report.json` and `runs.csv`, each atomically.
 
     Args:
-        target: HTML file to write; `report.json` and `runs.csv` come beside it, and its folder
-            is made if needed.
-        options: See `read_report`, which takes `run_dirs` too.
+        run_dirs: Files of the runs, in any order.
+        target: HTML file; the other files go into its folder, which is created if needed.
+        options: Options of `read_report`.
 
     Raises:
-        DataError: as `read_report`, or a file cannot be written.
+        DataError: As in `read_report`, or a file cannot be written.
     """
     report = read_report(run_dirs, **options)
     text = json.dumps(encode(report), indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""What the page needs to tell two chosen runs apart: only what differs between any of them, each once."""
+"""Data of the page's comparison of two runs: only differing values, each once."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from shardline.records.reports import ReportedRun
 from shardline.report.document import finite
 from shardline.report.leaderboard import Leaderboards
 
-_MAX_DEGREES = 60  # of freedom in the page's table; Student's t changes little beyond
+_MAX_DEGREES = 60  # of freedom in the page's table; Student's t hardly changes beyond
 _ABSENT = -1
 _DIGEST_SHOWN = 12
 _Keys = Mapping[tuple[str, ...], Any]
@@ -21,15 +21,15 @@ def comparison(
     """Return the data of the page's comparison.
 
     Args:
-        boards: All runs, by whose order parts and runs are numbered.
-        environments: Installed packages by their digest.
+        boards: All runs; their order numbers the runs.
+        environments: Installed packages by digest.
 
     Returns:
-        `parts`: by kind (`settings`, `data`, `code`, `environment`) the `keys` that differ between
-        any two runs, the distinct `values` of each, and the distinct `rows` of positions in these
-        (-1 where a run has no such key). `runs`: by element id the title, the results, its row in
-        the leaderboard and, by kind, its row. `rows`: mean, sd and number over seeds.
-        `t`: the 97.5 % quantile of Student's t by degrees of freedom, from 1.
+        `parts`: by kind (`settings`, `data`, `code`, `environment`), the `keys` that differ between any two
+        runs, the distinct `values` of each key, and the distinct `rows` of positions in `values` (-1: no
+        such key). `runs`: by element id, title, results, row in the leaderboard, and a row number per kind.
+        `rows`: mean, standard deviation and number of seeds. `t`: 97.5 % quantiles of Student's t by
+        degrees of freedom, from 1.
     """
     runs, entries = boards.runs, boards.entries
     documents = {
@@ -66,7 +66,7 @@ def comparison(
 
 
 def _part(documents: Sequence[_Keys]) -> tuple[dict[str, Any], list[int]]:
-    """Return keys, values and rows of what differs, and each document's row."""
+    """Return differing keys with their values and rows, and the row of each document."""
     texts = [
         {key: json.dumps(value, sort_keys=True) for key, value in one.items()} for one in documents
     ]
@@ -103,7 +103,7 @@ def _data(run: ReportedRun) -> _Keys:
 
 
 def _code(run: ReportedRun) -> _Keys:
-    """Return result versions and digests of the user's code, from the identity document."""
+    """Return git commit, result versions and digests of the user's code."""
     return {
         ("git commit",): run.code.commit if run.code else None,
         **{("result version of", name): number for name, number in run.versions.items()},
@@ -125,7 +125,7 @@ def _environment(run: ReportedRun, environments: Mapping[str, Mapping[str, str]]
 
 
 def _results(run: ReportedRun) -> dict[str, list[float | None]]:
-    """Return the figures that are shown side by side, by name: value and whose action made it."""
+    """Return numbers to compare by name: value, and 0 (evaluation) or 1 (training) as its action."""
     evaluated: dict[str, list[float | None]] = {
         f"held-out {key}": [value, 0] for key, value in run.held_out.items()
     }

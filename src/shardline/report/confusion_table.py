@@ -1,4 +1,4 @@
-"""An evaluation's confusion for the page: a table of few classes, of many what is mistaken most."""
+"""Confusion of an evaluation for the page: a table for few classes, frequent mistakes for many."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,12 +8,12 @@ from msgspec import UNSET
 from shardline.records.evaluations import ConfusionResult, Mistake
 from shardline.records.reports import Cell, ClassAccuracy, ConfusionRow, ReportedConfusion
 
-MAX_CLASSES = 20  # a 1000-class table is 100 MB of HTML, of which nobody sees the whole
+MAX_CLASSES = 20  # a table of 1000 classes would be 100 MB of HTML
 MAX_LISTED = 20
 
 
 def view_confusion(confusion: ConfusionResult) -> ReportedConfusion:
-    """Return what the page shows."""
+    """Return the confusion for the page."""
     if confusion.counts is not UNSET:
         return _of_table([str(name) for name in confusion.classes or ()], confusion.counts)
     return ReportedConfusion(

@@ -1,4 +1,4 @@
-"""The datasets behind the runs, down to shards and source, and the jobs that made them."""
+"""Describe the datasets of the runs down to shards and source files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,18 +10,17 @@ from shardline.records.reports import ReportedRun
 from shardline.report.reported import summary_of
 from shardline.report.sealed import read, sha256_of
 
-MAX_SHOWN = 20  # shards or source files; the manifest names all of them
+MAX_SHOWN = 20  # shards or source files; the manifest lists all of them
 
 
 def read_datasets(runs: Sequence[ReportedRun], manifests: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return what is known of each dataset that a run was trained on.
+    """Return a description of each dataset that a run was trained on.
 
     Args:
-        manifests: `results/datasets/{id}/manifest.json` of those that are there, with their
-            `provenance.json` beside them.
+        manifests: Existing files `results/datasets/{id}/manifest.json`; `provenance.json` is in the same folder.
 
     Raises:
-        DataError: a manifest is malformed; names file and remedy.
+        DataError: A manifest is malformed. The message names file and remedy.
     """
     found = {path.parent.name: path for path in manifests}
     names = {one.id: one.name for run in runs for one in run.trained_on}
@@ -52,7 +51,7 @@ def _describe(path: Path, dataset: str) -> dict[str, Any]:
 
 
 def _source(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return type, options and files of a dataset's source, from its identity document."""
+    """Return settings and files of a source from the identity document of its dataset."""
     files = identity.get("source", {})
     return {
         "settings": identity.get("settings", {}).get("source", {}),

@@ -1,29 +1,41 @@
-"""The report as data: `report.json`, of which page and `runs.csv` are made, with notes that make its reader careful.
+"""Content of `report.json`, from which page and `runs.csv` are made, with notes and summaries of earlier reports.
 
-Every number stands beside `action`, the id of the action that made it (docs/reference/files.md).
+Each number comes with `action`, the id of the action that computed it (docs/reference/files.md).
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from msgspec import convert
+from msgspec import ValidationError, convert
 
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
 from shardline.records.base import encode
 from shardline.records.measured import Number
-from shardline.records.reports import Figures, RankedRow, Report, ReportedGroup, ReportedRun
+from shardline.records.reports import (
+    EarlierBest,
+    EarlierReport,
+    Figures,
+    RankedRow,
+    Report,
+    ReportedGroup,
+    ReportedRun,
+)
 from shardline.report.images import Images
 from shardline.report.leaderboard import Group, LeaderboardRow, Leaderboards
 
 SCHEMA = "shardline-report/1"
+MAX_REPORTS = 20  # of earlier reports
 
 
 def describe(boards: Leaderboards, **parts: Any) -> Report:
-    """Return the report's document.
+    """Return the report document.
 
     Args:
-        parts: What the runs do not tell, by key.
+        parts: Keys of the document that do not come from the runs.
     """
     runs = boards.runs
     report = Report(
@@ -37,7 +49,7 @@ def describe(boards: Leaderboards, **parts: Any) -> Report:
 
 
 def finite(value: Any) -> Any:
-    """Return a JSON value with null for NaN and infinity, which JSON lacks."""
+    """Return a JSON value with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -46,13 +58,13 @@ def finite(value: Any) -> Any:
 
 
 def newest_of(runs: Sequence[ReportedRun]) -> str | None:
-    """Return when the newest training or evaluation ended (UTC, ISO 8601); None where none is recorded."""
+    """Return when the newest training or evaluation ended (UTC, ISO 8601); None if unknown."""
     ends = (action.get("ended") for run in runs for action in run.made.values())
     return max((end for end in ends if end), default=None)
 
 
 def figures_of(run: ReportedRun) -> Figures:
-    """Return the figures of a run that stand in the leaderboard beside its score."""
+    """Return the leaderboard columns of a run beside its score."""
     best, training = run.best_validation, run.training
     return Figures(
         loss=run.held_out.get("loss"),
@@ -66,7 +78,7 @@ def figures_of(run: ReportedRun) -> Figures:
 
 
 def _means(figures: Sequence[Figures]) -> Figures:
-    """Return the means of runs' figures; null for what none of them has."""
+    """Return the means of each column over runs; None if no run has a value."""
     return Figures(
         **{key: _mean([getattr(one, key) for one in figures]) for key in Figures.__struct_fields__}
     )
@@ -117,11 +129,11 @@ def _method(row: LeaderboardRow) -> str | None:
 def notes_on(
     runs: Sequence[ReportedRun], datasets: Sequence[Mapping[str, Any]], images: Images
 ) -> list[str]:
-    """Return a sentence for each thing, naming the runs.
+    """Return warnings about the runs, one sentence each.
 
     Args:
-        datasets: As `read_datasets` gives them.
-        images: The samples' images.
+        datasets: Datasets from `read_datasets`.
+        images: Images of samples.
     """
     dirty = [run.name for run in runs if run.code and run.code.dirty]
     broken = [run.name for run in runs if any(c.num_non_finite for c in run.curves.values())]
@@ -139,21 +151,21 @@ def notes_on(
     notes = []
     if strange:
         notes.append(
-            f"Trained on another manifest than their dataset has now: {_listing(strange)}; "
-            "`shardline verify` tells which files were altered."
+            f"Trained on another manifest than their dataset has now: {_listing(strange)}. "
+            "To find altered files, run `shardline verify`."
         )
     if dirty:
         notes.append(f"Trained from a working tree with uncommitted changes: {_listing(dirty)}.")
     if num_commits > 1:
-        notes.append(f"These runs were trained from {num_commits} different git commits.")
+        notes.append(f"The runs were trained from {num_commits} different git commits.")
     if broken:
         notes.append(
-            f"Recorded values that are not finite, left out of curves: {_listing(broken)}."
+            f"Recorded values that are not finite and are left out of curves: {_listing(broken)}."
         )
     if images.num_left_out:
         notes.append(
-            f"{images.num_left_out} images of samples are left out to keep this page small; "
-            "the evaluations' files hold them."
+            f"{images.num_left_out} images of samples are left out to keep this page small. "
+            "The files of the evaluations contain all images."
         )
     return notes
 
@@ -161,3 +173,38 @@ def notes_on(
 def _listing(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def read_history(own: Path) -> list[EarlierReport]:
+    """Return summaries of the latest other reports, latest first.
+
+    Files of another format, such as reports of another version, are skipped.
+
+    Args:
+        own: Folder of the new report, which is skipped, too.
+    """
+    others = [path for path in own.parent.glob("*/report.json") if path.parent.name != own.name]
+    latest = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
+    found = [summary for path in latest[:MAX_REPORTS] if (summary := _summary(path))]
+    return sorted(found, key=lambda one: one.ended or "", reverse=True)
+
+
+def _summary(path: Path) -> EarlierReport | None:
+    try:
+        document = read_json(path, remedy="")
+        if not document["groups"]:  # no run had a result
+            return None
+        groups = convert(document["groups"], list[ReportedGroup])
+        return EarlierReport(
+            report=path.parent.name,
+            ended=(document.get("action") or {}).get("ended"),
+            num_runs=len(document["runs"]),
+            best=[_best(group) for group in groups],
+        )
+    except (DataError, ValidationError, OSError, AttributeError, KeyError, TypeError, IndexError):
+        return None
+
+
+def _best(group: ReportedGroup) -> EarlierBest:
+    first = group.ranking[0]
+    return EarlierBest(title=group.title, metric=group.metric, value=first.mean, run=first.title)

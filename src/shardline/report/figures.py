@@ -1,4 +1,4 @@
-"""What the macros of `report/studies.html.j2` draw, as filters of the template."""
+"""Template filters for the charts of `report/studies.html.j2`."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ from shardline.report.leaderboard import Group
 
 MAX_BARS = 100
 MAX_LISTED = 8
-# In the order of time; "compute" alone brings the model on.
+# In order of time. Only "compute" trains the model.
 GOODPUT_PARTS = {
     "queue": "queue",
     "environment": "environment",
@@ -30,7 +30,7 @@ GOODPUT_PARTS = {
 
 
 def trials_of(group: Group) -> list[Trial]:
-    """Return a group's measured runs with the settings that differ among them."""
+    """Return the measured runs of a group with their varied settings."""
     measured = [entry for entry in group.entries if math.isfinite(entry.run.value)]
     keys = sorted({key for entry in measured for key in entry.run.varied})
     keys = [key for key in keys if key not in ("dataset", "dataset.name")]
@@ -45,24 +45,24 @@ def trials_of(group: Group) -> list[Trial]:
 
 
 def effects_chart(group: Group) -> Spec | None:
-    """Return the small panels of each setting's effect; None where nothing was varied."""
+    """Return the chart of effects of settings; None if no setting varies."""
     return effects(trials_of(group), group.metric)
 
 
 def parallel_chart(group: Group) -> Spec | None:
-    """Return the parallel coordinates; None where fewer than two settings were varied."""
+    """Return the parallel coordinates; None if fewer than two settings vary."""
     return parallel_coordinates(trials_of(group), group.metric, group.mode)
 
 
 def scatter_chart(group: Group) -> Spec | None:
-    """Return the runs over any two of their numbers; None where fewer than two differ."""
+    """Return the scatter plot of any two numbers; None if fewer than two numbers differ."""
     points = [Point(series=entry.series, figures=_numbers(entry.run)) for entry in group.entries]
     varied = sorted({key for entry in group.entries for key in entry.run.varied})
     return scatter(points, varied, f"held-out {group.metric}")
 
 
 def _numbers(run: ReportedRun) -> dict[str, object]:
-    """Return what may be a number of a run: held-out metrics, what training measured, settings."""
+    """Return possible numbers of a run: held-out metrics, training measurements and settings."""
     ranks = run.resources.ranks if run.resources else []
     return {
         f"held-out {run.metric}": run.value,
@@ -86,7 +86,7 @@ def _most(values: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class GoodputPart:
-    """A part of a training's time: seconds, None if unknown, and per cent of the elapsed time."""
+    """Part of the time of a training: seconds (None if unknown), and percent of the elapsed time."""
 
     name: str
     label: str
@@ -96,7 +96,7 @@ class GoodputPart:
 
 @dataclass(frozen=True, kw_only=True)
 class GoodputBar:
-    """Where a training's time went; `share` of computing, 0 to 1, None if unknown."""
+    """Time of a training by activity; `share` of computing from 0 to 1, None if unknown."""
 
     title: str
     elapsed_s: float
@@ -105,7 +105,7 @@ class GoodputBar:
 
 
 def goodput_bars(runs: Sequence[ReportedRun]) -> list[GoodputBar]:
-    """Return a bar per run that measured where its time went, at most the first 100."""
+    """Return a bar per run that measured its times, at most 100."""
     known = [(run, run.goodput) for run in runs if run.goodput and run.goodput.elapsed_s]
     names = Counter(run.name for run, _ in known)
     return [
@@ -132,7 +132,7 @@ def _parts(goodput: Goodput) -> list[GoodputPart]:
 
 
 def shares(values: Sequence[float]) -> str:
-    """Write shares of ranks in per cent: each of up to eight, the least and the most of more."""
+    """Format shares of ranks in percent; for more than eight ranks, the lowest and highest."""
     written = [f"{100 * value:.1f}" for value in values]
     if len(values) > MAX_LISTED:
         written = [f"{100 * min(values):.1f} to {100 * max(values):.1f}"]

@@ -1,4 +1,4 @@
-"""The samples' images: each once in the page, however many runs show it, and not too many."""
+"""Images of samples for the page: each image once, up to a budget of bytes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,18 +11,18 @@ from msgspec.structs import replace
 from shardline.records.evaluations import SampleView, ShownSamples
 from shardline.records.reports import ReportedRun
 
-BUDGET_BYTES = 800_000  # of the page's 5 MB for 100 runs
+BUDGET_BYTES = 800_000  # of 5 MB for a page of 100 runs
 _MASKS = ("true", "predicted")
 _IMAGE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+={0,2}")
 
 
 @dataclass(kw_only=True)
 class Images:
-    """Images of the page, by the token that stands for them in the runs' details.
+    """Images of the page and their tokens, which replace them in the details of runs.
 
     Attributes:
-        tokens: Token of each image that is kept.
-        num_left_out: Images that the budget has no room for, each counted once.
+        tokens: Tokens by image.
+        num_left_out: Number of distinct images beyond the budget.
     """
 
     tokens: dict[str, str] = field(default_factory=dict)
@@ -30,12 +30,12 @@ class Images:
 
     @property
     def by_token(self) -> dict[str, str]:
-        """Token to image."""
+        """Images by token."""
         return {token: image for image, token in self.tokens.items()}
 
 
 def choose_images(runs: Sequence[ReportedRun], budget_bytes: int = BUDGET_BYTES) -> Images:
-    """Choose the images to keep: the hardest of every run before the second hardest of any."""
+    """Choose images: the hardest sample of every run comes before the second hardest of any run."""
     columns = zip_longest(*(list(_images(run)) for run in runs))
     distinct = dict.fromkeys(image for column in columns for image in column if image)
     chosen, room = Images(), budget_bytes
@@ -48,7 +48,7 @@ def choose_images(runs: Sequence[ReportedRun], budget_bytes: int = BUDGET_BYTES)
 
 
 def with_tokens(run: ReportedRun, images: Images) -> ReportedRun:
-    """Return a run whose samples have tokens in the place of images; no other address stays."""
+    """Return a run with tokens instead of images in its samples; other addresses are removed."""
     samples = run.samples
     if not samples:
         return run

@@ -1,4 +1,4 @@
-"""Ranking runs into leaderboards: who is best, and what noise leaves of the differences."""
+"""Rank runs into leaderboards, and compare their differences with noise."""
 
 import math
 import re
@@ -22,19 +22,19 @@ from shardline.report.significance import (
     repeats_of,
 )
 
-MAX_PANELS = 6  # of metrics that are no loss and no headline, where nothing else is shown
+MAX_PANELS = 6  # shown if neither a loss nor the headline metric was recorded
 MAX_OFFERED = 60
-WHISKER_WIDTH = 84  # of the template's drawing
+WHISKER_WIDTH = 84  # in pixels of the template's drawing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One run and how it is shown.
+    """One run of the page.
 
     Attributes:
-        title: Its name, or its whole key where two runs share the name.
-        anchor: Element id of its details.
-        series: Its curves as they are drawn.
+        title: Name of the run, or its id if two runs share the name.
+        anchor: Element id of the run's details.
+        series: Curves for the charts.
     """
 
     run: ReportedRun
@@ -45,16 +45,16 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardRow:
-    """A line of a leaderboard: one run, or its repeats with other seeds.
+    """Line of a leaderboard: one run, or several runs that differ only in the seed.
 
     Attributes:
-        entries: The run, or the repeats, the best first.
-        title: What it is called.
+        entries: Runs of the line, best first.
+        title: Name of the line.
         anchor: Element id of the line.
         place: 1 for the best; equal values share a place.
-        repeats: The measured values over seeds.
-        verdict: What its difference from the best is worth.
-        whisker: Lower end, value and upper end of the interval, 0 to the width of the drawing.
+        repeats: Measured values over seeds.
+        verdict: Whether the difference from the best is larger than noise.
+        whisker: Lower end, value and upper end of the interval, from 0 to `WHISKER_WIDTH`.
     """
 
     entries: Sequence[Entry]
@@ -67,32 +67,32 @@ class LeaderboardRow:
 
     @property
     def run(self) -> ReportedRun:
-        """The run, or the best of the repeats."""
+        """Best run of the line."""
         return self.entries[0].run
 
     @property
     def value(self) -> float:
-        """The mean over seeds, or the one value; NaN of none."""
+        """Mean over seeds; NaN without a value."""
         return self.repeats.mean
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval: of the mean over seeds, else by the choice of held-out samples."""
+        """95 % interval over seeds, or over held-out samples if seeds were not repeated."""
         return self.repeats.interval or self.run.interval_of(self.value)
 
     def setting(self, key: str) -> Any:
-        """Return a setting that all its runs share; None where they do not."""
+        """Return a setting that all runs of the line share; None if the values differ."""
         values = [entry.run.setting(key) for entry in self.entries]
         return values[0] if all(value == values[0] for value in values) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that were evaluated on the same samples by the same metric.
+    """Leaderboard of runs evaluated on the same samples by the same metric.
 
     Attributes:
-        rows: The leaderboard, the best first.
-        entries: The runs of all rows, the best first.
+        rows: Lines, best first.
+        entries: Runs of all lines, best first.
     """
 
     title: str
@@ -104,9 +104,9 @@ class Group:
 
     @cached_property
     def chart(self) -> Spec | None:
-        """Learning curves of all that was recorded; None of nothing.
+        """Learning curves of all recorded metrics; None if nothing was recorded.
 
-        Losses and headline metric are shown at first, or else the first few; the others are offered.
+        Losses and the headline metric are shown at first, otherwise the first metrics. A reader can choose others.
         """
         names = ["train_loss", "val_loss"]
         if any(not _repeats_loss(entry.run) for entry in self.entries):
@@ -128,25 +128,44 @@ class Group:
 
     @property
     def reference(self) -> Reference | None:
-        """A value to hold the results against, if the dataset's source knows one."""
+        """Reference value from the source of the dataset, if known."""
         return self.entries[0].run.known_value
 
     @property
     def legend(self) -> dict[str, str]:
-        """Legend label to colour."""
+        """Colors by legend label."""
         return {
             entry.series.label: entry.series.color for entry in self.entries if entry.run.curves
         }
 
     @property
-    def num_by_standing(self) -> Counter[str]:
-        """How many rows are best, close to it, apart from it or unknown."""
-        return Counter(row.verdict.standing for row in self.rows)
+    def bases(self) -> set[str]:
+        """Kinds of noise that the rows' differences from the best were compared with."""
+        return {row.verdict.basis for row in self.rows} - {""}
 
     @property
-    def bases(self) -> set[str]:
-        """What the rows' verdicts rest on."""
-        return {row.verdict.basis for row in self.rows} - {""}
+    def others(self) -> Sequence[LeaderboardRow]:
+        """Rows behind the first that have a finite value."""
+        return [row for row in self.rows[1:] if math.isfinite(row.value)]
+
+    @property
+    def num_by_standing(self) -> Counter[str]:
+        """Number of `others` by `Verdict.standing`."""
+        return Counter(row.verdict.standing for row in self.others)
+
+    @property
+    def lead(self) -> str:
+        """Whether the lead of the best row is larger than the noise.
+
+        "clear", "unclear" (a row is within noise), "tied", "unknown" (the noise of a row is unknown),
+        "only" (one row has a value) or "none" (no row has a value).
+        """
+        if not math.isfinite(self.rows[0].value):
+            return "none"
+        found = self.num_by_standing
+        states = {"tied": found["best"], "unclear": found["close"], "unknown": found["unknown"]}
+        fallback = "clear" if self.others else "only"
+        return next((state for state, number in states.items() if number), fallback)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +173,8 @@ class Leaderboards:
     """All runs of a report.
 
     Attributes:
-        groups: A leaderboard each.
-        apart: Runs outside of them: those that a scaling study made.
+        groups: Leaderboards.
+        apart: Runs outside the leaderboards, made by scaling studies.
     """
 
     groups: Sequence[Group]
@@ -169,20 +188,20 @@ class Leaderboards:
 
     @property
     def entries(self) -> list[Entry]:
-        """All runs, those of the leaderboards first."""
+        """All entries, with the leaderboards first."""
         return [entry for group in self.groups for entry in group.entries] + list(self.apart)
 
     @property
     def runs(self) -> list[ReportedRun]:
-        """All runs, in the same order."""
+        """All runs, in the order of `entries`."""
         return [entry.run for entry in self.entries]
 
 
 def rank(runs: Sequence[ReportedRun]) -> list[Group]:
-    """Rank the runs that have a place in the table against those that they can be compared with.
+    """Return a leaderboard for each group of comparable runs.
 
     Args:
-        runs: In any order; the result does not depend on it.
+        runs: Runs in any order, which does not change the result.
     """
     anchors = anchors_of(runs)
     ordered = sorted(
@@ -198,10 +217,10 @@ def rank(runs: Sequence[ReportedRun]) -> list[Group]:
 
 
 def titles_of(keys: Collection[GroupKey]) -> dict[GroupKey, str]:
-    """Return each group's title: its dataset's name, with what tells it from others of that name.
+    """Return group titles: the dataset's name, and the differing parts if several groups share this name.
 
     Args:
-        keys: As `ReportedRun.group_key` gives them, distinct.
+        keys: Distinct values of `ReportedRun.group_key`.
     """
     found = {}
     for key in keys:
@@ -212,7 +231,7 @@ def titles_of(keys: Collection[GroupKey]) -> dict[GroupKey, str]:
 
 
 def anchors_of(runs: Sequence[ReportedRun]) -> dict[str, str]:
-    """Return each run's element id by its key: made of its digest, so that links to it last."""
+    """Return element ids by run id, made from digests so that links remain valid."""
     keys = sorted(run.id for run in runs)
     digests = Counter(_digest(key) for key in keys)
     return {
@@ -222,11 +241,11 @@ def anchors_of(runs: Sequence[ReportedRun]) -> dict[str, str]:
 
 
 def entries_of(runs: Sequence[ReportedRun], anchors: Mapping[str, str]) -> list[Entry]:
-    """Return how runs are shown, in their order.
+    """Return entries of runs, in the same order.
 
     Args:
-        runs: The first of them has the first colour of the charts.
-        anchors: Element ids by run key.
+        runs: The first run gets the first color of the charts.
+        anchors: Element ids by run id.
     """
     names = Counter(run.name for run in runs)
     titles = [run.name if names[run.name] == 1 else run.id for run in runs]
@@ -292,7 +311,7 @@ def _rows(
             entries=members,
             title=name_of_repeats([entry.title for entry in members]),
             anchor=f"{group}-row-{index + 1}",
-            # NaN equals nothing: runs without a value share no place
+            # NaN equals nothing, so runs without a value share no place
             place=1 + sum(other != repeats.mean for other in means[:index]),
             repeats=repeats,
             verdict=compare_with_best(repeats, members[0].run, best, best_run),
@@ -303,10 +322,10 @@ def _rows(
 
 
 def _scale(intervals: Sequence[tuple[float, float]], sign: int) -> tuple[float, float]:
-    """Return the ends of the interval drawings: a failed run must not flatten all others."""
+    """Return the ends of the interval drawings, so that a failed run does not flatten all others."""
     if not intervals:
         return 0.0, 0.0
-    # the widest that is left of the best: two seeds can give an interval of any width
+    # the narrowest of the first three: two seeds can give an interval of any width
     widths = (high - low for low, high in intervals[:3])
     room = 6 * min((width for width in widths if width), default=0.0)
     ends = [min(low for low, _ in intervals), max(high for _, high in intervals)]
@@ -327,7 +346,7 @@ def _whisker(
 
 
 def is_share(metric: str) -> bool:
-    """Return whether a metric is an accuracy by its name, which is shown in percent."""
+    """Return whether a metric is an accuracy by its name and shown in percent."""
     return metric.removeprefix("test_").removeprefix("val_") in ("acc", "accuracy")
 
 

@@ -1,4 +1,4 @@
-"""The report's page, from `report.json` alone."""
+"""Render the report page from `report.json` alone."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,12 @@ from shardline.report.sealed import is_number
 from shardline.report.template import javascript_bundle, load_template
 
 MAX_SETTING_COLUMNS = 4
-MAX_FURTHER_COLUMNS = 12  # that the reader can choose
+MAX_FURTHER_COLUMNS = 12  # hidden until a reader chooses them
 _OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name", "seed"})
 
 
 def render_page(report: Report) -> str:
-    """Return the page of a report, a complete HTML document."""
+    """Return the page of a report as a complete HTML document."""
     boards = Leaderboards.of(report.runs)
     runs, document = boards.runs, encode(report)
     columns = _setting_columns([run for run in runs if run.in_table])

@@ -1,4 +1,4 @@
-"""One run as the report shows it, from its sealed files."""
+"""Read one run for the report from its sealed files."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -46,11 +46,11 @@ _Reported = TypeVar("_Reported", bound=Record)
 _RECORDED = ("id", "started", "ended", "host", "agent", "image", "num_cpus", "memory_bytes")
 
 
-def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, Any]]:
-    """Return a run, and the packages that its training had.
+def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, str]]:
+    """Return a run, and the installed packages of its training.
 
     Raises:
-        DataError: a file is missing, malformed or of another run; names file and remedy.
+        DataError: A file is missing, malformed or from another run. The message names file and remedy.
     """
     spec = read(files.run, ResolvedRun)
     identity = mask_values(read_object(files.identity, remedy=REMEDY))
@@ -62,7 +62,7 @@ def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, Any]]:
         is_own = path == files.evaluation or not files.accepted
         if is_own and of not in ("", spec.run):
             raise DataError(
-                f"{path} is of run {of!r}, but {files.run} is of run {spec.run!r}; expected files of one run: run "
+                f"{path} is of run {of!r}, but {files.run} is of run {spec.run!r}; expected files of one run; run "
                 "`snakemake` again"
             )
     accepted = read(files.accepted, Accepted) if files.accepted else None
@@ -135,7 +135,7 @@ def _actions(
     spec: ResolvedRun, provenance: TrainingProvenance, evaluation: EvaluationResult, evaluation_id: str,
     accepted: Accepted | None,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Return each action by rule: its id, and when and where it ran as far as that is recorded."""
+    """Return actions by rule: id, and recorded time and place."""
     trained = (provenance.run if accepted else "") or spec.run
     recorded = {
         "resolve_run": (f"{'accept' if accepted else 'resolve_run'}/{spec.run}", spec.action),
@@ -149,7 +149,7 @@ def _actions(
 
 
 def summary_of(record: JobRecord) -> dict[str, Any]:
-    """Return what the report tells of a job's record."""
+    """Return the known fields of a job record that the report shows."""
     known = {key: getattr(record, key) for key in _RECORDED}
     return {key: value for key, value in known.items() if value is not None}
 
@@ -210,7 +210,7 @@ def _attempt(attempt: Attempt) -> ReportedAttempt:
 def _sealed_step(
     curves: Mapping[str, Curve], monitor: object, provenance: TrainingProvenance
 ) -> int | None:
-    """Return the step of the sealed weights: where the monitored metric had its sealed score; None if not known."""
+    """Return the step of the sealed weights by their monitored score; None if unknown."""
     curve, sealed = curves.get(str(monitor)), provenance.training.best_score
     if not isinstance(sealed, int | float) or not (curve and curve.values):
         return None
@@ -221,9 +221,9 @@ def _sealed_step(
 def _best_validation(
     headline: ReportedHeadline, curves: Mapping[str, Curve], step: int | None, action: str
 ) -> ReportedValidation | None:
-    """Return the sealed weights' validation: of the headline metric, else of the loss.
+    """Return the validation result of the sealed weights by the headline metric, or by the loss.
 
-    Where their step is not known, as in a training script, the best value and its first step.
+    If the step is unknown, as for a training script, return the best value and its first step.
     """
     own = f"val_{headline.metric.removeprefix('test_').removeprefix('val_')}"
     for metric, best_of in ((own, max if headline.mode == "max" else min), ("val_loss", min)):
@@ -245,14 +245,14 @@ def _calibration(evaluation: EvaluationResult, action: str) -> ReportedCalibrati
 
 
 def _by(kind: type[_Reported], measured: Record | None, action: str) -> _Reported | None:
-    """Return what a training measured, with the id of the action that made it."""
+    """Return a measured record with the id of its action."""
     return kind(**structs.asdict(measured), action=action) if measured else None
 
 
 def _datasets(
     spec: ResolvedRun, provenance: TrainingProvenance, asked: TableEntry
 ) -> list[ReportedDataset]:
-    """Return the datasets of now, with the checksums of the manifests that the training read."""
+    """Return the datasets of a run, with the checksums of the manifests that the training read."""
     read = {part.id: part.manifest_sha256 for part in provenance.datasets or []}
     if not read and provenance.manifest_sha256:
         read = dict.fromkeys(spec.mix, provenance.manifest_sha256)
@@ -287,15 +287,15 @@ def _digests(files: RunFiles) -> dict[str, str]:
 
 
 _ABSENT = object()
-# `auto` becomes what the machine has, which is nobody's choice
+# `auto` resolves to the machine's accelerator, which is not a choice of the user
 _RESOLVED = frozenset({"accelerator"})
 
 
 def changed_settings(settings: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose value is not their default, in the order of the settings.
+    """Return the keys whose value differs from the default, in the order of the settings.
 
     Args:
-        settings: By dotted key. Keys without a default, such as a model's arguments, count.
+        settings: Settings by dotted key. Keys without a default, such as model arguments, count as changed.
     """
     known = default_settings()
     return [
@@ -306,5 +306,5 @@ def changed_settings(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _is_empty(value: Any, key: str) -> bool:
-    """Return whether a key without a default has nothing, as a table that is empty."""
+    """Return whether a key without a default has an empty value."""
     return key not in default_settings() and value in (None, {}, [], "")

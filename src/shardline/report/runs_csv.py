@@ -1,4 +1,4 @@
-"""The runs as a table for programs: `runs.csv`, made of the report's document."""
+"""Write `runs.csv`, the table of runs for programs, from the report document."""
 
 import csv
 import io
@@ -8,9 +8,9 @@ from shardline.records.reports import Report, ReportedRun
 
 
 def write_csv(report: Report) -> str:
-    """Return `runs.csv`: a row for each run, in the report's order.
+    """Return the text of `runs.csv`: one row per run, in the order of the report.
 
-    What is not known is an empty cell; a list is JSON.
+    Unknown values are empty cells. Lists are JSON.
     """
     rows = [_row(run) for run in report.runs]
     columns = list(dict.fromkeys(column for row in rows for column in row))

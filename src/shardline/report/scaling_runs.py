@@ -1,4 +1,4 @@
-"""Scaling studies as the report reads them: one run trained at several numbers of ranks."""
+"""Scaling studies of the report: one run trained at several numbers of ranks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from shardline.report.charts.scaling_curves import Measured, Scaled, scale, scal
 
 @dataclass(frozen=True, kw_only=True)
 class StudyView:
-    """A study with what its runs measured, as the page draws it.
+    """Scaling study with the measurements of its runs.
 
     Attributes:
-        sizes: Each size against the smallest one, by number of ranks; without those whose run is
-            not among the report's.
-        chart: Vega-Lite specification; None where nothing was measured.
+        sizes: Sizes compared with the smallest size, by number of ranks; sizes without a run in the report
+            are left out.
+        chart: Vega-Lite specification; None if nothing was measured.
     """
 
     study: Study
@@ -27,12 +27,12 @@ class StudyView:
 
     @property
     def finding(self) -> str:
-        """What the largest size came to, in words."""
+        """Sentence about the result of the largest size."""
         if not self.sizes:
-            return "No run of this study is there yet."
+            return "No run of this study has finished yet."
         first, last = self.sizes[0].measured, self.sizes[-1].measured
         if self.sizes[-1].efficiency is None or len(self.sizes) == 1:
-            return "Throughput is known of too few sizes to be compared."
+            return "Too few sizes have a measured throughput to compare them."
         return (
             f"{last.ranks} ranks ({last.label}) reach {self.sizes[-1].speedup:.2f} times the throughput of "
             f"{first.ranks} ({first.label}): {100 * self.sizes[-1].efficiency:.0f} % of the ideal."
@@ -40,10 +40,10 @@ class StudyView:
 
 
 def view_study(study: Study, runs: Iterable[ReportedRun]) -> StudyView:
-    """Hold a study's runs against its smallest size.
+    """Compare the runs of a study with its smallest size.
 
     Args:
-        runs: Any runs, its own among them.
+        runs: All runs of the report.
     """
     by_key = {run.id: run for run in runs}
     found = [_measured(size, by_key[size.run]) for size in study.sizes if size.run in by_key]
@@ -68,7 +68,7 @@ def _measured(size: Size, run: ReportedRun) -> Measured:
 
 
 def _waiting(run: ReportedRun) -> list[float]:
-    """Return the share of its steps that each rank waited for batches; nothing where one did not measure it."""
+    """Return the share of time that each rank waited for batches; empty unless every rank measured it."""
     shares = []
     for rank in run.resources.ranks if run.resources else ():
         if rank.data_wait_s is UNSET or not rank.compute_s:

@@ -1,4 +1,4 @@
-"""Reading sealed files, and saying which of them is at fault."""
+"""Read sealed files of runs; errors name the faulty file."""
 
 import json
 import math
@@ -15,26 +15,24 @@ from shardline.records.base import Record, decode
 from shardline.records.metrics import MetricLine
 from shardline.records.reports import Curve
 
-REMEDY = (
-    "the report needs this file of every run: delete what is left of it and run `snakemake` again"
-)
+REMEDY = "the report needs this file of every run; delete the file if it exists, and run `snakemake` again"
 _Record = TypeVar("_Record", bound=Record)
-_Point = tuple[float, float | None, float | None]  # value, epoch and seconds of training
+_Point = tuple[float, float | None, float | None]  # value, epoch, training time in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableEntry:
-    """What the run table and the notes beside it say of a run; its sealed files hold none of it.
+    """Fields of a run from the run table and its notes, which are not in its sealed files.
 
     Attributes:
-        key: Tells it from all other runs of the report; its id where that alone does.
-        names: Its names in the table.
-        dataset_names: Its dataset's names in the config; of a mix, the one text for all.
-        datasets: Names of its datasets by id; those of one dataset may be left out.
-        varied: The settings that vary within a grid of the table, by dotted key.
-        in_table: Whether it has a place in the leaderboard; a scaling study's run has none.
-        notes: The text of `config/notes/{name}.md` by name.
-        tags: The tags in these files.
+        key: Unique key in the report; the run's id unless the report has two evaluations of the run.
+        names: Names in the table.
+        dataset_names: Names of the dataset in the config; one text for a mix.
+        datasets: Dataset names by id; may be empty for a single dataset.
+        varied: Settings that vary within a grid of the table, by dotted key.
+        in_table: Whether the run is in the leaderboard; runs of scaling studies are not.
+        notes: Text of `config/notes/{name}.md` by name.
+        tags: Tags in these files.
     """
 
     key: str
@@ -49,16 +47,16 @@ class TableEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """Where one run's sealed files lie.
+    """Paths of the sealed files of one run.
 
     Attributes:
         run: run.json, the resolved run.
-        identity: identity.json, all that the training depends on.
-        metrics: metrics.jsonl, one record a line.
+        identity: identity.json, everything that the result of the training depends on.
+        metrics: metrics.jsonl, one record per line.
         evaluation: evaluations/{id}.json, the held-out result.
         provenance: provenance.json, how the run was made.
-        asked: what the run table holds of the run.
-        accepted: accepted.json, where an earlier result stands for the run.
+        asked: Fields of the run from the run table.
+        accepted: accepted.json, if an earlier result was accepted for the run.
     """
 
     run: Path
@@ -71,10 +69,10 @@ class RunFiles:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex.
+    """Return the SHA-256 of a file as hex.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: The file cannot be read.
     """
     try:
         return file_sha256(path)
@@ -86,14 +84,14 @@ def read_curves(path: Path) -> dict[str, Curve]:
     """Read every numeric metric of a metrics.jsonl.
 
     Args:
-        path: One JSON object a line, each with an integer `step`. Where a step occurs twice for
-            one metric (a resumed run), the later line counts.
+        path: File with one JSON object per line, each with an integer `step`. If a resumed run has a step
+            of a metric twice, the later line counts.
 
     Returns:
-        Metric name to its curve, not thinned.
+        Complete curves by metric name.
 
     Raises:
-        DataError: the file cannot be read, or a line is no such object; names file and line.
+        DataError: The file cannot be read, or a line is invalid. The message names file and line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -111,15 +109,15 @@ def read_curves(path: Path) -> dict[str, Curve]:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a number or, as a missing or not finite one, null."""
+    """Return whether a value is a number or None, which marks a missing or non-finite number."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def read(path: Path, kind: type[_Record]) -> _Record:
-    """Read a record, and mask what looks like a secret.
+    """Read a record, and mask values that look like secrets.
 
     Raises:
-        DataError: it is missing or has another form; names file and remedy.
+        DataError: The file is missing or malformed. The message names file and remedy.
     """
     document = mask_values(read_object(path, remedy=REMEDY))
     return decode(document, kind, where=path, remedy=REMEDY)
@@ -130,13 +128,13 @@ def _parse(line: str, place: str) -> MetricLine:
         record = json.loads(line)
     except ValueError as error:
         raise DataError(
-            f"{place} is not JSON ({error}); expected one JSON object a line: {REMEDY}"
+            f"{place} is not JSON ({error}); expected one JSON object per line; {REMEDY}"
         ) from error
     if not (found := MetricLine.of(record)):
         step = record.get("step") if isinstance(record, dict) else None
         raise DataError(
             f"{place} has no integer `step` (found {step!r}); expected an object such as "
-            f'{{"step": 50, "train_loss": 0.9}}: {REMEDY}'
+            f'{{"step": 50, "train_loss": 0.9}}; {REMEDY}'
         )
     return found
 
@@ -154,6 +152,6 @@ def _curve(by_step: Mapping[int, _Point]) -> Curve:
 
 
 def _if_whole(column: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a column, or nothing where it lacks a number: a script need not record it."""
+    """Return a column, or () if a number is missing, since scripts need not record it."""
     is_whole = all(is_number(one) and one is not None and math.isfinite(one) for one in column)
     return tuple(column) if is_whole else ()

@@ -1,4 +1,4 @@
-"""What noise leaves of a difference: means over seeds, their intervals, and the verdict on two."""
+"""Compare differences between runs with noise: means over seeds, intervals and verdicts."""
 
 import json
 import math
@@ -15,11 +15,11 @@ from shardline.records.reports import ReportedRun
 
 @dataclass(frozen=True, kw_only=True)
 class SeedRepeats:
-    """Held-out values of runs that differ in nothing but the seed.
+    """Held-out values of runs that differ only in the seed.
 
     Attributes:
         values: One finite value per measured run.
-        bounds: Least and greatest value that the metric can have.
+        bounds: Lowest and highest possible value of the metric.
     """
 
     values: Sequence[float]
@@ -27,19 +27,19 @@ class SeedRepeats:
 
     @cached_property
     def mean(self) -> float:
-        """Their mean; NaN of none."""
+        """Mean; NaN without a value."""
         return fmean(self.values) if self.values else math.nan
 
     @cached_property
     def sd(self) -> float | None:
-        """The standard deviation of the sample (n - 1); None of fewer than two."""
+        """Sample standard deviation (n - 1); None for fewer than two values."""
         return stdev(self.values) if len(self.values) > 1 else None
 
     @cached_property
     def interval(self) -> Interval | None:
-        """The 95 % confidence interval of the mean, by Student's t; None of fewer than two.
+        """95 % confidence interval of the mean by Student's t; None for fewer than two values.
 
-        Student (1908), doi:10.1093/biomet/6.1.1. It is cut to the values that the metric can have.
+        Student (1908), doi:10.1093/biomet/6.1.1. The interval is clipped to `bounds`.
         """
         if self.sd is None:
             return None
@@ -50,14 +50,14 @@ class SeedRepeats:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether a difference from the best is clear, at 95 % confidence.
+    """Whether a difference from the best is larger than noise, at 95 % confidence.
 
     Attributes:
-        standing: "best", "close" (the difference may be noise), "apart" (it is clear) or
-            "unknown" (nothing tells how large the noise is).
-        basis: "seeds" (Welch's interval of the difference of means over seeds), "sampling" (the
-            choice of held-out samples alone) or "".
-        difference: Ends of the interval of the difference, this less the best, by seeds.
+        standing: "best", "close" (the difference may be noise), "apart" (the difference is clear) or
+            "unknown" (the noise is unknown).
+        basis: "seeds" (Welch's interval of the difference of means over seeds), "sampling" (only
+            the choice of held-out samples) or "".
+        difference: Ends of Welch's interval of the difference, this mean minus the best.
     """
 
     standing: str
@@ -68,11 +68,13 @@ class Verdict:
 def compare_with_best(
     one: SeedRepeats, run: ReportedRun, best: SeedRepeats, best_run: ReportedRun
 ) -> Verdict:
-    """Return whether a difference from the best is clear.
+    """Compare a difference from the best with noise.
 
     Args:
-        one: Values over seeds, and `run`, one of these.
-        best: Those of the best, and `best_run`.
+        one: Values over seeds.
+        run: Best run of these.
+        best: Values of the best line.
+        best_run: Best run of the best line.
     """
     if one.mean == best.mean:
         return Verdict(standing="best")
@@ -91,18 +93,18 @@ _SEED_IN_NAME = re.compile(r"_seed=[^_]+")
 
 
 def repeats_of(runs: Iterable[ReportedRun]) -> list[list[ReportedRun]]:
-    """Put runs together that differ in nothing but the seed, in the order in which they come."""
+    """Group runs that differ only in the seed, and keep their order."""
     found: dict[tuple[str, int], list[ReportedRun]] = {}
     num_seen: Counter[tuple[str, str]] = Counter()
     for run in runs:
         what, seed = run.all_but_seed, json.dumps(run.setting("seed"))
-        # the same seed again repeats nothing: it would make the spread too small
+        # the same seed again is no repeat: it would make the spread too small
         found.setdefault((what, num_seen[what, seed]), []).append(run)
         num_seen[what, seed] += 1
     return list(found.values())
 
 
 def name_of_repeats(names: Sequence[str]) -> str:
-    """Return what runs that differ in the seed are called together."""
+    """Return the common name of runs that differ in the seed."""
     short = {_SEED_IN_NAME.sub("", name) for name in names}
     return short.pop() if len(short) == 1 else f"{names[0]} and {len(names) - 1} more"

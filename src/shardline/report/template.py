@@ -1,4 +1,4 @@
-"""The page's template, and how it writes values."""
+"""Template of the report page, and the filters that format its values."""
 
 import base64
 import hashlib
@@ -24,9 +24,9 @@ from shardline.report.leaderboard import is_share
 
 
 def load_template() -> Template:
-    """Return the page's template, which puts the other files of its folder together."""
+    """Return the template of the page, which includes the other files of its folder."""
     folder = report_folder()
-    # Chainable: an optional key that a file lacks reads as empty, at any depth.
+    # Chainable: a missing optional key is empty at any depth.
     environment = Environment(
         loader=FileSystemLoader(folder), autoescape=True, undefined=ChainableUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -55,26 +55,26 @@ def load_template() -> Template:
     return environment.get_template("page.html.j2")
 
 
-# Where a long name may go on in the next line: behind a separator, but within no number such as 1e-3.
+# Places where a long name may wrap: behind a separator, but not inside a number such as 1e-3.
 _SEPARATOR = re.compile(r"(?<=[,;:/=_])(?=\w)|(?<=\w-)(?<!\d[eE]-)(?=\w)|(?<=[^\W\d])(?=\.[^\W\d])")
 
 _SMALL = re.compile(r"([\d.]+[eE]-\d+)")
 
 
 def _breakable(text: str) -> Markup:
-    """Return a name with the places at which it may break: no word and no number is cut where it fits."""
+    """Return a name as HTML that wraps only behind separators."""
     return Markup("<wbr>").join(map(_with_whole_numbers, _SEPARATOR.split(text)))
 
 
 def _with_whole_numbers(text: str) -> Markup:
-    """Return a part of a name in which browsers break no number such as 1e-05 behind its hyphen."""
+    """Return a part of a name as HTML in which numbers such as 1e-05 do not wrap."""
     whole = Markup('<span class="whole">{}</span>').format
     parts = _SMALL.split(text)
     return Markup("").join(whole(one) if place % 2 else one for place, one in enumerate(parts))
 
 
 def _csp_hash(script: str) -> str:
-    """Return the script as a source of a Content-Security-Policy: no other script may run."""
+    """Return a script as a source of a Content-Security-Policy."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() + "'"
 
 
@@ -95,12 +95,12 @@ def _show_score(value: float | None, metric: str) -> str:
 
 
 def _show_spread(value: float, metric: str) -> str:
-    """Format a standard deviation as its mean is."""
+    """Format a standard deviation like its mean."""
     return f"{100 * value:.1f} %" if is_share(metric) else _show(float(value))
 
 
 def _show_difference(ends: Sequence[float], metric: str) -> str:
-    """Format an interval of a difference, in percentage points where shares differ."""
+    """Format a difference or the ends of its interval; shares differ in percentage points."""
     if is_share(metric):
         return " to ".join(f"{100 * end:+.1f}" for end in ends).replace("-", "−") + " points"
     return " to ".join(f"{'+' if end > 0 else ''}{_show(float(end))}" for end in ends)
@@ -117,7 +117,7 @@ def _show_bytes(number: float | Undefined | None) -> str:
 
 
 def _show(value: Any) -> str:
-    """Format a setting or a metric as a person would write it."""
+    """Format a setting or a metric for people."""
     if value is None:
         return "–"
     if not isinstance(value, float):
@@ -133,7 +133,7 @@ def _show_devices(devices: Sequence[str]) -> str:
 
 
 def _sort_key(value: Any) -> Any:
-    """Return what the page's script sorts by: "" for what is unknown."""
+    """Return the sort key of a value for the page's script; "" if unknown."""
     unknown = isinstance(value, Undefined) or value is None or value != value
     return "" if unknown else value
 
@@ -142,8 +142,8 @@ def _sort_key(value: Any) -> Any:
 def javascript_bundle() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script that needs no network (0.9 MB).
 
-    The version of Vega-Lite is the one that the installed Altair writes. The text may stand
-    between script tags as it is, and its names stay out of the page's global scope.
+    The version of Vega-Lite fits the installed Altair. The script is safe between script tags, and defines no
+    global names except its exports.
     """
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     script: str = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""What a run was trained in, beside what the lock pins."""
+"""Compare the environment of a training with the lock."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from shardline.records.runs import ResolvedRun, TrainingProvenance
 
 
 def describe_environment(spec: ResolvedRun, provenance: TrainingProvenance) -> ReportedEnvironment:
-    """Return what a run was trained in."""
+    """Return the environment of a training and its differences from the lock."""
     recorded, software = provenance.environment, provenance.software
     packages = None if recorded.packages is UNSET else recorded.packages
     found = ReportedEnvironment(
@@ -37,12 +37,12 @@ def describe_environment(spec: ResolvedRun, provenance: TrainingProvenance) -> R
 def find_differences(
     locked: Mapping[str, Any], python: str | None, packages: Mapping[str, str]
 ) -> list[str]:
-    """Return how what was installed differs from what was locked, a sentence for each.
+    """Return the differences between installed and locked packages, one sentence each.
 
     Args:
-        locked: `python`, and the lock's `requirements`.
-        python: the version that ran.
-        packages: those that were installed, version by name.
+        locked: `python` version and `requirements` of the lock.
+        python: Version of Python that ran.
+        packages: Installed versions by package name.
     """
     python, expected = python or "", locked.get("python")
     same = not expected or python == expected or python.startswith(f"{expected}.")
@@ -64,7 +64,7 @@ def _parse(line: str) -> Requirement:
 def _difference(name: str, version: str | None, allowed: Sequence[Requirement]) -> list[str]:
     locked = " or ".join(str(one.specifier).removeprefix("==") for one in allowed)
     if version is None:
-        # the lock may have it for other platforms alone
+        # the lock may pin it only for other platforms
         is_for_all = any(one.marker is None for one in allowed)
         return [f"{name} was not installed, {locked} is locked"] if is_for_all else []
     if any(one.specifier.contains(version, prereleases=True) for one in allowed):

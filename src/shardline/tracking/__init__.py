@@ -1,8 +1,8 @@
-"""Showing a training in trackers, which can neither stop nor slow it.
+"""Trackers show a training in other programs, and can neither stop nor slow the training.
 
-Each tracker has a process beside the job's own, which reads the run's folder in the store: `processes`
-starts and ends it, `tracker_process` is its program, `records` reads new metric records, `run_links` is
-what it leaves in the run's folder, and each module of `backends` is a `tracker`.
+Each tracker has its own process, which reads the run's folder in the store. `processes` starts and ends
+this process, `tracker_process` is its program, `metric_batches` reads new metric records, `run_links` writes
+links into the run's folder, and each module of `backends` implements a `tracker`.
 """
 
 from shardline.records.tracking import TrackingContext

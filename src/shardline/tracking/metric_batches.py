@@ -1,4 +1,4 @@
-"""What is new in a file of metric records, as batches of whole steps."""
+"""Read new metric records from a growing file, as batches of whole steps."""
 
 import json
 import math
@@ -18,8 +18,8 @@ class Value:
     """One value of one metric.
 
     Attributes:
-        step: optimiser steps.
-        wall_s: seconds of training; None where a script does not record them.
+        step: optimiser step.
+        wall_s: training time in seconds; None if a script does not record it.
     """
 
     name: str
@@ -30,11 +30,11 @@ class Value:
 
 @dataclass(frozen=True)
 class MetricBatch:
-    """All values of some steps that follow one another.
+    """All values of some consecutive steps.
 
     Attributes:
-        step: the last of the steps.
-        records: count of records.
+        step: last step.
+        records: number of records.
     """
 
     values: list[Value]
@@ -42,7 +42,7 @@ class MetricBatch:
     records: int
 
     def rows(self) -> Iterator[dict[str, float | None]]:
-        """Yield a row per step: `step`, `wall_s` and the metrics by name."""
+        """Yield one row per step: `step`, `wall_s` and the metrics by name."""
         for step, values in groupby(self.values, key=lambda value: value.step):
             row: dict[str, float | None] = {"step": step}
             for value in values:
@@ -51,10 +51,10 @@ class MetricBatch:
 
 
 class Records:
-    """The records of a file that grows, is cut back when a training resumes, and may end in mid-line.
+    """Metric records of a growing file.
 
-    The newest step is held back until a later one begins, since it may get more
-    records (a validation's, beside the training's); with `is_whole` no more will come.
+    A resumed training truncates the file, and the last line may be incomplete. A step is complete when a later
+    step begins, since validation may add records to it, or when `is_whole` is set.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,17 +62,17 @@ class Records:
         self._offset = self._inode = 0
 
     def restart(self) -> None:
-        """Begin at the beginning again."""
+        """Read from the beginning of the file again."""
         self._offset = 0
 
     def batches(self, after: int, *, is_whole: bool, size: int) -> Iterator[MetricBatch]:
-        """Yield what is new, as batches of at most `size` values, or of one step that has more.
+        """Yield new records as batches of at most `size` values; a single step may have more.
 
-        A batch counts as read when the next one is asked for.
+        A batch counts as read when the caller requests the next batch.
 
         Args:
-            after: steps up to here are passed over.
-            is_whole: whether nothing more will come.
+            after: last step to skip.
+            is_whole: whether the file is complete.
         """
         batch = MetricBatch([], after, 0)
         end = self._offset
@@ -89,7 +89,7 @@ class Records:
         self._offset = end
 
     def started(self) -> float | None:
-        """Return the time in seconds at which a training without pauses would have begun."""
+        """Return the start time of a training without pauses, in seconds since the epoch; None if unknown."""
         try:
             with self._path.open("rb") as file:
                 modified = self._path.stat().st_mtime
@@ -102,7 +102,7 @@ class Records:
         return None if newest is None else modified - newest
 
     def _steps(self, *, is_whole: bool) -> Iterator[tuple[int, list[MetricLine], int]]:
-        """Yield step, its records and where the next step begins in the file."""
+        """Yield each complete step with its records and the file offset of the next step."""
         held: tuple[int, list[MetricLine], int] | None = None
         for step, group in groupby(self._lines(), key=lambda line: line[0].step):
             if held:
@@ -113,10 +113,10 @@ class Records:
             yield held
 
     def _lines(self) -> Iterator[tuple[MetricLine, int]]:
-        """Yield each whole record and where the next line begins in the file."""
+        """Yield each complete record with the file offset of the next line."""
         try:
             file = self._path.open("rb")
-        except FileNotFoundError:  # nothing is logged yet
+        except FileNotFoundError:  # no metrics yet
             return
         with file:
             found = os.fstat(file.fileno())
@@ -133,7 +133,7 @@ class Records:
 
 
 def _parse(line: bytes) -> MetricLine | None:
-    """Return a record; None for what is none, which the job's own end reports."""
+    """Return a record; None for an invalid line, which the job reports at its end."""
     try:
         return MetricLine.of(json.loads(line))
     except ValueError:
@@ -141,7 +141,7 @@ def _parse(line: bytes) -> MetricLine | None:
 
 
 def _values(line: MetricLine) -> Iterator[Value]:
-    """Yield the finite values of a record: services differ in what they make of the others."""
+    """Yield the finite values of a record; services handle other values differently."""
     for name, value in {"epoch": line.epoch, **line.values}.items():
         if value is not None and math.isfinite(value):
             yield Value(name, float(value), line.step, line.wall_s)

@@ -1,4 +1,4 @@
-"""Tracker processes, the job's side: each is started before the ranks and ended after them."""
+"""Start tracker processes before the ranks, and end them after the ranks."""
 
 import json
 import logging
@@ -22,25 +22,24 @@ from shardline.records.tracking import TrackingContext
 
 End = Literal["sealed", "failed", "stopped"]
 
-# How long the job waits for what is not yet sent; a sealed run is not followed again.
+# Time limit for sending the rest. A sealed run gets more time, since no later attempt sends the rest.
 _LIMIT_S: Mapping[End, float] = {"sealed": 120.0, "failed": 15.0, "stopped": 15.0}
-_GRACE_S = 10.0  # to report what was not sent
-_LAST_LINES_S = 10.0  # to read a process's last lines on a busy machine
+_GRACE_S = 10.0  # for the report of what was not sent
+_LAST_LINES_S = 10.0  # for reading the last lines of a process on a busy machine
 
 
 @contextmanager
 def tracked(
     trackers: Sequence[str], context: TrackingContext, *, limits_s: Mapping[End, float] = _LIMIT_S
 ) -> Iterator[None]:
-    """Track the training that happens within the block.
+    """Track the training inside the `with` block.
 
-    Each tracker has a process of its own: a client that hangs, even one that holds the
-    interpreter's lock, then holds up neither the training nor another tracker, and what it prints,
-    reads of the environment or leaves running stays its own. Whatever goes wrong is a warning.
+    Each tracker has its own process. So a client that hangs, prints, changes the environment or leaves
+    threads running affects neither the training nor another tracker. Every error becomes a warning.
 
     Args:
-        trackers: `runtime.tracking`.
-        limits_s: by how the training ended, seconds to wait for what is not yet sent.
+        trackers: trackers of `runtime.tracking`.
+        limits_s: time limit for sending the rest, in seconds, by how the training ended.
 
     Raises:
         ConfigError: a package is missing.
@@ -60,24 +59,24 @@ def tracked(
 
 
 def check_packages(tracker: str, env: Mapping[str, str]) -> None:
-    """Refuse to begin where nothing could ever be tracked.
+    """Check that the packages of a tracker are installed.
 
     Raises:
-        ConfigError: a package is missing; the message names the extra that has it.
+        ConfigError: a package is missing; the message names the extra to install.
     """
     for module, package, extra in _needs(tracker, env.get("MLFLOW_TRACKING_URI", "")):
         if not _is_installed(module):
             raise ConfigError(
                 f"runtime.tracking=[{tracker}] needs the package {package}, which is not installed; "
-                f"pip install 'shardline[{extra}]', or drop {tracker} from runtime.tracking"
+                f"pip install 'shardline[{extra}]', or remove {tracker} from runtime.tracking"
             )
 
 
 def _needs(tracker: str, uri: str) -> list[tuple[str, str, str]]:
-    """Return module, package and extra of what a tracker needs.
+    """Return module, package and extra of each package that a tracker needs.
 
     Args:
-        uri: MLflow's server; empty for the local store.
+        uri: address of the MLflow server; empty for the local store.
     """
     if tracker == "csv":
         return []
@@ -90,7 +89,7 @@ def _needs(tracker: str, uri: str) -> list[tuple[str, str, str]]:
         ]
     if uri:
         return [("mlflow", "mlflow-skinny", "mlflow")]
-    # mlflow-skinny has no local store, but all of its modules
+    # mlflow-skinny contains the modules of the local store, but not its dependencies
     return [
         ("alembic", "mlflow (for its local store, since MLFLOW_TRACKING_URI is not set)", "mlflow")
     ]
@@ -99,64 +98,64 @@ def _needs(tracker: str, uri: str) -> list[tuple[str, str, str]]:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even what it lies in
+    except ModuleNotFoundError:  # the parent package is missing, too
         return False
 
 
 class _Child:
-    """One tracker's process: its client may hang, print, or keep its threads alive."""
+    """Process of one tracker, whose client may hang, print, or keep threads alive."""
 
     def __init__(self, tracker: str, context: TrackingContext) -> None:
         self._tracker = tracker
         self._process = subprocess.Popen(
-            # the project's folder may hold a module of a package's name
+            # the project's folder may contain a module with the name of a package
             [sys.executable, "-P", "-m", "shardline.tracking.tracker_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a client's own output may hold secrets
+            stderr=subprocess.DEVNULL,  # the output of a client may contain secrets
             text=True,
             preexec_fn=die_with_parent,
-            start_new_session=True,  # a terminal's Ctrl-C reaches it through us alone
+            start_new_session=True,  # only this process forwards Ctrl-C
         )
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=_pass_on, args=(self._process.stdout,), daemon=True)
         self._reader.start()
-        # no setting may be a secret: a tracker gets these alone
+        # no setting sent to a tracker may be a secret
         params, tags = mask_values(context.params), mask_values(context.tags)
         masked = structs.replace(context, params=params, tags=tags)
         self.send({"tracker": tracker, "context": encode(masked)})
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Write a line of JSON to the process."""
+        """Send a message to the process as a line of JSON."""
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended, which `wait` reports
+        with suppress(OSError):  # the process has ended, which `wait` reports
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
 
     def wait(self, until: float) -> None:
-        """Wait for the process's end until a time of the monotonic clock."""
+        """Wait until the process ends, at most until a time of the monotonic clock."""
         try:
             if code := self._process.wait(max(0.0, until - time.monotonic())):
                 _warn(
-                    f"the process of {self._tracker} has ended with code {code}; not all was sent"
+                    f"the process of {self._tracker} ended with code {code}; some data was not sent"
                 )
         except subprocess.TimeoutExpired:
             _warn(
-                f"the process of {self._tracker} did not end in time and is killed; not all was sent"
+                f"the process of {self._tracker} did not end in time and was killed; some data was not sent"
             )
 
     def kill(self) -> None:
-        """Kill the process and those that it started."""
+        """Kill the process and its descendants."""
         kill_group(self._process.pid)
         self._process.wait()
         self._reader.join(_LAST_LINES_S)
 
 
 def _end(children: Sequence[_Child], how: End, limit_s: float) -> None:
-    """Let all trackers send the rest, wait at most `limit_s` for them, and kill those that remain.
+    """Let all trackers send the rest for at most `limit_s`, then kill the remaining processes.
 
     Raises:
-        KeyboardInterrupt: the job was asked to stop meanwhile, and nothing is sealed.
+        KeyboardInterrupt: the job was stopped meanwhile, and the run is not sealed.
     """
     for child in children:
         child.send({"ended": how, "limit_s": limit_s})
@@ -166,7 +165,7 @@ def _end(children: Sequence[_Child], how: End, limit_s: float) -> None:
             for child in children:
                 child.wait(until)
     except KeyboardInterrupt:
-        _warn("asked to stop before everything was sent to the trackers")
+        _warn("the job was stopped before everything was sent to the trackers")
         if how != "sealed":
             raise
     finally:
@@ -175,7 +174,7 @@ def _end(children: Sequence[_Child], how: End, limit_s: float) -> None:
 
 
 def _pass_on(stream: IO[str]) -> None:
-    """Pass on the process's messages: to the job's log, and warnings to standard error too."""
+    """Copy messages of the process to the log of the job, and warnings to standard error, too."""
     for line in stream:
         message = json.loads(line)
         (_warn if message["is_warning"] else logging.info)(message["text"])

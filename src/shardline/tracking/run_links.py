@@ -1,4 +1,4 @@
-"""The run's links: where each tracker shows the training, and what was sent."""
+"""Links of a run: where each tracker shows the training, and what was sent."""
 
 import json
 import threading
@@ -11,15 +11,14 @@ from shardline.core.files import write_json
 from shardline.records.runs import Places
 
 FOLDER = "tracking"
-_MOMENT_S = 2.0  # a tracker's client may take as long to import as a short training takes
+_MOMENT_S = 2.0  # a short training can end before the client of a tracker is imported
 
 
 class RunLinks:
-    """`work/{run}/tracking/{tracker}.json`, which one process writes.
+    """Content of `work/{run}/tracking/{tracker}.json`, which one process writes.
 
-    Its `where` names the training in the tracker (what provenance.json records), `ended` how the
-    training ended once the tracker knows, and `not_sent` what the tracker lacks then; null for
-    nothing.
+    Keys: `where` locates the training in the tracker and goes into provenance.json, `ended` is how the training
+    ended, and `not_sent` describes what was not sent (null: everything was sent).
 
     Args:
         work: the run's folder in the store.
@@ -30,7 +29,7 @@ class RunLinks:
         self._lock = threading.Lock()
 
     def read(self) -> dict[str, Any]:
-        """Return the file's content; empty if there is no file."""
+        """Return the content of the file; empty if there is no file."""
         try:
             links: dict[str, Any] = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
@@ -39,20 +38,20 @@ class RunLinks:
 
     def write(self, **changes: Any) -> None:
         """Change some keys."""
-        with self._lock:  # metrics and files are sent by a thread each
+        with self._lock:  # one thread sends metrics, another sends files
             write_json(self._path, {**self.read(), **changes})
 
 
 def read_places(work: Path, trackers: Iterable[str], *, wait_s: float = _MOMENT_S) -> Places:
-    """Return where each tracker has a training, as provenance.json records it.
+    """Return where each tracker shows a training, as provenance.json records it.
 
     Args:
         work: the run's folder in the store.
-        trackers: `runtime.tracking`.
-        wait_s: seconds to wait for what is not known yet.
+        trackers: trackers of `runtime.tracking`.
+        wait_s: maximum time to wait for unknown values, in seconds.
 
     Returns:
-        tracker -> name -> value; null what is unknown, as with a service that does not answer.
+        Values by tracker and name; None for an unknown value, for example if a service does not answer.
     """
     names = list(trackers)
     deadline = time.monotonic() + wait_s

@@ -1,4 +1,4 @@
-"""What a tracker is asked to do; each runs in a process of its own, `tracker_process`."""
+"""Interface of the trackers; each tracker runs in its own process, `tracker_process`."""
 
 import os
 from abc import ABC, abstractmethod
@@ -23,18 +23,18 @@ _REASON_CHARACTERS = 300
 
 
 class Tracker(ABC):
-    """Shows a training in one place. Whatever a method raises is reported, and tried again.
+    """Tracker that shows a training. If a method raises an error, the error is reported and the method retried.
 
     Attributes:
-        label: what users call it.
-        takes_model, takes_checkpoints: whether it wants these files.
-        values_at_once: most values in a batch, unless a single step has more.
-        files: names of the files that it has.
-        closing: what `close` sends, for the message where `close` does not return.
-        warning: what users are to know once it is open; empty for nothing.
+        label: name for messages.
+        takes_model, takes_checkpoints: whether the tracker accepts these files.
+        values_at_once: maximum number of values in a batch; a single step may have more.
+        files: names of the files already sent.
+        closing: what `close` sends, for the message if `close` does not return.
+        warning: warning for users after `open`; empty for none.
 
     Args:
-        links: the run's links of this tracker.
+        links: links of the run for this tracker.
     """
 
     label: ClassVar[str]
@@ -46,39 +46,39 @@ class Tracker(ABC):
         self._context = context
         self.links = links
         self.files: list[str] = []
-        self.closing = "how the training has ended"
+        self.closing = "the final status of the training"
         self.warning = ""
 
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where the training is found, for users."""
+        """Location of the training in the tracker, for users."""
 
     @abstractmethod
     def open(self) -> int:
-        """Start, or resume after a failure; returns the last step that the tracker has, -1 for none."""
+        """Start or resume, and return the last step that the tracker has; -1 for none."""
 
     @abstractmethod
     def send(self, batch: MetricBatch, started: float | None) -> None:
         """Send a batch of values.
 
         Args:
-            started: time in seconds at which a training without pauses would have begun.
+            started: start time of a training without pauses, in seconds since the epoch.
         """
 
     def upload(self, file: Path, folder: str = "") -> None:
-        """Send a file of a kind that the tracker takes."""
+        """Send a file."""
         raise NotImplementedError
 
     @abstractmethod
     def close(self, how: str) -> None:
-        """Record how the training has ended, and return once everything has arrived."""
+        """Record how the training ended, and return when everything has arrived."""
 
 
 def shorten(error: Exception) -> str:
-    """Return an error as one line of limited length, without secrets."""
+    """Return an error as one short line without secrets."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    # of any length, which of other variables would hide ordinary words
+    # mask these variables at any length; for others, short values would hide ordinary words
     text = mask(text, [os.environ.get(name, "") for name in _SECRET_VARIABLES])
-    half = _REASON_CHARACTERS // 2  # the cause stands at the end
+    half = _REASON_CHARACTERS // 2  # the cause is at the end
     return text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"

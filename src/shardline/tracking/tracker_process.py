@@ -1,7 +1,7 @@
-"""The program of a tracker process: `python -m shardline.tracking.tracker_process`.
+"""Program of a tracker process: `python -m shardline.tracking.tracker_process`.
 
-Standard input brings two lines of JSON, a tracker's name with a TrackingContext and later how the
-training has ended; standard output gets one line of JSON for each message.
+The process reads two lines of JSON from standard input: the tracker's name with a TrackingContext, and later how
+the training ended. It writes one line of JSON per message to standard output.
 """
 
 import json
@@ -35,25 +35,25 @@ _LONGEST_PAUSE_S = 60.0
 
 
 def main() -> None:
-    """Track a training until its job reports the end, or has ended itself."""
-    os.nice(10)  # the ranks come first
+    """Track a training until its job reports the end or ends itself."""
+    os.nice(10)  # the ranks have priority
     say = _speaker()
     begin = json.loads(sys.stdin.readline())
     process = TrackerProcess(begin["tracker"], convert(begin["context"], TrackingContext), say)
     worker = threading.Thread(target=process.run, daemon=True)
     worker.start()
     line = sys.stdin.readline()
-    if line:  # else the job was killed, and we with it
+    if line:  # otherwise the job was killed, and this process ends, too
         end = json.loads(line)
         process.end(end["ended"])
         if process.has_begun():
             worker.join(end["limit_s"])
         process.report()
-    os._exit(0)  # a client's threads, which may hang, are not waited for
+    os._exit(0)  # do not wait for threads of a client, which may hang
 
 
 def _speaker() -> Say:
-    """Keep standard output for ourselves: clients print too."""
+    """Reserve standard output for messages, since clients print, too."""
     mine = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -64,11 +64,11 @@ def _speaker() -> Say:
 
 
 class SendErrors:
-    """Reports once that sending fails, and once that it works again.
+    """Report once when sending fails, and once when it works again.
 
     Args:
-        what: what cannot be sent.
-        label: where to.
+        what: what is sent, such as "metrics".
+        label: label of the tracker.
     """
 
     def __init__(self, what: str, label: str, say: Say) -> None:
@@ -82,7 +82,7 @@ class SendErrors:
         self.count += 1
         if self.count == 1:
             self._say(
-                f"{self._what} cannot be sent to {self._label} at present, and will be tried again "
+                f"{self._what} cannot be sent to {self._label} at present; Shardline tries again "
                 f"until the training ends: {self.reason}",
                 True,
             )
@@ -95,11 +95,11 @@ class SendErrors:
 
 
 class TrackerProcess:
-    """Sends what a training leaves in its folder to a tracker, as it comes.
+    """Send new metrics and files of a training to a tracker.
 
     Args:
-        tracker: one of `runtime.tracking`.
-        say: sends the job a message.
+        tracker: a tracker of `runtime.tracking`.
+        say: sends a message to the job.
     """
 
     def __init__(self, tracker: str, context: TrackingContext, say: Say) -> None:
@@ -120,7 +120,7 @@ class TrackerProcess:
         self._tries: dict[str, int] = {}
 
     def run(self) -> None:
-        """Send metrics and files, each at its own pace, until the end of the training and of both."""
+        """Send metrics and files in two threads until the training has ended and both are sent."""
         files = threading.Thread(target=self._follow_files, daemon=True)
         files.start()
         self._follow_metrics()
@@ -132,16 +132,16 @@ class TrackerProcess:
             self._metrics.reason = shorten(error)
 
     def end(self, how: str) -> None:
-        """Set how the training has ended; what is left is sent."""
+        """Set how the training ended, so that the rest is sent."""
         self._how = how
         self._is_over.set()
 
     def has_begun(self) -> bool:
-        """Return whether there is anything to end; not if the ranks never came to train."""
+        """Return whether the training has begun, so that there is something to send or close."""
         return self._was_open or bool(self._num_records_left())
 
     def report(self) -> None:
-        """Report what was not sent, if anything, and record it."""
+        """Report and record what was not sent."""
         left = []
         if records := self._num_records_left():
             left.append(f"{records} metric records")
@@ -156,17 +156,17 @@ class TrackerProcess:
 
     def _follow_metrics(self) -> None:
         self._repeat(self._send_records, self._metrics)
-        self._is_known.set()  # or will never be
+        self._is_known.set()  # or will never be known
 
     def _follow_files(self) -> None:
         self._is_known.wait()
         self._repeat(self._send_files, self._files)
 
     def _repeat(self, send: Callable[[], bool], errors: SendErrors) -> None:
-        """Send what there is until the training is over, and then until it went well, or not for long."""
+        """Send new data until the training is over, then retry a few times until sending succeeds."""
         looks_left = _TRIES
         while looks_left:
-            is_over = self._is_over.is_set()  # before the look, which then sees all
+            is_over = self._is_over.is_set()  # read first: the last call sends all
             goes = send()
             if is_over and goes:
                 break
@@ -178,7 +178,7 @@ class TrackerProcess:
                 self._is_over.wait(min(pause, _LONGEST_PAUSE_S))
 
     def _send_records(self) -> bool:
-        """Send what is new, and return whether that went well."""
+        """Send new records, and return whether that succeeded."""
         try:
             if not self._is_open:
                 self._open()
@@ -188,7 +188,7 @@ class TrackerProcess:
                 self._tracker.send(batch, self._started)
                 self._sent = batch.step
         except Exception as error:  # whatever a client raises
-            self._is_open = False  # the tracker is then asked again what arrived
+            self._is_open = False  # `open` then asks the tracker again what has arrived
             self._metrics.failed(error)
             return False
         self._metrics.succeeded()
@@ -208,14 +208,14 @@ class TrackerProcess:
         self._is_known.set()
 
     def _send_files(self) -> bool:
-        """Send one file after the other until one fails; returns whether none did."""
+        """Send files until one fails, and return whether all succeeded."""
         while self._was_open and (left := self._files_left()):
             file, folder = left[0]
             self._tries[file.name] = self._tries.get(file.name, 0) + 1
             try:
                 self._tracker.upload(file, folder)
             except Exception as error:  # whatever a client raises
-                if file.exists():  # else a better one has taken its place
+                if file.exists():  # otherwise a better checkpoint has replaced it
                     self._files.failed(error)
                     return False
             else:
@@ -223,9 +223,9 @@ class TrackerProcess:
         return True
 
     def _files_left(self) -> list[tuple[Path, str]]:
-        """Return what is still to be sent, as file and folder in the run.
+        """Return the files to send, each with its folder in the tracker's run.
 
-        The sealed model comes first, then checkpoints, the newest first; what has failed, last.
+        The order is sealed model, then checkpoints from newest to oldest. Files that failed before come last.
         """
         folder = Path(self._context.work, "checkpoints")
         found = folder.glob("best-*.safetensors") if self._tracker.takes_checkpoints else []
@@ -250,7 +250,7 @@ class TrackerProcess:
 def _changed(file: Path) -> float:
     try:
         return file.stat().st_mtime
-    except FileNotFoundError:  # a better one has just taken its place
+    except FileNotFoundError:  # a better checkpoint has just replaced it
         return 0.0
 
 

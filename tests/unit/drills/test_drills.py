@@ -49,7 +49,7 @@ def test_a_second_drill_in_a_folder_is_refused(tiny, monkeypatch):
     with FileLock("drills/lock"):
         result = shardline("drill", "kill-rank", "--profile", str(LOCAL))
     assert result.exit_code == 4
-    assert "another drill is running" in result.stderr
+    assert "another `shardline drill` is running" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_profile_is_found_as_snakemake_finds_it(tmp_path, monkeypatch):
     found = read_profile("mine")
     assert (found.executor, found.word) == ("slurm", str(tmp_path / "mine"))
     assert found.runtime == {"store": "/scratch"}
-    with pytest.raises(ConfigError, match="--profile nowhere is not there"):
+    with pytest.raises(ConfigError, match="--profile nowhere does not exist"):
         read_profile("nowhere")
 
 
@@ -86,7 +86,7 @@ def test_a_machine_without_namespaces_says_what_disk_full_needs(tmp_path, monkey
     (tmp_path / "unshare").write_text("#!/bin/sh\necho unshare: not permitted\nexit 1\n")
     (tmp_path / "unshare").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(LaunchError, match="not permitted.*needs user and mount namespaces"):
+    with pytest.raises(LaunchError, match="not permitted.*expected user and mount namespaces"):
         SmallDisk(tmp_path / "disk").__enter__()
 
 

@@ -67,12 +67,12 @@ def test_without_a_citation_nothing_is_made_up():
     assert authors_of(Entities(), cited) == []
     assert publisher_of([]) is None
     stated: Any = license_of(Entities(), cited)
-    assert stated["name"] == "No licence was given"
+    assert stated["name"] == "No license was given"
 
 
 @pytest.mark.parametrize("text", ["{", "- a", "authors: Ada", "authors: [Ada]"])
 def test_a_citation_of_another_form_is_named(text):
-    with pytest.raises(ConfigError, match=r"^CITATION.cff .*; fix or delete it$"):
+    with pytest.raises(ConfigError, match=r"^CITATION.cff .*; fix or delete the file$"):
         read_citation(contents(text))
 
 

@@ -16,9 +16,8 @@ from shardline.core.files import write_json
 from shardline.provenance.crate.contents import collect, records_of
 from shardline.provenance.crate.describe import describe
 from shardline.provenance.graph import ProvenanceGraph
-from shardline.provenance.nodes import ActionNode
+from shardline.provenance.nodes import ActionNode, picture
 from shardline.provenance.rules import ORDER, RULES, edges, file_names
-from shardline.provenance.workflow_picture import picture
 from shardline.results.lineage.tracer import trace
 from tests.support.job_records import job_document, job_record
 from tests.support.workspace import REPOSITORY

@@ -206,7 +206,7 @@ def test_a_study_is_read_from_its_runs():
         "8 ranks (4x2) reach 3.48 times the throughput of 2 (1x2): 87 % of the ideal."
     )
     empty = view_study(Study(name="s", run="r", mode="weak", sizes=sizes), [])
-    assert (empty.chart, empty.finding) == (None, "No run of this study is there yet.")
+    assert (empty.chart, empty.finding) == (None, "No run of this study has finished yet.")
 
 
 def test_the_workflow_flows_one_way():

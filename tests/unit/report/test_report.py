@@ -75,7 +75,7 @@ def test_runs_are_best_close_or_neither(tmp_path):
     assert "acc0.955 ≈ best mlp" in text
     assert "acc0.7 mlp" in text
     assert (
-        "Best of 3 runs; 1 is not clearly different by the held-out sample alone; seed noise is not known."
+        "1 of the other 2 runs is not clearly lower: the difference is within the noise of the held-out samples."
         in text
     )
 
@@ -87,7 +87,8 @@ def test_lower_is_better_for_an_error_and_no_interval_is_claimed(tmp_path):
 
     runs = [write_run(tmp_path, f"mse{mse}", evaluation=regression(mse)) for mse in (9.5, 3.25)]
     text = own_text(page_of(*runs))
-    assert text.index("mse3.25 best") < text.index("mse9.5")
+    table = text.partition("Runs are ordered")[2]
+    assert table.index("mse3.25 best") < table.index("mse9.5")
     assert "95 % interval 9" not in text
     assert "≈ best mlp" not in text
 
@@ -101,7 +102,7 @@ def test_a_failed_run_comes_last_and_says_so(tmp_path):
         "failed warning the loss never fell: train_loss is 2.5"
     )
     assert "not finite" in text
-    assert "values that are not finite, left out of curves: failed." in text
+    assert "values that are not finite and are left out of curves: failed." in text
 
 
 def test_only_settings_that_differ_become_columns(tmp_path):
@@ -414,8 +415,10 @@ def test_what_was_done_where_a_training_diverged_is_told(tmp_path):
             write_run(tmp_path, "one", provenance={"training": {**training, "interventions": done}})
         )
     )
-    assert "step 9 the training loss is NaN (lr 0.01): left out the updates of steps 8 to 9" in page
-    assert "step 30 the training loss is NaN: learning rate times 0.5 from step 29 on" in page
+    assert "step 9 the training loss is NaN (lr 0.01): skipped the updates of steps 8 to 9" in page
+    assert (
+        "step 30 the training loss is NaN: multiplied the learning rate by 0.5 from step 29" in page
+    )
     assert "diverged" not in own_text(
         page_of(write_run(tmp_path, "two", provenance={"training": training}))
     )

@@ -92,10 +92,10 @@ def test_every_figure_of_a_run_stands_beside_the_action_that_made_it(tmp_path):
 @pytest.mark.parametrize(
     ("method", "datasets", "rows"),
     [
-        ("best_fit", [("ab" * 6, 1234, 0.0312)], ["packs 1,234 of 1,024 tokens, 3.12 % of their places empty"]),
+        ("best_fit", [("ab" * 6, 1234, 0.0312)], ["packs 1,234 of 1,024 tokens, 3.12 % padding"]),
         ("concat", [("ab" * 6, 7, 0.5), ("cd" * 6, 9, 0)], [
-            "blocks from abababababab 7 of 1,024 tokens, 50.00 % of the values in none",
-            "blocks from cdcdcdcdcdcd 9 of 1,024 tokens, 0.00 % of the values in none",
+            "blocks from abababababab 7 of 1,024 tokens, 50.00 % of the values left out",
+            "blocks from cdcdcdcdcdcd 9 of 1,024 tokens, 0.00 % of the values left out",
         ]),
     ],
 )  # fmt: skip
@@ -167,7 +167,7 @@ def test_lineage_goes_down_to_shards_and_source(tmp_path):
     assert document["notes"] == []
     page = render([files], generated_from="config/runs.tsv", manifests=[manifest])
     assert f"{3:064x}" in page
-    assert "and 10 more; the manifest names all." in page
+    assert "and 10 more; the manifest lists all." in page
 
 
 def test_a_run_of_another_manifest_is_told(tmp_path):
@@ -175,8 +175,8 @@ def test_a_run_of_another_manifest_is_told(tmp_path):
     files = write_run(tmp_path / "runs", "one", provenance={"manifest_sha256": "00" * 32})
     notes = document_of([files], manifests=[manifest])["notes"]
     assert notes == [
-        "Trained on another manifest than their dataset has now: one; "
-        "`shardline verify` tells which files were altered."
+        "Trained on another manifest than their dataset has now: one. "
+        "To find altered files, run `shardline verify`."
     ]
 
 

@@ -85,7 +85,10 @@ def test_a_difference_beyond_seed_noise_is_clear(tmp_path):
     assert other.difference_from_best[1] < 0
     # the intervals of one run's held-out sample overlap by far, so seeds it must be that tell
     text = text_of(*runs)
-    assert "Best of 2 settings; every other one is clearly lower against seed noise." in text
+    assert (
+        "The other setting is clearly lower: the difference is larger than the spread between seeds."
+        in text
+    )
     assert "b ≈ best" not in text
 
 
@@ -95,7 +98,10 @@ def test_a_difference_within_seed_noise_is_said_to_be_too_small(tmp_path):
     assert (other.standing, other.judged_by) == ("close", "seeds")
     low, high = other.difference_from_best
     assert low < 0 < high
-    assert "1 is not clearly different against seed noise." in text_of(*runs)
+    assert (
+        "The other setting is not clearly lower: the difference is within the spread between seeds."
+        in text_of(*runs)
+    )
 
 
 def test_without_repeats_the_held_out_sample_judges_and_the_page_says_so(tmp_path):
@@ -107,7 +113,9 @@ def test_without_repeats_the_held_out_sample_judges_and_the_page_says_so(tmp_pat
     assert [(row.standing, row.judged_by) for row in ranking(*runs)] == [
         ("best", None), ("close", "sampling"), ("apart", "sampling"),
     ]  # fmt: skip
-    assert "by the held-out sample alone; seed noise is not known." in text_of(*runs)
+    text = text_of(*runs)
+    assert "1 of the other 2 settings is not clearly lower" in text
+    assert "the noise of the held-out samples. The spread between seeds is unknown" in text
 
 
 def test_nothing_is_claimed_where_nothing_tells_the_noise(tmp_path):
@@ -120,8 +128,22 @@ def test_nothing_is_claimed_where_nothing_tells_the_noise(tmp_path):
     runs = [error("low", 3.25, 0.1), error("high", 9.5, 0.3)]
     assert [row.standing for row in ranking(*runs)] == ["best", "unknown"]
     text = text_of(*runs)
-    assert "no difference is claimed" in text
-    assert "clearly" not in text.partition("Leaderboard")[0].partition("Lowest of 2")[2]
+    assert "No difference is claimed: the noise of the mse is unknown." in text
+    assert "clearly" not in text.partition("Leaderboard")[0].partition("noise unknown")[2]
+
+
+def test_the_first_screen_says_what_the_lead_is_worth(tmp_path):
+    alone = repeated(tmp_path, "a", TIGHT, 0.1)
+    assert "There is no other setting with a score to compare with." in text_of(*alone)
+    tied = [write_run(tmp_path, f"t{lr}", lr=lr, accuracy=0.9) for lr in (0.2, 0.3)]
+    assert "Two runs share the best score." in text_of(*tied)
+    lower = write_run(tmp_path, "low", lr=0.9, accuracy=0.5)
+    text = text_of(tied[0], lower)
+    assert "clear lead, seeds not repeated" in text
+    assert "−40.0 points, clear" in text
+    assert "2 of 2 finished" in text
+    assert "2 of 2 sealed" in text
+    assert "2 of 2 from committed code" in text
 
 
 @pytest.mark.parametrize("changed", ["code", "model", "inputs", "environment"])

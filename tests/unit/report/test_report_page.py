@@ -13,7 +13,7 @@ from shardline.records.reports import EarlierBest
 from shardline.report import write_report
 from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.series import Series
-from shardline.report.history import read_history
+from shardline.report.document import read_history
 from shardline.report.leaderboard import titles_of
 from shardline.report.reported import changed_settings
 from shardline.report.template import _breakable
@@ -86,7 +86,7 @@ def test_one_dataset_by_two_metrics_gives_two_cards_of_their_own_titles(tmp_path
     page = page_of(*runs)
     titles = (f"{6 * '0a'}, accuracy", f"{6 * '0a'}, f1", f"{6 * '0b'}, f1")
     for title in (f"digits ({one})" for one in titles):
-        assert page.count(f'<p class="muted">{title}</p>') == 1
+        assert page.count(f"Best on <b>{title}</b>") == 1
 
 
 @pytest.mark.parametrize(("values", "is_drawn"), [([2.0, 1.0], True), ([None, None], False)])
@@ -109,7 +109,7 @@ def test_the_page_begins_with_the_project_and_the_date_of_its_newest_result(tmp_
     runs = [write_run(tmp_path, "one", provenance=trained), write_run(tmp_path, "two")]
     page = render(runs, generated_from="config/runs.tsv", project="Digits & co")
     assert "<h1>Digits &amp; co</h1>" in page
-    assert "newest result of" in page
+    assert "newest result:" in page
     assert ">2026-05-04 09:13 UTC</time>" in page
     assert "newest result" not in page_of(write_run(tmp_path, "two"))
 

@@ -219,5 +219,5 @@ def test_a_tracker_that_does_not_take_the_end_is_told_of(tmp_path, monkeypatch):
     process.end("sealed")
     process.run()
     process.report()
-    assert said[1:] == ["not sent to CSV: how the training has ended: ConnectionError: away"]
-    assert RunLinks(tmp_path, "csv").read()["not_sent"] == "how the training has ended"
+    assert said[1:] == ["not sent to CSV: the final status of the training: ConnectionError: away"]
+    assert RunLinks(tmp_path, "csv").read()["not_sent"] == "the final status of the training"

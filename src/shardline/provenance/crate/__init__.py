@@ -1,1 +1,1 @@
-"""The provenance of a report as others read it: a Workflow Run RO-Crate, and its zip."""
+"""Workflow Run RO-Crate with the provenance of a report, and its zip."""

@@ -1,4 +1,4 @@
-"""Which files a crate is of: by their path in it, where they lie, and their digests."""
+"""Files of a crate: their path in the crate, their source and their digests."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -28,32 +28,32 @@ CONFIG = Path("config/config.yaml")
 CITATION = Path("CITATION.cff")
 _RUN_FILES = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
 _WORKFLOW_FILES = ("Snakefile", "rules/*.smk", "scripts/*.py", "envs/*")
-_README = f"""# The report of a Shardline pipeline, and what it was made from
+_README = f"""# Report of a Shardline pipeline and its provenance
 
 `{METADATA}` describes every file here and the job that made it, as a
 [Provenance Run Crate](https://w3id.org/ro/wfrun/provenance/0.5).
 
-- `results/reports/`: the report; open `index.html` in a browser.
+- `results/reports/`: the report. Open `index.html` in a browser.
 - `results/runs/`: settings, identity, metrics, provenance and evaluation of each run.
-- `results/certificates/`: whether trainings of this code resumed bit for bit.
-- `results/datasets/`: manifest (rows, bytes and digest of each shard) and provenance of each dataset.
-- `config/`: what was asked for, without what looks like a secret.
-- `workflow/`: the pipeline itself and its locked packages.
+- `results/certificates/`: whether resumed trainings of this code were bit-identical.
+- `results/datasets/`: manifest (rows, bytes and checksum of each shard) and provenance of each dataset.
+- `config/`: config and run table, with likely secrets masked.
+- `workflow/`: the pipeline and its locked packages.
 
-Models and shards that are not here are described by their checksums. The command `shardline verify`
-in the project verifies files against these checksums.
+For models and shards that are not in this crate, the metadata contains checksums. To verify files against
+these checksums, run `shardline verify` in the project.
 """
 _REMEDY = "run the pipeline again to write it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A file that a crate describes.
+    """File that a crate describes.
 
     Attributes:
-        source: where it lies, or its content.
-        is_here: whether the crate holds the file; else the file stays where it is, and only its digest is recorded.
-        known_sha256: its digest where that is known without reading the file.
+        source: path of the file, or its content.
+        is_here: whether the crate contains the file, or only its digest.
+        known_sha256: digest of the file, if known without reading it.
     """
 
     source: Path | bytes
@@ -62,14 +62,14 @@ class Item:
 
     @cached_property
     def sha256(self) -> str | None:
-        """SHA-256 of its content; None where nobody knows it."""
+        """SHA-256 of the content; None if unknown."""
         if isinstance(self.source, bytes):
             return hashlib.sha256(self.source).hexdigest()
         return self.known_sha256 or (file_sha256(self.source) if self.source.exists() else None)
 
     @property
     def bytes(self) -> int | None:
-        """Its size; None where the file is not on this machine."""
+        """Size in bytes; None if the file is not on this machine."""
         if isinstance(self.source, bytes):
             return len(self.source)
         return self.source.stat().st_size if self.source.exists() else None
@@ -77,16 +77,16 @@ class Item:
 
 @dataclass(kw_only=True)
 class Contents:
-    """Everything that a crate tells of.
+    """Contents of a crate.
 
     Attributes:
-        project: whose results they are.
-        records: reads the sealed files.
-        items: by path in the crate.
-        with_data: whether models and shards are in it.
-        shards: their places and BLAKE3 digests, by path in the crate; none without data.
-        manifests, provenances: of the datasets, by id.
-        runs: by the evaluation's id.
+        project: project of the results.
+        records: reader of the sealed files.
+        items: files by path in the crate.
+        with_data: whether the crate contains models and shards.
+        shards: paths and BLAKE3 digests of shards by path in the crate; empty without data.
+        manifests, provenances: manifests and provenances of datasets by id.
+        runs: runs by evaluation id.
     """
 
     project: Project
@@ -100,12 +100,12 @@ class Contents:
 
     @property
     def paths(self) -> ResultsLayout:
-        """The layout of paths in the crate: those from the project's folder."""
+        """Layout of paths in the crate, relative to the project's folder."""
         return self.project.layout.declared
 
     @property
     def report_folder(self) -> Path:
-        """The report's folder in the crate."""
+        """Folder of the report in the crate."""
         return self.paths.result("report", self.project.report.parent.name)
 
 
@@ -115,11 +115,11 @@ def collect(
     """Find the files of the present report, its runs, their datasets and the workflow.
 
     Args:
-        config: the config file; a copy without what looks like a secret goes into the crate.
-        with_data: whether models and shards are to be in the crate.
+        config: Config file; the crate gets a copy with likely secrets masked.
+        with_data: Whether to add models and shards to the crate.
 
     Raises:
-        DataError: one of the small files is missing; the message names it.
+        DataError: A small file is missing; the message names the file.
     """
     contents = Contents(project=project, records=records, with_data=with_data)
     for name, item in _project_files(project, config):
@@ -138,16 +138,16 @@ def collect(
 
 
 def records_of(project: Project, places: Mapping[str, Path] | None = None) -> SealedRecords:
-    """Return what reads a project's sealed files, without what looks like a secret.
+    """Return a reader of the sealed files of a project that masks likely secrets.
 
     Args:
-        places: where declared files lie that are not at their own path, as with a storage.
+        places: Paths of files that are not at their declared name, for example with a storage plugin.
     """
     return SealedRecords(layout=project.layout, remedy=_REMEDY, places=places or {}, is_masked=True)
 
 
 def _project_files(project: Project, config: Path) -> Iterator[tuple[str, Item]]:
-    """Yield what the results were asked for with: settings, lock, and the workflow itself."""
+    """Yield config, run table, lock and workflow files."""
     root = project.workdir
     if (root / config).exists():
         yield str(CONFIG), Item(source=without_secrets((root / config).read_bytes()))
@@ -166,16 +166,15 @@ def _project_files(project: Project, config: Path) -> Iterator[tuple[str, Item]]
 
 
 def _masked_file(path: Path) -> Item:
-    """Return a text file as it may be published; the file itself where there is nothing to hide."""
+    """Return a text file with likely secrets masked."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return Item(source=path if mask(text) == text else mask(text).encode())
 
 
 def without_secrets(config: bytes) -> bytes:
-    """Return a config file as it may be published; its own bytes where there is nothing to hide.
+    """Return a config file with secrets masked; unchanged if it has none.
 
-    Hidden is what looks like a secret, and values of `runtime.variables` and
-    words of `image.build_args`, which need not look like one.
+    Masked are likely secrets, and all values of `runtime.variables` and `image.build_args`.
     """
     document = yaml.safe_load(config) or {}
     hidden = mask_values(document)
@@ -185,12 +184,12 @@ def without_secrets(config: bytes) -> bytes:
             part[key] = _hidden(part[key])
     if hidden == document and mask(config.decode()) == config.decode():
         return config
-    head = f"# What looked like a secret is {MASK} here, and comments are left out.\n"
+    head = f"# Likely secrets are replaced by {MASK}, and comments are left out.\n"
     return (head + yaml.safe_dump(hidden, sort_keys=False, allow_unicode=True)).encode()
 
 
 def _masked_table(text: str) -> str:
-    """Return a run table without what looks like a secret; its own text where there is nothing to hide."""
+    """Return a run table with likely secrets masked; unchanged if it has none."""
     lines = [line.split("\t") for line in text.split("\n")]
     named = [is_secret(column.strip()) for column in lines[0]]
     shown = [
@@ -210,7 +209,7 @@ def _hidden(values: Any) -> Any:
 
 
 def _add_dataset(contents: Contents, dataset: str) -> None:
-    # results may be older than provenances, or outlive their dataset's
+    # old results have no provenance, and results can outlive the files of their dataset
     if manifest := contents.records.manifest(dataset):
         contents.manifests[dataset] = manifest
     if provenance := contents.records.dataset(dataset):
@@ -230,8 +229,8 @@ def _add_dataset(contents: Contents, dataset: str) -> None:
 
 
 def shards_folder(dataset: str) -> str:
-    """Return the folder of a dataset's shards in a crate that holds them."""
-    return f"{ResultsLayout(root=Path()).shards(dataset)}/"  # wherever the project's own store is
+    """Return the folder of a dataset's shards in a crate."""
+    return f"{ResultsLayout(root=Path()).shards(dataset)}/"  # independent of the project's store
 
 
 def _add_run(contents: Contents, run: str, evaluation: str) -> None:

@@ -1,7 +1,6 @@
-"""A report's runs as a Provenance Run Crate 0.5, which extends RO-Crate 1.1.
+"""Describe the runs of a report as a Provenance Run Crate 0.5, which extends RO-Crate 1.1.
 
-The profile: https://w3id.org/ro/wfrun/provenance/0.5. The root is the folder of
-the project, so that every file has the path in the crate that it has there.
+Profile: https://w3id.org/ro/wfrun/provenance/0.5. Paths in the crate are relative to the project's folder.
 """
 
 from collections.abc import Sequence
@@ -37,10 +36,10 @@ _BIOSCHEMAS = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE
 
 
 def describe(contents: Contents, report_action: JobRecord | None) -> dict[str, Any]:
-    """Return the crate's metadata; the same files give the same document.
+    """Return the metadata of a crate; the same files give the same document.
 
     Args:
-        report_action: record of the job that rendered the report.
+        report_action: Record of the job that rendered the report.
     """
     jobs = _recorded_jobs(contents, report_action)
     newest = max((job.recorded for job in jobs), key=lambda record: record.ended, default=None)
@@ -58,8 +57,8 @@ def describe(contents: Contents, report_action: JobRecord | None) -> dict[str, A
 
 
 def _recorded_jobs(contents: Contents, report_action: JobRecord | None) -> list[ActionNode]:
-    """Return the jobs behind the report that left a record, in the order of the pipeline."""
-    # in a crate, shards have this place wherever the project's own store is
+    """Return the jobs behind the report that have a record, in the order of the pipeline."""
+    # in a crate, shards have this path for any store of the project
     graph = ProvenanceGraph(contents.records, names=ResultsLayout(root=Path()))
     runs = [(run.id, run.evaluation_id) for run in contents.project.runs.values()]
     known = [dataset for dataset in contents.provenances if dataset in contents.manifests]
@@ -84,8 +83,8 @@ def _describe_files(entities: Entities, contents: Contents) -> None:
             folder,
             is_here=contents.with_data,
             name=f"Shards of {dataset}",
-            description=f"{len(manifest.shards)} shards, {manifest.bytes} bytes; its manifest has rows, bytes "
-            f"and BLAKE3 digest of each.{where}",
+            description=f"{len(manifest.shards)} shards, {manifest.bytes} bytes. The manifest lists rows, bytes "
+            f"and BLAKE3 digest of each shard.{where}",
             subjectOf=entities.get(str(contents.paths.manifest(dataset))),
         )
 
@@ -123,7 +122,7 @@ def _describe_root(entities: Entities, contents: Contents, jobs: Sequence[Action
         f"{runs} trained and evaluated runs over {len(contents.manifests)} datasets, the report that compares "
         "them, and every job that made them."
     )
-    # of all that is known to have ended, so that the same files give the same date
+    # the end of the newest job, so that the same files give the same date
     root["datePublished"] = max((time_of(job.recorded.ended) for job in jobs), default="1970-01-01")
     root["license"] = license_of(entities, cited)
     authors = authors_of(entities, cited) or [entities.person(job.recorded.agent) for job in jobs]
@@ -140,7 +139,7 @@ def _describe_run(
     contents: Contents,
     engine: str,
 ) -> None:
-    """Add the execution of the workflow as a whole, and Snakemake as what organised it."""
+    """Add the run of the whole workflow, and Snakemake as its engine."""
     jobs = [job for job, _ in actions]
     started = min(time_of(job.recorded.started) for job in jobs)
     ended = max(time_of(job.recorded.ended) for job in jobs)

@@ -1,4 +1,4 @@
-"""The entities of a crate, each once, by an id that follows from what it is."""
+"""Entities of a crate, each once, with deterministic ids."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -23,22 +23,22 @@ _TYPES = {
 
 
 class Entities:
-    """A crate under construction. Entities are made when they are first asked for."""
+    """Crate under construction, which creates each entity on first use."""
 
     def __init__(self) -> None:
         self.crate = ROCrate(version="1.1")
         self.crate.metadata.extra_contexts.append(f"{_WFRUN}/context")
-        # by the path or id that they were asked for by; rocrate's own look at every entity at each miss
+        # by path or id; the lookup of rocrate reads every entity at each miss
         self._known: dict[str, Entity] = {}
         self._examples: set[tuple[str, str]] = set()
 
     @property
     def root(self) -> Entity:
-        """The root data entity."""
+        """Root data entity."""
         return self.crate.root_dataset
 
     def entity(self, identifier: str, kind: str | list[str], /, **properties: Any) -> Entity:
-        """Return a contextual entity; made now unless it is there. Properties of None are left out."""
+        """Return a contextual entity, and create it if needed; properties of None are left out."""
         if identifier not in self._known:
             given = {key: value for key, value in properties.items() if value is not None}
             made = ContextEntity(self.crate, identifier, {"@type": kind, **given})
@@ -46,28 +46,27 @@ class Entities:
         return self._known[identifier]
 
     def get(self, name: str) -> Entity | None:
-        """Return the entity of a path in the crate, or of an id; None where there is none."""
+        """Return the entity of a path or an id; None if it does not exist."""
         return self._known.get(name)
 
     def alias(self, name: str, path: str) -> None:
-        """Let a path that the crate does not have stand for the entity of another, which has its content."""
+        """Make a name refer to the entity of a path with the same content."""
         if path in self._known:
             self._known.setdefault(name, self._known[path])
 
     def local(self, kind: str, name: str, types: str | list[str], /, **properties: Any) -> Entity:
-        """Return a contextual entity of the crate's own: `#kind/name`."""
+        """Return a local contextual entity with the id `#kind/name`."""
         return self.entity(self.local_id(kind, name), types, **properties)
 
     @staticmethod
     def local_id(kind: str, name: str) -> str:
-        """Return the id of an entity of the crate's own."""
+        """Return the id of a local entity."""
         return f"#{kind}/{_quoted(name)}"
 
     def file(self, path: str, item: Item, /, **properties: Any) -> Entity:
         """Add a file, with its digest and size.
 
-        One that is not in the crate has a local identifier, as the files that
-        a crate describes without holding them (RO-Crate issue 400).
+        A file that is not in the crate has a local id (RO-Crate issue 400).
         """
         size = item.bytes
         described = {
@@ -78,14 +77,14 @@ class Entities:
             **properties,
         }
         if not item.is_here:
-            described["description"] = f"Not in this crate; in the project it is {path}."
+            described["description"] = f"Not in this crate. Path in the project: {path}."
             self._known[path] = self.entity(f"#{_quoted(path)}", "File", **described)
         else:
             self._known[path] = self.crate.add_file(dest_path=path, properties=described)
         return self._known[path]
 
     def folder(self, path: str, /, *, is_here: bool, **properties: Any) -> Entity:
-        """Add a folder that is described as a whole."""
+        """Add a folder as one entity."""
         if is_here:
             self._known[path] = self.crate.add_dataset(dest_path=path, properties=properties)
         else:
@@ -93,16 +92,16 @@ class Entities:
         return self._known[path]
 
     def workflow(self, path: str, version: str, /, **properties: Any) -> Entity:
-        """Add the main workflow, in Snakemake's language of a version."""
+        """Add the main workflow with its version of Snakemake."""
         self._known[path] = self.crate.add_workflow(
             dest_path=path, main=True, lang="snakemake", lang_version=version, properties=properties
         )
         return self._known[path]
 
     def value(self, kind: str, name: str, value: Any, **properties: Any) -> Entity:
-        """Return the PropertyValue of a name and value, which many actions may share."""
+        """Return the PropertyValue of a name and value, which several actions can share."""
         text = value if isinstance(value, str) else json.dumps(value)
-        # an id of limited length, whatever the value
+        # limits the length of the id
         shown = text if len(text) <= 80 else f"{text[:60]}-{short_digest(text)}"
         plain = text if isinstance(value, list | dict) or value is None else value
         return self.local(
@@ -110,7 +109,7 @@ class Entities:
         )
 
     def parameter(self, tool: Entity, direction: str, name: str, kind: str) -> Entity:
-        """Return the FormalParameter of a tool's or the workflow's `input` or `output`."""
+        """Return the FormalParameter of an `input` or `output` of a tool or of the workflow."""
         identifier = f"{tool.id}#{direction}/{_quoted(name)}"
         if identifier not in self._known:
             made = self.crate.add_formal_parameter(name, kind, identifier)
@@ -119,18 +118,18 @@ class Entities:
         return self._known[identifier]
 
     def exemplify(self, what: Entity, parameter: Entity) -> None:
-        """Say that an entity is what a parameter was given."""
+        """Record that an entity is the value of a parameter."""
         if (what.id, parameter.id) not in self._examples:
             self._examples.add((what.id, parameter.id))
             self.link(what, "exampleOfWork", parameter)
 
     def link(self, entity: Entity, key: str, *others: Entity) -> None:
-        """Add references, in order; a single one stands without a list."""
+        """Add references in order; a single reference is not put into a list."""
         for other in others:
             entity.append_to(key, other, compact=True)
 
     def person(self, login: str) -> Entity:
-        """Return who ran an action: all that is known is a login name."""
+        """Return the person who ran an action, by login name."""
         return self.local("agent", login, "Person", name=login)
 
     def document(self) -> dict[str, Any]:
@@ -139,7 +138,7 @@ class Entities:
 
 
 def refer(entities: Iterable[Entity]) -> list[Entity] | Entity | None:
-    """Return entities as a property's value: none, one, or a list."""
+    """Return entities as the value of a property: None, one entity, or a list."""
     found = list({entity.id: entity for entity in entities}.values())
     return found[0] if len(found) == 1 else found or None
 
@@ -156,7 +155,7 @@ def _type_of(path: str) -> str:
 
 
 def image(entities: Entities, digest: str, reference: Mapping[str, Any]) -> Entity:
-    """Return a container image by its digest; registry and name as far as they are known."""
+    """Return a container image by its digest, with registry and name if known."""
     named = str(reference.get("reference") or "").partition("@")[0]
     registry, _, name = named.rpartition("/")
     return entities.local(

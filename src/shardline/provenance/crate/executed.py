@@ -1,4 +1,4 @@
-"""One executed job in the crate: its tool, its action, and what it read, wrote, ran with and on."""
+"""Describe an executed job in a crate: tool, action, files, environment and machine."""
 
 from rocrate.model.entity import Entity
 
@@ -11,13 +11,13 @@ from shardline.provenance.rules import ORDER, RULES, SOURCE
 from shardline.records.jobs import JobRecord
 from shardline.records.runs import TrainingProvenance
 
-_SOURCE_FILES = 10  # named with their digests; of more, the manifest alone does
+_SOURCE_FILES = 10  # listed with digests; more files are only in the manifest
 
 
 def describe_job(
     entities: Entities, workflow: Entity, contents: Contents, job: ActionNode
 ) -> Entity:
-    """Add one executed job: its tool, its step of the workflow, its action, and what controlled it."""
+    """Add an executed job with its tool, workflow step, action and control action."""
     record, rule = job.recorded, job.rule
     tool = _tool(entities, workflow, rule)
     inputs = _files(entities, tool, contents, job, "input")
@@ -55,7 +55,7 @@ def describe_job(
 
 def _tool(entities: Entities, workflow: Entity, rule: str) -> Entity:
     path = f"{WORKFLOW}/scripts/{rule}.py"
-    tool = entities.entity(path, "File")  # which is there: it is of the workflow's files
+    tool = entities.entity(path, "File")  # exists already among the files of the workflow
     if entities.get(_step_id(rule)) is None:
         for key, value in {"name": rule, "softwareVersion": __version__, "url": path}.items():
             tool[key] = value
@@ -77,7 +77,7 @@ def _step_id(rule: str) -> str:
 def _files(
     entities: Entities, tool: Entity, contents: Contents, job: ActionNode, direction: str
 ) -> list[Entity]:
-    """Return what a job read or wrote as far as the crate has it, each as an example of the tool's parameter."""
+    """Return input or output files of a job in the crate, linked to the parameters of the tool."""
     found = []
     for parameter, names in (job.inputs if direction == "input" else job.outputs).items():
         if parameter == SOURCE:
@@ -91,7 +91,7 @@ def _files(
 
 
 def _paths(contents: Contents, parameter: str, job: ActionNode, name: str) -> list[str]:
-    """Return the paths in the crate of a file, or of what a name stands for there."""
+    """Return the paths in the crate of a declared name."""
     if job.rule == "resolve_run":
         return [{"config": str(CONFIG), "runs": contents.project.table}.get(parameter, name)]
     if name == f"{contents.report_folder}/":
@@ -105,7 +105,7 @@ def _source(entities: Entities, contents: Contents, dataset: str) -> Entity:
     kind = identity.get("settings", {}).get("source", {}).get("type", "A source")
     files = [f" {name}: SHA-256 {digest}." for name, digest in digests.items()]
     if len(files) > _SOURCE_FILES:
-        files = [f" {len(files)} files; their digests are in the manifest."]
+        files = [f" {len(files)} files; the manifest lists their digests."]
     return entities.local(
         "source", dataset, "CreativeWork", name=f"Source of {dataset}",
         description=f"{kind}; not in this crate.{''.join(files)}",
@@ -113,7 +113,7 @@ def _source(entities: Entities, contents: Contents, dataset: str) -> Entity:
 
 
 def _environment(entities: Entities, record: JobRecord) -> list[Entity]:
-    """Return versions of software and the recorded environment variables."""
+    """Return software versions, git commit and recorded environment variables."""
     versions = [
         entities.value("software", name, version) for name, version in record.software.items()
     ]
@@ -126,7 +126,7 @@ def _environment(entities: Entities, record: JobRecord) -> list[Entity]:
 
 
 def _machine(entities: Entities, job: ActionNode) -> Entity:
-    """Return the machine of a job, as an IndividualProduct: what ran there has no other place for it."""
+    """Return the machine of a job as an IndividualProduct, since RO-Crate has no other type for it."""
     record, devices = job.recorded, sorted(_devices(job.training))
     size = f"{record.num_cpus} CPUs, {record.memory_bytes} bytes of memory"
     properties = [
@@ -150,13 +150,13 @@ def _image(entities: Entities, contents: Contents, digest: str | None) -> Entity
 
 
 def _devices(training: TrainingProvenance | None) -> set[str]:
-    """Return the models of the GPUs or processors that a training's ranks computed on."""
+    """Return the names of the GPUs or CPUs of the ranks of a training."""
     ranks = (training.world.ranks or []) if training else []
     return {rank.device_name or rank.device for rank in ranks}
 
 
 def _usage(entities: Entities, job: ActionNode) -> Entity | None:
-    """Return the most memory that a rank of a training has used; None where it was not measured."""
+    """Return the peak memory of a rank over a training; None if it was not measured."""
     measured = job.training.resources if job.training else None
     peaks = [rank.peak_rss_bytes for rank in (measured.ranks if measured else [])]
     if not peaks:
@@ -168,10 +168,10 @@ def _usage(entities: Entities, job: ActionNode) -> Entity | None:
 
 
 def settings_of(entities: Entities, job: ActionNode) -> list[Entity]:
-    """Return what a job was set to, as PropertyValues."""
+    """Return the settings of a job as PropertyValues."""
     return [entities.value("setting", key, value) for key, value in job.settings.items()]
 
 
 def time_of(recorded: str) -> str:
-    """Return a recorded time as the profile's check wants it: an offset, no Z."""
+    """Return a recorded time with an offset instead of Z, as the validator of the profile requires."""
     return recorded.replace("Z", "+00:00")

@@ -1,4 +1,4 @@
-"""The crate's metadata file: its one form, its seal, and the digests that it holds."""
+"""Metadata file of a crate: canonical form, seal and file digests."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def read_crate(path: Path, *, remedy: str) -> dict[str, Any]:
     """Return the metadata in a file.
 
     Raises:
-        DataError: it cannot be read or has another form; ends with the remedy.
+        DataError: The file cannot be read or is malformed; the message ends with the remedy.
     """
     document = read_object(path, remedy=remedy)
     decode(document, _Crate, where=path, remedy=remedy)
@@ -37,16 +37,15 @@ def read_crate(path: Path, *, remedy: str) -> dict[str, Any]:
 
 
 def metadata_bytes(document: Mapping[str, Any]) -> bytes:
-    """Return the metadata as it is written."""
+    """Return the metadata in its canonical form."""
     text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return f"{text}\n".encode()
 
 
 def seal_crate(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata with the digest of all other entities, as an identifier of the file.
+    """Return the metadata with a seal entity, the digest of all other entities.
 
-    No file can hold its own digest; this is the digest of the canonical JSON
-    of the graph without the entity that holds it.
+    The digest is that of the canonical JSON of the graph without the seal.
     """
     seal = {
         "@id": SEAL,
@@ -59,11 +58,11 @@ def seal_crate(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_crate_seal(path: Path, document: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a metadata file, as a sentence; None if it is as it was written."""
+    """Return a sentence about a changed metadata file; None if the file is unchanged."""
     try:
         is_as_written = path.read_bytes() == metadata_bytes(document)
         found = _digest(document)
-    except ValueError:  # NaN, or half of a character
+    except ValueError:  # NaN, or a lone surrogate
         is_as_written = False
     if not is_as_written:
         return f"{path} has another form than it was written in"
@@ -80,7 +79,7 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 
 def files_of_crate(document: Mapping[str, Any], *, below: Path) -> dict[Path, str]:
-    """Return the SHA-256 of each file of a folder that the crate holds."""
+    """Return the SHA-256 of each file in a folder of the crate."""
     paths = {Path(unquote(entity["@id"])): entity for entity in document["@graph"]}
     return {
         path: entity["sha256"]

@@ -1,4 +1,4 @@
-"""Writing a crate: its metadata beside the report, and the whole of it as a zip."""
+"""Write the metadata of a crate beside the report, or the whole crate as a zip."""
 
 import shutil
 import zipfile
@@ -17,19 +17,19 @@ from shardline.records.base import read_record
 from shardline.records.jobs import JobRecord
 from shardline.records.reports import Report
 
-_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can hold
-_STORED = (".safetensors", ".png")  # what does not get smaller
+_DATE = (1980, 1, 1, 0, 0, 0)  # earliest date of a zip
+_STORED = (".safetensors", ".png")  # incompressible
 
 
 def write_metadata(
     project: Project, target: Path, *, records: SealedRecords, report_action: JobRecord
 ) -> None:
-    """Write the metadata of the present report's crate.
+    """Write the metadata of the crate of the present report.
 
     Args:
         target: `ro-crate-metadata.json` in the report's folder.
-        records: reads the sealed files.
-        report_action: record of the job that rendered the report.
+        records: Reader of the sealed files.
+        report_action: Record of the job that rendered the report.
     """
     from shardline.provenance.crate.describe import describe
 
@@ -38,21 +38,21 @@ def write_metadata(
 
 
 def write_zip(project: Project, target: Path, *, config: Path, with_data: bool) -> int:
-    """Pack the present report, what it was made from and their description; return the number of files.
+    """Pack the present report and its provenance into a zip, and return the number of files.
 
     The same files give the same bytes.
 
     Args:
-        config: the config file.
-        with_data: whether models and shards go into it too.
+        config: Config file.
+        with_data: Whether to add models and shards.
 
     Raises:
-        DataError: there is no report yet, or a file is missing or damaged.
+        DataError: There is no report, or a file is missing or damaged.
     """
     from shardline.provenance.crate.describe import describe
 
     if not project.report.exists():
-        raise DataError(f"{project.report} is not there; run the pipeline to its end first")
+        raise DataError(f"{project.report} does not exist; run `snakemake` to its end first")
     contents = collect(project, records_of(project), config=config, with_data=with_data)
     document = describe(contents, _report_action(project))
     with atomic_writer(target) as file:
@@ -61,7 +61,7 @@ def write_zip(project: Project, target: Path, *, config: Path, with_data: bool) 
 
 def _report_action(project: Project) -> JobRecord | None:
     path = project.report.with_name("report.json")
-    remedy = "run the pipeline again"
+    remedy = "run `snakemake` again"
     return read_record(path, Report, remedy=remedy).action or None if path.exists() else None
 
 
@@ -84,15 +84,15 @@ def _entry(path: str) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(path, _DATE)
     entry.compress_type = zipfile.ZIP_STORED if path.endswith(_STORED) else zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
-    entry.create_system = 3  # on whatever system this runs
+    entry.create_system = 3  # independent of the system
     return entry
 
 
 def _sources(contents: Contents) -> Iterator[tuple[str, Path | bytes]]:
-    """Yield path and place of every file that goes into the crate, each undamaged.
+    """Yield the path in the crate and the source of each file, after verifying its checksum.
 
     Raises:
-        DataError: one is missing, or is not what was sealed; the message names it.
+        DataError: A file is missing or damaged; the message names the file.
     """
     for path, item in contents.items.items():
         if item.is_here:
@@ -110,8 +110,8 @@ def _check(source: Path | bytes, expected: str | None, digest: Callable[[Path], 
         found = digest(source)
     except OSError as error:
         raise DataError(
-            f"{source} cannot be read ({error.strerror}), expected it for the crate; leave --with-data out, or "
-            "fetch it"
+            f"{source} cannot be read ({error.strerror}); the crate needs this file; omit --with-data, or fetch "
+            "the file"
         ) from None
     if found != expected:
         raise DataError(

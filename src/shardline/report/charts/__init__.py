@@ -1,1 +1,1 @@
-"""The report's charts as Vega-Lite specifications, and the libraries that draw them."""
+"""Charts of the report as Vega-Lite specifications."""

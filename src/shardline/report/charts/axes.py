@@ -1,4 +1,4 @@
-"""Axes of numbers: what they span and how they are labelled."""
+"""Domains, ticks and units of numeric axes."""
 
 import math
 from collections.abc import Sequence
@@ -7,36 +7,36 @@ from typing import Any
 import altair as alt
 
 Spec = dict[str, Any]  # Vega-Lite
-_LARGEST = 1e307  # the span between two numbers of this size is still a finite one
-# Of the largest value. Labels of a narrower axis would differ in their sixth digit or later, and
-# those of a span of zero are rounded to whole numbers by Vega.
+_LARGEST = 1e307  # the difference of two such numbers is still finite
+# Least span of an axis, as a share of the largest value. On a narrower axis, labels would differ only
+# in the sixth digit or later, and Vega rounds the labels of an empty span to whole numbers.
 _NARROWEST = 1e-3
 TIME_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-_LOG_FROM = 50  # as a ratio of the highest value to the lowest
+_LOG_FROM = 50  # ratio of the highest to the lowest value
 
 
 def is_log(values: Sequence[float]) -> bool:
-    """Return whether values differ by such a factor that a linear axis would hide the small ones."""
+    """Return whether values span such a factor that a linear axis would hide small values."""
     low, high = min(values), max(values)
     return low > 0 and high / _LOG_FROM > low
 
 
 def domain_of(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of a linear axis: around values that are all alike, else those of the values.
+    """Return the ends of a linear axis, widened if the values are nearly equal.
 
     Args:
-        values: At least one; finite.
+        values: At least one finite value.
     """
     low, high = _within(min(values)), _within(max(values))
     missing = _NARROWEST * max(abs(low), abs(high)) - (high - low)
-    if low == high and not missing > 0:  # zero, or too small to be a share of
+    if low == high and not missing > 0:  # zero, or too small to compute a share of it
         return low - 1, high + 1
     pad = max(0.0, missing / 2)
     return low - pad, high + pad
 
 
 def y_axis(field: str, values: Sequence[float], title: str) -> alt.Y:
-    """Return the encoding of a vertical axis, logarithmic where `is_log`."""
+    """Return the encoding of a vertical axis, which is logarithmic if `is_log`."""
     if is_log(values):
         scale = alt.Scale(type="log", nice=False)
         axis = alt.Axis(values=log_ticks(min(values), max(values)), format="~g")
@@ -46,15 +46,15 @@ def y_axis(field: str, values: Sequence[float], title: str) -> alt.Y:
 
 
 def time_unit(longest_s: float) -> str:
-    """Return the largest unit, of `TIME_UNITS`, of which a time in seconds has at least two."""
+    """Return the largest unit of `TIME_UNITS` in which a time is at least 2."""
     fitting = [unit for unit, seconds in TIME_UNITS.items() if longest_s >= 2 * seconds]
     return fitting[-1] if fitting else "s"
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return one and three times each power of ten about two ends, of many powers some alone.
+    """Return 1 and 3 times each power of ten between two ends; fewer ticks for many powers.
 
-    Vega would rule a line at every multiple of every power.
+    Vega would draw a line at every multiple of every power.
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{factor}e{power}") for power in powers for factor in (1, 3)]
@@ -63,7 +63,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def short(value: float) -> float:
-    """Return a value as charts hold it: to five digits, within what charts can span."""
+    """Return a value rounded to five digits and clipped to the range of charts."""
     return float(f"{_within(value):.5g}")
 
 

@@ -1,7 +1,7 @@
 """Learning curves as Vega-Lite specifications.
 
-Field names in a specification are ours and fixed (run, label, step, value); a user's metric or run
-name only ever appears as a value, so no name can be misread as a Vega expression or a nested field.
+Field names in a specification are fixed (run, label, step, value). Names of metrics and runs appear only
+as values, so that Vega cannot read a name as an expression or a nested field.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from shardline.report.charts.axes import TIME_UNITS, Spec, short, time_unit, y_a
 from shardline.report.charts.series import Series, thin
 
 MAX_POINTS_PER_CURVE = 300
-MAX_POINTS_PER_PANEL = 12_000  # hovering stays instant; 100 runs get 120 points each
+MAX_POINTS_PER_PANEL = 12_000  # keeps hovering fast; 100 runs get 120 points each
 MAX_POINTS_OFFERED = (
-    60_000  # of all panels that are hidden at first, since they too make the page large
+    60_000  # in all panels that are hidden at first, since they make the page large, too
 )
 _PICKED = "length(picked) == 0 || indexof(picked, datum.label) >= 0"
 
@@ -27,15 +27,14 @@ def learning_curves(
     """Build one Vega-Lite specification with a panel per metric.
 
     Args:
-        series: Runs, the best first; drawn in reverse so that the best lies on top.
-        metrics: Metric names in reading order; those that no run recorded are left out.
-        others: Metrics whose panels are hidden until they are chosen.
+        series: Runs, best first; drawn in reverse so that the best is on top.
+        metrics: Metric names in reading order; metrics without a record are left out.
+        others: Metrics whose panels are hidden until a reader chooses them.
 
     Returns:
-        The specification, or None where nothing was recorded. The page's script sets the number
-        of columns and the panel width, the signal `picked` (labels to bring out), which of the
-        axes in `usermeta.axes` (field to title) lies across, `step` at first, and which of the panels in
-        `usermeta.panels` (title and whether it is shown at first) there are.
+        Specification; None if nothing was recorded. The page's script sets the number of columns, the panel
+        width, the signal `picked` (labels to highlight), the horizontal axis from `usermeta.axes` (field to
+        title; `step` at first) and the shown panels from `usermeta.panels` (title, whether shown at first).
     """
     drawn = [name for name in metrics if any(_has(one, name) for one in series)]
     if not drawn:
@@ -55,8 +54,8 @@ def learning_curves(
     spec = dict(chart.resolve_scale(x="shared").to_dict())
     titles = [{"title": name, "shown": name in drawn} for name in (*drawn, *hidden)]
     spec["usermeta"] = {"axes": _axes(series, unit), "panels": titles}
-    # Not by add_params: within layers in a concatenation Altair 6.3 gives a selection to every
-    # layer, and Vega then stops at the duplicate signal.
+    # Not by add_params: inside a concatenation, Altair 6.3 adds a selection to every layer, and Vega
+    # rejects the duplicate signal.
     spec["params"] += [_hover_params(index) for index in range(len(panels))]
     return spec
 
@@ -101,7 +100,7 @@ def _panel(series: Sequence[Series], metric: str, index: int, max_points: int, u
         for one, curve in reversed(drawn)
     ]
     values = [value for _, curve in drawn for value in curve.values]
-    # of all runs: panels share the scale, and Vega warns where their domains differ
+    # over all runs: panels share the scale, and Vega warns if their domains differ
     colors = {one.label: one.color for one in series}
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     base = (
@@ -120,10 +119,9 @@ def _panel(series: Sequence[Series], metric: str, index: int, max_points: int, u
 
 
 def _lines(base: Any, index: int, *, sparse: bool) -> Any:
-    # Validation often has a handful of points, sometimes one, which a bare line would not show.
+    # Validation often has few points, sometimes one, which a line alone would not show.
     point: Any = alt.OverlayMarkDef(size=22, filled=True) if sparse else False
-    # Altair's own view names come from a counter that never restarts: the same inputs would give
-    # other bytes.
+    # Altair numbers unnamed views with a global counter, so the same inputs would give other bytes.
     return (
         base.mark_line(strokeWidth=1.75, point=point)
         .encode(opacity=alt.condition(_PICKED, alt.value(0.95), alt.value(0.08)))
@@ -133,8 +131,8 @@ def _lines(base: Any, index: int, *, sparse: bool) -> Any:
 
 def _hover_points(base: Any, index: int) -> Any:
     hovered: Any = {"param": f"hover_{index}", "empty": False}
-    # The whole datum, laid out by the page's script: with `nearest`, Vega-Lite 6.4 reads a nominal
-    # field of a tooltip encoding from the wrong object and shows "undefined".
+    # The page's script formats the whole datum: with `nearest`, Vega-Lite 6.4 reads a nominal field of
+    # a tooltip encoding from the wrong object and shows "undefined".
     return (
         base.transform_filter(_PICKED)
         .mark_point(filled=True, size=70, tooltip=alt.TooltipContent("data"))

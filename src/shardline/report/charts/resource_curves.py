@@ -1,6 +1,6 @@
-"""Machine curves: what the ranks of a training used over time, memory, CPU and GPU.
+"""Machine curves: memory, CPU and GPU use of the ranks over time.
 
-The specification of a few kinds of figure stands in the page once; each run has its rows alone.
+The page contains each specification once. Runs share specifications, and each run has its own rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from shardline.report.charts.axes import TIME_UNITS, Spec, short, time_unit
 from shardline.report.charts.series import PALETTE
 
 MAX_RANKS = len(PALETTE)
-_FEW_POINTS = 40  # each is shown by a dot of its own
+_FEW_POINTS = 40  # up to this number, each point is a visible dot
 _MEMORY_UNITS = {"MB": 1e6, "GB": 1e9}
 _TITLES = {
     "rss_bytes": "memory",
@@ -31,16 +31,16 @@ _Panels = tuple[tuple[str, str], ...]  # column and unit
 
 @dataclass(frozen=True, kw_only=True)
 class MachineView:
-    """A run's machine curves as the page shows them.
+    """Machine curves of a run.
 
     Attributes:
-        name: of the specification, alike for all runs of one kind of figure.
-        spec: Vega-Lite; its data set `points` is left for the rows.
-        rows: One for each rank that is drawn.
-        legend: Label to colour; empty of one rank.
-        num_ranks: Ranks that were sampled.
-        titles: Of the panels.
-        description: What the figure shows, for who does not see it.
+        name: Name of the specification, which several runs can share.
+        spec: Vega-Lite specification; its data set `points` is filled with the rows.
+        rows: One row per drawn rank.
+        legend: Colors by label; empty for one rank.
+        num_ranks: Number of sampled ranks.
+        titles: Titles of the panels.
+        description: Alternative text of the figure.
     """
 
     name: str
@@ -53,13 +53,13 @@ class MachineView:
 
 
 def view_machine(resources: Resources | None) -> MachineView | None:
-    """Return the machine curves of a run, of at most the eight ranks with the most memory.
+    """Return the machine curves of the (at most eight) ranks with the most memory.
 
     Args:
-        resources: What the ranks of the run used.
+        resources: Resource use of the ranks of a run.
 
     Returns:
-        None where no rank recorded two points.
+        Machine curves; None if no rank recorded two points.
     """
     used = resources.ranks if resources else []
     ranks: dict[int, UsageCurve] = {rank.rank: rank.curve for rank in used if rank.curve}
@@ -146,7 +146,7 @@ def _panel(panels: _Panels, index: int, unit: str, is_sparse: bool) -> Any:
         )
     )
     line = base.mark_line(strokeWidth=1.5).properties(name=f"use_{index}")
-    # seen where they are few, and hit by the pointer wherever they are
+    # visible only if there are few points, but always targets of the pointer
     dots = base.mark_point(
         filled=True, size=22 if is_sparse else 90, opacity=1 if is_sparse else 0,
         tooltip=alt.TooltipContent("data"),

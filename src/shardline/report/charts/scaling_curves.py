@@ -1,9 +1,9 @@
-"""Scaling: running time, throughput, efficiency and loss against ranks, beside the ideal.
+"""Scaling charts: running time, throughput, efficiency and loss by number of ranks, with the ideal.
 
-Strong scaling keeps the global batch, so that ideally n times the ranks take a step in 1/n of the
-time (Amdahl 1967, doi:10.1145/1465482.1465560). Weak scaling keeps the batch of each rank, so that
-ideally a step takes as long and n times the ranks consume n times the samples in it (Gustafson
-1988, doi:10.1145/42411.42415). Ideal throughput is the same in both: proportional to the ranks.
+Strong scaling keeps the global batch: ideally, n times the ranks take 1/n of the time per step (Amdahl
+1967, doi:10.1145/1465482.1465560). Weak scaling keeps the batch of each rank: ideally, a step takes the same
+time and n times the ranks consume n times the samples (Gustafson 1988, doi:10.1145/42411.42415). In both,
+ideal throughput is proportional to the ranks.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ _IDEAL_COLOR = "#8a8f98"
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One size of a study as it was measured; what is unknown is None.
+    """Measurements of one size of a study; None if unknown.
 
     Attributes:
         label: Nodes x devices, such as "2x4".
         ranks: World size.
-        duration_s: Running time of the training, all attempts.
-        samples: Samples that it consumed in all.
-        step_s: Median step time after warm-up.
-        samples_per_s: Throughput after warm-up, all ranks together.
+        duration_s: Running time of the training over all attempts, in seconds.
+        samples: Number of consumed samples.
+        step_s: Median step time after warm-up, in seconds.
+        samples_per_s: Throughput of all ranks after warm-up.
         loss: Final validation loss.
-        waiting: Share of its steps that each rank waited for batches, by rank.
+        waiting: Share of time that each rank waited for batches.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Measured:
 
     @property
     def most_waiting(self) -> float | None:
-        """The share of the rank that waited most."""
+        """Largest share over the ranks."""
         return max(self.waiting, default=None)
 
 
@@ -55,10 +55,10 @@ class Scaled:
     """A measured size compared with the smallest one.
 
     Attributes:
-        measured: The size.
-        ideal_duration_s: What the smallest size's time would become by its ranks and samples.
-        ideal_samples_per_s: The smallest size's throughput times the ratio of the ranks.
-        speedup: Throughput as a multiple of the smallest size's.
+        measured: Measurements of the size.
+        ideal_duration_s: Time of the smallest size, scaled by ranks and samples.
+        ideal_samples_per_s: Throughput of the smallest size times the ratio of ranks.
+        speedup: Throughput divided by the throughput of the smallest size.
         efficiency: Throughput as a share of the ideal.
     """
 
@@ -70,18 +70,17 @@ class Scaled:
 
 
 def scale(sizes: Sequence[Measured], mode: str) -> list[Scaled]:
-    """Hold each size against the smallest.
+    """Compare each size with the smallest size.
 
-    The ideal time follows the work that was done: strong scaling, and weak scaling for a number of
-    epochs, train on as many samples at each size; weak scaling for a number of steps trains on
-    more of them the more ranks there are. Where the samples are unknown, the mode decides.
+    The ideal time follows the number of consumed samples. If this number is unknown, strong scaling assumes
+    equal samples at each size, and weak scaling assumes samples proportional to the ranks.
 
     Args:
-        sizes: In any order.
+        sizes: Sizes in any order.
         mode: "strong" or "weak".
 
     Returns:
-        By number of ranks, rising.
+        Sizes by rising number of ranks.
     """
     ordered = sorted(sizes, key=lambda size: (size.ranks, size.label))
     return [_against(size, ordered[0], mode) for size in ordered]
@@ -108,12 +107,12 @@ def scaling_charts(scaled: Sequence[Scaled]) -> Spec | None:
     """Build a Vega-Lite specification of panels over the sizes.
 
     Args:
-        scaled: What `scale` gave.
+        scaled: Sizes from `scale`.
 
     Returns:
-        Running time (s), throughput (samples/s), efficiency (per cent), waiting for batches (per
-        cent of the steps, of the rank that waited most) and final validation loss; a panel without
-        any value is left out, and None where all are. Dashed lines are the ideal.
+        Panels for running time (s), throughput (samples/s), efficiency (%), waiting for batches (% of time,
+        for the rank that waited most) and final validation loss. Panels without values are left out; None if
+        all are. Dashed lines show the ideal.
     """
     panels: list[tuple[str, _Pairs]] = [
         ("running time, s", [(s.measured.duration_s, s.ideal_duration_s) for s in scaled]),

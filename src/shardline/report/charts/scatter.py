@@ -1,4 +1,4 @@
-"""Runs as points over any two of their numbers, which the reader chooses."""
+"""Scatter plot of runs over any two numbers that the reader chooses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ MIN_POINTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A run.
+    """One run of a scatter plot.
 
     Attributes:
-        series: Its name and colour.
-        figures: Numbers by name; what is unknown is None or left out.
+        series: Name and color of the run.
+        figures: Numbers by name; unknown numbers are None or missing.
     """
 
     series: Series
@@ -28,16 +28,16 @@ class Point:
 
 
 def scatter(points: Sequence[Point], across: Sequence[str], up: str) -> Spec | None:
-    """Build a chart of points over two figures, with a choice of both below.
+    """Build a scatter plot over two numbers, with menus to choose both.
 
     Args:
-        points: The best first; drawn in reverse so that the best lies on top.
-        across: What may be the horizontal figure at first: the first of these that differs.
-        up: The vertical one.
+        points: Runs, best first; drawn in reverse so that the best is on top.
+        across: Candidates for the first horizontal number; the first that differs is used.
+        up: First vertical number.
 
     Returns:
-        A Vega-Lite specification; None of fewer than three points or two figures that differ. A figure whose values
-        span a factor of 50 can be chosen as its power of ten as well.
+        Vega-Lite specification; None for fewer than three points or two differing numbers. A number whose
+        values span a factor of 50 can also be chosen as its decimal logarithm.
     """
     columns = _columns(points)
     names = list(columns)
@@ -76,14 +76,14 @@ def scatter(points: Sequence[Point], across: Sequence[str], up: str) -> Spec | N
 
 
 def _choice(name: str, title: str, names: Sequence[str], value: int) -> Any:
-    # numbers as values: a user's name is only ever a label
+    # options are numbers, so a user's name is never more than a label
     options = list(range(len(names)))
     bind = alt.binding_select(options=options, labels=list(names), name=f"{title} ")
     return alt.param(name=name, value=value, bind=bind)
 
 
 def _columns(points: Sequence[Point]) -> dict[str, list[float | None]]:
-    """Return the figures that differ, each over all points."""
+    """Return the differing numbers as columns over all points."""
     names = dict.fromkeys(name for point in points for name in point.figures)
     found: dict[str, list[float | None]] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""A run's curves, and the colour that it has in every chart."""
+"""Curves of a run, and its color in every chart."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from shardline.records.reports import Curve, EpochEnds
 
 OTHER_RUNS = "other runs"
 OTHER_COLOR = "#9aa1ab"
-# Each has at least 3:1 contrast to both page backgrounds (WCAG 2.2, 1.4.11), the best run first.
+# Best run first. Each color has a contrast of at least 3:1 to both page backgrounds (WCAG 2.2, 1.4.11).
 PALETTE = (
     "#3f74d1",
     "#d9730d",
@@ -25,13 +25,13 @@ PALETTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One run's curves and how they are drawn.
+    """Curves of one run and their style.
 
     Attributes:
-        run: Name shown in the tooltip.
-        rank: 0 for the best run; the first ones have a colour and a legend entry of their own.
-        curves: Metric name to curve.
-        ends: Where each pass over the data ended, where `curves` are thinned.
+        run: Name in the tooltip.
+        rank: 0 for the best run; the first runs have their own color and legend entry.
+        curves: Curves by metric name.
+        ends: Ends of the passes over the data; needed if `curves` are thinned.
     """
 
     run: str
@@ -46,24 +46,23 @@ class Series:
 
     @property
     def color(self) -> str:
-        """CSS colour."""
+        """CSS color."""
         return PALETTE[self.rank] if self.rank < len(PALETTE) else OTHER_COLOR
 
     def epochs_at(self, curve: Curve) -> list[float]:
-        """Return the passes over the data at each point of one of its curves.
+        """Return the number of passes over the data at each point of a curve.
 
-        Training records the number of the epoch that a step is in; the last record of each
-        tells where it ends, and steps between are as long as one another.
+        The last record of an epoch marks its end. Steps between are spaced evenly.
         """
         ends = self.ends or epoch_ends(self.curves)
         return [float(passed) for passed in np.interp(curve.steps, ends.steps, ends.passes)]
 
 
 def epoch_ends(curves: Mapping[str, Curve]) -> EpochEnds:
-    """Return the passes over the data that are complete at the last record of each epoch.
+    """Return the number of complete passes over the data at the end of each epoch.
 
     Args:
-        curves: Whole, not thinned.
+        curves: Complete curves, not thinned.
     """
     last: dict[int, int] = {}
     for curve in curves.values():
@@ -71,7 +70,7 @@ def epoch_ends(curves: Mapping[str, Curve]) -> EpochEnds:
             last[epoch] = max(step, last.get(epoch, 0))
     steps, passes = [0], [0.0]
     for epoch in sorted(last):
-        # the last one may be cut short: as long as those before it, it is complete
+        # the last epoch may be cut short; it is complete if it is as long as the epochs before
         whole = steps[-1] / passes[-1] * (epoch + 1 - passes[-1]) if passes[-1] else 0.0
         is_cut = epoch == max(last) and last[epoch] - steps[-1] < whole
         share = (last[epoch] - steps[-1]) / whole if is_cut else 1.0
@@ -81,14 +80,14 @@ def epoch_ends(curves: Mapping[str, Curve]) -> EpochEnds:
 
 
 def thin(curve: Curve, max_points: int) -> Curve:
-    """Keep the lowest and highest value of each stretch of steps, so that no spike is lost.
+    """Thin a curve to the lowest and highest value of each range of steps, so that no spike is lost.
 
     Args:
-        max_points: Upper bound on the points kept; at least 4.
+        max_points: Maximum number of points; at least 4.
 
     Returns:
-        The same curve if it is small enough, else at most max_points of its points, the first
-        and the last among them.
+        The same curve if it is small enough, otherwise at most max_points points, including the first and
+        the last.
     """
     num_points = len(curve.steps)
     if num_points <= max_points:

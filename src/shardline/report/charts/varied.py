@@ -1,6 +1,6 @@
-"""What the varied settings did: each one's effect, and all of them side by side.
+"""Charts of varied settings: the effect of each setting, and all settings side by side.
 
-As in the learning curves, fields have fixed names; a setting's name is a title or a value.
+As in the learning curves, field names are fixed; names of settings appear only as titles or values.
 """
 
 import json
@@ -16,13 +16,13 @@ import altair as alt
 from shardline.report.charts.axes import Spec, short, y_axis
 from shardline.report.charts.series import Series
 
-# From the worst result to the best; distinguished by the colour-blind, legible on both backgrounds.
+# From worst to best; safe for color blindness and legible on both backgrounds.
 RESULT_COLORS = ("#d9730d", "#8a8f98", "#3f74d1")
 _RULE_COLOR = "#8a8f98"
 _MAX_TICKS = 7
-_TICK_GAP = 0.07  # of the height: a line of text
-_ROW = 15  # pixels between two rows of names
-_UNORDERED = frozenset({"seed"})  # numbers of which more is not more
+_TICK_GAP = 0.07  # height of a line of text, as a share of the axis
+_ROW = 15  # pixels between rows of names
+_UNORDERED = frozenset({"seed"})  # numbers without an order
 
 _PLACE = {
     "x": alt.X("axis:O", axis=None, scale=alt.Scale(padding=0.5)),
@@ -32,12 +32,12 @@ _PLACE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A run's settings and what came of them.
+    """Settings and result of a run.
 
     Attributes:
-        series: Its name and colour.
-        value: Headline metric; finite.
-        settings: Setting by dotted key; all trials have the same keys.
+        series: Name and color of the run.
+        value: Finite value of the headline metric.
+        settings: Settings by dotted key; all trials have the same keys.
     """
 
     series: Series
@@ -47,7 +47,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class _Axis:
-    """One setting's values over all trials, as an axis."""
+    """Axis with the values of one setting over all trials."""
 
     key: str
     values: Sequence[Any]
@@ -66,12 +66,12 @@ class _Axis:
     @cached_property
     def categories(self) -> list[str]:
         numbers = [v for v in self.values if type(v) in (int, float)]
-        numbers.sort(key=lambda v: (v != v, v))  # by itself, NaN would leave any order
+        numbers.sort(key=lambda v: (v != v, v))  # NaN alone has no order
         others = sorted({shown(v) for v in self.values if type(v) not in (int, float)})
         return list(dict.fromkeys([*map(shown, numbers), *others]))
 
     def at(self, value: Any) -> float:
-        """Return where a value lies, from 0 to 1."""
+        """Return the position of a value on the axis, from 0 to 1."""
         if not self.is_numeric:
             return self.categories.index(shown(value)) / max(1, len(self.categories) - 1)
         scale = math.log if self.is_log else float
@@ -79,32 +79,32 @@ class _Axis:
         return (scale(value) - low) / (high - low) if high > low else 0.5
 
     def plotted(self, trial: Trial) -> Any:
-        """Return a trial's value as a panel's axis takes it."""
+        """Return the value of a trial for the axis of a panel."""
         value = trial.settings[self.key]
         return value if self.is_numeric else shown(value)
 
     def ticks(self, index: int) -> list[Spec]:
-        """Return what is written along the axis: its values, of many the ends and some between."""
+        """Return the tick labels: all values, or the ends and some between if there are many."""
         values = sorted(set(self.values)) if self.is_numeric else self.categories
         every = -(-(len(values) - 1) // (_MAX_TICKS - 1)) or 1
         at = self.at if self.is_numeric else lambda v: values.index(v) / max(1, len(values) - 1)
         kept = [values[-1]]
-        for value in values[:-1:every]:  # those of a logarithm may lie close together
+        for value in values[:-1:every]:  # on a logarithmic axis, values may be close together
             if all(abs(at(value) - at(other)) >= _TICK_GAP for other in kept):
                 kept.append(value)
         return [{"axis": index, "at": short(at(v)), "text": shown(v)} for v in sorted(kept, key=at)]
 
 
 def effects(trials: Sequence[Trial], metric: str) -> Spec | None:
-    """Build a small panel per setting: headline metric against its values, and their mean.
+    """Build a panel per setting: headline metric by value of the setting, and the mean per value.
 
     Args:
-        trials: The best first.
+        trials: Trials, best first.
         metric: Name of the headline metric.
 
     Returns:
-        A Vega-Lite specification, or None where nothing varies. An axis is logarithmic where its
-        values span a factor of ten, and of categories where they are not all numbers.
+        Vega-Lite specification; None if nothing varies. An axis is logarithmic if its values span a factor
+        of ten, and categorical if they are not all numbers.
     """
     axes = _axes(trials)
     if not axes:
@@ -138,7 +138,7 @@ def _panel(
             color=alt.Color("label:N", scale=scale, legend=None),
         )
     )
-    # between categories there is no line to be drawn
+    # a line between categories has no meaning
     style: Spec = {"color": _RULE_COLOR}
     mean = (
         alt.Chart().mark_line(strokeWidth=1.25, strokeDash=[4, 3], **style)
@@ -152,7 +152,7 @@ def _panel(
 def _x(axis: _Axis, field: str) -> alt.X:
     if not axis.is_numeric:
         labels = alt.Axis(labelAngle=0 if len(axis.categories) <= 4 else -40, labelLimit=90)
-        # not `sort`, which would put the user's words into an expression
+        # not `sort`, which would put the user's text into an expression
         scale = alt.Scale(domain=axis.categories)
         return alt.X(f"{field}:N", title=axis.key, sort=None, scale=scale, axis=labels)
     kind: Spec = {"type": "log"} if axis.is_log else {"zero": False}
@@ -168,15 +168,15 @@ def _x(axis: _Axis, field: str) -> alt.X:
 
 
 def parallel_coordinates(trials: Sequence[Trial], metric: str, mode: str) -> Spec | None:
-    """Build parallel coordinates: a vertical axis per setting, a line per run, coloured by result.
+    """Build parallel coordinates: a vertical axis per setting, and a line per run colored by result.
 
     Args:
-        trials: The best first; drawn in reverse so that the best lies on top.
+        trials: Trials, best first; drawn in reverse so that the best is on top.
         metric: Name of the headline metric, which is the last axis.
         mode: "max" if higher is better, else "min".
 
     Returns:
-        A Vega-Lite specification, or None where fewer than two settings vary.
+        Vega-Lite specification; None if fewer than two settings vary.
     """
     axes, result = _axes(trials), _Axis(metric, [trial.value for trial in trials])
     if len(axes) < 2:
@@ -205,7 +205,7 @@ def parallel_coordinates(trials: Sequence[Trial], metric: str, mode: str) -> Spe
         _texts(ticks, align="right", dx=-6, fontSize=11, limit=_share(1, len(names), most=90)),
         _texts(result.ticks(len(axes)), align="left", dx=6, fontSize=11),
         *(
-            # neighbours stand in rows of their own, so that each has the room of as many axes
+            # neighbors are in different rows, so that each name has more width
             _texts(
                 names[row::rows_of_names],
                 dy=-18 - row * _ROW,
@@ -221,7 +221,7 @@ def parallel_coordinates(trials: Sequence[Trial], metric: str, mode: str) -> Spe
 
 
 def _share(axes: int, of: int, *, most: int) -> Any:
-    """Return the width that so many of the axes take, which the page's script sets with the chart's own."""
+    """Return the width of this number of axes as an expression of the chart's width."""
     return alt.ExprRef(f"max(24, min({most}, {axes} * width / {of} - 10))")
 
 
@@ -230,7 +230,7 @@ def _trial_lines(rows: Sequence[Spec], mode: str) -> Any:
         name="hovered", fields=["run"], on="pointerover", clear="pointerout", empty=False
     )
     values = [row["result"] for row in rows]
-    # the median, so that one run that went astray does not make all others look alike
+    # the median, so that one outlier does not make all other runs look alike
     domain = [min(values), short(median(values)), max(values)]
     colors = RESULT_COLORS if mode == "max" else RESULT_COLORS[::-1]
     scale = alt.Scale(type="linear", domain=domain, range=list(colors), interpolate="rgb")
@@ -258,7 +258,7 @@ def _texts(rows: Sequence[Spec], **style: Any) -> Any:
 
 
 def _tip(trial: Trial, axes: Sequence[_Axis], metric: str) -> Spec:
-    """Return a tooltip's lines: the run and, below, its result and varied settings."""
+    """Return the lines of a tooltip: the run, its result and its varied settings."""
     settings = [f"{axis.key} {shown(trial.settings[axis.key])}" for axis in axes]
     return {"run": trial.series.run, "said": [f"{metric} {shown(trial.value)}", *settings]}
 
@@ -270,7 +270,7 @@ def _axes(trials: Sequence[Trial]) -> list[_Axis]:
 
 
 def shown(value: Any) -> str:
-    """Return a setting or a metric as a person would write it."""
+    """Format a setting or a metric for people."""
     if value is None:
         return "–"
     if isinstance(value, float):

@@ -1,21 +1,21 @@
-"""Where the boxes and arrows of a workflow's graph lie."""
+"""Layout of the boxes and arrows of a workflow graph."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _BOX = (168, 72)  # width and height
-_GAP = (40, 22)  # along the flow and across it
+_GAP = (40, 22)  # along and across the flow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A rule's box.
+    """Box of a rule.
 
     Attributes:
-        node: The rule's node of the graph.
-        x: Left edge.
-        y: Upper edge.
+        node: Node of the rule in the graph.
+        x: Left edge, in pixels.
+        y: Upper edge, in pixels.
     """
 
     node: Mapping[str, Any]
@@ -25,11 +25,11 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A drawing; lengths in pixels.
+    """Drawing of a graph; lengths in pixels.
 
     Attributes:
-        boxes: One for each rule.
-        arrows: Paths of SVG, one for each edge.
+        boxes: One box per rule.
+        arrows: One SVG path per edge.
         box: Width and height of every box.
     """
 
@@ -41,11 +41,11 @@ class Layout:
 
 
 def lay_out(graph: Mapping[str, Any], *, downwards: bool = False) -> Layout:
-    """Lay out a workflow in layers: each rule behind all that it waits for.
+    """Lay out a workflow in layers, with each rule behind the rules that it waits for.
 
     Args:
-        graph: `nodes`, each with its `rule`, and `edges`, pairs of rules, without a cycle.
-        downwards: From top to bottom, as a phone shows it, instead of left to right.
+        graph: `nodes` with a `rule` each, and acyclic `edges` as pairs of rules.
+        downwards: Whether to draw from top to bottom, for phones, instead of left to right.
     """
     edges = [(first, then) for first, then in graph["edges"]]
     depths = _depths([node["rule"] for node in graph["nodes"]], edges)
@@ -73,7 +73,7 @@ def lay_out(graph: Mapping[str, Any], *, downwards: bool = False) -> Layout:
 
 
 def _depths(rules: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Return each rule's layer: as late as what waits for it allows, so that arrows are short."""
+    """Return the layer of each rule, as late as possible, so that arrows are short."""
     after = dict.fromkeys(rules, 0)
     for _ in rules:
         for first, then in edges:

@@ -1,10 +1,10 @@
-"""A training as a table that any tool reads: a row per step, a column per metric."""
+"""CSV tracker: one row per step, one column per metric."""
 
 import csv
 from collections.abc import Iterable, Mapping
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from shardline.core.files import atomic_writer
 from shardline.records.tracking import TrackingContext
@@ -16,9 +16,9 @@ _FIRST = ("step", "wall_s")
 
 
 class CsvFile(Tracker):
-    """`work/{run}/tracking/metrics.csv`, written again at each start of a training.
+    """Tracker that writes `work/{run}/tracking/metrics.csv` again at each start of a training.
 
-    Columns stand in the order in which the metrics first appear; a late one is added at the right.
+    Columns have the order in which the metrics first appear. A new metric becomes the last column.
     """
 
     label = "CSV"
@@ -31,17 +31,17 @@ class CsvFile(Tracker):
 
     @property
     def place(self) -> str:
-        """The file."""
+        """Path of the file."""
         return f"file {self._path}"
 
     def open(self) -> int:
-        """Begin the file; metrics.jsonl has all that was in it."""
+        """Start an empty file; metrics.jsonl still contains the earlier rows."""
         self._columns = list(_FIRST)
         self._rewrite([])
         return -1
 
     def send(self, batch: MetricBatch, started: float | None) -> None:
-        """Append a row per step, to a wider table where there are new metrics."""
+        """Append one row per step, and add columns for new metrics."""
         rows = list(batch.rows())
         names = dict.fromkeys(name for row in rows for name in row)
         if new := [name for name in names if name not in self._columns]:
@@ -52,15 +52,15 @@ class CsvFile(Tracker):
             self._writer(file).writerows(rows)
 
     def close(self, how: str) -> None:
-        """Do nothing: every batch is in the file."""
+        """Do nothing, since the file already contains every batch."""
 
-    def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def _rewrite(self, rows: Iterable[Mapping[str, str]]) -> None:
         with atomic_writer(self._path) as file:
             text = TextIOWrapper(file, newline="", encoding="utf-8")
             writer = self._writer(text)
             writer.writeheader()
             writer.writerows(rows)
-            text.detach()  # flushes, and leaves the file open
+            text.detach()  # flushes and leaves the file open
 
     def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
         return csv.DictWriter(file, self._columns, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""A training as a run of MLflow: https://mlflow.org/docs/latest/rest-api.html."""
+"""MLflow tracker: https://mlflow.org/docs/latest/rest-api.html."""
 
 import json
 import os
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _RUN, _STEP = "shardline.run", "shardline.step"
 _EXPERIMENT = "shardline"
-# At most in one request; MLflow takes 1000 values, Azure ML's documented limit is 250.
+# Limits per request: MLflow accepts 1000 values, Azure ML documents 250.
 _VALUES_AT_ONCE, _PARAMS_AT_ONCE = 249, 100
-_PARAM_CHARACTERS, _TAG_CHARACTERS = 6000, 1000  # the latter is Azure ML's
-# A request is tried once: the tracker process tries again, and asks first what arrived.
+_PARAM_CHARACTERS, _TAG_CHARACTERS = 6000, 1000  # the second limit is Azure ML's
+# The client sends each request once. The tracker process retries, and first asks what has arrived.
 _CLIENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -37,16 +37,15 @@ _CLIENT = {
 _STATUS = {"sealed": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
 _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@|[?#].*")
-_LOCK_S = 60.0  # making the tables takes seconds
+_LOCK_S = 60.0  # creating the tables takes seconds
 
 
 class MlflowRun(Tracker):
-    """The run of MLflow that shows a training.
+    """Tracker that shows a training as an MLflow run.
 
-    It is the one that MLFLOW_RUN_ID names, as Azure ML does in its jobs, or one
-    of our own, whose id the run's folder keeps so that a resumed training
-    continues it. Its tag `shardline.step` is the last step that it has. Where no
-    server is named it is in a SQLite store below `{store}/mlflow`.
+    If MLFLOW_RUN_ID is set, as in jobs of Azure ML, the tracker uses this run. Otherwise it creates a run and
+    saves the run's id, so that a resumed training continues the same run. The tag `shardline.step` is the last
+    step sent. Without MLFLOW_TRACKING_URI, the run is in a SQLite store below `{store}/mlflow`.
     """
 
     label = "MLflow"
@@ -70,11 +69,11 @@ class MlflowRun(Tracker):
 
     @property
     def place(self) -> str:
-        """The run."""
+        """Id of the run."""
         return f"run {self.run_id}"
 
     def open(self) -> int:
-        """Find or make the run, describe it, and return the last step that it has; -1 for none."""
+        """Find or create the run, describe it, and return the last step sent; -1 for none."""
         from mlflow import MlflowClient
 
         with self._lock():
@@ -84,7 +83,7 @@ class MlflowRun(Tracker):
         holds = tags.get(_RUN)
         if holds not in (None, self._context.run):
             raise ShardlineError(
-                f"MLFLOW_RUN_ID={self.run_id} holds {holds} already; name another run, or none"
+                f"MLFLOW_RUN_ID={self.run_id} already contains {holds}; expected an empty run; set another id or none"
             )
         if holds is None:
             self._describe(self._client)
@@ -92,10 +91,10 @@ class MlflowRun(Tracker):
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Have one training at a time make the local store's tables and experiment.
+        """Lock the local store while a training creates its tables and experiment.
 
-        MLflow's client makes tables without a lock: of three at once, two failed ("duplicate column
-        name").
+        MLflow's client creates tables without a lock: of three clients at once, two failed ("duplicate
+        column name").
         """
         if not self._is_local:
             yield
@@ -105,7 +104,7 @@ class MlflowRun(Tracker):
             yield
 
     def _describe(self, client: "MlflowClient") -> None:
-        """Send what stays the same; the tag of the run's name goes last, as the proof of the rest."""
+        """Send parameters, dataset and tags; the tag with the run's id comes last and marks the rest as complete."""
         from mlflow.entities import Param, RunTag
 
         params = [
@@ -114,11 +113,11 @@ class MlflowRun(Tracker):
         ]
         for begin in range(0, len(params), _PARAMS_AT_ONCE):
             client.log_batch(self.run_id, params=params[begin : begin + _PARAMS_AT_ONCE])
-        if not self._uri.startswith("azureml:"):  # whose service has none of MLflow's datasets
+        if not self._uri.startswith("azureml:"):  # Azure ML has no MLflow datasets
             self._describe_dataset(client)
         tags = {**self._context.tags, _RUN: self._context.run}
         if commit := tags.get("shardline.commit"):
-            tags["mlflow.source.git.commit"] = commit  # what MLflow's page shows as the version
+            tags["mlflow.source.git.commit"] = commit  # MLflow's page shows this tag as the version
         run_tags = [RunTag(key, value[:_TAG_CHARACTERS]) for key, value in tags.items()]
         client.log_batch(self.run_id, tags=run_tags)
 
@@ -132,17 +131,11 @@ class MlflowRun(Tracker):
         context = InputTag("mlflow.data.context", "training")
         try:
             client.log_inputs(self.run_id, datasets=[DatasetInput(dataset, [context])])
-        except MlflowException as error:  # older servers, and some that speak MLflow, have none
-            self.warning = (
-                f"the dataset cannot be sent to MLflow, but stands in tags: {shorten(error)}"
-            )
+        except MlflowException as error:  # older servers have no datasets
+            self.warning = f"the dataset cannot be sent to MLflow; the tags of the run contain it: {shorten(error)}"
 
     def send(self, batch: MetricBatch, started: float | None) -> None:
-        """Send a batch of values, and with the last of them how far it goes.
-
-        Args:
-            started: time in seconds at which a training without pauses would have begun.
-        """
+        """Send a batch of values, and set the tag of the last step with the last values."""
         from mlflow.entities import Metric, RunTag
 
         assert self._client is not None
@@ -164,14 +157,14 @@ class MlflowRun(Tracker):
         self._client.log_batch(self.run_id, metrics=parts[-1], tags=[tag])
 
     def upload(self, file: Path, folder: str = "") -> None:
-        """Send a file, and record that it is there."""
+        """Send a file, and record its name."""
         assert self._client is not None
         self._client.log_artifact(self.run_id, str(file), folder or None)
         self.files.append(file.name)
         self.links.write(files=self.files)
 
     def close(self, how: str) -> None:
-        """Record how the training has ended; a run that was given is ended by who gave it."""
+        """Record how the training ended, unless MLFLOW_RUN_ID named the run; its owner then ends it."""
         if self._client and self.run_id and not self._given:
             self._client.set_terminated(self.run_id, _STATUS[how])
 
@@ -194,7 +187,7 @@ class MlflowRun(Tracker):
         return run
 
     def _resume(self, client: "MlflowClient", run_id: str | None) -> "Run | None":
-        """Return the run of an earlier start; None where there is none any more."""
+        """Return the run of an earlier start; None if it no longer exists."""
         from mlflow.exceptions import MlflowException
 
         if not run_id:
@@ -212,15 +205,15 @@ class MlflowRun(Tracker):
 
 
 def without_credentials(uri: str) -> str:
-    """Return a URI without user, password and query, as it may be recorded."""
+    """Return a URI without user, password and query."""
     return _CREDENTIALS.sub("", uri)
 
 
 def _experiment(client: "MlflowClient", artifacts: str | None) -> str:
-    """Return the experiment's id; it is made where there is none.
+    """Return the id of the experiment, and create the experiment if it does not exist.
 
     Args:
-        artifacts: URI of the folder for its files; None leaves it to the server.
+        artifacts: URI of the folder for files of the experiment; None lets the server choose.
     """
     from mlflow.exceptions import MlflowException
 
@@ -232,7 +225,7 @@ def _experiment(client: "MlflowClient", artifacts: str | None) -> str:
             return str(found.experiment_id)
         try:
             return str(client.create_experiment(name, artifacts))
-        except MlflowException:  # another training may just have made it
+        except MlflowException:  # another training may have created it meanwhile
             if is_last:
                 raise
     raise AssertionError

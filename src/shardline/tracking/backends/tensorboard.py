@@ -1,4 +1,4 @@
-"""A training as TensorBoard shows it: https://www.tensorflow.org/tensorboard."""
+"""TensorBoard tracker: https://www.tensorflow.org/tensorboard."""
 
 import json
 import time
@@ -17,9 +17,9 @@ _EVENTS = "events.out.tfevents.*"
 
 
 class TensorBoardFolder(Tracker):
-    """An event file in `{store}/tensorboard/{run}`, written again at each start of a training.
+    """Tracker that writes an event file to `{store}/tensorboard/{run}` again at each start of a training.
 
-    By TensorBoard's own writer, which needs neither torch nor TensorFlow.
+    It uses TensorBoard's own writer, which needs neither torch nor TensorFlow.
     """
 
     label = "TensorBoard"
@@ -32,23 +32,23 @@ class TensorBoardFolder(Tracker):
 
     @property
     def place(self) -> str:
-        """The folder."""
+        """Path of the folder."""
         return f"folder {self._folder}"
 
     def open(self) -> int:
-        """Begin an event file, which takes the place of earlier ones, with the hyperparameters."""
+        """Start a new event file with the hyperparameters, and remove earlier event files."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         writer, self._writer = self._writer, None
-        if writer:  # of an attempt that failed, as may its end, but only once
+        if writer:  # of a failed attempt; closing may fail, too, but only once
             writer.close()
         earlier = list(self._folder.glob(_EVENTS))
         self._writer = EventFileWriter(str(self._folder))
-        for file in earlier:  # metrics.jsonl has all that is in it
+        for file in earlier:  # metrics.jsonl contains the same values
             file.unlink()
-        # a TensorBoard that shows the earlier file drops it
+        # makes a running TensorBoard discard the earlier file
         self._write(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
         params = {key: _plain(value) for key, value in self._context.params.items()}
         summary = hparams_pb(params, trial_id=self._context.run, start_time_secs=time.time())
@@ -57,7 +57,7 @@ class TensorBoardFolder(Tracker):
         return -1
 
     def send(self, batch: MetricBatch, started: float | None) -> None:
-        """Write values, at the time of training."""
+        """Write values with their training time."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -70,7 +70,7 @@ class TensorBoardFolder(Tracker):
         self._writer.flush()
 
     def close(self, how: str) -> None:
-        """Write how the training has ended, for the table of hyperparameters."""
+        """Write how the training ended for the table of hyperparameters."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2

@@ -1,4 +1,4 @@
-"""A training as a run of Weights & Biases: https://docs.wandb.ai/ref/python."""
+"""Weights & Biases tracker: https://docs.wandb.ai/ref/python."""
 
 import netrc
 import os
@@ -22,11 +22,11 @@ _ID_CHARACTERS = 64
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 _CLIENT = {
     "WANDB_INIT_TIMEOUT": "30",  # seconds
-    "WANDB_ERROR_REPORTING": "false",  # to W&B, of its own errors
+    "WANDB_ERROR_REPORTING": "false",  # reports of errors of the client to W&B
     "WANDB_PROJECT": _PROJECT,
 }
-# What W&B would send besides what it is given: the command line, the git remote, code, the
-# machine, and all that is printed. Secrets may stand there.
+# By default W&B also sends the command line, the git remote, code, machine data and printed
+# output, all of which may contain secrets.
 _SILENT = {
     "console": "off",
     "disable_code": True,
@@ -41,11 +41,10 @@ _SILENT = {
 
 
 class WandbRun(Tracker):
-    """The run of W&B that shows a training, by an id that is the run's own.
+    """Tracker that shows a training as a W&B run, with an id made from the run's id.
 
-    Without a key, and where W&B does not answer, each start of a training writes the run to
-    `{store}/wandb` again, for `wandb sync` to send. W&B's client hands all to a process of its own,
-    which ends with ours.
+    Without a key, or if W&B does not answer, each start of a training writes the run to `{store}/wandb`
+    again, and `wandb sync` can send it. W&B's client uses its own process, which ends with this process.
     """
 
     label = "W&B"
@@ -58,7 +57,7 @@ class WandbRun(Tracker):
         for name, value in _CLIENT.items():
             os.environ.setdefault(name, value)
         folder = Path(context.store, "wandb").absolute()
-        for name in ("CACHE", "DATA"):  # a home may have little room
+        for name in ("CACHE", "DATA"):  # a home folder may have little space
             os.environ.setdefault(f"WANDB_{name}_DIR", str(folder / f".{name.lower()}"))
         if not os.environ.get("WANDB_MODE"):
             os.environ["WANDB_MODE"] = "online" if has_key(os.environ) else "offline"
@@ -66,10 +65,10 @@ class WandbRun(Tracker):
 
     @property
     def place(self) -> str:
-        """The run, and its folder where it is yet to be sent."""
+        """Id of the run, and the command that sends an offline run."""
         if self._run is None or not self._run.offline:
             return f"run {self._id}"
-        return f"run {self._id} (offline: `{self._sync}` sends it)"
+        return f"run {self._id} (offline; to send it, run `{self._sync}`)"
 
     @property
     def _sync(self) -> str:
@@ -77,11 +76,11 @@ class WandbRun(Tracker):
         return f"wandb sync {Path(self._run.dir).parent}"
 
     def open(self) -> int:
-        """Start the run, or resume it where W&B has it."""
+        """Start or resume the run, and return the last step that W&B has."""
         import wandb
 
         run, self._run = self._run, None
-        if run:  # of an attempt that failed, as may its end, but only once
+        if run:  # of a failed attempt; finishing may fail, too, but only once
             run.finish(exit_code=1)
         try:
             self._run = self._init()
@@ -90,10 +89,10 @@ class WandbRun(Tracker):
                 raise
             self.warning = f"W&B cannot be reached, so the run is written offline: {shorten(error)}"
             os.environ["WANDB_MODE"] = "offline"
-            wandb.teardown()  # its process holds the run's id for the one that has failed
+            wandb.teardown()  # its process still uses the id for the failed run
             self._run = self._init()
         self.files = []
-        self.closing = f"what `{self._sync}` sends"
+        self.closing = f"the rest of the run (to send it, run `{self._sync}`)"
         return int(self._run.step) - 1
 
     def _init(self) -> "Run":
@@ -101,7 +100,7 @@ class WandbRun(Tracker):
 
         if os.environ["WANDB_MODE"] == "offline":
             for folder in Path(self._context.store, "wandb").glob(f"offline-run-*-{self._id}"):
-                if not list(folder.glob("*.synced")):  # metrics.jsonl has all that is in it
+                if not list(folder.glob("*.synced")):  # metrics.jsonl contains the same values
                     shutil.rmtree(folder)
         return wandb.init(
             id=self._id,
@@ -114,7 +113,7 @@ class WandbRun(Tracker):
         )
 
     def send(self, batch: MetricBatch, started: float | None) -> None:
-        """Hand over a row per step; W&B refuses none, and `close` waits until they have arrived."""
+        """Log one row per step; `close` waits until W&B has received all rows."""
         assert self._run is not None
         for row in batch.rows():
             step, wall_s = row.pop("step"), row["wall_s"]
@@ -123,7 +122,7 @@ class WandbRun(Tracker):
             self._run.log(row, step=step)
 
     def upload(self, file: Path, folder: str = "") -> None:
-        """Hand over the sealed model, which never changes, so W&B need not copy it."""
+        """Log the sealed model without a copy, since it never changes."""
         import wandb
 
         assert self._run is not None
@@ -133,7 +132,7 @@ class WandbRun(Tracker):
         self.files.append(file.name)
 
     def close(self, how: str) -> None:
-        """Record how the training has ended, and wait until W&B has all values."""
+        """Record how the training ended, and wait until W&B has all values."""
         import wandb
 
         if self._run:
@@ -142,12 +141,12 @@ class WandbRun(Tracker):
 
 
 def has_key(env: Mapping[str, str]) -> bool:
-    """Return whether W&B's client finds a key, so that it would not ask for one."""
+    """Return whether W&B's client finds a key without asking the user."""
     if env.get("WANDB_API_KEY") or env.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(env.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
     try:
         logins = netrc.netrc(env.get("NETRC") or Path("~/.netrc").expanduser())
-    except (OSError, RuntimeError, netrc.NetrcParseError):  # RuntimeError: a user without HOME
+    except (OSError, RuntimeError, netrc.NetrcParseError):  # RuntimeError: the user has no HOME
         return False
     return logins.authenticators(host) is not None
