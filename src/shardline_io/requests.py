@@ -1,4 +1,4 @@
-"""What a program asks and tells its rank: a line of JSON each way, through a socket that it inherits."""
+"""Requests of a script to its rank: one line of JSON each way, through an inherited socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardline_io.errors import DataError
 
 
 class _Rank:
-    """The way to the rank."""
+    """Connection to the rank."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -23,12 +23,15 @@ class _Rank:
 
     def ask(self, name: str, value: Any) -> None:
         answer = ""
-        with self._lock, suppress(OSError):  # a pipe that broke is an answer that is missing
+        with self._lock, suppress(OSError):  # a broken socket counts as a missing answer
             self._lines.write(json.dumps({name: value}) + "\n")
             self._lines.flush()
             answer = self._lines.readline()
         if not answer:
-            raise DataError("this program's rank has ended; start the pipeline again")
+            raise DataError(
+                "the rank that started this script does not answer, expected it to run as long as the script; start "
+                "the pipeline again"
+            )
         if found := json.loads(answer):
             raise DataError(found)
 
@@ -40,10 +43,10 @@ def _rank() -> _Rank | None:
 
 
 def ask(name: str, value: Any) -> None:
-    """Ask the rank, and return once it agrees; at once where there is no rank to ask.
+    """Send a request to the rank and wait until it agrees; return at once if there is no rank.
 
     Raises:
-        DataError: the rank found something wrong; the message is its own.
+        DataError: the rank found a problem; carries the rank's message.
     """
     if rank := _rank():
         rank.ask(name, value)

@@ -1,4 +1,4 @@
-"""What a program leaves: its weights, its curves, its figures. Rank 0 writes them."""
+"""Results of a script: weights, metrics and evaluation, written by rank 0."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _METRICS = "metrics.jsonl"
 
 
 class _Log:
-    """The records of all attempts, without those of steps that are done again."""
+    """Metrics of all attempts, without steps after the checkpoint that this attempt resumed from."""
 
     def __init__(self) -> None:
         self._kept = own_run.work_folder() / _METRICS
@@ -44,13 +44,13 @@ _log: _Log | None = None
 
 
 def log(step: int, *, epoch: int | None = None, **metrics: float) -> None:
-    """Record metrics of a step for the report's curves; on ranks other than 0 this does nothing.
+    """Record metrics of a step for the report's curves; does nothing on ranks other than 0.
 
-    A resumed training continues the curves: records of steps behind the checkpoint are dropped.
+    A resumed training continues the curves and drops metrics of steps after its checkpoint.
 
     Args:
-        step: optimiser steps that are done.
-        epoch: from 0.
+        step: optimiser steps done.
+        epoch: current epoch, from 0.
         metrics: numbers by name, such as `train_loss` and `val_loss`.
     """
     global _log
@@ -68,12 +68,12 @@ def log(step: int, *, epoch: int | None = None, **metrics: float) -> None:
 def write_evaluation(
     metrics: Mapping[str, float], num_samples: int, *, headline: tuple[str, str] | None = None
 ) -> None:
-    """Write the figures that the report ranks runs by; on ranks other than 0 this does nothing.
+    """Write the evaluation by which the report ranks runs; does nothing on ranks other than 0.
 
     Args:
-        metrics: numbers by name; `accuracy` or `mse` is what runs are ranked by.
-        num_samples: held-out rows that they were measured on.
-        headline: metric and mode (`max` or `min`) to rank by instead.
+        metrics: numbers by name; the report ranks runs by `accuracy` or `mse`.
+        num_samples: number of held-out rows evaluated.
+        headline: another metric to rank runs by, and its mode (`max` or `min`).
     """
     alive()
     if own_run.world().rank:
@@ -88,14 +88,14 @@ def write_evaluation(
 
 
 def save_model(weights: Mapping[str, Any]) -> None:
-    """Write the weights as `model.safetensors`; on ranks other than 0 this does nothing.
+    """Write the weights as `model.safetensors`; does nothing on ranks other than 0.
 
     Args:
-        weights: by name, what NumPy can make arrays of; `bfloat16` and 8-bit floating types need
-            safetensors' own writer instead.
+        weights: arrays, or values that NumPy converts to arrays, by name. For `bfloat16` and 8-bit
+            floating types, use the writer of the package safetensors instead.
 
     Raises:
-        KeyError: a type that the format or NumPy does not have.
+        KeyError: NumPy or the safetensors format lacks the type of an array.
     """
     alive()
     if own_run.world().rank:

@@ -1,4 +1,4 @@
-"""Single rows of a held-out split, each a batch."""
+"""Order of single rows of a held-out split, each as a batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from shardline_io.order.sampling import Window
 
 @dataclass(frozen=True)
 class PickedOrder(HeldOutOrder):
-    """Rows of a held-out split by their place in it, on one rank; no other row is read.
+    """Order of chosen rows of a held-out split on one rank, each as a batch; reads no other row.
 
     Attributes:
-        places: of the rows, ascending.
+        places: indices of the rows in the split, ascending.
     """
 
     places: tuple[int, ...] = ()
@@ -25,7 +25,7 @@ class PickedOrder(HeldOutOrder):
         return len(self.places)
 
     def window(self, epoch: int, index: int) -> Window:
-        """Return a window; all epochs are alike."""
+        """Return a window; it is the same in all epochs."""
         per_window = self.batches_per_window()
         places = self.places[index * per_window :][:per_window]
         pieces = [piece for place in places for piece in self._line.cut(place, place + 1)]

@@ -63,7 +63,7 @@ def test_a_rank_that_cannot_answer_does_not_leave_its_script_waiting(tmp_path: P
     ):
         rank = requests._rank()
         assert next(io.train()).step == 4
-    with pytest.raises(DataError, match="this program's rank has ended"):
+    with pytest.raises(DataError, match="the rank that started this script does not answer"):
         assert rank is None or rank.ask("shard", 0)
 
 
