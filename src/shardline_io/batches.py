@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,7 +20,6 @@ from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.pieces import Piece, split_pieces
 from shardline_io.order.sampling import TrainOrder
-from shardline_io.requests import ask
 from shardline_io.shardline_batches import RunBatchesStream, make_run_batches
 from shardline_io.shards import Shards
 from shardline_io.stopping import alive, begin
@@ -209,3 +211,42 @@ def validation() -> Iterator[Batch]:
 def test() -> Iterator[Batch]:
     """Yield this rank's batches of the split in `evaluation.split`, like `held_out`."""
     return held_out(own_run.settings().get("evaluation", {}).get("split", "test"))
+
+
+class _Rank:
+    """Connection to the rank: one line of JSON each way, through an inherited socket."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._lines = self._socket.makefile("rw", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def ask(self, name: str, value: Any) -> None:
+        answer = ""
+        with self._lock, suppress(OSError):  # a broken socket counts as a missing answer
+            self._lines.write(json.dumps({name: value}) + "\n")
+            self._lines.flush()
+            answer = self._lines.readline()
+        if not answer:
+            raise DataError(
+                "the rank that started this script does not answer, expected it to run as long as the script; start "
+                "the pipeline again"
+            )
+        if found := json.loads(answer):
+            raise DataError(found)
+
+
+@lru_cache(maxsize=1)
+def _rank() -> _Rank | None:
+    descriptor = os.environ.get("SHARDLINE_REQUESTS")
+    return _Rank(int(descriptor)) if descriptor else None
+
+
+def ask(name: str, value: Any) -> None:
+    """Send a request to the rank and wait until it agrees; return at once if there is no rank.
+
+    Raises:
+        DataError: the rank found a problem; carries the rank's message.
+    """
+    if rank := _rank():
+        rank.ask(name, value)

@@ -1,4 +1,4 @@
-"""Order of a held-out split: every row once, the same number of batches on each rank."""
+"""Orders of held-out rows: of a whole split over all ranks, and of chosen rows on one rank."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class HeldOutOrder:
     def __post_init__(self) -> None:
         if self.num_rows < self.world_size:
             raise DataError(
-                f"a held-out split has {self.num_rows} rows, expected at least one for each of {self.world_size} ranks; "
-                "enlarge the split"
+                f"a held-out split has {self.num_rows} rows, expected at least one for each of "
+                f"{self.world_size} ranks; enlarge the split"
             )
 
     @cached_property
@@ -80,3 +80,29 @@ class HeldOutOrder:
     def whole(self) -> HeldOutOrder:
         """Return the order of whole global batches, as many as this number of ranks has."""
         return replace(self, is_whole=True)
+
+
+@dataclass(frozen=True)
+class PickedOrder(HeldOutOrder):
+    """Order of chosen rows of a held-out split on one rank, each as a batch; reads no other row.
+
+    Attributes:
+        places: indices of the rows in the split, ascending.
+    """
+
+    places: tuple[int, ...] = ()
+
+    def num_batches(self, epoch: int = 0) -> int:
+        """Return the number of rows."""
+        return len(self.places)
+
+    def window(self, epoch: int, index: int) -> Window:
+        """Return a window; it is the same in all epochs."""
+        per_window = self.batches_per_window()
+        places = self.places[index * per_window :][:per_window]
+        pieces = [piece for place in places for piece in self._line.cut(place, place + 1)]
+        return Window(tuple(pieces), np.arange(len(places)), np.arange(len(places) + 1))
+
+    def whole(self) -> PickedOrder:
+        """Return this order."""
+        return self

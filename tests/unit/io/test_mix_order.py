@@ -132,7 +132,9 @@ def test_what_cannot_be_mixed_is_refused_by_name() -> None:
         )
     with pytest.raises(DataError, match=r"web has weight 0.*more than 0"):
         MixOrder(parts=(MixPart(key="w", pieces=full, weight=Fraction(0), name="web"),), **options)
-    with pytest.raises(DataError, match=r"3 samples, expected at least global_batch=4.*data.epoch_samples"):
+    with pytest.raises(
+        DataError, match=r"3 samples, expected at least global_batch=4.*data.epoch_samples"
+    ):
         MixOrder(
             parts=(MixPart(key="w", pieces=full, weight=Fraction(1)),),
             **{**options, "epoch_samples": 3},
