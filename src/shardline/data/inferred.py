@@ -1,4 +1,4 @@
-"""What a dataset's files say that no setting does, and what lies beside them and is not read."""
+"""Properties that a source infers from a dataset's files, and files that it does not read."""
 
 import json
 from collections.abc import Mapping
@@ -8,12 +8,11 @@ from shardline.data.sources import Source
 
 
 def describe(source: Source) -> dict[str, Any]:
-    """Return what is inferred from a source's files, as the dataset's provenance records it."""
+    """Return what a source inferred from its files, for the dataset's provenance."""
     found: dict[str, Any] = {"files": len(source.files)} if source.files else {}
     own = source.inferred
-    if isinstance(own, Mapping) and _is_plain(
-        own
-    ):  # a class of the user's may mean something else by the name
+    # a user's class may have an unrelated attribute of this name
+    if isinstance(own, Mapping) and _is_plain(own):
         found |= own
     return found | ({"not read": dict(source.not_read)} if source.not_read else {})
 
