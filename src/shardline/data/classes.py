@@ -75,7 +75,7 @@ class LoadedSelection:
         return self._rows.sample(int(self._places[place]))
 
     def batch(self, places: np.ndarray) -> dict[str, np.ndarray] | None:
-        """Return rows column by column [n, *shape]."""
+        """Return rows as columns [n, *shape]; None if a column varies or is optional."""
         return self._rows.batch(self._places[places])
 
 

@@ -161,7 +161,9 @@ class HeldOutLoader:
         return self._order.num_batches()
 
     def __iter__(self) -> Iterator[Batch]:
-        self._visits += 1  # another number per visit, since the next visit's first window is read ahead
+        self._visits += (
+            1  # another number per visit, since the next visit's first window is read ahead
+        )
         return self.stream.batches(self._visits)
 
 

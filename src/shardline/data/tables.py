@@ -80,7 +80,9 @@ def read_table(
     _check_lengths(ragged, present, len(ids), where)
     fixed = {}
     for name in columns.keys() & arrays.keys():
-        with np.errstate(over="ignore"):  # values too large for the type become infinite, and are found
+        with np.errstate(
+            over="ignore"
+        ):  # values too large for the type become infinite, and are found
             fixed[name] = np.ascontiguousarray(arrays[name], columns[name].dtype)
     _check_narrow(fixed, columns, ids, schema, where)
     for name, of in ragged.items():

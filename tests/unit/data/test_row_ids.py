@@ -85,7 +85,9 @@ def test_a_shard_that_cannot_be_read_is_named(how: str, tmp_path: Path) -> None:
     shard.unlink()
     if how == "short":
         shard.write_bytes(content[:-8])
-    with pytest.raises(DataError, match=rf"shard {shard} cannot be read .*; delete the dataset's folder"):
+    with pytest.raises(
+        DataError, match=rf"shard {shard} cannot be read .*; delete the dataset's folder"
+    ):
         check_row_ids(manifest, tmp_path)
 
 

@@ -310,7 +310,7 @@ def test_a_column_that_cannot_be_packed_is_named_with_its_key(
         ("concat", 4, 3 / 27, "data.pack makes samples of 6 tokens: 4 blocks from dataset d-a (11.11 % of the values "
          "are in no block)"),
         ("best_fit", 5, 3 / 30, "data.pack makes samples of 6 tokens: 5 packs from dataset d-a (10.00 % of their "
-         "places are empty)"),
+         "space is empty)"),
     ],
 )  # fmt: skip
 def test_what_packs_waste_is_printed_and_recorded_by_the_first_rank(

@@ -131,11 +131,17 @@ ROW = [1.0, 2.0, 3.0]
         (Given(np.array([[1, 2, 1e300]])), "row id 0 contains .* range of float32"),
         (Given([[1.0, 2.0]]), r"features of shape \(1, 2\) with 1 ids, expected \(1, 3\) by its"),
         (Given([ROW, [1.0]]), "returned features of different lengths, expected rows of one shape"),
-        (Given(np.array([ROW, [1.0]], dtype=object)), r"type object \(rows of different lengths, or text"),
+        (
+            Given(np.array([ROW, [1.0]], dtype=object)),
+            r"type object \(rows of different lengths, or text",
+        ),
         (Given([["1", "2", "x"]]), "returned features of type <U1, expected float32; convert"),
         (Given([ROW], labels=[2]), r"label 2 is not a class, expected 0 to 1"),
         (Given([ROW], labels=[-1]), r"label -1 is not a class, expected 0 to 1"),
-        (Given([ROW], labels=[0, 1]), r"returned labels of shape \(2,\) with 1 ids, expected \(1,\)"),
+        (
+            Given([ROW], labels=[0, 1]),
+            r"returned labels of shape \(2,\) with 1 ids, expected \(1,\)",
+        ),
         (
             Given([ROW], labels=[np.nan]),
             r"labels of type float64 \(a missing value\?\), expected int64",
@@ -146,10 +152,13 @@ ROW = [1.0, 2.0, 3.0]
         ),
         (
             Given([ROW], labels=[1.0]),
-            r"""regression, use Schema\(task="regression"\), .*; for classes, use labels\.astype\("int64"\) in the source$""",
+            r"""use Schema\(task="regression"\) .*; for classes, use labels\.astype\("int64"\) in the source$""",
         ),
         (Given([ROW], labels=["a"]), "returned labels of type <U1, expected int64; convert"),
-        (Given([ROW], labels=[np.nan], classes=()), "row id 0 contains a missing or infinite label"),
+        (
+            Given([ROW], labels=[np.nan], classes=()),
+            "row id 0 contains a missing or infinite label",
+        ),
         (Given([ROW] * 2, ids=[7, 7]), "row id 7 occurs twice"),
         (Given([ROW], ids=[0.5]), r"returned ids of type float64 .* expected int64"),
         (Given([ROW], splits=[3]), "returned split 3, expected 0 to 2 for train, validation, test"),
@@ -187,7 +196,9 @@ def test_a_source_that_says_each_rows_split_is_believed(tmp_path):
     assert record.rows == {"train": 1, "validation": 1, "test": 1}
     with safe_open(tmp_path / record.file, framework="np") as file:
         assert file.get_tensor("ids").tolist() == [1, 2, 0]
-    with pytest.raises(DataError, match=r"expected a split for each row since `splits` is {'column': 's"):
+    with pytest.raises(
+        DataError, match=r"expected a split for each row since `splits` is {'column': 's"
+    ):
         _build_shard(Given(np.eye(3)), 0, {"column": "split"}, tmp_path / "other")
 
 
