@@ -146,8 +146,8 @@ def _trained(done: int) -> Iterator[Batch]:
         yield batch
 
 
-def _ledger_line(batch: Batch) -> dict[str, Any]:
-    line: dict[str, Any] = {"step": batch.step, "epoch": batch.epoch, "ids": batch.ids.tolist()}
+def _ledger_line(batch: Batch) -> dict[str, int | list[int]]:
+    line = {"step": batch.step, "epoch": batch.epoch, "ids": batch.ids.tolist()}
     if batch.parts is not None and batch.passes is not None:
         line |= {"parts": batch.parts.tolist(), "passes": batch.passes.tolist()}
     return line

@@ -70,17 +70,6 @@ def world() -> RankPlace:
 
 
 @lru_cache(maxsize=1)
-def _document() -> dict[str, Any]:
-    path = variable("RUN_JSON")
-    found: dict[str, Any] = json.loads(Path(path).read_bytes())
-    if (order := found.get("order", 1)) != VERSION:
-        raise DataError(
-            f"{path} requires version {order} of the sample order, expected {VERSION}, the version of this "
-            "shardline_io; install the shardline_io of the Shardline that resolved the run, or resolve the run again"
-        )
-    return found
-
-
 def settings() -> dict[str, Any]:
     """Return the run's settings as nested dicts: `settings()["optim"]["lr"]`.
 
@@ -88,21 +77,25 @@ def settings() -> dict[str, Any]:
         ConfigError: Shardline has not started this process.
         DataError: the run was resolved with another version of the sample order.
     """
-    found: dict[str, Any] = _document()["settings"]
-    return found
+    path = variable("RUN_JSON")
+    document = json.loads(Path(path).read_bytes())
+    if (order := document.get("order", 1)) != VERSION:
+        raise DataError(
+            f"{path} requires version {order} of the sample order, expected {VERSION}, the version of this "
+            "shardline_io; install the shardline_io of the Shardline that resolved the run, or resolve the run again"
+        )
+    return dict(document["settings"])
 
 
 @lru_cache(maxsize=1)
 def reads() -> dict[str, Any]:
     """Return how the rank wants data to be read: `datasets`, `data` and `verify`; empty without a rank."""
-    found: dict[str, Any] = json.loads(os.environ.get(_PREFIX + "READS") or "{}")
-    return found
+    return dict(json.loads(os.environ.get(_PREFIX + "READS") or "{}"))
 
 
 def data_settings() -> dict[str, Any]:
     """Return the current `data` settings; code that they name may have moved since the run was resolved."""
-    found: dict[str, Any] = reads().get("data") or settings().get("data", {})
-    return found
+    return dict(reads().get("data") or settings().get("data", {}))
 
 
 def datasets() -> list[dict[str, str]]:
@@ -139,14 +132,12 @@ def model_args() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def manifest() -> dict[str, Any]:
     """Return the dataset's manifest with `shards`, `splits`, `schema` and `statistics`."""
-    found: dict[str, Any] = json.loads(Path(variable("MANIFEST")).read_bytes())
-    return found
+    return dict(json.loads(Path(variable("MANIFEST")).read_bytes()))
 
 
 def schema() -> dict[str, Any]:
     """Return the dataset's schema: columns and, if there are any, classes."""
-    found: dict[str, Any] = manifest()["schema"]
-    return found
+    return dict(manifest()["schema"])
 
 
 def work_folder() -> Path:

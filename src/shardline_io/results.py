@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shardline_io import own_run
 from shardline_io.checkpoints import resume
@@ -34,7 +34,7 @@ class _Log:
         for path in (self._kept, own_run.output_folder() / _METRICS):
             path.write_text(text, encoding="utf-8")
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add(self, record: Mapping[str, float]) -> None:
         for path in (self._kept, own_run.output_folder() / _METRICS):
             with path.open("a", encoding="utf-8") as file:
                 print(json.dumps(record), file=file)
@@ -58,7 +58,7 @@ def log(step: int, *, epoch: int | None = None, **metrics: float) -> None:
     if own_run.world().rank:
         return
     _log = _log or _Log()
-    record: dict[str, Any] = {"step": int(step)}
+    record: dict[str, float] = {"step": int(step)}
     if epoch is not None:
         record["epoch"] = int(epoch)
     record["wall_s"] = round(_log.seconds + time.monotonic() - _BEGAN, 3)
@@ -78,16 +78,15 @@ def write_evaluation(
     alive()
     if own_run.world().rank:
         return
-    document: dict[str, Any] = {
+    document = {
         "metrics": {name: float(value) for name, value in metrics.items()},
         "num_samples": int(num_samples),
+        **({"headline": {"metric": headline[0], "mode": headline[1]}} if headline else {}),
     }
-    if headline:
-        document["headline"] = {"metric": headline[0], "mode": headline[1]}
     (own_run.output_folder() / "evaluation.json").write_text(json.dumps(document), encoding="utf-8")
 
 
-def save_model(weights: Mapping[str, Any]) -> None:
+def save_model(weights: Mapping[str, ArrayLike]) -> None:
     """Write the weights as `model.safetensors`; does nothing on ranks other than 0.
 
     Args:

@@ -68,7 +68,7 @@ class Shards:
     """
 
     def __init__(self, manifest: Mapping[str, Any], folder: Path) -> None:
-        self._records: Sequence[Mapping[str, Any]] = manifest["shards"]
+        self._records = manifest["shards"]
         self._folder = folder
         self._tensors = lru_cache(maxsize=64)(self._mapped)
 

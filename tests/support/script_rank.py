@@ -42,7 +42,7 @@ def as_rank(
     }
     for known in (
         own_run.world,
-        own_run._document,
+        own_run.settings,
         own_run.manifest,
         own_run.reads,
         *map(vars(batches).get, CACHED),

@@ -39,7 +39,6 @@ def make_source(
     Args:
         source_class: import path, `module:Class`.
         settings: the dataset's `source` settings.
-        num_shards: number of shards of the dataset.
         files: files that the source reads; empty if its options name none.
         labels_optional: see `Source`.
 
@@ -94,10 +93,7 @@ def build_shards(
     memory. A shard whose writing has begun is completed even after an error or Ctrl-C.
 
     Args:
-        source: source of the rows.
-        shards: numbers of the shards.
         splits: the dataset's `splits`.
-        folder: folder of the dataset's shards.
 
     Raises:
         DataError: the source returned rows that do not match its schema, or a shard could not be
@@ -149,7 +145,6 @@ def describe_part(
     """Return the part that describes one job's shards.
 
     Args:
-        dataset: the dataset's id.
         built: records and statistics of consecutive shards, in order.
         skipped: by shard, a sentence for each skipped row or file; read after all shards are built.
     """
@@ -187,7 +182,6 @@ def seal(
     Args:
         parts: parts of all jobs.
         dataset: the dataset's id.
-        source: source of the dataset.
         document: the dataset's identity document, stored in the manifest.
         is_trained_on: whether the dataset, and each class with rows, needs train rows.
 

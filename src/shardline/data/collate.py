@@ -66,7 +66,6 @@ class Collate:
         """Collate samples into a batch.
 
         Args:
-            samples: samples of this rank.
             around: lengths in the global batch.
             weights: weight of each sample [B] float32, if batches may be padded.
 

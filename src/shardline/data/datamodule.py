@@ -198,16 +198,18 @@ class ShardDataModule(LightningDataModule):
         self._normalize = Normalizer(
             run_batches, settings.data.normalize, model_dtype(settings.precision)
         )
-        options: dict[str, Any] = {"local_rank": world.local_rank, "pin": pin}
         self._max_epochs = settings.trainer.max_epochs
-        stream, self._order = run_batches.train(world, num_epochs=self._max_epochs, **options)
+        stream, self._order = run_batches.train(
+            world, num_epochs=self._max_epochs, local_rank=world.local_rank, pin=pin
+        )
         self.loader = TrainLoader(stream, self._order)
         held_out, order = run_batches.held_out(
             "validation",
             batch=4 * settings.global_batch,
             rank=world.rank,
             world_size=world.world_size,
-            **options,
+            local_rank=world.local_rank,
+            pin=pin,
         )
         self._validation = HeldOutLoader(held_out, order)
         self.packs = run_batches.packs() if world.rank == 0 else None

@@ -60,8 +60,6 @@ class Dataset:
         """Return the order of the train split under a run's settings.
 
         Args:
-            settings: resolved settings of the run.
-            world: rank of this process.
             pieces: units to visit; by default the split's rows.
             window_rows: number of units in memory at a time; by default from `data.window_bytes`.
         """
@@ -87,11 +85,6 @@ class Dataset:
         """Return the order of a held-out split, every row once.
 
         Args:
-            split: name of the split.
-            batch: rows of a batch over all ranks.
-            window_bytes: memory of a window.
-            rank: this rank.
-            world_size: number of ranks.
             kind: class of the order.
 
         Raises:
@@ -130,11 +123,6 @@ class Dataset:
 
     def claim(self, pieces: Sequence[Piece], batch: int, window_bytes: int) -> None:
         """Check that this process's limits also allow a stream that is created elsewhere.
-
-        Args:
-            pieces: rows that the stream visits.
-            batch: rows of a batch over all ranks.
-            window_bytes: memory of a window.
 
         Raises:
             DataError: this process's limits do not allow the windows.

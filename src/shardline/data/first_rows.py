@@ -104,9 +104,6 @@ def build_first_rows(
     """Write a dataset whose three splits have the same rows.
 
     Args:
-        rows: rows of each split.
-        schema: schema of the rows.
-        folder: folder to write to.
         name: id of the dataset, for messages.
         source: class name of the source, for messages.
         pack: the run's `data.pack`; rows are repeated until they fill two packs.
@@ -138,7 +135,6 @@ class _FirstRows(Source):
 
     Args:
         rows: rows of each split; only in the train split they keep their ids.
-        schema: schema of the rows.
     """
 
     def __init__(self, rows: Sequence[Row], schema: Schema) -> None:

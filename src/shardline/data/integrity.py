@@ -31,7 +31,7 @@ class Verifier:
 
     def __init__(self, shards: ShardMap, policy: Policy) -> None:
         self._shards, self._policy = shards, policy
-        self._known: dict[int, dict[str, object]] = {}
+        self._known: dict[int, dict[str, str | int]] = {}
         self._folder = shards.folder / "verified" / socket.gethostname()
 
     def check(self, shard: int) -> None:
@@ -61,8 +61,8 @@ class Verifier:
             with suppress(DataError):  # the store is read-only
                 write_json(marker, seal(stamp))
 
-    def _stamp(self, shard: int) -> dict[str, object]:
-        stamp: dict[str, object] = {"blake3": self._shards.manifest.shards[shard].blake3}
+    def _stamp(self, shard: int) -> dict[str, str | int]:
+        stamp: dict[str, str | int] = {"blake3": self._shards.manifest.shards[shard].blake3}
         try:
             status = self._shards.path(shard).stat()
         except OSError:

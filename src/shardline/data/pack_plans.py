@@ -211,7 +211,6 @@ def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:
     """Verify the plans next to a dataset's shards, and yield a sentence for each bad one.
 
     Args:
-        shards: shards of the dataset.
         deep: see `PlanFile.problem`.
     """
     for path in sorted((shards.folder / "packs").glob("*.safetensors")):

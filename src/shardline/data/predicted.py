@@ -28,8 +28,6 @@ def open_files(
     Args:
         source_class: import path of the source.
         settings: the dataset's `source` settings, adapted to these files.
-        files: files to predict.
-        num_shards: number of shards to read the files in.
         schema: schema in that dataset's manifest.
         features: feature columns of that dataset, if its settings do not list them.
 
@@ -44,7 +42,7 @@ def open_files(
         source_class, pinned, num_shards=num_shards, files=files, labels_optional=True
     )
     if isinstance(source, TableColumns):
-        _check_names(source, pinned)
+        _check_names(source, pinned.get("features", ()))
     if problem := _problem_of_schema(source, schema):
         raise DataError(
             f"{files[0]}: {problem} as in the dataset that the run was trained on; use files with the same columns "
@@ -72,9 +70,9 @@ def _pinned(
     return pinned
 
 
-def _check_names(source: TableColumns, settings: Mapping[str, Any]) -> None:
+def _check_names(source: TableColumns, features: Sequence[str]) -> None:
     """Reject a table that lacks a column of the model's inputs."""
-    wanted = [*settings.get("features", ()), *map(source.in_file, source.named)]
+    wanted = [*features, *map(source.in_file, source.named)]
     if missing := [name for name in wanted if name not in source.columns.names]:
         raise DataError(
             f"{source.table_name}: no column {missing[0]}, its columns are {', '.join(source.columns.names[:20])}, "
@@ -129,11 +127,7 @@ def seal_files(
     """Merge the parts of rows to predict into a manifest, which needs no train rows.
 
     Args:
-        parts: parts of all jobs.
-        dataset: id of the rows to predict.
-        source: source of the rows.
         schema: schema of the dataset that the run was trained on.
-        document: identity document of the rows.
 
     Raises:
         DataError: a shard is missing, or the files changed while they were read.

@@ -32,7 +32,6 @@ def write_predictions(
     """Write the parts of a prediction atomically as one Parquet file, with one part in memory at a time.
 
     Args:
-        path: file to write.
         parts: files of the parts, in order.
         classes: names of the classes, if predictions and labels are class indices.
         names: names of the files with the rows, if row ids were derived from these.

@@ -80,9 +80,6 @@ class Repeater:
         """Start to transform a sample again.
 
         Args:
-            spec: the transform.
-            key: key of the sample's random numbers.
-            sample: sample before the transform.
             found: digest of the transform's result in this process.
 
         Returns:

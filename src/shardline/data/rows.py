@@ -65,8 +65,6 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
     can be freed before the source yields the next table.
 
     Args:
-        source: source of the rows.
-        shard: number of the shard.
         splits: the dataset's `splits`: shares of the rows, unless the tables have a `splits` column.
         memory: memory for wide columns.
 

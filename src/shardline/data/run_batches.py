@@ -102,7 +102,6 @@ class RunBatches:
         """Return this rank's training batches and their order.
 
         Args:
-            world: rank of this process.
             options: options of `ShardStream`.
 
         Raises:
@@ -141,10 +140,7 @@ class RunBatches:
         """Return this rank's batches of a held-out split of all datasets, and their order.
 
         Args:
-            split: name of the split.
             batch: rows of a batch over all ranks.
-            rank: this rank.
-            world_size: number of ranks.
             kind: class of the order, which decides how ranks share the rows.
             options: options of `ShardStream`.
 
@@ -161,7 +157,7 @@ class RunBatches:
                 world_size=world_size,
                 kind=kind,
             )
-            order = _at_once(order, options)
+            order = _at_once(order, options.get("num_epochs"))
             if self._is_by_columns(data.eval_transform):
                 return first.stream(order, **options), order
         parts = self._parts(split)
@@ -178,7 +174,7 @@ class RunBatches:
             rank=rank,
             world_size=world_size,
         )
-        order = _at_once(order, options)
+        order = _at_once(order, options.get("num_epochs"))
         return self._stream(parts.streamed, order, data.eval_transform, split, **options), order
 
     @property
@@ -324,7 +320,7 @@ def _described(schema: DatasetSchema) -> str:
     return f"the columns {text} and {len(schema.classes)} classes"
 
 
-def _at_once(order: HeldOutOrder, options: Mapping[str, object]) -> HeldOutOrder:
+def _at_once(order: HeldOutOrder, num_epochs: int | None) -> HeldOutOrder:
     """Return an order with smaller windows but the same batches if each row is read once."""
     rows = min(order.window_rows, _ONCE_ROWS)
-    return replace(order, window_rows=rows) if options.get("num_epochs") == 1 else order
+    return replace(order, window_rows=rows) if num_epochs == 1 else order

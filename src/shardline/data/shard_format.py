@@ -168,11 +168,9 @@ def write_shard(
     """Write a shard's file atomically, flush it to disk, and return the BLAKE3 digest of its bytes.
 
     Args:
-        path: file to write.
         tensors: tensors of the layout without paddings, each as consecutive contiguous pieces that
             together have the layout's shape.
         layout: layout of the file.
-        shard: number of the shard.
 
     Raises:
         DataError: the file cannot be written; no partial file remains.

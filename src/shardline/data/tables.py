@@ -24,7 +24,6 @@ class TableBlock:
     """A table of N rows in the types of its schema.
 
     Attributes:
-        ids: row ids [N] int64.
         splits: split of each row, as an index into `SPLITS` [N] int64.
         fixed: values [N, *shape] by column.
         ragged: values of varying columns.

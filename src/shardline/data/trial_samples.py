@@ -24,7 +24,6 @@ def trial_samples(
     """Yield samples with their keys, a few of each part in turn.
 
     Args:
-        parts: parts of the stream.
         seed: seed of the run, for the keys and the choice of samples.
         num_datasets: number of datasets in the parts; each has 200 samples, shared by its classes.
         has_chance: whether the transform is random; if so, small parts repeat in further passes.

@@ -17,10 +17,7 @@ def read_array(name: str, values: object, wanted: str, where: str) -> np.ndarray
     """Return values as an array that converts to the wanted type; floats may round.
 
     Args:
-        name: name of the column, for the message.
-        values: values of the column.
         wanted: NumPy name of the type.
-        where: source and shard, for the message.
 
     Raises:
         DataError: the values cannot be converted; names source, shard and column.
@@ -95,11 +92,8 @@ def read_ragged(name: str, column: Column, values: Any, ids: np.ndarray, where: 
     """Return the values of a varying column back to back.
 
     Args:
-        name: name of the column, for the message.
-        column: type of the column.
         values: list of arrays, bytes or texts, or a `Ragged`.
         ids: row ids [N], for the message.
-        where: source and shard, for the message.
 
     Raises:
         DataError: the values do not match the schema; names column and row id.

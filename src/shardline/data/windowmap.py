@@ -118,7 +118,6 @@ class WindowMap:
         """Return rows of a varying column [n, longest, *shape], padded with zeros.
 
         Args:
-            name: name of the column.
             starts: place of each row [n], see `ragged`.
             lengths: number of values in each row [n], at most `longest`.
             longest: length to pad to.
@@ -150,8 +149,6 @@ class WindowMap:
         """Copy the bytes at places [n] into a contiguous array `out` [n, ...].
 
         Args:
-            starts: first byte of each row [n].
-            out: array to fill.
             origin: byte from which places are counted.
         """
         # numpy would first copy an array of overlapping rows

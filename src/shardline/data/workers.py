@@ -64,7 +64,6 @@ def make_pool(
     Args:
         written: the setting `data.workers`: `auto`, 0 (the calling thread), a number of threads,
             `threads:n` or `processes:n`.
-        spec: the transform.
         where: function that describes the sample of a key, such as "dataset web-12ab: row id 7".
         num_sharing: number of ranks that share this machine's CPU cores, for `auto`.
         tell: function that prints what `auto` chose.

@@ -268,7 +268,7 @@ def test_several_ranks_stop_by_agreement_alone(project: Project) -> None:
 def test_a_process_that_shardline_has_not_started_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own_run._document.cache_clear()
+    own_run.settings.cache_clear()
     monkeypatch.delenv("SHARDLINE_RUN_JSON", raising=False)
     with pytest.raises(ConfigError, match="SHARDLINE_RUN_JSON is not set, expected"):
         io.settings()
