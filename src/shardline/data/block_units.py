@@ -137,12 +137,12 @@ class BlockUnits(PackedUnits):
 
     @cached_property
     def _spans(self) -> dict[int, tuple[int, int]]:
-        """By shard, the values [first, last) of the split's rows."""
+        """Range [first, last) of the values in the split's rows, by shard."""
         return value_spans(self.shards, self.column, self.split)
 
     @cached_property
     def _split_of(self) -> dict[int, tuple[Piece, Piece]]:
-        """By shard, the rows of the split and their blocks."""
+        """Rows of the split and their blocks, by shard."""
         rows = {piece.shard: piece for piece in self.split}
         return {piece.shard: (rows[piece.shard], piece) for piece in self.pieces}
 
@@ -157,9 +157,9 @@ class BlockUnits(PackedUnits):
         return Piece(piece.shard, begin, end)
 
     def _search(self, file: int, rows: Piece, value: int) -> int:
-        """Return the first row of some whose offset is at least `value`, or the one behind them.
+        """Return the first row with an offset of at least `value`, else the end of the rows.
 
-        Of a million rows twenty offsets are read.
+        A binary search: of a million rows, only twenty offsets are read.
         """
         low, high = rows.first, rows.last
         while low < high:
@@ -175,7 +175,7 @@ class BlockUnits(PackedUnits):
 
 
 class LoadedBlocks:
-    """Blocks in memory, each read where it lies."""
+    """Blocks in memory, read without a copy."""
 
     def __init__(self, units: BlockUnits, memory: WindowMap, pieces: Sequence[Piece]) -> None:
         self._units, self._memory, self._pieces = units, memory, pieces

@@ -9,11 +9,9 @@ from shardline.data.sources import Source
 
 def describe(source: Source) -> dict[str, Any]:
     """Return what a source inferred from its files, for the dataset's provenance."""
-    found: dict[str, Any] = {"files": len(source.files)} if source.files else {}
-    own = source.inferred
-    # a user's class may have an unrelated attribute of this name
-    if isinstance(own, Mapping) and _is_plain(own):
-        found |= own
+    found = {"files": len(source.files)} if source.files else {}
+    own = source.inferred  # in a user's class, possibly an unrelated attribute
+    found |= own if isinstance(own, Mapping) and _is_plain(own) else {}
     return found | ({"not read": dict(source.not_read)} if source.not_read else {})
 
 

@@ -1,6 +1,6 @@
 """Tables from a source, checked against its schema and converted to arrays."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,8 @@ def read_table(
     """
     _check_dtype(schema, where)
     ids = read_array(IDS, table.ids, "int64", where)
-    given, arrays = _given(table, columns, where), {IDS: ids}
+    given, arrays = table.given, {IDS: ids}
+    _check_names(given, columns, where)
     ragged: dict[str, Ragged] = {}
     present: dict[str, np.ndarray] = {}
     for name, column in columns.items():
@@ -98,8 +99,7 @@ def read_table(
     )
 
 
-def _given(table: Table, columns: Mapping[str, Column], where: str) -> dict[str, Any]:
-    given = table.given
+def _check_names(given: Collection[str], columns: Mapping[str, Column], where: str) -> None:
     if missing := [name for name in columns if name not in given]:
         raise DataError(
             f"{where} returned a table without {missing[0]}, expected {', '.join(columns)} by its schema; "
@@ -110,7 +110,6 @@ def _given(table: Table, columns: Mapping[str, Column], where: str) -> dict[str,
             f"{where} returned a table with a column {unknown[0]} that its schema lacks; "
             f"{suggest(unknown[0], columns)}; add the column to the schema, or remove it from the Table"
         )
-    return given
 
 
 def _splits(table: Table, ids: np.ndarray, splits: Mapping[str, Any], where: str) -> np.ndarray:

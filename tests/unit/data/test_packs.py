@@ -339,7 +339,7 @@ def test_verify_finds_a_plan_that_is_damaged_or_forged(tmp_path: Path) -> None:
     resealed(path, put("rows", 0, 1))
     assert list(problems_of_plans(shards, deep=False)) == []
     (problem,) = problems_of_plans(shards, deep=True)
-    assert problem == f"{path} has other rows than the rows of the shards result in"
+    assert problem == f"{path} differs in rows from a new plan of the shards' rows"
 
 
 def test_the_plan_of_another_dataset_is_not_used(tmp_path: Path) -> None:
