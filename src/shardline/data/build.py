@@ -79,7 +79,7 @@ def shard_file(shard: int) -> str:
 
 
 def shard_number(file: str) -> int:
-    """Return the number in a shard's file name, to sort by (names of 100,000 and more do not); else -1."""
+    """Return a shard's number from its file name, else -1; from 100,000 on, names do not sort."""
     digits = file.removeprefix("shard-").removesuffix(".safetensors")
     return int(digits) if digits.isdecimal() else -1
 

@@ -54,7 +54,7 @@ class Memory:
         return block if len(block) >= least else np.empty(least, np.uint8)
 
     def give_back(self, rows: Rows) -> None:
-        """Return the memory of rows that are no longer needed."""
+        """Make the memory of rows that are no longer needed available again."""
         self._free += rows.borrowed
 
 

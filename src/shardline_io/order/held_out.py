@@ -78,7 +78,7 @@ class HeldOutOrder:
         return self.world_size
 
     def whole(self) -> HeldOutOrder:
-        """Return the order of whole global batches, as many as this number of ranks has."""
+        """Return the order of whole global batches, with the same number of batches."""
         return replace(self, is_whole=True)
 
 

@@ -153,7 +153,7 @@ def test_a_column_of_other_lengths_cannot_go_along(
 ) -> None:
     monkeypatch.setattr(windowmap, "COPIED_BYTES", copied)
     units = blocks_of(texts([[(1, 3), (0, 1), (0, 5)]]), tmp_path, "train", 2, others=("sizes",))
-    message = r"row 1 of shard .* has 1 values of sizes, expected 5 as of tokens.*leave sizes out of data\.pack\.with"
+    message = r"row 1 of shard .* has 1 values of sizes, expected 5 as of tokens.*remove sizes from data\.pack\.with"
     with pytest.raises(DataError, match=message):
         units.load(WindowMap(units.shards, units.rows(units.pieces)), units.pieces)
 

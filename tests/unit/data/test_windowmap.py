@@ -271,7 +271,7 @@ def test_less_address_space_than_windows_need_is_refused_with_the_number_that_fi
     with limited(resource.RLIMIT_AS, capacity._used_bytes() + (512 << 20)):
         rows, message = fitting_window(data, window_rows=64 * 300)
         assert "bytes of addresses, expected at most " in message
-        assert "; cut the data" not in message
+        assert "; split the data" not in message
         order = data.train_order(global_batch=64, window_rows=rows)
         shards = ShardMap(data.manifest, tmp_path)
         claim(shards, order)
