@@ -121,7 +121,7 @@ def _check_files() -> None:
         used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         if limit != resource.RLIM_INFINITY and limit - used < _SPARE_FILES:
             raise DataError(
-                f"{used} files are open, expected at most {limit - _SPARE_FILES} under `ulimit -n {limit}`, so that "
+                f"{used} files are open, expected at most {limit - _SPARE_FILES} under `ulimit -n {limit}` so that "
                 f"shards can be opened; raise the limit to {used + _SPARE_FILES}"
             )
 
