@@ -1,11 +1,11 @@
-"""What a training program of any framework needs of its run; the standard library and NumPy alone.
+"""Shardline for training scripts of any framework; needs only Python's standard library and NumPy.
 
-A program that Shardline starts as a rank (`script: train.py`) reads its settings, its slice of each
-global batch and the place to resume from here, and leaves its results here::
+Shardline starts a script (`script: train.py`) once per rank. Through this package the script reads
+its settings, its batches and its last training checkpoint, and writes its results::
 
     import shardline_io as io
 
-    for batch in io.train():            # this rank's slices, from the step that was saved last
+    for batch in io.train():            # this rank's batches, from the last checkpoint on
         loss = my_step(batch["features"], batch["labels"])
         io.log(batch.step, train_loss=loss)
         if batch.step % 100 == 0:
@@ -19,7 +19,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# Looked up when asked for: Shardline itself imports parts of this package, and no run.
+# Imported on first use: Shardline itself imports parts of this package where there is no run.
 _HOMES = {
     "own_run": ("RankPlace", "manifest", "model_args", "output_folder", "schema", "settings", "work_folder", "world"),
     "streams": ("Batch",),

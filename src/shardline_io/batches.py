@@ -1,10 +1,13 @@
-"""This rank's slice of each global batch, in the order in which a Lightning run has it."""
+"""This rank's slice of each global batch, in the same order as in a Lightning run."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,19 +20,18 @@ from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.pieces import Piece, split_pieces
 from shardline_io.order.sampling import TrainOrder
-from shardline_io.requests import ask
 from shardline_io.shardline_batches import RunBatchesStream, make_run_batches
 from shardline_io.shards import Shards
 from shardline_io.stopping import alive, begin
 from shardline_io.streams import Batch, Order, RowStream, Stream
 
-# Rows of a held-out batch over those of a training batch, as in a Lightning run
+# Size of a held-out batch relative to `global_batch`, as in a Lightning run
 _HELD_OUT_FACTOR = 4
 
 
 @lru_cache(maxsize=1)
 def _run_batches() -> Any:
-    """Return what only Shardline's own code can read; None where rows come as they are stored."""
+    """Return the `RunBatches` if a setting needs Shardline's own code; None if rows are used as stored."""
     setting = own_run.setting_for_shardline(own_run.data_settings(), len(own_run.datasets()))
     return make_run_batches(setting) if setting else None
 
@@ -86,7 +88,7 @@ def _train_order() -> TrainOrder:
 
 
 def num_steps(epoch: int | None = None) -> int:
-    """Return the optimiser steps of an epoch; of all `trainer.max_epochs` where none is given."""
+    """Return the number of optimiser steps in an epoch; by default in all `trainer.max_epochs` epochs."""
     _, order = _train()
     if epoch is not None:
         return order.steps(epoch)
@@ -94,19 +96,19 @@ def num_steps(epoch: int | None = None) -> int:
 
 
 def train(first_step: int | None = None) -> Iterator[Batch]:
-    """Yield this rank's batches of all epochs, in the order in which a Lightning run has them.
+    """Yield this rank's training batches of all epochs, in the same order as in a Lightning run.
 
-    Each batch is a heartbeat for the watchdog, and with `runtime.ledger` its row ids are written.
-    From the first batch to the end of the process, `runtime.hang_timeout_s` holds, see `alive`.
-    A thread reads the next window while the present one is used, and ends with the iterator.
+    Each batch is a heartbeat for the watchdog. With `runtime.ledger` its row ids are recorded. From
+    the first batch to the end of the process, `runtime.hang_timeout_s` applies, see `alive`. A
+    thread reads the next window ahead and ends with the iterator.
 
     Args:
-        first_step: optimiser steps that are done; by default those of the last `checkpoint`.
+        first_step: optimiser steps already done; by default those of the last `checkpoint`.
 
     Raises:
-        DataError: a shard cannot be read, a sample cannot be transformed, or there are fewer rows
-            than a batch has.
-        ConfigError: a setting needs the package `shardline`, which this Python lacks.
+        DataError: a shard cannot be read, a sample cannot be transformed, or the train split has
+            fewer rows than a global batch.
+        ConfigError: a setting needs the package `shardline`, which is not installed in this Python.
     """
     saved = resume()
     done = first_step if first_step is not None else saved.step if saved else 0
@@ -131,7 +133,7 @@ def train(first_step: int | None = None) -> Iterator[Batch]:
 
 def _trained(done: int) -> Iterator[Batch]:
     stream, order = _train()
-    firsts, visits, before = [], [], 0  # steps of the epochs before each
+    firsts, visits, before = [], [], 0  # before: steps in all earlier epochs
     for epoch in range(own_run.settings()["trainer"]["max_epochs"]):
         steps, skipped = order.steps(epoch), max(0, done - before)
         if skipped < steps:
@@ -144,15 +146,15 @@ def _trained(done: int) -> Iterator[Batch]:
         yield batch
 
 
-def _ledger_line(batch: Batch) -> dict[str, Any]:
-    line: dict[str, Any] = {"step": batch.step, "epoch": batch.epoch, "ids": batch.ids.tolist()}
+def _ledger_line(batch: Batch) -> dict[str, int | list[int]]:
+    line = {"step": batch.step, "epoch": batch.epoch, "ids": batch.ids.tolist()}
     if batch.parts is not None and batch.passes is not None:
         line |= {"parts": batch.parts.tolist(), "passes": batch.passes.tolist()}
     return line
 
 
 def _opened_ledger(done: int) -> TextIO | None:
-    """Open this attempt's file of the sample ledger, where the run keeps one."""
+    """Open this attempt's file of the sample ledger; return None if the run has no ledger."""
     folder = os.environ.get("SHARDLINE_LEDGER")
     if not folder:
         return None
@@ -164,21 +166,21 @@ def _opened_ledger(done: int) -> TextIO | None:
 
 
 def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:
-    """Yield this rank's batches of a held-out split: each row once over all ranks.
+    """Yield this rank's batches of a held-out split; all ranks together read each row once.
 
     Args:
         split: `validation` or `test`.
         batch: rows of a batch over all ranks; by default four times `global_batch`.
 
     Raises:
-        DataError: the dataset has no such split, or fewer rows in it than there are ranks.
-        ConfigError: as of `train`.
+        DataError: the split does not exist, or has fewer rows than there are ranks.
+        ConfigError: a setting needs the package `shardline`, which is not installed in this Python.
     """
     splits = own_run.manifest()["splits"]
     if not splits.get(split) and (split not in splits or not _run_batches()):
         raise DataError(
-            f"dataset {own_run.manifest()['dataset']} has no rows in the split {split!r}, expected one of "
-            f"{', '.join(name for name, rows in splits.items() if rows)}; name one of these"
+            f"dataset {own_run.manifest()['dataset']} has no rows in the split {split!r}, expected a split with rows; "
+            f"use one of {', '.join(name for name, rows in splits.items() if rows)}"
         )
     stream = _held_out(split, batch or _HELD_OUT_FACTOR * own_run.settings()["global_batch"])
     for _, _, found in stream.batches([(0, 0)]):
@@ -190,7 +192,7 @@ def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:
 @lru_cache(maxsize=8)
 def _held_out(split: str, size: int) -> Stream:
     world = own_run.world()
-    if _run_batches():  # once for all visits, since it has threads of its own
+    if _run_batches():  # the stream has threads, so it is kept for further visits
         place = {"batch": size, "rank": world.rank, "world_size": world.world_size}
         stream, _ = _run_batches().held_out(
             split, **place, local_rank=world.local_rank, num_epochs=1
@@ -202,10 +204,49 @@ def _held_out(split: str, size: int) -> Stream:
 
 
 def validation() -> Iterator[Batch]:
-    """Yield this rank's batches of the validation split, see `held_out`."""
+    """Yield this rank's batches of the validation split, like `held_out`."""
     return held_out("validation")
 
 
 def test() -> Iterator[Batch]:
-    """Yield this rank's batches of the split that the run is evaluated on, see `held_out`."""
+    """Yield this rank's batches of the split in `evaluation.split`, like `held_out`."""
     return held_out(own_run.settings().get("evaluation", {}).get("split", "test"))
+
+
+class _Rank:
+    """Connection to the rank: one line of JSON each way, through an inherited socket."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._lines = self._socket.makefile("rw", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def ask(self, name: str, value: Any) -> None:
+        answer = ""
+        with self._lock, suppress(OSError):  # a broken socket counts as a missing answer
+            self._lines.write(json.dumps({name: value}) + "\n")
+            self._lines.flush()
+            answer = self._lines.readline()
+        if not answer:
+            raise DataError(
+                "the rank that started this script does not answer, expected it to run as long as the script; start "
+                "the pipeline again"
+            )
+        if found := json.loads(answer):
+            raise DataError(found)
+
+
+@lru_cache(maxsize=1)
+def _rank() -> _Rank | None:
+    descriptor = os.environ.get("SHARDLINE_REQUESTS")
+    return _Rank(int(descriptor)) if descriptor else None
+
+
+def ask(name: str, value: Any) -> None:
+    """Send a request to the rank and wait until it agrees; return at once if there is no rank.
+
+    Raises:
+        DataError: the rank found a problem; carries the rank's message.
+    """
+    if rank := _rank():
+        rank.ask(name, value)

@@ -1,4 +1,4 @@
-"""Training checkpoints of a program: a folder that is there whole, or not at all."""
+"""Training checkpoints of a script: folders that appear only once they are complete."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Saved:
     """A training checkpoint.
 
     Attributes:
-        folder: what was saved in it.
-        step: optimiser steps that were done.
+        folder: folder with the saved files.
+        step: optimiser steps done when it was saved.
     """
 
     folder: Path
@@ -33,17 +33,17 @@ class Saved:
 
     @property
     def saved_s(self) -> float:
-        """When its last file was written, in seconds since the epoch."""
+        """Time at which the last file was written, in seconds since 1970."""
         return max(path.stat().st_mtime for path in (self.folder, *self.folder.rglob("*")))
 
 
 def resume() -> Saved | None:
-    """Return the last whole training checkpoint, None where the training begins."""
+    """Return the last complete training checkpoint; None if the training starts from scratch."""
     return last_saved(own_run.work_folder())
 
 
 def last_saved(work: Path) -> Saved | None:
-    """Return the last whole training checkpoint in a run's folder of them."""
+    """Return the last complete training checkpoint in a run's work folder; None if there is none."""
     found = [match for match in map(_WHOLE.fullmatch, _names(work)) if match]
     if not found:
         return None
@@ -57,13 +57,13 @@ def _names(folder: Path) -> list[str]:
 
 @contextmanager
 def checkpoint(step: int) -> Iterator[Path]:
-    """Save the state of the training: all ranks enter, each may write into the same folder.
+    """Save a training checkpoint: yield the folder into which each rank may write its state.
 
-    The folder appears under its name once every rank has left the block; only then are the earlier
-    ones deleted. A process that is killed before leaves the earlier checkpoint as it was.
+    All ranks must enter the block. The checkpoint counts once every rank has left it; only then are
+    earlier checkpoints deleted. If a process is killed before, the earlier checkpoint remains.
 
     Args:
-        step: optimiser steps that are done.
+        step: optimiser steps done.
 
     Raises:
         DataError: a rank does not leave the block within ten minutes.
@@ -71,7 +71,7 @@ def checkpoint(step: int) -> Iterator[Path]:
     work, world = own_run.work_folder(), own_run.world()
     name = f"step-{step:09d}"
     partial, whole = work / f"{name}.partial", work / name
-    if whole.exists():  # a resumed training that has done no step since
+    if whole.exists():  # the training resumed from this step and has done none since
         partial = work / f"{name}.again.partial"
     partial.mkdir(parents=True, exist_ok=True)
     alive()
@@ -98,8 +98,8 @@ def _wait_for(marks: Path, ranks: int) -> None:
     while missing := sorted({str(rank) for rank in range(ranks)} - set(_names(marks))):
         if time.monotonic() > end:
             raise DataError(
-                f"{marks} lacks rank {', '.join(missing)} after {_WAIT_S:.0f} s, expected all {ranks} ranks; let every "
-                "rank enter shardline_io.checkpoint at the same step"
+                f"rank {', '.join(missing)} has not saved after {_WAIT_S:.0f} s (by {marks}), expected all {ranks} "
+                "ranks; let every rank enter shardline_io.checkpoint at the same step"
             )
         alive()
         time.sleep(_LOOK_S)

@@ -1,8 +1,5 @@
-"""Names that shards and batches use themselves, beside those of a dataset's columns."""
+"""Reserved names in shards and batches; those that begin with a dot are suffixes of a column's name."""
 
-OFFSETS, PRESENT = (
-    ".offsets",
-    ".present",
-)  # behind a column's name, in a shard; the second in a batch too
-PADDING, IDS = "padding.", "ids"
-LENGTHS, MEAN_COUNT, WEIGHTS = ".lengths", ".mean_count", "weights"  # of batches alone
+OFFSETS, PADDING, IDS = ".offsets", "padding.", "ids"  # in shards
+PRESENT = ".present"  # in shards and batches
+LENGTHS, MEAN_COUNT, WEIGHTS = ".lengths", ".mean_count", "weights"  # in batches

@@ -1,4 +1,4 @@
-"""Errors that a user can act on; `shardline.core.errors` hands them on."""
+"""Errors that a user can act on; `shardline.core.errors` re-exports them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ def _as_it_is(text: str) -> str:
     return text
 
 
-# What hides secrets in messages. Shardline puts its own in here; alone, this package names no
-# value that a user has not written into the settings.
+# Functions that hide secrets in messages. Shardline appends its own. This package alone needs none:
+# its messages only name values that a user wrote into the settings.
 masks: list[Callable[[str], str]] = [_as_it_is]
 
 
 class ShardlineError(Exception):
-    """Base of all errors whose message alone tells the user what to do; no secret is in it."""
+    """Base class of errors that a user can fix from the message alone; messages contain no secret."""
 
     exit_code = 1
-    kind = "failed"  # how an attempt that it ends has ended, see `attempts`
+    kind = "failed"  # recorded as the end of the attempt, see `attempts`
 
     def __str__(self) -> str:
         return masks[-1](super().__str__())
 
 
 class ConfigError(ShardlineError):
-    """The config, the run table or a named class is wrong."""
+    """Error in the config, the run table or a class that they name."""
 
     exit_code = 2
 
 
 class DataError(ShardlineError):
-    """A source, a shard or a manifest is missing, corrupt or cannot be written."""
+    """A source, a shard or a manifest is missing or corrupt, or cannot be written."""
 
     exit_code = 3
 
 
 class LaunchError(ShardlineError):
-    """The ranks cannot be started, or do not form the world that was asked for."""
+    """The ranks cannot be started, or do not form the requested world."""
 
     exit_code = 4

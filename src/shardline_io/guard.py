@@ -1,7 +1,7 @@
-"""Runs a command that ends when standard input closes: `python guard.py COMMAND...`.
+"""Run a command until standard input closes: `python guard.py COMMAND...`.
 
-It is the first program in a container: whatever becomes of the process that started the
-container, no process in it outlives that one. It imports the standard library only.
+This is the first program in a container. It ends all processes in the container when the process
+that started the container ends. It imports the standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GRACE_S = 5.0
 
 
 def main() -> int:
-    """Run the command to its end, or until standard input closes; returns its exit code."""
+    """Run the command to its end or until standard input closes, and return its exit code."""
     shared = [os.environ.get(f"SHARDLINE_{name}", "") for name in ("HEARTBEAT", "REQUESTS")]
     inherited = tuple(int(value) for value in shared if value.isdigit())
     child = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Heartbeat memory: a few numbers that a rank shares with its watchdog process.
+"""Heartbeat memory: a few numbers shared by a rank and its watchdog process.
 
-The rank writes its progress; the watchdog reads it, also while the rank is stopped or stuck in
-compiled code. In the other direction, the watchdog requests that the rank saves and stops.
+The rank writes its progress. The watchdog reads the progress even if the rank is stopped or stuck
+in compiled code, and can request that the rank saves and stops.
 """
 
 from __future__ import annotations
@@ -41,27 +41,26 @@ class RankProgress:
 
 
 class HeartbeatMemory:
-    """The memory of one rank. Every method may be called from a signal handler."""
+    """Heartbeat memory of one rank; every method is safe in a signal handler."""
 
     def __init__(self, descriptor: int = -1) -> None:
         """Map the memory.
 
         Args:
-            descriptor: of the file that rank and watchdog share, see `shared_file`; -1: memory
-                of this process alone.
+            descriptor: file descriptor shared by rank and watchdog, see `shared_file`; -1 for
+                private memory of this process.
         """
         self.descriptor = descriptor
-        # the map stays open as long as a view of it
+        # the view keeps the map open
         self._fields = memoryview(mmap.mmap(descriptor, _BYTES)).cast("Q")
 
     def tick(self, step: int, phase: str, place: int = 0) -> None:
-        """Record progress of this rank; takes less than a microsecond.
+        """Record progress of this rank, in less than a microsecond.
 
         Args:
             step: optimiser steps done.
             phase: one of `PHASES`.
-            place: position within the phase at this step, where ranks can be compared by it: the
-                lowest is the rank that is behind.
+            place: position within the phase at this step; the rank with the lowest one is behind.
         """
         fields = self._fields
         fields[_STEP] = step
@@ -70,7 +69,7 @@ class HeartbeatMemory:
         fields[_TICKS] += 1
 
     def again(self, phase: str | None = None) -> None:
-        """Record progress at the present step, in the present phase unless another is named."""
+        """Record a heartbeat at the same step, in the same phase unless another is given."""
         self.tick(self._fields[_STEP], phase or PHASES[self._fields[_PHASE]])
 
     def read(self) -> RankProgress:
@@ -87,19 +86,19 @@ class HeartbeatMemory:
         """Record the use of this rank's GPU.
 
         Args:
-            used_bytes: memory that the rank holds on it; None: not known, as is `percent`.
-            percent: its utilisation.
+            used_bytes: GPU memory that the rank uses; None if unknown.
+            percent: utilisation of the GPU; None if unknown.
         """
         for field, value in ((_GPU_BYTES, used_bytes), (_GPU_PERCENT, percent)):
             self._fields[field] = 0 if value is None else value + 1
 
     def gpu(self) -> tuple[int | None, int | None]:
-        """Return what was recorded of the rank's GPU: bytes and per cent, None where not known."""
+        """Return the recorded GPU memory in bytes and the utilisation in per cent; None if unknown."""
         used_bytes, percent = (self._fields[field] for field in (_GPU_BYTES, _GPU_PERCENT))
         return (used_bytes - 1 if used_bytes else None, percent - 1 if percent else None)
 
     def request_stop(self, reason: str) -> None:
-        """Ask the rank to save and stop at its next step boundary; the first reason stays.
+        """Request that the rank saves and stops after the current step; keeps the first reason.
 
         Args:
             reason: one of `REASONS`.
@@ -109,44 +108,44 @@ class HeartbeatMemory:
             self._fields[_REASON] = code
 
     def stop_reason(self) -> str | None:
-        """Return why the rank is to stop, None if it is not."""
+        """Return the reason of a stop request; None if there is none."""
         code = self._fields[_REASON]
         return REASONS[code - 1] if code else None
 
     def heed_stops(self) -> None:
-        """Record that a program which the rank has started reads `stop_reason` by itself."""
+        """Record that a script started by the rank reads `stop_reason` itself."""
         self._fields[_HEEDS] = 1
 
     @property
     def heeds_stops(self) -> bool:
-        """Whether a program that the rank has started reads `stop_reason` by itself."""
+        """Whether a script started by the rank reads `stop_reason` itself."""
         return bool(self._fields[_HEEDS])
 
     def record_program(self, pid: int) -> None:
-        """Record the process of a program that the rank has started, which writes its stacks when it is asked to.
+        """Record the process of the rank's script, which writes its stacks on request.
 
         Args:
-            pid: of the process; 0: there is none any more.
+            pid: process id; 0 after the script has ended.
         """
         self._fields[_PROGRAM] = pid
 
     @property
     def program(self) -> int:
-        """The process that `record_program` recorded; 0: there is none."""
+        """Process id recorded by `record_program`; 0 if there is none."""
         return self._fields[_PROGRAM]
 
     def leave(self) -> None:
-        """Record that this rank exits in good order."""
+        """Record that this rank exits regularly."""
         self._fields[_LEFT] = 1
 
     @property
     def has_left(self) -> bool:
-        """Whether the rank has exited in good order."""
+        """Whether the rank has exited regularly."""
         return bool(self._fields[_LEFT])
 
 
 def shared_file() -> int:
-    """Return the descriptor of a new unnamed file that can be mapped as heartbeat memory."""
+    """Return the descriptor of a new unnamed file for heartbeat memory."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("heartbeat")
     else:
@@ -160,12 +159,12 @@ _mine: HeartbeatMemory | None = None
 
 
 def mine() -> HeartbeatMemory:
-    """Return this process's memory; a private one where no watchdog was started."""
+    """Return the heartbeat memory of this process; private memory if there is no watchdog."""
     return _mine or adopt(HeartbeatMemory())
 
 
 def adopt(memory: HeartbeatMemory) -> HeartbeatMemory:
-    """Use a memory as this process's own."""
+    """Use this heartbeat memory for the current process."""
     global _mine
     _mine = memory
     return memory

@@ -1,4 +1,4 @@
-"""Files of the sample ledger: one for each rank and attempt, named by the step that the attempt resumed from."""
+"""Names of the sample ledger's files: one per rank and attempt."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ NAME = re.compile(r"from-(?P<start>\d+)-rank-(?P<rank>\d+)-of-\d+\.jsonl")
 
 
 def file_name(start: int, rank: int, world_size: int) -> str:
-    """Return the name of an attempt's file, for which `NAME` matches.
+    """Return the file name for a rank of an attempt; `NAME` matches it.
 
     Args:
-        start: optimiser steps that were done when the attempt began.
+        start: optimiser steps done when the attempt began.
     """
     return f"from-{start:09d}-rank-{rank:05d}-of-{world_size:05d}.jsonl"

@@ -1,4 +1,4 @@
-"""The run that this process is a rank of: its settings, its dataset, its folders, and its place."""
+"""Settings, dataset and folders of the run that started this process, and the process's rank."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PREFIX = "SHARDLINE_"
 
 @dataclass(frozen=True)
 class RankPlace:
-    """This process's place among the ranks.
+    """Rank of this process.
 
     Attributes:
-        rank: from 0 to world_size - 1.
+        rank: rank, from 0 to world_size - 1.
         world_size: number of ranks.
-        local_rank: number among the ranks of this node.
-        local_world_size: number of ranks of this node.
+        local_rank: rank on this node, from 0 to local_world_size - 1.
+        local_world_size: number of ranks on this node.
     """
 
     rank: int
@@ -39,84 +39,77 @@ def variable(name: str) -> str:
     """Return the value of `SHARDLINE_{name}`.
 
     Raises:
-        ConfigError: it is not set: Shardline has not started this process.
+        ConfigError: the variable is not set, so Shardline has not started this process.
     """
     value = os.environ.get(_PREFIX + name)
     if not value:
         raise ConfigError(
-            f"{_PREFIX}{name} is not set, expected the value that Shardline gives to the ranks of a run; start "
-            "the program by `script: FILE` in the column `model` of config/runs.tsv"
+            f"{_PREFIX}{name} is not set, expected the value that Shardline sets for each rank of a run; write "
+            "`script: FILE` into the column `model` of config/runs.tsv and run the pipeline"
         )
     return value
 
 
 @lru_cache(maxsize=1)
 def world() -> RankPlace:
-    """Return this process's place among the ranks.
+    """Return the rank of this process and the number of ranks.
 
     Raises:
-        ConfigError: one of RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE is missing or no number.
+        ConfigError: RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE is missing or not a number.
     """
     numbers = []
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         text = os.environ.get(name, "")
         if not text.isdigit():
             raise ConfigError(
-                f"{name}={text!r} is not a number, expected the place that Shardline gives to a rank; start the "
-                "program by `script: FILE` in the column `model` of config/runs.tsv"
+                f"{name}={text!r} is not a number, expected the number that Shardline sets for each rank; write "
+                "`script: FILE` into the column `model` of config/runs.tsv and run the pipeline"
             )
         numbers.append(int(text))
     return RankPlace(*numbers)
 
 
 @lru_cache(maxsize=1)
-def _document() -> dict[str, Any]:
-    path = variable("RUN_JSON")
-    found: dict[str, Any] = json.loads(Path(path).read_bytes())
-    if (order := found.get("order", 1)) != VERSION:
-        raise DataError(
-            f"{path} has the order of samples of version {order}, expected {VERSION}, which this shardline_io has; "
-            "install the shardline_io of the Shardline that resolved the run, or resolve the run again"
-        )
-    return found
-
-
 def settings() -> dict[str, Any]:
-    """Return the run's settings, as tables: `settings()["optim"]["lr"]`.
+    """Return the run's settings as nested dicts: `settings()["optim"]["lr"]`.
 
     Raises:
         ConfigError: Shardline has not started this process.
-        DataError: the run was resolved with another version of the order of samples.
+        DataError: the run was resolved with another version of the sample order.
     """
-    found: dict[str, Any] = _document()["settings"]
-    return found
+    path = variable("RUN_JSON")
+    document = json.loads(Path(path).read_bytes())
+    if (order := document.get("order", 1)) != VERSION:
+        raise DataError(
+            f"{path} requires version {order} of the sample order, expected {VERSION}, the version of this "
+            "shardline_io; install the shardline_io of the Shardline that resolved the run, or resolve the run again"
+        )
+    return dict(document["settings"])
 
 
 @lru_cache(maxsize=1)
 def reads() -> dict[str, Any]:
-    """Return how the rank says that the data is read: `datasets`, `data` settings and `verify`; empty without one."""
-    found: dict[str, Any] = json.loads(os.environ.get(_PREFIX + "READS") or "{}")
-    return found
+    """Return how the rank wants data to be read: `datasets`, `data` and `verify`; empty without a rank."""
+    return dict(json.loads(os.environ.get(_PREFIX + "READS") or "{}"))
 
 
 def data_settings() -> dict[str, Any]:
-    """Return the `data` settings as they are now: code that they name may have moved since the run was resolved."""
-    found: dict[str, Any] = reads().get("data") or settings().get("data", {})
-    return found
+    """Return the current `data` settings; code that they name may have moved since the run was resolved."""
+    return dict(reads().get("data") or settings().get("data", {}))
 
 
 def datasets() -> list[dict[str, str]]:
-    """Return `manifest`, `shards` and `weight` of each dataset, in the order in which weights are added up."""
+    """Return `manifest`, `shards` and `weight` of each dataset, in the order of the mix."""
     one = {"manifest": variable("MANIFEST"), "shards": variable("SHARDS"), "weight": "1"}
     return reads().get("datasets") or [one]
 
 
 def setting_for_shardline(data: Mapping[str, Any], num_datasets: int) -> str | None:
-    """Return a setting of a run that Shardline's own code applies; None where rows come as they are stored.
+    """Return a setting that only Shardline's own code applies; None if rows are used as stored.
 
     Args:
         data: the run's `data` settings.
-        num_datasets: how many datasets it reads.
+        num_datasets: number of datasets that the run reads.
     """
     for key in _BY_SHARDLINE:
         value = data.get(key)
@@ -132,28 +125,26 @@ def _pads_alone(collate: Any) -> bool:
 
 
 def model_args() -> dict[str, Any]:
-    """Return the columns `model_args.*` of the run, by name."""
+    """Return the run's `model_args.*` by name."""
     return dict(settings().get("model_args") or {})
 
 
 @lru_cache(maxsize=1)
 def manifest() -> dict[str, Any]:
-    """Return the manifest of the dataset: `shards`, `splits`, `schema`, `statistics`."""
-    found: dict[str, Any] = json.loads(Path(variable("MANIFEST")).read_bytes())
-    return found
+    """Return the dataset's manifest with `shards`, `splits`, `schema` and `statistics`."""
+    return dict(json.loads(Path(variable("MANIFEST")).read_bytes()))
 
 
 def schema() -> dict[str, Any]:
-    """Return the dataset's schema: its columns, and the classes if it has any."""
-    found: dict[str, Any] = manifest()["schema"]
-    return found
+    """Return the dataset's schema: columns and, if there are any, classes."""
+    return dict(manifest()["schema"])
 
 
 def work_folder() -> Path:
-    """Return the folder that every attempt at this run finds again."""
+    """Return the folder that all attempts of this run share."""
     return Path(variable("WORK"))
 
 
 def output_folder() -> Path:
-    """Return the folder of this attempt for the results."""
+    """Return the folder for the results of this attempt."""
     return Path(variable("OUTPUT"))

@@ -1,4 +1,4 @@
-"""What a program leaves: its weights, its curves, its figures. Rank 0 writes them."""
+"""Results of a script: weights, metrics and evaluation, written by rank 0."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shardline_io import own_run
 from shardline_io.checkpoints import resume
@@ -20,7 +20,7 @@ _METRICS = "metrics.jsonl"
 
 
 class _Log:
-    """The records of all attempts, without those of steps that are done again."""
+    """Metrics of all attempts, without steps after the checkpoint that this attempt resumed from."""
 
     def __init__(self) -> None:
         self._kept = own_run.work_folder() / _METRICS
@@ -34,7 +34,7 @@ class _Log:
         for path in (self._kept, own_run.output_folder() / _METRICS):
             path.write_text(text, encoding="utf-8")
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add(self, record: Mapping[str, float]) -> None:
         for path in (self._kept, own_run.output_folder() / _METRICS):
             with path.open("a", encoding="utf-8") as file:
                 print(json.dumps(record), file=file)
@@ -44,13 +44,13 @@ _log: _Log | None = None
 
 
 def log(step: int, *, epoch: int | None = None, **metrics: float) -> None:
-    """Record metrics of a step for the report's curves; on ranks other than 0 this does nothing.
+    """Record metrics of a step for the report's curves; does nothing on ranks other than 0.
 
-    A resumed training continues the curves: records of steps behind the checkpoint are dropped.
+    A resumed training continues the curves and drops metrics of steps after its checkpoint.
 
     Args:
-        step: optimiser steps that are done.
-        epoch: from 0.
+        step: optimiser steps done.
+        epoch: current epoch, from 0.
         metrics: numbers by name, such as `train_loss` and `val_loss`.
     """
     global _log
@@ -58,7 +58,7 @@ def log(step: int, *, epoch: int | None = None, **metrics: float) -> None:
     if own_run.world().rank:
         return
     _log = _log or _Log()
-    record: dict[str, Any] = {"step": int(step)}
+    record: dict[str, float] = {"step": int(step)}
     if epoch is not None:
         record["epoch"] = int(epoch)
     record["wall_s"] = round(_log.seconds + time.monotonic() - _BEGAN, 3)
@@ -68,34 +68,33 @@ def log(step: int, *, epoch: int | None = None, **metrics: float) -> None:
 def write_evaluation(
     metrics: Mapping[str, float], num_samples: int, *, headline: tuple[str, str] | None = None
 ) -> None:
-    """Write the figures that the report ranks runs by; on ranks other than 0 this does nothing.
+    """Write the evaluation by which the report ranks runs; does nothing on ranks other than 0.
 
     Args:
-        metrics: numbers by name; `accuracy` or `mse` is what runs are ranked by.
-        num_samples: held-out rows that they were measured on.
-        headline: metric and mode (`max` or `min`) to rank by instead.
+        metrics: numbers by name; the report ranks runs by `accuracy` or `mse`.
+        num_samples: number of held-out rows evaluated.
+        headline: another metric to rank runs by, and its mode (`max` or `min`).
     """
     alive()
     if own_run.world().rank:
         return
-    document: dict[str, Any] = {
+    document = {
         "metrics": {name: float(value) for name, value in metrics.items()},
         "num_samples": int(num_samples),
+        **({"headline": {"metric": headline[0], "mode": headline[1]}} if headline else {}),
     }
-    if headline:
-        document["headline"] = {"metric": headline[0], "mode": headline[1]}
     (own_run.output_folder() / "evaluation.json").write_text(json.dumps(document), encoding="utf-8")
 
 
-def save_model(weights: Mapping[str, Any]) -> None:
-    """Write the weights as `model.safetensors`; on ranks other than 0 this does nothing.
+def save_model(weights: Mapping[str, ArrayLike]) -> None:
+    """Write the weights as `model.safetensors`; does nothing on ranks other than 0.
 
     Args:
-        weights: by name, what NumPy can make arrays of; `bfloat16` and 8-bit floating types need
-            safetensors' own writer instead.
+        weights: arrays, or values that NumPy converts to arrays, by name. For `bfloat16` and 8-bit
+            floating types, use the writer of the package safetensors instead.
 
     Raises:
-        KeyError: a type that the format or NumPy does not have.
+        KeyError: NumPy or the safetensors format lacks the type of an array.
     """
     alive()
     if own_run.world().rank:

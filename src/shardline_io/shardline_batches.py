@@ -1,6 +1,6 @@
-"""Batches that only Shardline's own code can make: transformed, collated, packed, drawn by class or mixed.
+"""Batches that need Shardline itself: transformed, collated, packed, sampled by class or mixed.
 
-Shardline is looked for beside the program, and imported where a setting asks for it alone.
+`shardline` is only imported if a setting of the run needs it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _TABLE = ("features", "labels", "weights")
 
 
 def _of_shardline(module: str) -> Any:
-    # not by a name that is written out: what user code imports counts in a run's identity, and what is
-    # imported here counts by the settings that ask for it
+    # The name is not written out: a run's identity contains what user code imports, and the settings
+    # that need these modules are in the identity already.
     return import_module(f"{__name__.partition('_io')[0]}.{module}")
 
 
 def make_run_batches(setting: str) -> Any:
-    """Return Shardline's `RunBatches` of this run.
+    """Return the `RunBatches` of this run.
 
     Args:
-        setting: what needs it, for the message.
+        setting: setting that needs `shardline`, for the message.
 
     Raises:
-        ConfigError: this Python has no Shardline.
-        DataError: a dataset is not there, or has another schema than the first.
+        ConfigError: `shardline` is not installed in this Python.
+        DataError: a dataset is missing, or its schema differs from the first dataset's.
     """
     try:
         run_batches = _of_shardline("data.run_batches")
     except ImportError as error:
         raise ConfigError(
-            f"the run has {setting}, but {sys.executable} cannot import shardline ({error}), expected it beside "
-            "shardline_io, since Shardline's own code applies this; install shardline in that environment, or leave "
-            "the setting out and do this in the program"
+            f"the run has {setting}, but {sys.executable} cannot import shardline ({error}), expected the package "
+            "since Shardline's own code applies this setting; install shardline in that environment, or leave the "
+            "setting out and do the same in your script"
         ) from None
     place = _of_shardline("config.resolved").DatasetPlace
     table = _of_shardline("config.settings.run_settings").RunSettings
@@ -59,10 +59,10 @@ def make_run_batches(setting: str) -> Any:
 
 
 class RunBatchesStream:
-    """Batches of a stream of Shardline's, as a program is given them.
+    """Batches of a `WindowStream`, converted for a script.
 
     Args:
-        stream: a `WindowStream`.
+        stream: a `WindowStream` of torch tensors.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -71,7 +71,7 @@ class RunBatchesStream:
         self._is_users = isinstance(collate, str) and collate not in _COLLATE
 
     def batches(self, visits: Visits) -> Iterator[tuple[int, int, Batch]]:
-        """Yield epoch, place in the epoch and batch of each.
+        """Yield the batches of some epochs, each as (epoch, index in the epoch, batch).
 
         Raises:
             DataError: a shard cannot be read or is damaged, or a sample cannot be transformed.
@@ -95,10 +95,10 @@ class RunBatchesStream:
 
 
 def _array(value: Any) -> Any:
-    """Return a tensor as an array over the same memory; what NumPy has no form for stays as it is."""
+    """Return a tensor as an array over the same memory; return values that NumPy lacks unchanged."""
     if getattr(value, "is_nested", False) or not hasattr(value, "numpy"):
         return value
     try:
-        return value.numpy()[()]  # of no dimension: a number
+        return value.numpy()[()]  # a scalar for an array without dimensions
     except (TypeError, RuntimeError):  # such as bfloat16
         return value

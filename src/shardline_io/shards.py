@@ -1,4 +1,4 @@
-"""Rows of shards as NumPy arrays: a shard is a safetensors file, read here without that package."""
+"""Rows of shards as NumPy arrays; reads safetensors files without the package safetensors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "I16": "int16",
     "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
-NAMES = {dtype: name for name, dtype in _DTYPES.items()}  # of the format, by NumPy's
+NAMES = {dtype: name for name, dtype in _DTYPES.items()}  # names in the format, by NumPy's names
 
 
 def header_of(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """Return what a safetensors file of some tensors begins with; these follow, one after another.
+    """Return the header of a safetensors file; the tensors follow it, back to back.
 
     Raises:
-        KeyError: a type that the format or NumPy does not have.
+        KeyError: NumPy or the safetensors format lacks the type of a tensor.
     """
     header, end = {}, 0
     for name, of in tensors.items():
@@ -38,10 +38,13 @@ def header_of(tensors: Mapping[str, np.ndarray]) -> bytes:
 
 
 def tensors_of(content: np.ndarray) -> dict[str, np.ndarray]:
-    """Return views of the tensors in the content [n] uint8 of a safetensors file, by name.
+    """Return views of the tensors in a safetensors file by name.
+
+    Args:
+        content: bytes of the file [n] uint8.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError, OverflowError: it is not that of such a file.
+        ValueError, KeyError, TypeError, AttributeError, OverflowError: the content is not a safetensors file.
     """
     begin = 8 + int(content[:8].view("<u8")[0])
     header = json.loads(content[8:begin].tobytes())
@@ -52,7 +55,7 @@ def tensors_of(content: np.ndarray) -> dict[str, np.ndarray]:
             values = content[begin + first : begin + last].view(_DTYPES[of["dtype"]])
             found[name], end = values.reshape(of["shape"]), max(end, last)
     if len(content) != begin + end:
-        raise ValueError("it has another size than its header tells")
+        raise ValueError("its size differs from its header")
     return found
 
 
@@ -60,27 +63,27 @@ class Shards:
     """The shards of a sealed dataset.
 
     Args:
-        manifest: of the dataset.
-        folder: where its shards are.
+        manifest: manifest of the dataset.
+        folder: folder of the shards.
     """
 
     def __init__(self, manifest: Mapping[str, Any], folder: Path) -> None:
-        self._records: Sequence[Mapping[str, Any]] = manifest["shards"]
+        self._records = manifest["shards"]
         self._folder = folder
         self._tensors = lru_cache(maxsize=64)(self._mapped)
 
     def _mapped(self, shard: int) -> dict[str, np.ndarray]:
-        """Return the tensors of a shard's file, mapped.
+        """Map the tensors of a shard's file.
 
         Raises:
-            DataError: it cannot be read, or has another size than the manifest records.
+            DataError: the file cannot be read, or its size differs from the manifest.
         """
         path, expected = self._folder / self._records[shard]["file"], self._records[shard]["bytes"]
         try:
             content = np.memmap(path, dtype=np.uint8, mode="r")
         except (OSError, ValueError) as error:
             raise DataError(
-                f"shard {path} cannot be read ({error}); start the pipeline again"
+                f"shard {path} cannot be read ({error}), expected a readable file; start the pipeline again"
             ) from None
         if len(content) != expected:
             raise DataError(
@@ -91,12 +94,12 @@ class Shards:
             return tensors_of(content)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(
-                f"shard {path} has no header of its tensors ({type(error).__name__}: {error}), expected that of a "
-                "safetensors file; run `shardline verify --repair` for its dataset"
+                f"shard {path} has no valid header ({type(error).__name__}: {error}), expected a safetensors file; "
+                "run `shardline verify --repair` for its dataset"
             ) from None
 
     def names(self) -> list[str]:
-        """Return the columns, with the ids, in the order of the file."""
+        """Return the names of the columns and ids, in the order of the file."""
         hidden = (OFFSETS, PRESENT)
         tensors = self._tensors(0)
         return [n for n in tensors if not n.endswith(hidden) and not n.startswith(PADDING)]
@@ -110,20 +113,20 @@ class Shards:
         return name + PRESENT in self._tensors(0)
 
     def fixed(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
-        """Return a tensor's entries of the rows of pieces [n, *shape]."""
+        """Return a fixed tensor's values [n, *shape] for the rows of pieces."""
         return np.concatenate([self._tensors(p.shard)[name][p.first : p.last] for p in pieces])
 
     def lengths(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
-        """Return how many values a varying column has in each row of pieces [n] int64."""
+        """Return the number of values of a varying column in each row of pieces [n] int64."""
         return np.concatenate([np.diff(self._offsets(name, piece)) for piece in pieces])
 
     def rows(self, name: str, pieces: Sequence[Piece]) -> list[np.ndarray]:
-        """Return a varying column's values [length, *shape] of each row of pieces."""
+        """Return a varying column's values [length, *shape] for each row of pieces."""
         found: list[np.ndarray] = []
         for piece in pieces:
             offsets = self._offsets(name, piece)
             first, last = int(offsets[0]), int(offsets[-1])
-            # a copy, so that the disk is read here and not with each batch
+            # a copy, so that the disk is read now and not with each batch
             values = self._tensors(piece.shard)[name][first:last].copy()
             found += [values[a - first : b - first] for a, b in zip(offsets[:-1], offsets[1:])]
         return found

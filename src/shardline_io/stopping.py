@@ -1,4 +1,4 @@
-"""Heartbeat and stop signal of a program, in the memory that it shares with its rank and its watchdog."""
+"""Heartbeats and stop requests of a script, in memory shared with its rank and the watchdog."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from types import FrameType
 from shardline_io import heartbeat_memory, own_run
 from shardline_io.errors import ConfigError
 
-STOPPED = 75  # EX_TEMPFAIL of sysexits.h, as Shardline's own ranks end
-# Schedulers preempt by SIGTERM, and send SIGUSR1 where `--signal=USR1@60` asks for it.
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h, the exit code of all stopped ranks
+# Schedulers preempt with SIGTERM, and send SIGUSR1 under `--signal=USR1@60`.
 SIGNALS = {signal.SIGTERM: "preempted", signal.SIGUSR1: "signal", signal.SIGINT: "interrupted"}
 _began = False
 
 
 def begin() -> None:
-    """Use the memory that the rank shares, and take stop signals as requests from now on."""
+    """Map the rank's heartbeat memory, and turn stop signals into stop requests."""
     global _began
     if _began:
         return
@@ -37,15 +37,15 @@ def begin() -> None:
 
 
 def _write_stacks_on_request() -> None:
-    """Write the stacks of all threads behind the rank's own when the watchdog asks for them by a signal."""
+    """Append the stacks of all threads to the rank's file when the watchdog sends its signal."""
     path, number = os.environ.get("SHARDLINE_STACKS"), os.environ.get("SHARDLINE_STACKS_SIGNAL")
     if not path or not number or not hasattr(faulthandler, "register"):
         return
     try:
-        stacks = Path(path).open("ab")  # noqa: SIM115  # as long as the process lives
-    except OSError:  # a training is worth more than its stacks
+        stacks = Path(path).open("ab")  # noqa: SIM115  # open until the process ends
+    except OSError:  # training continues without stacks
         return
-    # works where the interpreter's lock is held for ever, and needs no Python
+    # runs in C, so it works even if a thread never releases the interpreter lock
     faulthandler.register(int(number), stacks, all_threads=True)
     heartbeat_memory.mine().record_program(os.getpid())
 
@@ -55,24 +55,25 @@ def _ask(number: int, frame: FrameType | None) -> None:
 
 
 def alive() -> None:
-    """Record a heartbeat, where the program works for a long time between two batches or after the last one.
+    """Record a heartbeat; call it during long work between two batches or after the last one.
 
-    Each batch of `train` and `held_out`, `checkpoint`, `log`, `write_evaluation` and `save_model` are
-    heartbeats too. After the last batch, ranks that wait for one which records heartbeats need none.
+    Each batch of `train` and `held_out` is a heartbeat too, as are `checkpoint`, `log`,
+    `write_evaluation` and `save_model`. After the last batch, ranks that only wait for another rank
+    need no heartbeats as long as that rank records them.
     """
     heartbeat_memory.mine().again()
 
 
 def should_stop(max_over_ranks: Callable[[int], int] | None = None) -> bool:
-    """Return whether the training is to save and stop, such as before its job's time is over.
+    """Return whether the training must save and stop, for example shortly before its time limit.
 
     Args:
-        max_over_ranks: returns the largest of the numbers that the ranks give it, by the
-            framework's own all-reduce, so that all ranks stop at one step. All ranks call this at
-            the same steps then. Not needed for one rank.
+        max_over_ranks: function that returns the maximum of a number over all ranks, by your
+            framework's all-reduce, so that all ranks stop at the same step. Every rank must then
+            call `should_stop` at the same steps. Not needed for a single rank.
 
     Raises:
-        ConfigError: there are several ranks and nothing to agree by.
+        ConfigError: there are several ranks, but no `max_over_ranks`.
     """
     begin()
     asked = int(heartbeat_memory.mine().stop_reason() is not None)
@@ -80,17 +81,17 @@ def should_stop(max_over_ranks: Callable[[int], int] | None = None) -> bool:
         return bool(asked)
     if max_over_ranks is None:
         raise ConfigError(
-            f"shardline_io.should_stop() was called without max_over_ranks, expected it with "
-            f"world_size={own_run.world().world_size}; give the framework's all-reduce by maximum, so that all "
-            "ranks stop at one step"
+            f"shardline_io.should_stop() was called without max_over_ranks, expected it since "
+            f"world_size={own_run.world().world_size}; pass your framework's all-reduce by maximum, so that all "
+            "ranks stop at the same step"
         )
     return bool(max_over_ranks(asked))
 
 
 def stop() -> None:
-    """End this process as a training that was stopped: started again, it resumes.
+    """End this process as a stopped training, which resumes when it is started again.
 
-    Call it on all ranks behind a `checkpoint`.
+    Call this on all ranks after a `checkpoint`.
 
     Raises:
         SystemExit: always.

@@ -1,4 +1,4 @@
-"""Batches of a dataset's rows as they are stored, read by NumPy alone; a window is read ahead of its first batch."""
+"""Batches of stored rows, read with NumPy alone; a thread reads the next window ahead."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from shardline_io.order.sampling import TrainOrder, Window
 from shardline_io.shards import Shards
 
 Order = Union[TrainOrder, HeldOutOrder]
-Visits = Iterable[tuple[int, int]]  # epochs, and the batches of each to leave out
+Visits = Iterable[tuple[int, int]]  # epoch, and how many of its first batches to skip
 _Read = TypeVar("_Read")
 
 
 class Batch(dict[str, Any]):
-    """A batch by column: NumPy arrays [B, *shape], of the rows of this rank alone.
+    """One batch of this rank: NumPy arrays [B, *shape] by column name.
 
-    A column whose first dimension varies is filled up with zeros to the longest row of the global
-    batch, [B, longest, *shape], beside `{name}.lengths` [B] int64 and `{name}.mean_count`, the values
-    of the whole global batch over the batches that it is split into; bytes and texts are lists of B.
-    An optional column has `{name}.present` [B] bool beside it. Under `data.last_batch=pad` there is
-    `weights` [B] float32: multiply each row's loss by its weight.
+    A column of varying length is padded with zeros to the longest row of the global batch:
+    [B, longest, *shape]. Next to it are `{name}.lengths` [B] int64 and `{name}.mean_count`: the values
+    in the global batch, divided by the number of batches that it is split into. Columns of bytes and
+    text are lists of length B. An optional column has `{name}.present` [B] bool. Under
+    `data.last_batch=pad` there is `weights` [B] float32: multiply each row's loss by its weight.
 
     Attributes:
-        step: number of the optimiser step that the batch goes into, from 1; 0 for held-out rows.
-        epoch: from 0.
-        ends_step: whether the step's last part, of `trainer.accumulate`, is in it.
-        ids: row ids [B] int64, without those of rows that only fill the batch up.
-        parts: the place of each row among the run's datasets, or classes [B] int64, and `passes` its
-            pass through that part; both None where rows come as they are stored.
-        collated: what a function of `data.collate` returned, where that is no dict.
+        step: optimiser step that the batch belongs to, from 1; 0 for held-out rows.
+        epoch: epoch of the batch, from 0.
+        ends_step: whether this is the last of the step's `trainer.accumulate` batches.
+        ids: row ids [B] int64, without padding rows.
+        parts: index of each row's dataset or class in the mix [B] int64; None for unmixed, untransformed rows.
+        passes: how many passes over its part came before each row [B] int64; None where `parts` is.
+        collated: result of a `data.collate` function that does not return a dict.
     """
 
     step: int
@@ -49,21 +49,21 @@ class Batch(dict[str, Any]):
 
 
 class Stream(Protocol):
-    """What yields batches of an order."""
+    """A source of batches."""
 
     def batches(self, visits: Visits) -> Iterator[tuple[int, int, Batch]]:
-        """Yield epoch, place in the epoch and batch of each."""
+        """Yield the batches of some epochs, each as (epoch, index in the epoch, batch)."""
 
 
 class RowStream:
-    """The rows of a dataset as batches of an order.
+    """Batches of a dataset's rows as stored, in a given order.
 
     Args:
-        shards: the dataset.
-        kinds: of columns that vary and are no arrays, by name: bytes or text.
-        order: which rows, in which order.
-        check: called with each shard of a window before it is read; raises if it is damaged.
-        local_rank: ranks of a node begin at different shards, so that they share the checking.
+        shards: shards of the dataset.
+        kinds: "bytes" or "text", by name of the columns of these kinds.
+        order: order of the rows.
+        check: function that raises if a shard is damaged; called with each shard before it is read.
+        local_rank: this rank's number on its node; the ranks of a node check different shards first.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RowStream:
         self._check, self._local_rank = check, local_rank
 
     def batches(self, visits: Visits) -> Iterator[tuple[int, int, Batch]]:
-        """Yield epoch, place in the epoch and batch of each.
+        """Yield the batches of some epochs, each as (epoch, index in the epoch, batch).
 
         Raises:
             DataError: a shard cannot be read, or is damaged.
@@ -85,7 +85,7 @@ class RowStream:
                 yield epoch, first + place, columns.batch(place)
 
     def _windows(self, visits: Visits) -> Iterator[tuple[int, int, int]]:
-        """Yield epoch and number of each window, and the batches of it to leave out."""
+        """Yield epoch and index of each window, and how many of its first batches to skip."""
         per_window = self._order.batches_per_window()
         for epoch, start in visits:
             for index in range(
@@ -106,14 +106,13 @@ class RowStream:
 def read_ahead(
     keys: Iterable[Any], read: Callable[[Any], _Read], reader: ThreadPoolExecutor | None = None
 ) -> Iterator[_Read]:
-    """Yield what is read of each key, in their order, while a thread reads the next one.
+    """Yield `read(key)` for each key in order, while a thread reads the next key.
 
-    An error of a read is raised where its result would be yielded. What was yielded before is
-    dropped by the thread before it reads on: to unmap a window takes milliseconds.
+    A failed read raises its error where its result would be yielded. The thread frees the previous
+    result, since unmapping a window takes milliseconds.
 
     Args:
-        reader: the thread, of a caller who goes on with other keys later; one that ends with the
-            iterator by default.
+        reader: thread of the caller, which stays open; by default a thread that ends with the iterator.
     """
     thread = reader or ThreadPoolExecutor(1, thread_name_prefix="shardline-io-read-ahead")
     keys = iter(keys)
@@ -160,11 +159,11 @@ class _Columns:
 
     @property
     def num_batches(self) -> int:
-        """Batches of the window."""
+        """Number of batches in the window."""
         return len(self._window.bounds) - 1
 
     def batch(self, place: int) -> Batch:
-        """Return a batch of the window."""
+        """Return batch number `place` of the window."""
         window = self._window
         span = slice(int(window.bounds[place]), int(window.bounds[place + 1]))
         rows = window.rows[span]

@@ -17,7 +17,7 @@ from tests.support.workspace import TINY_CONFIG, Workspace
 SCRIPT = """
 import json, os, pathlib, time
 from shardline_io.heartbeat_memory import HeartbeatMemory
-from shardline_io.requests import ask
+from shardline_io.batches import ask
 
 memory = HeartbeatMemory(int(os.environ["SHARDLINE_HEARTBEAT"]))
 memory.heed_stops()

@@ -12,10 +12,10 @@ import pytest
 
 from shardline.config.settings.run_settings import RunSettings, Trainer
 from shardline.core.world import World
-from shardline_io import batches, heartbeat_memory, order, own_run, requests, results, stopping
+from shardline_io import batches, heartbeat_memory, order, own_run, results, stopping
 from tests.support.columns import Given, manifest_of
 
-CACHED = ("_run_batches", "_shards", "_train", "_held_out")
+CACHED = ("_run_batches", "_shards", "_train", "_held_out", "_rank")
 
 
 @contextmanager
@@ -42,10 +42,9 @@ def as_rank(
     }
     for known in (
         own_run.world,
-        own_run._document,
+        own_run.settings,
         own_run.manifest,
         own_run.reads,
-        requests._rank,
         *map(vars(batches).get, CACHED),
     ):
         known.cache_clear()  # type: ignore[union-attr]

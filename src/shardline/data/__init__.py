@@ -1,1 +1,1 @@
-"""Datasets: sources, shards, streaming, the sample ledger."""
+"""Datasets: sources, shards, streams of batches, and the sample ledger."""

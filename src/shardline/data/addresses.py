@@ -1,4 +1,4 @@
-"""Ranges of addresses that files are mapped into, at places of our choice; Python's mmap module cannot do that."""
+"""Address ranges into which files are mapped at chosen addresses, which Python's mmap module cannot do."""
 
 import ctypes
 import math
@@ -23,13 +23,13 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Reservation:
-    """An address range, given back with all that lies in it when no array refers to it.
+    """A reserved address range, unmapped once no array refers to it.
 
     Attributes:
-        address: where it begins.
+        address: first address of the range.
 
     Raises:
-        OSError: there is no such range.
+        OSError: there is no free range of this size.
     """
 
     def __init__(self, size: int) -> None:
@@ -41,40 +41,40 @@ class Reservation:
 
 
 def map_file(address: int, size: int, file: int) -> None:
-    """Map an open file there, to be read by all processes that map it.
+    """Map an open file at an address, read-only and shared with other processes.
 
     Raises:
-        OSError: the machine's limits do not allow it.
+        OSError: the machine's limits do not allow the mapping.
     """
     _mmap(address, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, file)
 
 
 def map_memory(address: int, size: int) -> None:
-    """Put memory of this process there.
+    """Map private memory of this process at an address.
 
     Raises:
-        OSError: the machine's limits do not allow it.
+        OSError: the machine's limits do not allow the mapping.
     """
     _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, _ANONYMOUS | _MAP_FIXED, -1)
 
 
 def advise(address: int, size: int, advice: int) -> int:
-    """Tell the kernel what will be done with a range, and return the number of its error, or 0."""
+    """Call madvise for an address range, and return its error number or 0."""
     failed = size > 0 and _libc.madvise(address, size, advice)
     return ctypes.get_errno() if failed else 0
 
 
 @cache
 def huge_pages_are_kept() -> bool:
-    """Return whether this machine has its free huge pages for itself.
+    """Return whether the kernel keeps free huge pages, instead of reporting them to a host.
 
-    A file that is read into huge pages is read and mapped at a sixth of the processor's time. Where
-    the kernel reports free pages to the host of a virtual machine, these are huge pages first, and
-    the first use of each costs 25 us per 4 KiB, much more than it saves.
+    Reading and mapping a file with huge pages takes a sixth of the processor time. But in a virtual
+    machine that reports free pages to its host, the first use of a huge page costs 25 us per 4 KiB,
+    much more than it saves.
     """
     reporting = Path("/sys/module/page_reporting/parameters/page_reporting_order")
     with suppress(OSError, ValueError):
-        return int(reporting.read_text()) in (-1, 2**32 - 1)  # nobody has asked for reports
+        return int(reporting.read_text()) in (-1, 2**32 - 1)  # reporting is off
     return True
 
 
@@ -86,12 +86,11 @@ def _mmap(address: int | None, size: int, protection: int, flags: int, file: int
 
 
 def strides(row_bytes: int, largest: int) -> list[tuple[int, int]]:
-    """Return distances of two files with the unit in which rows' places are counted, best first.
+    """Return possible distances between two files, each with the unit of row places, best first.
 
-    A file that begins at a multiple of a huge page is mapped by huge pages where the page
-    cache holds it so: thirteen times as fast, 7 ns for 97 per 4 KiB. At a multiple of the
-    row size too, rows are those of one array. Where that would use up the addresses (rows
-    of 10,000,001 bytes: 41 GB a file), places are counted in bytes.
+    At a multiple of a huge page, a file in huge pages of the page cache is mapped thirteen times as
+    fast (7 against 97 ns per 4 KiB). At a multiple of the row size too, all rows form one array. If
+    that needs too many addresses (rows of 10,000,001 bytes: 41 GB per file), the unit is a byte.
     """
     huge, page = HUGE_BYTES, PAGE_BYTES
     grids = [

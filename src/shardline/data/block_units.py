@@ -1,4 +1,4 @@
-"""A column's values cut into blocks of one length, such as a language model's documents: `concat` packing."""
+"""`concat` packing: cut the values of a column, such as a language model's documents, into blocks of one length."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,22 +17,22 @@ from shardline.data.windowmap import WindowMap
 from shardline_io.column_names import OFFSETS
 from shardline_io.order.pieces import Piece, num_rows
 
-_READERS, _CHUNK = 16, 256  # of an offset or two a shard: on a network file system a wait each
+_READERS, _CHUNK = 16, 256  # threads, since reading an offset waits on a network file system
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedUnits(ABC):
-    """What blocks and packs of a varying column have in common.
+    """Base class of the units that packing makes of a varying column: blocks or packs.
 
     Attributes:
-        shards: the dataset.
+        shards: shards of the dataset.
         split: the split's rows in each shard.
-        column: whose values are put into units; of texts and bytes, their bytes.
-        length: of a unit, in values.
-        others: columns that go along; a row has as many values of each as of `column`.
+        column: column to pack; of text, its UTF-8 bytes.
+        length: length of a unit, in values.
+        others: further columns, packed in the same way; each row has the same number of values in all.
 
     Raises:
-        DataError: the length is no positive number.
+        DataError: the length is not from 1 to 2^31 - 1.
     """
 
     shards: ShardMap
@@ -44,23 +44,23 @@ class PackedUnits(ABC):
     def __post_init__(self) -> None:
         if not 0 < self.length < 2**31:
             raise DataError(
-                f"dataset {self.shards.manifest.dataset}: {self.column} is to be packed to a length of "
-                f"{self.length}, expected 1 to 2,147,483,647; give another length"
+                f"dataset {self.shards.manifest.dataset}: {self.column} has pack length {self.length}, expected 1 to "
+                "2,147,483,647; change data.pack.length"
             )
 
     @property
     @abstractmethod
     def pieces(self) -> tuple[Piece, ...]:
-        """The units of each shard, counted from 0."""
+        """Units of each shard, counted from 0."""
 
     @property
     def stored(self) -> Mapping[str, Column]:
-        """The dataset's columns that units have values of."""
+        """Columns of the dataset that are packed."""
         return {name: self.shards.columns[name] for name in (self.column, *self.others)}
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """What a sample holds."""
+        """Columns of a sample."""
         return {
             name: Column(dtype=column.dtype, shape=(self.length, *column.shape))
             for name, column in self.stored.items()
@@ -68,81 +68,81 @@ class PackedUnits(ABC):
 
     @cached_property
     def unit_bytes(self) -> int:
-        """Memory of a unit, in the mean, with the other columns of its rows."""
+        """Mean memory per unit, including all columns of its rows."""
         return max(1, num_rows(self.split) * self.shards.row_bytes // max(1, num_rows(self.pieces)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockUnits(PackedUnits):
-    """Blocks of a varying column's values; the ends of rows do not count.
+    """Blocks of a varying column's values, regardless of row boundaries.
 
-    A shard's rows of a split lie back to back, and so do their values. Block b of a shard has those
-    from b * length on; what is left at the shard's end is in no block. Nothing is stored: where a
-    block lies follows from the first and the last offset of the split's rows.
+    The values of a split's rows in a shard are consecutive. Block b of a shard begins at value
+    b * length; a shorter rest at the shard's end is left out. Nothing is stored: the first and last
+    offset of the split's rows determine the blocks.
 
-    A sample is {column: [length, *shape]}, and so each of `others`; what is left belongs to rows,
-    and is left out. A block's id is shard << 32 | block.
+    A sample has [length, *shape] for `column` and each of `others`, and no other column. A block's id
+    is shard << 32 | block.
     """
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """The blocks of each shard, counted from 0.
+        """Blocks of each shard, counted from 0.
 
         Raises:
-            DataError: a shard cannot be read or has other offsets than its manifest records, or no
-                shard has enough values for one block.
+            DataError: a shard cannot be read, its offsets contradict the manifest, or no shard has
+                enough values for one block.
         """
         counts = [(last - first) // self.length for first, last in self._spans.values()]
         if self._spans and not any(counts):
             most = max(last - first for first, last in self._spans.values())
             raise DataError(
-                f"dataset {self.shards.manifest.dataset}: no shard has a block of {self.length:,} values of "
-                f"{self.column} in this split, expected one at least (the most that a shard has are {most:,}); use "
-                "shorter blocks, or cut the dataset into fewer shards"
+                f"dataset {self.shards.manifest.dataset}: no shard has more than {most:,} values of {self.column} in "
+                f"this split, expected at least data.pack.length={self.length:,} for one block; lower it, or split "
+                "the dataset into fewer shards"
             )
         return tuple(Piece(shard, 0, n) for shard, n in zip(self._spans, counts, strict=True))
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """None: each batch has as many values."""
+        """No column, since each batch has the same number of values."""
         return ()
 
     @cached_property
     def waste(self) -> float:
-        """Share of the split's values that no block holds, 0 to 1."""
+        """Share of the split's values that are in no block, 0 to 1."""
         values = sum(last - first for first, last in self._spans.values())
         return 1 - sum(p.last for p in self.pieces) * self.length / values if values else 0.0
 
     def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-        """Return the rows whose values blocks have; a block may begin and end within a row."""
+        """Return the rows that blocks overlap; a block may begin and end within a row."""
         return tuple(map(self._rows, pieces))
 
     def load(self, memory: WindowMap, pieces: Sequence[Piece]) -> "LoadedBlocks":
         """Return blocks of a window whose rows are in memory.
 
         Raises:
-            DataError: the shard's offsets do not rise, or are others than before, or a row has
-                another number of values in one of `others`.
+            DataError: the shard's offsets do not rise or have changed, or a row has another number
+                of values in one of `others`.
         """
         return LoadedBlocks(self, memory, pieces)
 
     def lengths(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
-        """Return the number of values of each block [n] int64, which is the same for all."""
+        """Return the number of values in each block [n] int64, the same for all."""
         return np.full(sum(piece.last - piece.first for piece in pieces), self.length)
 
     def values(self, piece: Piece) -> tuple[int, int]:
-        """Return which values [first, last) of its shard some blocks have."""
+        """Return the range [first, last) of the shard's values in some blocks."""
         first = self._spans[piece.shard][0]
         return first + piece.first * self.length, first + piece.last * self.length
 
     @cached_property
     def _spans(self) -> dict[int, tuple[int, int]]:
-        """By shard, the values [first, last) of the split's rows."""
+        """Range [first, last) of the values in the split's rows, by shard."""
         return value_spans(self.shards, self.column, self.split)
 
     @cached_property
     def _split_of(self) -> dict[int, tuple[Piece, Piece]]:
-        """By shard, the rows of the split and their blocks."""
+        """Rows of the split and their blocks, by shard."""
         rows = {piece.shard: piece for piece in self.split}
         return {piece.shard: (rows[piece.shard], piece) for piece in self.pieces}
 
@@ -157,9 +157,9 @@ class BlockUnits(PackedUnits):
         return Piece(piece.shard, begin, end)
 
     def _search(self, file: int, rows: Piece, value: int) -> int:
-        """Return the first row of some whose offset is at least `value`, or the one behind them.
+        """Return the first row with an offset of at least `value`, else the end of the rows.
 
-        Of a million rows twenty offsets are read.
+        A binary search: of a million rows, only twenty offsets are read.
         """
         low, high = rows.first, rows.last
         while low < high:
@@ -175,7 +175,7 @@ class BlockUnits(PackedUnits):
 
 
 class LoadedBlocks:
-    """Blocks in memory, each read where it lies."""
+    """Blocks in memory, read without a copy."""
 
     def __init__(self, units: BlockUnits, memory: WindowMap, pieces: Sequence[Piece]) -> None:
         self._units, self._memory, self._pieces = units, memory, pieces
@@ -190,11 +190,12 @@ class LoadedBlocks:
         self._starts = {name: np.concatenate(of) for name, of in starts.items()}
 
     def _first_value(self, piece: Piece, begin: int, number: int) -> int:
-        """Return the first value of some blocks, counted from that of the first row in memory.
+        """Return the index of the first value of some blocks among the values in memory.
 
         Args:
-            begin: where the column's values of the rows in memory begin.
-            number: of values that these have.
+            piece: the blocks.
+            begin: place where the column's values in memory begin.
+            number: number of values in memory.
         """
         units, (first, last) = self._units, self._units.values(piece)
         size = self._columns[units.column].item_bytes
@@ -228,7 +229,7 @@ class LoadedBlocks:
 def begins_of(
     shards: ShardMap, memory: WindowMap, rows: Piece, column: str, others: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return where the values of rows in memory begin [n], by column, and how many they are [n].
+    """Return the place of each row's first value by column, and each row's number of values, both [n].
 
     Raises:
         DataError: a row has another number of values in one of `others` than in `column`.
@@ -242,22 +243,22 @@ def begins_of(
             row = int(differing[0])
             raise DataError(
                 f"row {rows.first + row:,} of shard {shards.path(rows.shard)} has {sizes[row]:,} values of {name}, "
-                f"expected {lengths[row]:,} as of {column}, by whose lengths rows are packed; leave {name} out of "
-                "data.pack.with, or give rows as many values of both"
+                f"expected {lengths[row]:,} as of {column}, the column that is packed; remove {name} from "
+                "data.pack.with, or give each row the same number of values in both"
             )
     return found, lengths
 
 
 def unit_ids(pieces: Iterable[Piece]) -> np.ndarray:
-    """Return ids of units that are numbered within each shard: shard << 32 | unit [n] int64."""
+    """Return the ids of units that are numbered within each shard: shard << 32 | unit [n] int64."""
     ids = [piece.shard << 32 | np.arange(piece.first, piece.last) for piece in pieces]
     return np.concatenate([np.empty(0, np.int64), *ids])
 
 
 def value_spans(shards: ShardMap, name: str, split: Sequence[Piece]) -> dict[int, tuple[int, int]]:
-    """Return by shard which values [first, last) of a varying column the rows of a split have.
+    """Return the range [first, last) of a varying column's values in a split's rows, by shard.
 
-    Those of the shard's first and last row are known from the manifest; no file is opened for them.
+    The first and last value of a shard are known from the manifest, without opening the file.
 
     Raises:
         DataError: a shard cannot be read, or its offsets do not rise within the column's values.

@@ -1,8 +1,7 @@
-"""Shards: cutting a source into files, describing them in parts, sealing a manifest.
+"""Building of datasets: write shards from a source, describe them in parts, seal the manifest.
 
-What a file holds is decided in `rows`, how it lies there in `shardfile`: its
-rows are ordered train, validation, test, so that each split is one contiguous
-block of a file that any safetensors reader can map.
+The module `rows` decides which rows a shard contains, `shard_format` how the file is laid out. Rows
+are ordered train, validation, test, so each split is one contiguous block of the file.
 """
 
 import importlib
@@ -35,18 +34,19 @@ def make_source(
     source_class: str, settings: Mapping[str, Any], *, num_shards: int, files: Sequence[Path],
     labels_optional: bool = False,
 ) -> Source:  # fmt: skip
-    """Import a source class and create it.
+    """Import a source class and create a source.
 
     Args:
         source_class: import path, `module:Class`.
         settings: the dataset's `source` settings.
+        files: files that the source reads; empty if its options name none.
         labels_optional: see `Source`.
 
     Raises:
-        DataError: it is no Source, or refuses its options; carries its message.
+        DataError: the class is not a Source, or rejects its options; carries its message.
     """
     cls = import_source(source_class)
-    if labels_optional:  # a class of the same name, so that constructor and messages are its own
+    if labels_optional:  # a subclass of the same name keeps constructor and messages
         cls = type(cls.__name__, (cls,), {"labels_optional": True, "__module__": cls.__module__})
     named = {key: value for key, value in settings.items() if key not in _OF_CONFIG}
     options = {**named, **settings.get("options", {})}
@@ -62,24 +62,24 @@ def import_source(source_class: str) -> type[Source]:
     """Import a source class.
 
     Raises:
-        DataError: it is no Source.
+        DataError: the class is not a subclass of `Source`.
     """
     module, _, name = source_class.partition(":")
     cls = getattr(importlib.import_module(module), name)
     if not (isinstance(cls, type) and issubclass(cls, Source)):
         raise DataError(
-            f"source {source_class} is not a subclass of shardline.data.sources.Source; derive it"
+            f"source {source_class} is not a subclass of shardline.data.sources.Source; derive it from Source"
         )
     return cls
 
 
 def shard_file(shard: int) -> str:
-    """Return the name of a shard's file."""
+    """Return the file name of a shard."""
     return f"shard-{shard:05d}.safetensors"
 
 
 def shard_number(file: str) -> int:
-    """Return a shard's number, -1 if a file is none: from 100,000 on the order of names is another."""
+    """Return a shard's number from its file name, else -1; from 100,000 on, names do not sort."""
     digits = file.removeprefix("shard-").removesuffix(".safetensors")
     return int(digits) if digits.isdecimal() else -1
 
@@ -87,18 +87,17 @@ def shard_number(file: str) -> int:
 def build_shards(
     source: Source, shards: Iterable[int], splits: Mapping[str, Any], folder: Path
 ) -> Iterator[Built]:
-    """Write shards; yield the record of each, and its statistics, once its file is on disk.
+    """Write shards, and yield the record and statistics of each once its file is on disk.
 
-    A shard is digested and written by a thread while the rows of the next are
-    read, so two shards are in memory. A shard that was begun when this ends,
-    by an error or Ctrl-C, is written to its end.
+    A thread digests and writes one shard while the rows of the next are read, so two shards are in
+    memory. A shard whose writing has begun is completed even after an error or Ctrl-C.
 
     Args:
         splits: the dataset's `splits`.
 
     Raises:
-        DataError: the source gave rows that its schema does not allow, or a
-            shard could not be written; no half-written file stays.
+        DataError: the source returned rows that do not match its schema, or a shard could not be
+            written; no partial file remains.
     """
     shards = list(shards)
     _sweep(folder, {shard_file(shard) for shard in shards})
@@ -116,7 +115,7 @@ def build_shards(
 
 
 def _sweep(folder: Path, names: set[str]) -> None:
-    """Delete what a job that was killed outright left of these shards."""
+    """Delete temporary files of these shards, which a killed job has left."""
     for path in folder.glob(".shard-*.tmp"):
         if path.name[1:].rsplit(".", 2)[0] in names:
             with suppress(OSError):
@@ -143,11 +142,11 @@ def _write(rows: Rows, shard: int, folder: Path, memory: Memory) -> Built:
 def describe_part(
     dataset: str, built: Iterable[Built], skipped: Mapping[int, Sequence[str]]
 ) -> Part:
-    """Return the list of one job's shards.
+    """Return the part that describes one job's shards.
 
     Args:
         built: records and statistics of consecutive shards, in order.
-        skipped: by shard, a sentence for each row or file that the source left out; read once all are built.
+        skipped: by shard, a sentence for each skipped row or file; read after all shards are built.
     """
     records: list[Shard] = []
 
@@ -156,7 +155,7 @@ def describe_part(
             records.append(record)
             yield of
 
-    merged = merge_siblings(statistics())  # as they come: those of many features are large
+    merged = merge_siblings(statistics())  # one by one: statistics of many features are large
     files = {record.file for record in records}
     return Part(
         dataset=dataset,
@@ -181,14 +180,14 @@ def seal(
     """Merge the parts that the jobs wrote into a manifest.
 
     Args:
-        parts: their lists.
-        document: the dataset's identity document, kept in the manifest.
-        is_trained_on: whether rows have to train, and those of every class.
+        parts: parts of all jobs.
+        dataset: the dataset's id.
+        document: the dataset's identity document, stored in the manifest.
+        is_trained_on: whether the dataset, and each class with rows, needs train rows.
 
     Raises:
-        DataError: a shard is missing or described twice, no row trains, a
-            class of the held-out rows was never trained on, or the source's
-            files changed while they were read.
+        DataError: a shard is missing or described twice, there are no train rows, a class of
+            held-out rows has no train rows, or the source's files changed during the build.
     """
     parts = list(parts)
     records = sorted(
@@ -225,8 +224,8 @@ def _check_source(source: Source, document: IdentityDocument, dataset: str) -> N
     found, expected = source.content_digest, combine_digests(document.get("source", {}).values())
     if found != expected:
         raise DataError(
-            f"dataset {dataset}: the source's content is now {found[:12]}..., expected "
-            f"{expected[:12]}... as when the pipeline started; run it again, and leave the source alone"
+            f"dataset {dataset}: the source's content is now {found[:12]}..., expected {expected[:12]}... as when the "
+            "pipeline started; run the pipeline again, and do not change the source meanwhile"
         )
 
 
@@ -234,14 +233,14 @@ def _check_splits(splits: Mapping[str, int], dataset: str) -> None:
     if not splits["train"]:
         raise DataError(
             f"dataset {dataset}: no row fell into the train split, expected at least one; "
-            "give it a larger share"
+            "give it a larger share in `splits`"
         )
 
 
 def _check_classes(
     counts: Mapping[str, Sequence[int]], classes: Sequence[str], dataset: str
 ) -> None:
-    """Refuse classes that are evaluated but never trained; one without any row does no harm."""
+    """Reject classes with held-out rows but no train rows; warn of classes without rows."""
     unlearnt, absent = [], []
     for index, name in enumerate(classes if counts else ()):
         rows = {split: counts[split][index] for split in SPLITS}
@@ -250,11 +249,11 @@ def _check_classes(
         elif not rows["train"]:
             unlearnt.append(f'"{name}" ({", ".join(f"{rows[split]} {split}" for split in SPLITS)})')
     if absent:
-        logging.warning("no row is of class %s", _shown(absent))
+        logging.warning("classes without any row: %s", _shown(absent))
     if unlearnt:
         raise DataError(
-            f"dataset {dataset}: class {_shown(unlearnt)} has no train row, so no training could learn it, expected "
-            "one at least; let more of its rows train (`splits`), add rows of it, or leave the class out"
+            f"dataset {dataset}: class {_shown(unlearnt)} has no train row, expected at least one so that a training "
+            "can learn it; move some of its rows to the train split (`splits`), add rows, or leave the class out"
         )
 
 

@@ -1,4 +1,4 @@
-"""Whether this process can hold the windows of a training: found out before the first of them."""
+"""Check, before the first window, that this process's limits allow the windows of a training."""
 
 import math
 import os
@@ -16,16 +16,16 @@ from shardline.data.windowmap import is_mapped
 from shardline_io.order.pieces import Piece, num_rows
 
 LABEL_BYTES = 8
-_SPARE_ENTRIES = 4096  # for libraries, threads and page-locked memory that are still to come
+_SPARE_ENTRIES = 4096  # for later libraries, threads and page-locked memory
 _SPARE_FILES = 16
-_ENTRIES_PER_WINDOW = 4  # of its range, beside those of the files
+_ENTRIES_PER_WINDOW = 4  # for the range itself, in addition to its files
 
 
 class Capacity:
-    """What the streams of a dataset need of this process's limits.
+    """Sum of what a dataset's streams need, compared with this process's limits.
 
     Args:
-        shards: the dataset.
+        shards: shards of the dataset.
     """
 
     def __init__(self, shards: ShardMap) -> None:
@@ -36,17 +36,17 @@ class Capacity:
     def claim(
         self, pieces: Sequence[Piece], window_rows: int, batch: int, streams: int = 1
     ) -> None:
-        """Add a stream: the window that is in use and the one that is read ahead.
+        """Add a stream's current window and the window that is read ahead.
 
         Args:
-            pieces: the rows that it visits.
+            pieces: rows that the stream visits.
             window_rows: rows in memory at a time.
-            batch: rows of a batch over all ranks, which are in memory at least.
-            streams: sequences of shards that a batch takes rows of.
+            batch: rows of a batch over all ranks; at least these are in memory.
+            streams: number of shuffled sequences (`data.streams`).
 
         Raises:
-            DataError: `vm.max_map_count`, the limit of address space or that of open files does not
-                allow it; the message names how much would fit.
+            DataError: `vm.max_map_count` or the limit of address space or open files is too low;
+                names a window size that fits.
         """
         _check_files()
         self._needs.append(_Need(self._shards, pieces, batch, streams))
@@ -63,12 +63,12 @@ class Capacity:
         if entries > most:
             raise DataError(
                 f"{what} keep up to {entries:,} files mapped, expected at most {max(0, most):,} under "
-                f"vm.max_map_count={limits[0]:,.0f}; {smaller}cut the data into fewer shards, or run "
+                f"vm.max_map_count={limits[0]:,.0f}; {smaller}split the data into fewer shards, or run "
                 f"`sysctl -w vm.max_map_count={limits[0] - most + entries:.0f}`"
             )
         raise DataError(
             f"{what} need {size:,} bytes of addresses, expected at most {max(0, room):,.0f} under "
-            f"`ulimit -v {limits[1] / 1024:.0f}`; {smaller}cut the data into smaller shards, or raise "
+            f"`ulimit -v {limits[1] / 1024:.0f}`; {smaller}split the data into smaller shards, or raise "
             f"the limit to {(self._used_bytes + size) // 1024 + 1}"
         )
 
@@ -77,7 +77,7 @@ class Capacity:
         return sum(need[0] for need in needs), sum(need[1] for need in needs)
 
     def _most_rows(self, window_rows: int, most: float, room: float) -> int:
-        """Return the rows of the largest window that fits, 0 if none does."""
+        """Return the number of rows in the largest window that fits, or 0."""
         fits, fits_not = 0, window_rows
         while fits_not - fits > 1:
             middle = (fits + fits_not) // 2
@@ -90,20 +90,20 @@ class Capacity:
 
 
 class _Need:
-    """The limits that the windows of a stream take, at most."""
+    """Upper bound of what a stream's windows need."""
 
     def __init__(self, shards: ShardMap, pieces: Sequence[Piece], batch: int, streams: int) -> None:
         row = shards.row_bytes
         sizes = [p.last - p.first for p in pieces if is_mapped(p, shards.row_bytes)]
-        # the most files are mapped where a window happens to get the smallest ones
+        # most files are mapped if a window happens to contain the smallest ones
         self._rows = np.cumsum(np.sort(np.array(sizes, dtype=np.int64)))
         self._all_rows = num_rows(pieces)
         self._batch = batch
-        self._ends = 2 * streams  # shards of which a stream takes a part
+        self._ends = 2 * streams  # shards that a window of each stream only contains in part
         self._stride, self._row_bytes = -(-shards.largest_bytes // PAGE_BYTES) * PAGE_BYTES, row
 
     def of(self, window_rows: int) -> tuple[int, int]:
-        """Return the entries of `vm.max_map_count` and the bytes of address space."""
+        """Return the number of mappings (`vm.max_map_count`) and the bytes of address space."""
         rows = max(window_rows, self._batch)
         files = int(np.searchsorted(self._rows, rows, side="right")) + self._ends
         files = min(files, len(self._rows))
@@ -121,8 +121,8 @@ def _check_files() -> None:
         used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         if limit != resource.RLIM_INFINITY and limit - used < _SPARE_FILES:
             raise DataError(
-                f"{used} files are open, expected at most {limit - _SPARE_FILES} under `ulimit -n {limit}` to read "
-                f"shards beside them; raise the limit to {used + _SPARE_FILES}"
+                f"{used} files are open, expected at most {limit - _SPARE_FILES} under `ulimit -n {limit}` so that "
+                f"shards can be opened; raise the limit to {used + _SPARE_FILES}"
             )
 
 

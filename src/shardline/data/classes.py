@@ -1,4 +1,4 @@
-"""The rows of one class, as a part of a mix: sampling by class weight."""
+"""Sampling by class weight: the rows of each class as one part of a mix."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,25 +16,25 @@ from shardline_io.order.pieces import Piece
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedRows(StoredRows):
-    """Some rows of a dataset; unit u of a shard is the u-th of them in the shard's order.
+    """Some rows of a dataset; unit u of a shard is its u-th chosen row.
 
     Attributes:
-        chosen: by shard, the rows [units] in the shard's file, rising.
+        chosen: chosen rows [units] in each shard's file, ascending, by shard.
     """
 
     chosen: Mapping[int, np.ndarray]
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The units of each shard that has any."""
+        """Units of each shard that has any."""
         return tuple(Piece(shard, 0, len(rows)) for shard, rows in self.chosen.items())
 
     def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-        """Return the rows from the first of each piece to its last."""
+        """Return all rows from the first to the last unit of each piece."""
         return tuple(self._span(piece) for piece in pieces)
 
     def load(self, memory: WindowMap, pieces: Sequence[Piece]) -> "LoadedSelection":
-        """Return rows of a window, which are in memory."""
+        """Return chosen rows of a window that is in memory."""
         places, before = [], 0
         spans = self.rows(pieces)
         for piece, span in zip(pieces, spans, strict=True):
@@ -43,7 +43,7 @@ class SelectedRows(StoredRows):
         return LoadedSelection(LoadedRows(self.shards, memory, spans), np.concatenate(places))
 
     def lengths(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
-        """Return how many values a varying column has in each row [n] int64."""
+        """Return the number of values of a varying column in each row [n] int64."""
         found = []
         for piece in pieces:
             span = self._span(piece)
@@ -59,7 +59,7 @@ class SelectedRows(StoredRows):
 
 
 class LoadedSelection:
-    """Rows in memory, of which some are chosen."""
+    """Chosen rows in memory."""
 
     def __init__(self, rows: LoadedRows, places: np.ndarray) -> None:
         self._rows, self._places = rows, places
@@ -75,17 +75,17 @@ class LoadedSelection:
         return self._rows.sample(int(self._places[place]))
 
     def batch(self, places: np.ndarray) -> dict[str, np.ndarray] | None:
-        """Return rows column by column [n, *shape]."""
+        """Return rows as columns [n, *shape]; None if a column varies or is optional."""
         return self._rows.batch(self._places[places])
 
 
 def rows_of_classes(
     shards: ShardMap, pieces: Sequence[Piece], num_classes: int
 ) -> list[SelectedRows]:
-    """Return the rows of each class among pieces, by the column `labels`; every label is read once.
+    """Return the rows of each class in some pieces, by the column `labels`; reads each label once.
 
     Raises:
-        DataError: a label is none of the classes.
+        DataError: a label is not the index of a class.
     """
     chosen: list[dict[int, np.ndarray]] = [{} for _ in range(num_classes)]
     for piece in pieces:
@@ -94,7 +94,7 @@ def rows_of_classes(
         if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
             raise DataError(
                 f"shard {shards.path(piece.shard)} has labels from {labels.min()} to {labels.max()}, expected 0 to "
-                f"{num_classes - 1}; build the dataset again"
+                f"{num_classes - 1}, the indices of the classes; build the dataset again"
             )
         order = np.argsort(labels, kind="stable")
         ends = np.searchsorted(labels[order], np.arange(num_classes + 1))
@@ -108,20 +108,20 @@ def rows_of_classes(
 def weights_of_classes(
     wanted: str | Mapping[str, float] | None, manifest: Manifest
 ) -> dict[str, float]:
-    """Return the weight of each class that has one, by its name.
+    """Return the weights of classes by name.
 
     Args:
-        wanted: `data.class_weights`.
-        manifest: of the dataset.
+        wanted: the setting `data.class_weights`.
+        manifest: manifest of the dataset.
 
     Raises:
-        ConfigError: a name is no class of the dataset.
+        ConfigError: a name is not a class of the dataset.
     """
     names = [str(name) for name in manifest.schema.classes]
     weights = dict.fromkeys(names, 1.0) if isinstance(wanted, str) else dict(wanted or {})
     if unknown := weights.keys() - set(names):
         raise ConfigError(
             f"data.class_weights={wanted} names {min(unknown)}, expected classes of dataset "
-            f"{manifest.dataset}: {', '.join(names) or 'it has none'}; name these, or use `balanced`"
+            f"{manifest.dataset}: {', '.join(names) or 'none'}; use these names, or `balanced`"
         )
     return weights

@@ -1,4 +1,4 @@
-"""Samples put together to a batch: one tensor for each column, whose bytes do not depend on the ranks."""
+"""Collation of samples into batches whose bytes do not depend on the number of ranks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from shardline.data.columns import Column
 from shardline.data.transforms.transform_steps import Sample
 from shardline_io.column_names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 
-# (features, labels) and weights if any, of a table; of other columns a tensor, or a list, by name
+# a table's batch is (features, labels[, weights]); other batches have a tensor or a list by column
 NamedBatch = dict[str, Any]
 Batch = tuple[torch.Tensor, ...] | NamedBatch
 _TABLE = {"features", "labels"}
@@ -20,12 +20,12 @@ _TABLE = {"features", "labels"}
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """What a rank knows of a batch beside its own samples.
+    """Lengths in a batch and its global batch, before transforms.
 
     Attributes:
-        longest: by varying column, the most values of a sample of the global batch, as stored.
-        lengths: by varying column, the numbers of values of this rank's samples, as stored.
-        mean_counts: by column, what the batch has as `{name}.mean_count`, see `global_batch.Counted`.
+        longest: number of values of the longest sample in the global batch, by varying column.
+        lengths: number of values of each of this rank's samples, by varying column.
+        mean_counts: `{name}.mean_count` by column, see `global_batch.Counted`.
     """
 
     longest: Mapping[str, int] = field(default_factory=dict)
@@ -33,24 +33,24 @@ class Around:
     mean_counts: Mapping[str, float] = field(default_factory=dict)
 
 
-# Takes the samples and `Around.longest`; its result is the batch
+# called with the samples and `Around.longest`; returns the batch
 Function = Callable[[Sequence[Sample], Mapping[str, int]], Any]
 
 
 class Collate:
-    """Makes a batch of samples.
+    """Collation of samples into a batch.
 
-    A column whose values are of one shape gives a tensor [B, *shape]. A varying one is filled up
-    with zeros to `lengths` where it stands there, else to the longest sample of the global batch,
-    beside `{name}.lengths` [B] int64; or it is a nested tensor of jagged layout. What is counted has
-    `{name}.mean_count` beside it, a float32 scalar.
+    A column of one shape becomes a tensor [B, *shape]. A varying column becomes a nested tensor of
+    jagged layout, or is padded with zeros to its entry in `lengths`, else to the longest sample of
+    the global batch. A padded column has `{name}.lengths` [B] int64 next to it, and a counted column
+    `{name}.mean_count`, a float32 scalar.
 
     Args:
-        columns: of the dataset; a transform may have changed values, or added others.
-        mode: `pad`, or `nested`.
-        lengths: by column, what samples are filled up to.
-        multiple: of which each other length is one.
-        function: takes the place of all this.
+        columns: columns before transforms, which may change values or add columns.
+        mode: whether varying columns are padded (`pad`) or become nested tensors (`nested`).
+        lengths: length to pad to, by column.
+        multiple: other columns are padded to a multiple of this length.
+        function: function of the user that makes the batch instead.
     """
 
     def __init__(
@@ -63,21 +63,22 @@ class Collate:
     def __call__(
         self, samples: Sequence[Sample], around: Around, weights: np.ndarray | None = None
     ) -> Any:
-        """Return the batch of some samples.
+        """Collate samples into a batch.
 
         Args:
-            weights: [B] float32, of a batch that may be filled up.
+            around: lengths in the global batch.
+            weights: weight of each sample [B] float32, if batches may be padded.
 
         Raises:
-            DataError: samples differ in columns or shapes; the message names the column.
+            DataError: samples differ in columns or shapes; names the column.
         """
         if self.function:
             return self.function(samples, around.longest)
         for sample in samples:
             if differing := sample.keys() ^ samples[0].keys():
                 raise DataError(
-                    f"only some samples of a batch have the column {min(differing)}; let the transform give the same "
-                    "columns for each sample"
+                    f"only some samples of a batch have the column {min(differing)}, expected the same columns in all; "
+                    "let the transform return the same columns for each sample"
                 )
         batch: NamedBatch = {}
         for name in samples[0]:
@@ -87,7 +88,7 @@ class Collate:
         return finished(batch, around.mean_counts)
 
     def whole(self, columns: Mapping[str, np.ndarray], weights: np.ndarray | None = None) -> Batch:
-        """Return the batch of columns [B, *shape] that need no look at single samples."""
+        """Return the batch of complete columns [B, *shape]."""
         batch: NamedBatch = {n: torch.from_numpy(values) for n, values in columns.items()}
         if weights is not None:
             batch[WEIGHTS] = torch.from_numpy(weights)
@@ -105,7 +106,7 @@ class Collate:
         if isinstance(values[0], str | bytes):
             return {name: values, **found}
         arrays = [np.asarray(value) for value in values]
-        # bytes and texts of many lengths are of one shape where a transform has made arrays of them
+        # a transform has converted bytes and text to arrays, which may have one shape
         varies = column is not None and column.varies and column.kind == "array"
         varies = varies or name in self._lengths
         if varies and arrays[0].ndim:
@@ -116,7 +117,7 @@ class Collate:
             shapes = " and ".join(dict.fromkeys(str(list(a.shape)) for a in arrays))
             raise DataError(
                 f"column {name} has samples of shape {shapes} in one batch, expected one shape ({error}); let the "
-                f"transform bring them to one, or give data.collate a length for {name}"
+                f"transform return one shape, or set data.collate.lengths.{name}"
             ) from None
 
     def _varying(self, name: str, arrays: list[np.ndarray], around: Around) -> NamedBatch:
@@ -127,21 +128,21 @@ class Collate:
         length = self._lengths.get(name)
         if length is None and list(around.lengths.get(name, ())) != lengths:
             raise DataError(
-                f"column {name} has other lengths behind the transform than it is stored with, so that no rank knows "
-                f"the longest of the global batch; give data.collate a length for {name}"
+                f"the transform changes the length of column {name}, expected the stored lengths, by which ranks know "
+                f"the longest sample of the global batch; set data.collate.lengths.{name}"
             )
         if length is None:
             length = -(-around.longest[name] // self._multiple) * self._multiple
         if max(lengths) > length:
             raise DataError(
                 f"column {name} has a sample of {max(lengths):,} values, expected at most {length:,}, its length in "
-                "data.collate; raise it, or let a transform cut the sample"
+                "data.collate.lengths; raise the length, or let a transform cut the sample"
             )
         return {name: pad(arrays, length), name + LENGTHS: torch.tensor(lengths)}
 
 
 def _empty(column: Column, like: Any) -> Any:
-    """Return what stands for a value that is missing."""
+    """Return the placeholder for a missing value."""
     if column.kind != "array":
         return "" if column.kind == "text" else b""
     if like is not None:
@@ -151,7 +152,7 @@ def _empty(column: Column, like: Any) -> Any:
 
 
 def pad(values: Sequence[np.ndarray], length: int) -> torch.Tensor:
-    """Return arrays of different lengths as one tensor [n, length, *shape], with zeros behind each."""
+    """Return arrays of different lengths as one tensor [n, length, *shape], padded with zeros."""
     padded = np.zeros((len(values), length, *values[0].shape[1:]), values[0].dtype)
     for row, value in zip(padded, values, strict=True):
         row[: len(value)] = value
@@ -159,10 +160,10 @@ def pad(values: Sequence[np.ndarray], length: int) -> torch.Tensor:
 
 
 def finished(batch: NamedBatch, mean_counts: Mapping[str, float] | None = None) -> Batch:
-    """Return a batch as the model is given it.
+    """Return a batch in the form that the model gets.
 
-    That of features and labels alone is a table's, (features, labels[, weights]). Any other has
-    `{name}.mean_count` of the columns that it holds.
+    A batch of features and labels alone becomes (features, labels[, weights]). Any other batch gets
+    `{name}.mean_count` for its counted columns.
     """
     if batch.keys() - {WEIGHTS} == _TABLE:
         return (

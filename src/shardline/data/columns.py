@@ -1,14 +1,14 @@
-"""Columns of a dataset: which values a row has, and how a schema writes them.
+"""Columns of a dataset, and the text form of their types in a schema.
 
-| written | value of a row |
+| type | value of a row |
 | --- | --- |
 | `int64` | one number |
 | `float32[3,224,224]` | an array of this shape |
 | `int32[*]`, `float32[*,4]` | an array whose first dimension varies from row to row |
-| `bytes` | bytes of any number, such as a JPEG file's |
-| `text` | a text of any length, kept as UTF-8 |
+| `bytes` | any number of bytes, for example a JPEG file |
+| `text` | text of any length, stored as UTF-8 |
 
-A `?` behind it marks a column that some rows have no value of.
+A `?` after the type marks an optional column: some rows have no value.
 """
 
 import math
@@ -32,14 +32,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """What a row has under one name.
+    """Type of a column.
 
     Attributes:
-        dtype: NumPy name of the stored type; `uint8` where the kind is bytes or text.
-        shape: dimensions of a row's value, behind the varying one if there is one.
-        varies: whether a dimension before these varies from row to row.
-        kind: what a value is to the user: an array, bytes or a text.
-        optional: whether a row may have none.
+        dtype: NumPy name of the stored type; `uint8` for bytes and text.
+        shape: shape of a row's value, without the varying first dimension.
+        varies: whether values have a first dimension that varies from row to row.
+        kind: kind of the values that users get: "array", "bytes" or "text".
+        optional: whether rows may have no value.
     """
 
     dtype: str
@@ -50,14 +50,14 @@ class Column:
 
     @classmethod
     def parse(cls, name: str, written: str) -> "Column":
-        """Read a column as a schema writes it.
+        """Parse the type of a column.
 
         Args:
-            name: of the column, for the message.
-            written: such as `int32[*]`; see the table of the module.
+            name: name of the column, for the message.
+            written: type as in a schema, such as `int32[*]`; see the module's table.
 
         Raises:
-            DataError: it is written in another way; the message names column and text.
+            DataError: the text is not a type; names column and text.
         """
         found = _WRITTEN.fullmatch(str(written).replace(" ", ""))
         if not found:
@@ -84,7 +84,7 @@ class Column:
         return text + "?" * self.optional
 
     def value(self, values: np.ndarray) -> np.ndarray | bytes | str:
-        """Return what a varying column's values are to the user."""
+        """Return a varying column's values as users get them: as an array, bytes or str."""
         if self.kind == "array":
             return values
         content = values.tobytes()
@@ -92,7 +92,7 @@ class Column:
 
     @property
     def item_bytes(self) -> int:
-        """Size of a row's value; of one step along its first dimension where that varies."""
+        """Size of a row's value; for a varying column, of one step along its first dimension."""
         return int(np.dtype(self.dtype).itemsize) * math.prod(self.shape)
 
 
@@ -100,27 +100,28 @@ def _unknown(name: str, written: object) -> DataError:
     dtype = re.split(r"[\[?]", str(written))[0]
     remedy = did_you_mean(dtype, (*DTYPES, "bytes", "text"), otherwise="write one of them")
     return DataError(
-        f"column {name}={written!r} of a schema is not a type, expected {', '.join(DTYPES)}, each with a shape such as "
-        f"[3,224,224] or [*,4] or without, bytes or text, and a ? behind it where some rows have no value; {remedy}"
+        f"column {name}={written!r} of a schema is not a type, expected bytes, text or one of {', '.join(DTYPES)}, "
+        f"the latter optionally with a shape such as [3,224,224] or [*,4], and ? at the end if rows may have no value; "
+        f"{remedy}"
     )
 
 
 def parse_columns(columns: Mapping[str, "str | Column"]) -> dict[str, Column]:
-    """Read the columns of a schema, in their order.
+    """Parse the columns of a schema, in order.
 
     Raises:
-        DataError: there are none, or a name or a type is not allowed; the message names it.
+        DataError: there are no columns, or a name or type is invalid; names the column.
     """
     if not columns:
-        raise DataError("a schema has no columns, expected one at least; name them in `columns`")
+        raise DataError("a schema has no columns, expected at least one; list them in `columns`")
     for name in columns:
         is_reserved = name.endswith(_RESERVED) or name in (IDS, WEIGHTS)
         is_reserved |= name.startswith(PADDING)
         if is_reserved or not _NAME.fullmatch(name):
             raise DataError(
-                f"column {name!r} of a schema has a name that cannot be stored, expected letters, digits, _, - and "
-                f"dots, neither {IDS} nor {WEIGHTS} nor one that begins with {PADDING} or ends with {OFFSETS}, "
-                f"{PRESENT}, {LENGTHS} or {MEAN_COUNT}, which shards and batches use themselves; give it another name"
+                f"column {name!r} of a schema has an invalid name, expected letters, digits, _, - and dots, at most "
+                f"100, and none of the reserved names {IDS}, {WEIGHTS}, {PADDING}*, *{OFFSETS}, *{PRESENT}, "
+                f"*{LENGTHS} and *{MEAN_COUNT}; rename the column"
             )
     return {
         name: column if isinstance(column, Column) else Column.parse(name, column)
@@ -129,16 +130,16 @@ def parse_columns(columns: Mapping[str, "str | Column"]) -> dict[str, Column]:
 
 
 def varying_arrays(columns: Mapping[str, Column]) -> tuple[str, ...]:
-    """Return the names of the columns of numbers whose first dimension varies."""
+    """Return the names of the array columns whose first dimension varies."""
     return tuple(name for name, of in columns.items() if of.varies and of.kind == "array")
 
 
 def features_of(schema: DatasetSchema) -> Column | None:
-    """Return the features where a row is these and a label, as in a table; None where it is something else.
+    """Return the column `features` if rows consist of features and a label, as in a table; else None.
 
     Args:
-        schema: a manifest's `schema`; of named columns, these are `features` of one shape and
-            `labels` of one number, which each row has.
+        schema: a manifest's `schema`. Named columns count as such rows if they are `features` of one
+            shape and `labels` of one number, and neither is optional.
     """
     columns = columns_of(schema)
     if columns.keys() != {"features", "labels"}:
@@ -149,11 +150,11 @@ def features_of(schema: DatasetSchema) -> Column | None:
 
 
 def columns_of(schema: DatasetSchema) -> dict[str, Column]:
-    """Return the columns that a manifest's `schema` names, without the ids, in the order of the file.
+    """Return the columns of a manifest's `schema`, without the ids, in the order of the file.
 
-    A schema without `columns` is that of a table: `features` of one shape, and `labels`.
+    A schema without `columns` describes a table: `features` of one shape, and `labels`.
     """
-    if schema.columns is not UNSET:  # of no column is wrong
+    if schema.columns is not UNSET:  # an empty table is an error
         return parse_columns(schema.columns)
     label = "int64" if schema.task == "classification" else "float32"
     features = Column(dtype=str(schema.feature_dtype), shape=tuple(schema.feature_shape or ()))

@@ -1,7 +1,6 @@
-"""One run's data for one rank: train and validation batches, resumable at the exact sample.
+"""Lightning data module of a run: one rank's train and validation batches, with exact resume.
 
-Which rows a step consumes is decided in `shardline_io.order.sampling`, how they come into
-memory in `shardline.data.stream`; here both are put behind Lightning's interface.
+`shardline_io.order.sampling` decides which rows a step consumes. `shardline.data.stream` reads them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from shardline_io.order.sampling import TrainOrder
 
 
 class Described(Protocol):
-    """What a `Dataset` and a `RunBatches` know of their rows."""
+    """A `Dataset` or `RunBatches`, as far as the normalisation needs them."""
 
     @property
     def manifest(self) -> Manifest: ...  # noqa: D102
@@ -38,13 +37,13 @@ class Described(Protocol):
 
 
 class Normalizer:
-    """Turns features as stored into what the model sees, on the batch's device.
+    """Normalisation of features, on the batch's device.
 
-    A dataset has them if its rows are features and labels, see `features_of`. Other columns stay as they are.
+    Only applies to rows of features and labels, see `features_of`; other columns are unchanged.
 
     Args:
-        dataset: whose train rows' statistics are used.
-        mode: `standard` (mean and deviation per feature), `global` (one of each over
+        dataset: dataset with the statistics of the train rows.
+        mode: `standard` (mean and deviation per feature), `global` (one mean and one deviation over
             all features) or `none`.
         dtype: floating type of the result.
 
@@ -67,7 +66,7 @@ class Normalizer:
             )
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
-        """Return features [B, *shape] normalised, in the chosen type."""
+        """Normalise features [B, *shape] and convert them to the chosen type."""
         features = features.to(self._dtype)
         if self.constants is None:
             return features
@@ -77,7 +76,7 @@ class Normalizer:
         return torch.sub(features, self.constants[0]).mul_(self.constants[1])
 
     def batch(self, batch: Batch) -> Batch:
-        """Return a batch with its features normalised, where its rows are features and labels."""
+        """Normalise the features of a batch whose rows are features and labels."""
         if not isinstance(batch, dict):
             return self(batch[0]), *batch[1:]
         features = batch.get("features")
@@ -87,20 +86,20 @@ class Normalizer:
 
 
 def shift_and_scale(statistics: FeatureSummary, mode: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return what features [features] are normalised with: (x - shift) * scale; see `Normalizer`."""
+    """Return shift and scale [features] of the normalisation `(x - shift) * scale`, see `Normalizer`."""
     mean, std = statistics.mean, statistics.std
     if mode == "global":
-        # variance over all features: the mean of the variances and the variance of the means
+        # variance over all features: mean of the variances plus variance of the means
         overall = np.sqrt((std**2).mean() + mean.var())
         mean, std = np.full_like(mean, mean.mean()), np.full_like(std, overall)
     return mean, np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
 
 
 class TrainLoader:
-    """Iterates the train batches and remembers where it is, for mid-epoch resume.
+    """Loader of train batches that tracks its position, for resume within an epoch.
 
-    Lightning stores `state_dict()` in each training checkpoint and calls
-    `set_epoch` of `sampler` before each epoch.
+    Lightning stores `state_dict()` in each training checkpoint, and calls `sampler.set_epoch` before
+    each epoch.
     """
 
     def __init__(self, stream: WindowStream[Any], order: TrainOrder | MixOrder) -> None:
@@ -110,11 +109,11 @@ class TrainLoader:
 
     @property
     def sampler(self) -> "TrainLoader":
-        """What Lightning tells the epoch."""
+        """The loader itself, since Lightning calls `sampler.set_epoch`."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches the next iteration gives."""
+        """Set the epoch of the next iteration."""
         self._epoch = epoch
         self.stream.position = self._first_batch
 
@@ -126,28 +125,28 @@ class TrainLoader:
         return self._order.num_batches(self._epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        # looked up with the first batch: after a resume at an epoch's end Lightning takes the
-        # iterator before it tells the epoch, and takes no other
+        # The epoch is read with the first batch: after a resume at an epoch's end, Lightning creates
+        # the only iterator before it calls `set_epoch`.
         yield from self.stream.batches(self._epoch, self._first_batch)
 
     def again(self) -> Iterator[Batch]:
-        """Return the present epoch's batches from its beginning, for a pass that is no training."""
+        """Return the current epoch's batches from the beginning, for a pass without training."""
         return self.stream.batches(self._epoch, 0)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch and the samples of it that all ranks together have consumed."""
+        """Return the epoch, and the number of its samples that all ranks have consumed."""
         samples = self.stream.position * self._order.global_batch // self._order.accumulate
         return {"epoch": self._epoch, "samples": samples}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Continue after the samples that were consumed, at this or another world size."""
+        """Continue after the consumed samples, at the same or another world size."""
         self._start_epoch = state["epoch"]
         self._start = state["samples"] * self._order.accumulate // self._order.global_batch
         self.set_epoch(state["epoch"])
 
 
 class HeldOutLoader:
-    """Iterates this rank's part of a held-out split."""
+    """Loader of this rank's batches of a held-out split."""
 
     def __init__(self, stream: WindowStream[Any], order: HeldOutOrder) -> None:
         self.stream, self._order = stream, order
@@ -155,34 +154,36 @@ class HeldOutLoader:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the split, over all ranks."""
+        """Number of rows in the split, over all ranks."""
         return self._order.num_rows
 
     def __len__(self) -> int:
         return self._order.num_batches()
 
     def __iter__(self) -> Iterator[Batch]:
-        self._visits += 1  # the next visit's first window is read ahead
+        self._visits += (
+            1  # another number per visit, since the next visit's first window is read ahead
+        )
         return self.stream.batches(self._visits)
 
 
 class ShardDataModule(LightningDataModule):
-    """Train and validation data of one run, for one rank.
+    """Train and validation data of a run, for one rank.
 
-    A batch is (features [B, *feature_shape], labels [B]) and, under
-    `data.last_batch=pad`, weights [B]: multiply each row's loss by its weight. A dataset of
-    other columns gives dicts by name, see `ShardStream`.
+    A batch of a table is (features [B, *feature_shape], labels [B]) and, under
+    `data.last_batch=pad`, weights [B]: multiply each row's loss by its weight. Batches of other
+    columns are dicts by name, see `ShardStream`.
 
     Args:
-        settings: of the run, on the ranks that are there.
-        datasets: where its datasets are, in the order in which their weights are added up.
-        world: this rank's place.
-        verify: when a shard is verified against its digest.
-        pin: gather into page-locked memory, for a GPU.
+        settings: resolved settings of the run.
+        datasets: manifests and shards of the run's datasets, in the order of the mix.
+        world: rank of this process.
+        verify: when shards are verified against their checksums.
+        pin: use page-locked memory, for a GPU.
 
     Attributes:
-        packs: what is recorded of blocks or packs, see `packing.describe_packs`; None where rows
-            are the samples, and on all ranks but the first.
+        packs: record of the blocks or packs, see `packing.describe_packs`; None without
+            `data.pack`, and on all ranks but the first.
     """
 
     def __init__(
@@ -197,16 +198,18 @@ class ShardDataModule(LightningDataModule):
         self._normalize = Normalizer(
             run_batches, settings.data.normalize, model_dtype(settings.precision)
         )
-        options: dict[str, Any] = {"local_rank": world.local_rank, "pin": pin}
         self._max_epochs = settings.trainer.max_epochs
-        stream, self._order = run_batches.train(world, num_epochs=self._max_epochs, **options)
+        stream, self._order = run_batches.train(
+            world, num_epochs=self._max_epochs, local_rank=world.local_rank, pin=pin
+        )
         self.loader = TrainLoader(stream, self._order)
         held_out, order = run_batches.held_out(
             "validation",
             batch=4 * settings.global_batch,
             rank=world.rank,
             world_size=world.world_size,
-            **options,
+            local_rank=world.local_rank,
+            pin=pin,
         )
         self._validation = HeldOutLoader(held_out, order)
         self.packs = run_batches.packs() if world.rank == 0 else None
@@ -215,11 +218,11 @@ class ShardDataModule(LightningDataModule):
 
     @property
     def total_steps(self) -> int:
-        """Optimiser steps of all epochs."""
+        """Number of optimiser steps in all epochs."""
         return sum(self._order.steps(epoch) for epoch in range(self._max_epochs))
 
     def train_dataloader(self) -> TrainLoader:
-        """Return this rank's train batches; asked again where epochs differ in length."""
+        """Return this rank's train batches; called for each epoch if epochs differ in length."""
         if self.trainer is not None:
             self.loader.set_epoch(self.trainer.current_epoch)
         return self.loader
@@ -229,7 +232,7 @@ class ShardDataModule(LightningDataModule):
         return self._validation
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Normalise a batch where it will be used."""
+        """Normalise a batch on the device where it is used."""
         return self._normalize.batch(batch)
 
 

@@ -1,4 +1,4 @@
-"""A sealed dataset, ready to be streamed: the orders of its splits, and streams of whole columns."""
+"""Sealed datasets: orders of their splits, and streams of their rows."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -22,21 +22,21 @@ from shardline_io.order.sampling import Order, TrainOrder
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of a dataset that ranks read.
+    """Read a dataset's manifest.
 
     Raises:
-        DataError: it cannot be read, or has another form.
+        DataError: the manifest cannot be read, or is not a manifest.
     """
     return read_record(path, Manifest, remedy="run the pipeline again to seal the dataset")
 
 
 class Dataset:
-    """A sealed dataset, ready to be streamed.
+    """A sealed dataset.
 
     Args:
-        manifest_path: the sealed `manifest.json`.
+        manifest_path: path of the sealed `manifest.json`.
         folder: folder of the shards in the store.
-        verify: when a shard is verified against its digest: `off`, `first` or `always`.
+        verify: when shards are verified against their checksums: `off`, `first` or `always`.
 
     Raises:
         DataError: the manifest or a shard is missing, or a shard has the wrong size.
@@ -50,18 +50,18 @@ class Dataset:
 
     @property
     def key(self) -> str:
-        """What its order of rows is drawn from: the digest at the end of its id, which no name changes."""
+        """Key of the dataset's random order: the digest in its id, which does not depend on its name."""
         return self.manifest.dataset[-12:]
 
     def train_order(
         self, settings: RunSettings, world: World, pieces: Sequence[Piece] | None = None,
         window_rows: int | None = None,
     ) -> TrainOrder:  # fmt: skip
-        """Return the order in which a run's settings visit the train split.
+        """Return the order of the train split under a run's settings.
 
         Args:
-            pieces: what is visited, if not the split's rows.
-            window_rows: how many of these are in memory at a time.
+            pieces: units to visit; by default the split's rows.
+            window_rows: number of units in memory at a time; by default from `data.window_bytes`.
         """
         data = settings.data
         return TrainOrder(
@@ -82,15 +82,18 @@ class Dataset:
         self, split: str, *, batch: int, window_bytes: int, rank: int = 0, world_size: int = 1,
         kind: Callable[..., HeldOutOrder] = HeldOutOrder,
     ) -> HeldOutOrder:  # fmt: skip
-        """Return the order in which a held-out split is visited, every row once.
+        """Return the order of a held-out split, every row once.
+
+        Args:
+            kind: class of the order.
 
         Raises:
             DataError: the split has fewer rows than there are ranks.
         """
         if not self.manifest.splits[split]:
             raise DataError(
-                f"dataset {self.manifest.dataset}: its {split} split has no rows, expected one for each rank at "
-                "least; give it a share in the dataset's `splits`, or let the run use another split"
+                f"dataset {self.manifest.dataset}: the {split} split has no rows, expected at least one for each rank; "
+                "give it a share in the dataset's `splits`, or let the run use another split"
             )
         return kind(
             pieces=self.shards.pieces(split),
@@ -101,35 +104,36 @@ class Dataset:
         )
 
     def window_rows(self, window_bytes: int) -> int:
-        """Return the rows that a window of this size holds."""
+        """Return the number of rows in a window of this size."""
         return window_bytes // (self.shards.row_bytes + LABEL_BYTES)
 
     def stream(self, order: Order, **options: Any) -> ShardStream:
-        """Return a stream of this dataset's rows; options as of `ShardStream`.
+        """Return a stream of this dataset's rows.
+
+        Args:
+            order: order of the rows.
+            options: options of `ShardStream`.
 
         Raises:
-            DataError: this process's limits do not let its windows be mapped.
+            DataError: this process's limits do not allow the windows.
         """
         streams = order.streams if isinstance(order, TrainOrder) else 1
         self._capacity.claim(order.pieces, order.window_rows, order.global_batch, streams)
         return ShardStream(self.shards, order, check=self.verifier.check, **options)
 
     def claim(self, pieces: Sequence[Piece], batch: int, window_bytes: int) -> None:
-        """Add the windows of a stream that is made elsewhere.
-
-        Args:
-            pieces: rows of the split.
+        """Check that this process's limits also allow a stream that is created elsewhere.
 
         Raises:
-            DataError: this process's limits do not let its windows be mapped.
+            DataError: this process's limits do not allow the windows.
         """
         self._capacity.claim(pieces, self.window_rows(window_bytes), batch)
 
     @cached_property
     def statistics(self) -> ByColumn:
-        """The train rows' statistics by column; read when asked for.
+        """Statistics of the train rows by column, read on first use.
 
         Raises:
-            DataError: they lie in a file of their own, which is missing or damaged.
+            DataError: the file of the statistics is missing or damaged.
         """
         return read_statistics(self.manifest, self.shards.folder)

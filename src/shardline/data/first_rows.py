@@ -1,4 +1,4 @@
-"""A dataset of a source's first rows: enough for one step of a training, without reading the rest."""
+"""Datasets of a source's first rows: enough for one training step, without reading the rest."""
 
 import math
 import time
@@ -25,14 +25,14 @@ from shardline.records.datasets import DatasetSchema
 from shardline_io.column_names import IDS
 from shardline_io.order.pieces import Piece
 
-Row = dict[str, Any]  # by column, and the id as `ids`
-_PACKED_ROWS = 64  # read to fill packs; if these are too short, they are repeated
+Row = dict[str, Any]  # values by column, and the row id as `ids`
+_PACKED_ROWS = 64  # rows read to fill packs; repeated if they are too short
 _MOST_ROWS = 100_000
 _COUNTED_S = 1.0
 
 
 def rows_of_source(source: Source, number: int) -> list[Row]:
-    """Return the first rows of a source, reading no further than the block that holds the last of them.
+    """Return the first rows of a source, reading no further than the block with the last of them.
 
     Raises:
         DataError: the source has no rows in any shard.
@@ -46,7 +46,7 @@ def rows_of_source(source: Source, number: int) -> list[Row]:
 
 
 def count_rows(source: Source, limit_s: float = _COUNTED_S) -> int | None:
-    """Return how many rows a source has, all splits together; None where reading them takes longer.
+    """Return the number of rows in a source over all splits; None if counting exceeds the time limit.
 
     Raises:
         DataError: a row cannot be read.
@@ -61,10 +61,10 @@ def count_rows(source: Source, limit_s: float = _COUNTED_S) -> int | None:
 
 
 def rows_of_dataset(manifest: Path, shards: Path, number: int) -> list[Row]:
-    """Return the first training rows of a sealed dataset; no shard is verified against its checksum.
+    """Return the first train rows of a sealed dataset, without verifying shards.
 
     Raises:
-        DataError: manifest or shards are missing or damaged.
+        DataError: the manifest or a shard is missing or damaged.
     """
     dataset = Dataset(manifest, shards, verify="off")
     rows: list[Row] = []
@@ -94,23 +94,22 @@ def schema_of(record: DatasetSchema) -> Schema:
 
 
 def rows_needed(pack: Pack | None) -> int:
-    """Return how many rows are read for two samples."""
+    """Return the number of rows to read for two samples."""
     return 2 if pack is None else _PACKED_ROWS
 
 
 def build_first_rows(
     rows: Sequence[Row], schema: Schema, folder: Path, *, name: str, source: str, pack: Pack | None = None
 ) -> DatasetPlace:  # fmt: skip
-    """Write rows as a dataset whose three splits hold the same ones.
+    """Write a dataset whose three splits have the same rows.
 
     Args:
-        folder: where to.
-        name: of the dataset, with its identity at the end, as messages name it.
-        source: class of the source, as messages name it.
-        pack: repeats the rows until they fill two packs.
+        name: id of the dataset, for messages.
+        source: class name of the source, for messages.
+        pack: the run's `data.pack`; rows are repeated until they fill two packs.
 
     Raises:
-        DataError: the rows are not what the schema allows.
+        DataError: the rows do not match the schema.
     """
     repeated = list(rows) * _repeats(rows, pack)
     kind = type(source, (_FirstRows,), {})
@@ -132,10 +131,10 @@ def _repeats(rows: Sequence[Row], pack: Pack | None) -> int:
 
 
 class _FirstRows(Source):
-    """Rows that have been read, once for each split.
+    """Source of given rows, once for each split.
 
     Args:
-        rows: by column; those of the training split keep their ids.
+        rows: rows of each split; only in the train split they keep their ids.
     """
 
     def __init__(self, rows: Sequence[Row], schema: Schema) -> None:
@@ -144,12 +143,12 @@ class _FirstRows(Source):
 
     @property
     def schema(self) -> Schema:
-        """That of the source."""
+        """Schema of the rows."""
         return self._schema
 
     @property
     def content_digest(self) -> str:
-        """That of no file, as the manifest's identity document has it."""
+        """Digest of no files, as in the manifest's empty identity document."""
         return combine_digests([])
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
@@ -175,7 +174,7 @@ def _copied(row: Row) -> Row:
 
 
 def _column(values: list[Any], column: Column | None) -> Any:
-    """Return the values of a column as a source gives them: arrays of one shape as one array."""
+    """Return the values of a column as a source does: arrays of one shape as one array."""
     if column and column.varies:
         if column.kind == "array":
             return values
@@ -187,7 +186,7 @@ def _column(values: list[Any], column: Column | None) -> Any:
 
 
 def _unique(first: Iterable[int], number: int) -> np.ndarray:
-    """Return ids [number] int64: the first ones as they are, where none stands twice."""
+    """Return unique ids [number] int64: first the distinct given ones, then unused numbers."""
     ids = list(dict.fromkeys(first))
     free = np.setdiff1d(np.arange(number + len(ids)), np.array(ids, dtype=np.int64))
     return np.concatenate([np.array(ids, dtype=np.int64), free[: number - len(ids)]])

@@ -1,4 +1,4 @@
-"""What a dataset's files say that no setting does, and what lies beside them and is not read."""
+"""Properties that a source infers from a dataset's files, and files that it does not read."""
 
 import json
 from collections.abc import Mapping
@@ -8,13 +8,10 @@ from shardline.data.sources import Source
 
 
 def describe(source: Source) -> dict[str, Any]:
-    """Return what is inferred from a source's files, as the dataset's provenance records it."""
-    found: dict[str, Any] = {"files": len(source.files)} if source.files else {}
-    own = source.inferred
-    if isinstance(own, Mapping) and _is_plain(
-        own
-    ):  # a class of the user's may mean something else by the name
-        found |= own
+    """Return what a source inferred from its files, for the dataset's provenance."""
+    found = {"files": len(source.files)} if source.files else {}
+    own = source.inferred  # in a user's class, possibly an unrelated attribute
+    found |= own if isinstance(own, Mapping) and _is_plain(own) else {}
     return found | ({"not read": dict(source.not_read)} if source.not_read else {})
 
 

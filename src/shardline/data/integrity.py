@@ -1,4 +1,4 @@
-"""Holding a shard against its digest before it is trained on, once per node."""
+"""Verification of shards against their checksums before training, once per node."""
 
 import json
 import socket
@@ -19,34 +19,33 @@ Policy = Literal["off", "first", "always"]
 
 
 class Verifier:
-    """Checks each shard's digest against the manifest when it is first read.
+    """Verification of shards against the checksums in the manifest.
 
-    Under `first`, a shard that was found good leaves a marker in the store, per
-    node, with the file's size and date: it is read once per node, whichever rank
-    comes first, and again only if the file changes.
+    Under `first`, the first rank on a node verifies a shard and leaves a marker in the store with the
+    file's size and date. The shard is verified again only if the file changes.
 
     Args:
-        shards: the mapped dataset.
+        shards: shards of the dataset.
         policy: `off`, `first` or `always` (each time a window reads the shard).
     """
 
     def __init__(self, shards: ShardMap, policy: Policy) -> None:
         self._shards, self._policy = shards, policy
-        self._known: dict[int, dict[str, object]] = {}
+        self._known: dict[int, dict[str, str | int]] = {}
         self._folder = shards.folder / "verified" / socket.gethostname()
 
     def check(self, shard: int) -> None:
-        """Return if the shard has the size and digest that its manifest records.
+        """Verify a shard's size and checksum against the manifest.
 
         Raises:
-            DataError: it is not; names the file and how to rebuild it.
+            DataError: the shard is damaged; names the file and how to rebuild it.
         """
         if self._policy == "always":
             self._digest(shard)
         if self._policy != "first":
             return
         stamp = self._stamp(shard)
-        if self._known.get(shard) != stamp:  # read by nobody, or changed since
+        if self._known.get(shard) != stamp:  # not verified yet, or changed since
             self._check_once(shard)
             self._known[shard] = stamp
 
@@ -59,15 +58,15 @@ class Verifier:
                 return  # another rank was faster
             stamp = self._stamp(shard)
             self._digest(shard)
-            with suppress(DataError):  # a store that is read-only
+            with suppress(DataError):  # the store is read-only
                 write_json(marker, seal(stamp))
 
-    def _stamp(self, shard: int) -> dict[str, object]:
-        stamp: dict[str, object] = {"blake3": self._shards.manifest.shards[shard].blake3}
+    def _stamp(self, shard: int) -> dict[str, str | int]:
+        stamp: dict[str, str | int] = {"blake3": self._shards.manifest.shards[shard].blake3}
         try:
             status = self._shards.path(shard).stat()
         except OSError:
-            return stamp  # reading it tells why
+            return stamp  # reading the file raises the error
         return {
             **stamp,
             "bytes": status.st_size,
@@ -97,9 +96,9 @@ class Verifier:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that only one process need write.
+    """Lock a file that only one process needs to write; continue unlocked in a read-only folder.
 
-    A folder that is read-only or cannot lock costs a second reading: the context is entered without.
+    Without the lock, several processes do the same work.
     """
     lock = FileLock(path.with_suffix(".lock"))
     try:

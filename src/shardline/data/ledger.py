@@ -1,9 +1,9 @@
-"""The sample ledger: which rows each global step consumed, written by every rank.
+"""Sample ledger: the rows that each global step consumed, written by every rank.
 
-One file per rank and attempt, `from-{step}-rank-{r}-of-{W}.jsonl`, a line per batch: the ids of its
-rows, and where samples are mixed, transformed or packed, the part of each (a place among the run's
-datasets, or classes) and its pass through that part. Attempts are distinguished by the step that
-they resumed from: what a later attempt did again takes the place of what an earlier one had done.
+There is one file per rank and attempt, `from-{step}-rank-{r}-of-{W}.jsonl`, with a line per batch: the
+ids of its rows. For mixed, transformed or packed samples, the line also has each sample's part
+(index of its dataset or class) and its pass over that part. The file name contains the step from
+which the attempt resumed: later attempts replace the steps of earlier ones that they repeat.
 """
 
 import json
@@ -20,11 +20,11 @@ from shardline_io.ledger_files import NAME, file_name
 
 
 class SampleLedger(Callback):
-    """Writes the row ids of each batch that this rank trains on.
+    """Callback that records the row ids of each batch that this rank trains on.
 
     Args:
-        folder: where the files are written.
-        world: this rank's place.
+        folder: folder of the ledger's files.
+        world: rank of this process.
     """
 
     def __init__(self, folder: Path, world: World) -> None:
@@ -43,7 +43,7 @@ class SampleLedger(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Write the batch's row ids under the optimiser step that they go into."""
+        """Record the batch's row ids under their optimiser step."""
         if self._file is None:
             return
         stream = trainer.datamodule.loader.stream  # type: ignore[attr-defined]
@@ -61,14 +61,14 @@ class SampleLedger(Callback):
 
 
 def read_ledger(folder: Path | str) -> dict[int, list[int]]:
-    """Return the row ids of each global step, in the order of ranks and of their batches."""
+    """Return the row ids of each global step, in the order of ranks and their batches."""
     return {step: [row for _, _, row in samples] for step, samples in read_samples(folder).items()}
 
 
 def read_samples(folder: Path | str) -> dict[int, list[tuple[int, int, int]]]:
-    """Return part, pass and row id of each sample of each global step, in the order of ranks.
+    """Return (part, pass, row id) of each sample of each global step, in the order of ranks.
 
-    Part and pass are 0 where the ledger has none, since the run has one dataset as it is stored.
+    Part and pass are 0 if the ledger has none, for a single dataset whose rows are used as stored.
     """
     files = sorted(
         (int(found["start"]), int(found["rank"]), path) for path, found in _files(Path(folder))

@@ -1,15 +1,15 @@
-"""The plan of a dataset's packs: made once, kept beside the shards, verified whenever it is opened.
+"""Plans of packs: computed once, stored next to the shards, and verified whenever they are opened.
 
-A safetensors file of the dataset's folder in the store, `packs/{column}-{length}-v{n}-{split}.safetensors`.
-Its metadata names what it was made for, and the BLAKE3 digest of its tensors:
+A plan is a safetensors file `packs/{column}-{length}-v{n}-{split}.safetensors` in the dataset's folder
+of the store. Its metadata has the purpose of the plan and the BLAKE3 digest of its tensors:
 
 | tensor | |
 | --- | --- |
 | `packs` [S + 1] int64 | shard s has packs [packs[s], packs[s + 1]) |
 | `firsts` [P + 1] int64 | pack p has segments [firsts[p], firsts[p + 1]) |
-| `used` [P] uint32 | values in each pack |
-| `rows` [M] uint32 | row of each segment, counted from the shard's first of the split |
-| `parts` [M] uint32 | which part of its row a segment is, each of the pack's length |
+| `used` [P] uint32 | number of values in each pack |
+| `rows` [M] uint32 | row of each segment, counted from the split's first row in the shard |
+| `parts` [M] uint32 | number of each segment's part in its row; parts have the pack's length |
 """
 
 import math
@@ -44,14 +44,14 @@ _CHUNK = 1 << 20  # entries digested at a time
 
 @dataclass(frozen=True, kw_only=True)
 class PackPlan:
-    """The packs of a split.
+    """Plan of the packs of a split.
 
     Attributes:
-        path: the plan's file.
+        path: file of the plan.
         packs: shard s of the split has packs [packs[s], packs[s + 1]); [S + 1] int64.
         firsts: pack p has segments [firsts[p], firsts[p + 1]); [P + 1] int64.
-        used: values in each pack [P] uint32.
-        tensors: `rows` and `parts` [M], of which slices are read.
+        used: number of values in each pack [P] uint32.
+        tensors: tensors of the file; slices of `rows` and `parts` [M] are read from it.
     """
 
     path: Path
@@ -67,23 +67,23 @@ class PackPlan:
         return rows, parts
 
     def bad(self, what: str) -> DataError:
-        """Return the error of a plan that does not fit the dataset's rows."""
+        """Return the error of a plan that does not match the dataset's rows."""
         return DataError(
-            f"{self.path} {what}, expected the rows that were packed; delete the file, so that it is made again, and "
-            "`shardline verify` the dataset"
+            f"{self.path} {what}, expected a plan of the dataset's rows; delete the file, which Shardline then writes "
+            "again, and run `shardline verify` for the dataset"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFile:
-    """What a plan is made for, and where it lies.
+    """File of a plan, by the purpose of the plan.
 
     Attributes:
-        shards: the dataset.
-        name: of the split.
+        shards: shards of the dataset.
+        name: name of the split.
         split: the split's rows in each shard.
-        column: whose values are packed.
-        length: values of a pack, at most.
+        column: column that is packed.
+        length: maximum number of values in a pack.
     """
 
     shards: ShardMap
@@ -99,7 +99,7 @@ class PlanFile:
         return self.shards.folder / "packs" / name
 
     def plan(self) -> PackPlan:
-        """Return the plan; whoever finds none, or a damaged one, makes it.
+        """Return the plan; write the file if it is missing or damaged.
 
         Raises:
             DataError: a shard cannot be read, or its offsets do not rise.
@@ -111,32 +111,32 @@ class PlanFile:
                 return found  # another rank was faster
             tensors = self._made()
             content = save(tensors, {"plan": self._sealed(tensors)})
-            with suppress(DataError):  # a store that is read-only: each rank has its own
+            with suppress(DataError):  # in a read-only store, each rank computes the plan
                 write_bytes(self.path, content)
         return self._plan(tensors)
 
     def problem(self, *, deep: bool) -> str | None:
-        """Return what is wrong with the file that is there, as a sentence; None if nothing is.
+        """Return what is wrong with the existing file, as a sentence; None if nothing is.
 
         Args:
-            deep: pack the rows of the shards again, and compare.
+            deep: pack the rows again and compare.
 
         Raises:
             DataError: a shard cannot be read, or its offsets do not rise.
         """
         found = self._read()
         if found is None:
-            return f"{self.path} is not the plan of packs that was written for these shards"
+            return f"{self.path} is not a plan of packs for these shards, or is damaged"
         if deep:
             made = self._made()
             other = [n for n in _TENSORS if not np.array_equal(found.tensors[n][:], made[n])]
             if other:
-                return f"{self.path}: the rows of the shards give other {', '.join(other)}"
+                return f"{self.path} differs in {', '.join(other)} from a new plan of the shards' rows"
         return None
 
     @cached_property
     def _purpose(self) -> PlanSeal:
-        """What the plan is made for."""
+        """Purpose of the plan, without the digest of its tensors."""
         manifest = self.shards.manifest
         contents = blake3("".join(record.blake3 for record in manifest.shards).encode())
         pieces = np.array([(p.shard, p.first, p.last) for p in self.split], np.int64)
@@ -163,7 +163,7 @@ class PlanFile:
         }
 
     def _read(self) -> PackPlan | None:
-        """Return the plan that the file holds, None where there is none or another than was written."""
+        """Return the plan in the file; None if the file is missing, damaged or of another purpose."""
         if self.path.is_symlink() or not self.path.is_file():
             return None
         try:
@@ -196,7 +196,7 @@ class PlanFile:
         return PackPlan(path=self.path, packs=packs, firsts=firsts, used=used, tensors=tensors)
 
     def _sealed(self, tensors: Any) -> str:
-        """Return the metadata of a plan: what it is made for, and the digest of its tensors."""
+        """Return the metadata of a plan: its purpose and the digest of its tensors."""
         digest = blake3()
         for name in _TENSORS:
             tensor = tensors[name]
@@ -208,7 +208,7 @@ class PlanFile:
 
 
 def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:
-    """Verify the plans that lie beside a dataset's shards.
+    """Verify the plans next to a dataset's shards, and yield a sentence for each bad one.
 
     Args:
         deep: see `PlanFile.problem`.
@@ -216,9 +216,9 @@ def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:
     for path in sorted((shards.folder / "packs").glob("*.safetensors")):
         name = _NAME.fullmatch(path.stem)
         if name and int(name["version"]) != PLAN_VERSION:
-            continue  # nobody reads it any more
+            continue  # no longer used
         if not name or name["split"] not in shards.manifest.splits:
-            yield f"{path} is named like no plan of packs"
+            yield f"{path} is not the name of a plan of packs"
             continue
         plan = PlanFile(
             shards=shards, name=name["split"], split=shards.pieces(name["split"]),
@@ -226,8 +226,8 @@ def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:
         )  # fmt: skip
         try:
             problem = plan.problem(deep=deep)
-        except (DataError, LookupError):  # another column than the dataset has
-            problem = f"{path}: its column cannot be packed"
+        except (DataError, LookupError):  # the dataset lacks the column
+            problem = f"{path}: the column in its name cannot be packed"
         if problem:
             yield problem
 

@@ -1,4 +1,4 @@
-"""Samples of one length, as `data.pack` asks for them: how they are made, and what is reported of them."""
+"""Samples of one length under `data.pack`: their creation, and their record and description."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,8 +19,8 @@ def packed(dataset: Dataset, split: str, pack: Pack) -> Packed:
     """Return the blocks or packs of a split.
 
     Raises:
-        ConfigError: a column that is named is not there, or does not vary.
-        DataError: a column has a name that packs give themselves.
+        ConfigError: a column in `data.pack` does not exist or does not vary.
+        DataError: a column of the dataset has a name that packs use for an added column.
     """
     _check_columns(dataset, pack)
     shards, others = dataset.shards, tuple(pack.with_)
@@ -39,16 +39,16 @@ def _check_columns(dataset: Dataset, pack: Pack) -> None:
     varying = [name for name, column in columns.items() if column.varies]
     for key, name in (("column", pack.column), *(("with", name) for name in pack.with_)):
         if name not in varying:
-            found = f"which is {columns[name]}" if name in columns else "which is not there"
+            found = f"which is {columns[name]}" if name in columns else "which does not exist"
             raise ConfigError(
                 f"data.pack.{key} names {name!r}, {found} in dataset {dataset.manifest.dataset}, expected a column "
                 f"whose first dimension varies ({', '.join(varying) or 'there is none'}); "
-                f"{did_you_mean(name, varying, otherwise='name one of them')}"
+                f"{did_you_mean(name, varying, otherwise='use one of these')}"
             )
 
 
 def describe_packs(pack: Pack, parts: Sequence[tuple[Dataset, Packed]]) -> PackedSamples:
-    """Return what a training's provenance records of its samples."""
+    """Return the record of packed samples for a training's provenance."""
     datasets = [
         PackedDataset(
             id=dataset.manifest.dataset, number=num_rows(units.pieces), waste=round(units.waste, 6)
@@ -61,12 +61,12 @@ def describe_packs(pack: Pack, parts: Sequence[tuple[Dataset, Packed]]) -> Packe
 
 
 def sentence_of(packs: PackedSamples) -> str:
-    """Return what `describe_packs` found as a sentence, such as a training prints when it begins."""
+    """Return a sentence about packed samples, which a training prints when it begins."""
     is_blocks = packs.method == "concat"
     what, wasted = (
-        ("blocks", "of the values are in none")
+        ("blocks", "of the values are in no block")
         if is_blocks
-        else ("packs", "of their places are empty")
+        else ("packs", "of their space is empty")
     )
     found = (
         f"{one.number:,} {what} from dataset {one.id} ({100 * one.waste:.2f} % {wasted})"

@@ -1,4 +1,4 @@
-"""Rows put together to packs of one length, without cutting what fits: `best_fit` packing."""
+"""`best_fit` packing: combine rows into packs of one length, without cutting rows that fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +21,22 @@ POSITIONS, CU_SEQLENS = ".positions", ".cu_seqlens"
 class PackUnits(PackedUnits):
     """Packs of rows, see `shardline_io.order.best_fit`; a row that is longer than a pack is cut.
 
-    A sample has the values of its rows back to back, with zeros behind, and how to tell them apart:
+    A sample has the values of its rows back to back, padded with zeros, and two columns that tell the
+    rows apart:
 
-    - `{column}` [length, *shape], and so each of `others`;
-    - `{column}.positions` [length] int32: a value's place in its row, or in the part of a row that was cut;
-    - `{column}.cu_seqlens` [rows + 1] int32: where rows begin; the first is 0, the last the number of values.
+    - `{column}` [length, *shape], and each of `others` likewise;
+    - `{column}.positions` [length] int32: position of each value in its row, or in its part of a cut row;
+    - `{column}.cu_seqlens` [rows + 1] int32: position where each row begins, from 0, and at last the
+      number of values.
 
     A pack's id is shard << 32 | pack.
 
     Attributes:
-        name: of the split.
+        name: name of the split.
 
     Raises:
-        DataError: the length is no positive number, or a column of the dataset has a name that packs
-            give themselves.
+        DataError: the length is not from 1 to 2^31 - 1, or a column of the dataset has the name of an
+            added column.
     """
 
     name: str
@@ -44,13 +46,14 @@ class PackUnits(PackedUnits):
         for name in (self.column + POSITIONS, self.column + CU_SEQLENS):
             if name in self.others:
                 raise DataError(
-                    f"dataset {self.shards.manifest.dataset}: column {name} has the name of what packs of "
-                    f"{self.column} give beside it, expected another; rename it in the source, or leave it out"
+                    f"dataset {self.shards.manifest.dataset}: column {name} has the name of a column that packs of "
+                    f"{self.column} add, expected another name; rename the column in the source, or remove it from "
+                    "data.pack.with"
                 )
 
     @cached_property
     def plan(self) -> PackPlan:
-        """Which rows are in which pack; made by the first process that asks, and kept in the store.
+        """Plan of the packs, computed on first use and stored next to the shards.
 
         Raises:
             DataError: a shard cannot be read, or its offsets do not rise.
@@ -61,13 +64,13 @@ class PackUnits(PackedUnits):
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """The packs of each shard, counted from 0."""
+        """Packs of each shard, counted from 0."""
         counts = np.diff(self.plan.packs).tolist()
         return tuple(Piece(p.shard, 0, n) for p, n in zip(self.split, counts, strict=True))
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """What a sample holds."""
+        """Columns of a sample."""
         return {
             **super().columns,
             self.column + POSITIONS: Column(dtype="int32", shape=(self.length,)),
@@ -76,20 +79,20 @@ class PackUnits(PackedUnits):
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The column by whose lengths rows are packed; what fills a pack up does not count."""
+        """The packed column; padding does not count."""
         return (self.column,)
 
     @cached_property
     def waste(self) -> float:
-        """Share of the packs' places that hold no value, 0 to 1."""
+        """Share of the packs' space without a value, 0 to 1."""
         places = len(self.plan.used) * self.length
         return 1 - int(self.plan.used.sum(dtype=np.int64)) / places if places else 0.0
 
     def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-        """Return the rows from the first to the last of each piece's packs.
+        """Return all rows from the first to the last row in each piece's packs.
 
         Raises:
-            DataError: the plan names rows that are not of the split.
+            DataError: the plan contains rows of another split.
         """
         return tuple(self.span(piece, self.segments(piece)[0]) for piece in pieces)
 
@@ -97,13 +100,13 @@ class PackUnits(PackedUnits):
         """Return packs of a window whose rows are in memory.
 
         Raises:
-            DataError: the plan does not fit the rows, or a row has another number of values in one
-                of `others`.
+            DataError: the plan does not match the rows, or a row has another number of values in
+                one of `others`.
         """
         return LoadedPacks(self, memory, pieces)
 
     def lengths(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
-        """Return the entries of `cu_seqlens`, or else the values, of each pack [n] int64."""
+        """Return the number of entries in `cu_seqlens`, or of values in another column, per pack [n] int64."""
         found = [np.empty(0, np.int64)]
         for piece in pieces:
             first, last = self._packs(piece)
@@ -114,7 +117,7 @@ class PackUnits(PackedUnits):
         return np.concatenate(found)
 
     def segments(self, piece: Piece) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return row of the shard and part of each segment [m] int64, and where packs begin among them [n + 1]."""
+        """Return row and part of each segment [m] int64, and the bounds of packs among the segments [n + 1]."""
         first, last = self._packs(piece)
         rows, parts = self.plan.segments(first, last)
         bounds = self.plan.firsts[first : last + 1]
@@ -129,16 +132,16 @@ class PackUnits(PackedUnits):
         return {piece.shard: (place, piece) for place, piece in enumerate(self.split)}
 
     def span(self, piece: Piece, rows: np.ndarray) -> Piece:
-        """Return the rows from the first of some to the last.
+        """Return all rows from the first to the last of some rows.
 
         Raises:
-            DataError: they are not all of the split.
+            DataError: a row is not in the split.
         """
         of_split = self._split_of[piece.shard][1]
         first, last = int(rows.min()), int(rows.max()) + 1
         if last > of_split.last:
             raise self.plan.bad(
-                f"packs row {last - 1:,} of shard {piece.shard}, whose {self.name} rows end before {of_split.last:,}"
+                f"contains row {last - 1:,} of shard {piece.shard}, whose {self.name} rows end before {of_split.last:,}"
             )
         return Piece(piece.shard, first, last)
 
@@ -196,9 +199,9 @@ class LoadedPacks:
         """Return None: packs have different numbers of rows."""
 
     def _check(self, piece: Piece, sizes: np.ndarray, bounds: np.ndarray) -> None:
-        """Return if segments [m] are parts of rows, and packs as full as they are planned."""
+        """Check that segments [m] are parts of rows, and packs are as full as planned."""
         used = np.add.reduceat(sizes, bounds[:-1])
         if sizes.min() < 1 or (used != self._units.lengths(self._units.column, [piece])).any():
             raise self._units.plan.bad(
-                f"packs values that the rows of shard {piece.shard} do not have"
+                f"contains values that the rows of shard {piece.shard} do not have"
             )

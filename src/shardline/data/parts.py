@@ -1,4 +1,4 @@
-"""The lists of a dataset's shards that its jobs leave in the store: sealed, and verified when they are read."""
+"""Parts of a dataset: sealed lists of shards, which its jobs write and which are verified when read."""
 
 import math
 from collections.abc import Iterable
@@ -23,20 +23,20 @@ from shardline.records.base import decode
 from shardline.records.datasets import DatasetSchema, Part, Shard
 from shardline_io.column_names import OFFSETS, PRESENT
 
-# Sums over float32 values depend on how the rows were cut into tables, by far less than this.
+# Sums over float32 values depend on how rows were split into tables, by far less than this.
 _RELATIVE = 1e-5
 
 
 def read_part(path: Path, dataset: str, *, remedy: str) -> Part:
-    """Read the list of one part's shards.
+    """Read a part of a dataset.
 
     Args:
         path: `parts/{part}.json` in the dataset's folder of the store.
         dataset: the dataset's id.
-        remedy: ends the message.
+        remedy: what to do about an error, for the message.
 
     Raises:
-        DataError: it cannot be read, is not what was written, or is of another dataset or part.
+        DataError: the file cannot be read, was altered, or belongs to another dataset or part.
     """
     document = read_object(path, remedy=remedy)
     if problem := check_seal(path, document):
@@ -50,13 +50,13 @@ def read_part(path: Path, dataset: str, *, remedy: str) -> Part:
 
 def _problem(path: Path, part: Part, dataset: str) -> str | None:
     if part.dataset != dataset:
-        return f"{path} is of the dataset {part.dataset}, expected {dataset}"
+        return f"{path} belongs to dataset {part.dataset}, expected {dataset}"
     numbers, wanted = range(0), shards_of_part(path.stem)
     if part.statistics:
         numbers = range(part.statistics[0].first, part.statistics[-1].stop)
     if numbers != wanted or len(part.shards) != len(wanted):
         return (
-            f"{path} is of {len(part.shards)} shards from {numbers.start} on, expected {path.stem}"
+            f"{path} lists {len(part.shards)} shards from {numbers.start} on, expected {path.stem}"
         )
     return None
 
@@ -64,11 +64,11 @@ def _problem(path: Path, part: Part, dataset: str) -> str | None:
 def count_rows(
     folder: Path, shards: Iterable[tuple[int, Shard]], schema: DatasetSchema
 ) -> list[Statistics]:
-    """Return the statistics of consecutive shards, from their files.
+    """Compute the statistics of consecutive shards from their files.
 
     Args:
-        folder: of the shards.
-        shards: number and record of each.
+        folder: folder of the shards.
+        shards: number and record of each shard.
         schema: a manifest's `schema`.
     """
     return merge_siblings(_count(folder, *shard, schema) for shard in shards)
@@ -110,7 +110,7 @@ def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> S
 
 
 def differing_columns(found: Statistics, expected: ByColumn) -> list[str]:
-    """Return in which values statistics differ from summaries by column, by more than rounding."""
+    """Return the names of statistics that differ from summaries by column by more than rounding."""
     if found.moments.keys() != expected.keys():
         return ["columns"]
     values = ((name, differing(of.summary(), expected[name])) for name, of in found.moments.items())
@@ -122,7 +122,7 @@ def differing_columns(found: Statistics, expected: ByColumn) -> list[str]:
 
 
 def differing(found: FeatureSummary, expected: FeatureSummary) -> list[str]:
-    """Return in which values two summaries of moments differ by more than rounding."""
+    """Return the names of values in which two summaries differ by more than rounding."""
     if found.count != expected.count:
         return ["count"]
     scale = np.maximum(np.abs(found.min), np.abs(found.max))

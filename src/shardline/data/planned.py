@@ -1,4 +1,4 @@
-"""The planned order of samples: what the training of a run consumes in each step, without its rows."""
+"""Planned order of samples: the row ids that each training step of a run consumes."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -17,11 +17,11 @@ from shardline.data.windowmap import WindowMap
 from shardline_io.order.mix import MixOrder, mixed_window
 from shardline_io.order.sampling import TrainOrder
 
-Sample = tuple[int, int, int]  # part, pass and row id, as the ledger has them
+Sample = tuple[int, int, int]  # part, pass and row id, as in the ledger
 
 
 class PlannedStep(NamedTuple):
-    """What a step consumes, over all ranks."""
+    """Samples of a step, over all ranks."""
 
     step: int
     epoch: int
@@ -31,14 +31,14 @@ class PlannedStep(NamedTuple):
 def planned_steps(
     datasets: Sequence[DatasetPlace], settings: RunSettings, *, last: int
 ) -> Iterator[PlannedStep]:
-    """Yield the steps of a training in order, from step 1 to the last that is asked for.
+    """Yield the steps of a training in order, from step 1 to `last`.
 
-    Of the shards only row ids are read, and no code of the user's is imported.
+    Reads only row ids of the shards, and imports no code of the user.
 
     Raises:
         DataError: a dataset is missing or has too few rows, or a shard cannot be read.
     """
-    # what is done with a sample changes no order
+    # transforms and collation do not change the order
     data = structs.replace(settings.data, transform=None, eval_transform=None, collate=None)
     run_batches = RunBatches(datasets, structs.replace(settings, data=data), verify="off")
     stream, ordered = run_batches.train(

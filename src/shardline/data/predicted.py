@@ -1,4 +1,4 @@
-"""Rows that a prediction is about: files read as the run's dataset was, with or without labels."""
+"""Rows to predict: files that are read like the run's dataset, with or without labels."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from shardline.data.sources.table_columns import TableColumns
 from shardline.records.datasets import DatasetSchema, Manifest, Part
 from shardline.records.identities import IdentityDocument
 
-# All rows of files are predicted.
+# all rows of the files are predicted, as the test split
 SPLITS = {"train": 0.0, "validation": 0.0, "test": 1.0}
 
 
@@ -23,31 +23,30 @@ def open_files(
     source_class: str, settings: Mapping[str, Any], *, files: Sequence[Path], num_shards: int,
     schema: DatasetSchema, features: Sequence[str] = (),
 ) -> Source:  # fmt: skip
-    """Open files by the source of the dataset that a run was trained on.
+    """Open files with the source of the dataset that a run was trained on.
 
     Args:
         source_class: import path of the source.
-        settings: the dataset's `source`, with what the class gets of these files.
-        schema: of that dataset's manifest.
-        features: columns of its features, where its settings leave them to be found.
+        settings: the dataset's `source` settings, adapted to these files.
+        schema: schema in that dataset's manifest.
+        features: feature columns of that dataset, if its settings do not list them.
 
     Returns:
-        A source that gives rows without labels zeros as labels.
+        A source whose rows have labels of 0 if the files have no labels.
 
     Raises:
-        DataError: the files have other columns or sizes than that dataset; names a file, what was
-            found and what was expected.
+        DataError: the files have other columns or shapes than that dataset; names a file.
     """
     pinned = _pinned(import_source(source_class), settings, schema, features)
     source = make_source(
         source_class, pinned, num_shards=num_shards, files=files, labels_optional=True
     )
     if isinstance(source, TableColumns):
-        _check_names(source, pinned)
+        _check_names(source, pinned.get("features", ()))
     if problem := _problem_of_schema(source, schema):
         raise DataError(
-            f"{files[0]}: {problem}, as the dataset that the run was trained on has; give files of the same "
-            "columns and sizes"
+            f"{files[0]}: {problem} as in the dataset that the run was trained on; use files with the same columns "
+            "and shapes"
         )
     return source
 
@@ -58,7 +57,7 @@ def _pinned(
     schema: DatasetSchema,
     features: Sequence[str],
 ) -> dict[str, Any]:
-    """Return settings that leave nothing to be found in the files that they did not hold."""
+    """Return settings with the trained dataset's classes and columns, so that none are inferred."""
     pinned, takes = dict(settings), inspect.signature(cls).parameters
     if schema.classes and "classes" in takes and not issubclass(cls, TableColumns):
         pinned["classes"] = schema.classes
@@ -71,9 +70,9 @@ def _pinned(
     return pinned
 
 
-def _check_names(source: TableColumns, settings: Mapping[str, Any]) -> None:
-    """Refuse a table without one of the columns that the model takes."""
-    wanted = [*settings.get("features", ()), *map(source.in_file, source.named)]
+def _check_names(source: TableColumns, features: Sequence[str]) -> None:
+    """Reject a table that lacks a column of the model's inputs."""
+    wanted = [*features, *map(source.in_file, source.named)]
     if missing := [name for name in wanted if name not in source.columns.names]:
         raise DataError(
             f"{source.table_name}: no column {missing[0]}, its columns are {', '.join(source.columns.names[:20])}, "
@@ -84,11 +83,12 @@ def _check_names(source: TableColumns, settings: Mapping[str, Any]) -> None:
 def found_features(
     source_class: str, settings: Mapping[str, Any], files: Sequence[Path]
 ) -> tuple[str, ...]:
-    """Return the columns of the features that a table's own files show, where no setting names them.
+    """Return the feature columns found in a dataset's tables; empty if its settings name them.
 
     Args:
-        settings: the `source` of a dataset.
-        files: that dataset's.
+        source_class: import path of the source.
+        settings: the dataset's `source` settings.
+        files: the dataset's files.
     """
     if settings.get("features") or "columns" in settings or not settings.get("label"):
         return ()
@@ -107,7 +107,7 @@ def _problem_of_schema(source: Source, expected: DatasetSchema) -> str | None:
         if name not in have:
             return f"no column {name}, expected one of type {want[name]}"
         if name not in want:
-            return f"a further column {name}, expected {', '.join(want)}"
+            return f"an additional column {name}, expected only {', '.join(want)}"
         if have[name] != want[name]:
             return f"column {name} is {have[name]}, expected {want[name]}"
     if source.has_labels and found.classes != expected.classes:
@@ -124,10 +124,10 @@ def seal_files(
     parts: Iterable[Part], *, dataset: str, source: Source,
     schema: DatasetSchema, document: IdentityDocument,
 ) -> Manifest:  # fmt: skip
-    """Merge the parts of such rows into a manifest, none of whose rows has to train.
+    """Merge the parts of rows to predict into a manifest, which needs no train rows.
 
     Args:
-        schema: of the dataset that the run was trained on.
+        schema: schema of the dataset that the run was trained on.
 
     Raises:
         DataError: a shard is missing, or the files changed while they were read.

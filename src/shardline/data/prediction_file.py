@@ -1,4 +1,4 @@
-"""The file of a prediction: its parts in their order as Parquet, a row group for each."""
+"""Parquet file of a prediction, with one row group per part."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,20 +22,20 @@ from shardline.data.prediction_parts import (
 from shardline.data.sources.from_files import text_id
 
 FILE = "file"
-_MOST_POSITIONS = 1 << 48  # of a row in its file
+_MOST_POSITIONS = 1 << 48  # of rows in a file
 
 
 def write_predictions(
     path: Path, parts: Iterable[Path], *, classes: Sequence[str], names: Sequence[str],
     about: Mapping[str, Any],
 ) -> int:  # fmt: skip
-    """Write the parts of a prediction as one Parquet file, all or nothing, a part at a time in memory.
+    """Write the parts of a prediction atomically as one Parquet file, with one part in memory at a time.
 
     Args:
-        parts: files of the parts, in their order.
-        classes: names of the classes, where predictions and labels are their places.
-        names: of the files that the rows were read from, where ids are made from these.
-        about: what is kept of run and rows under the key `shardline` of the file's metadata.
+        parts: files of the parts, in order.
+        classes: names of the classes, if predictions and labels are class indices.
+        names: names of the files with the rows, if row ids were derived from these.
+        about: description of run and rows, stored under `shardline` in the file's metadata.
 
     Returns:
         The number of rows.
@@ -77,7 +77,7 @@ def _table(part: Mapping[str, np.ndarray], classes: Sequence[str], bases: "_Base
     if is_class:
         shares = part[PROBABILITIES]
         columns[PROBABILITY] = pa.array(shares[np.arange(len(shares)), part[OUTPUT]])
-    # a safetensors file keeps no order of its own
+    # safetensors files do not keep an order
     for name in sorted(part.keys() - columns.keys()):
         if not name.endswith(LENGTHS) or name.removesuffix(LENGTHS) not in part:
             columns[name] = _column(part, name)
@@ -89,7 +89,7 @@ def _named(places: np.ndarray, classes: Sequence[str]) -> pa.Array:
 
 
 def _column(part: Mapping[str, np.ndarray], name: str) -> pa.Array:
-    """Return a column; of one with lengths beside it, lists of each row's own values."""
+    """Return a column; with row lengths, as lists without padding."""
     values, lengths = part[name], part.get(name + LENGTHS)
     if lengths is None:
         return _array(values)
@@ -99,7 +99,7 @@ def _column(part: Mapping[str, np.ndarray], name: str) -> pa.Array:
 
 
 def _array(values: np.ndarray) -> pa.Array:
-    """Return [n, ...] as a column of numbers, or of lists of one size."""
+    """Return values [n, ...] as a column of numbers or of lists of one size."""
     array = pa.array(values.reshape(-1))
     for size in reversed(values.shape[1:]):
         array = pa.FixedSizeListArray.from_arrays(array, size)
@@ -107,7 +107,7 @@ def _array(values: np.ndarray) -> pa.Array:
 
 
 class _Bases:
-    """The ids that the files' first rows have, from which a row's file is known."""
+    """Lookup of a row's file by its id, from the ids of the files' first rows."""
 
     def __init__(self, names: Sequence[str]) -> None:
         pairs = sorted((text_id(name), name) for name in names)
@@ -115,7 +115,7 @@ class _Bases:
         self._ids = np.array([base for base, _ in pairs], dtype=np.int64)
 
     def files_of(self, ids: np.ndarray) -> pa.Array:
-        """Return the name of each row's file; null where an id is of none."""
+        """Return the name of each row's file; null for an id outside all files."""
         places = np.searchsorted(self._ids, ids, side="right") - 1
         with np.errstate(over="ignore"):  # ids wrap around
             positions = (ids - self._ids[places]).view(np.uint64)

@@ -1,4 +1,4 @@
-"""The parts of a prediction in the store: what each is called, and which are there."""
+"""Parts of a prediction in the store: their files, sizes and columns."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +9,14 @@ from shardline.core.errors import DataError
 from shardline_io.order.blocks import count_blocks
 from shardline_io.shards import tensors_of
 
-BLOCKS = 16  # of a part
+BLOCKS = 16  # blocks in a part
 ID, LABEL, OUTPUT, PROBABILITIES = "id", "label", "prediction", "probabilities"
-PROBABILITY = "probability"  # of the class, of each flag, and of the class of each token
-LENGTHS = ".row_lengths"  # of a column of lists, behind its name: what each row has of them
+PROBABILITY = "probability"  # of the class, of each flag, or of each token's class
+LENGTHS = ".row_lengths"  # suffix of a column of lists, for the number of values in each row
 
 
 def count_parts(num_rows: int, batch: int) -> int:
-    """Return the parts of a prediction of some rows, `batch` in a forward pass."""
+    """Return the number of parts in a prediction of some rows, with `batch` rows per forward pass."""
     return -(-count_blocks(num_rows, batch) // BLOCKS)
 
 
@@ -26,22 +26,22 @@ def part_file(folder: Path, part: int) -> Path:
 
 
 def missing_parts(folder: Path, num_rows: int, batch: int) -> tuple[int, ...]:
-    """Return the parts that are not there, or are not as they were written."""
+    """Return the parts that are missing or damaged."""
     rows = dict(enumerate(rows_of_parts(num_rows, batch)))
     return tuple(part for part in rows if not _is_whole(part_file(folder, part), rows[part]))
 
 
 def count_rows(folder: Path, parts: int) -> int:
-    """Return how many rows a prediction's files hold, by their ids.
+    """Return the number of rows in a prediction's files, by their ids.
 
     Raises:
-        DataError: one cannot be read.
+        DataError: a part cannot be read.
     """
     return sum(len(read_part(part_file(folder, part))[ID]) for part in range(parts))
 
 
 def rows_of_parts(num_rows: int, batch: int) -> Iterator[int]:
-    """Yield the number of rows of each part."""
+    """Yield the number of rows in each part."""
     blocks = count_blocks(num_rows, batch)
     for first in range(0, blocks, BLOCKS):
         last = min(first + BLOCKS, blocks)
@@ -49,7 +49,7 @@ def rows_of_parts(num_rows: int, batch: int) -> Iterator[int]:
 
 
 def _is_whole(path: Path, rows: int) -> bool:
-    """Return whether a part has its size by its header, and this many ids."""
+    """Return whether a part matches its header and has this many ids."""
     try:
         return len(read_part(path)[ID]) == rows
     except DataError:
@@ -57,12 +57,12 @@ def _is_whole(path: Path, rows: int) -> bool:
 
 
 def read_part(path: Path) -> dict[str, np.ndarray]:
-    """Map the columns of a part, a safetensors file, by name.
+    """Map the columns of a part, by name.
 
-    The data stage, which writes the file of a prediction, has no package that reads these.
+    A part is a safetensors file. The data stage, which reads parts, lacks the package safetensors.
 
     Raises:
-        DataError: it cannot be read, or is not as it was written.
+        DataError: the file cannot be read or is damaged.
     """
     try:
         content = np.memmap(path, np.uint8, "r")
@@ -72,5 +72,5 @@ def read_part(path: Path) -> dict[str, np.ndarray]:
         return columns
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}), expected a part of a prediction; delete it and predict again"
+            f"{path} cannot be read ({error}), expected a part of a prediction; delete the file and predict again"
         ) from None

@@ -1,8 +1,7 @@
-"""A few samples of a training are transformed by another process as well, and must come out alike.
+"""Check during training that transforms are reproducible: another process repeats a few samples.
 
-That finds chance behind a condition that no sample of the check before the training met. The
-process has global generators, objects and a history of samples of its own, and disturbs no thread
-of the training. It returns digests, which are compared here.
+This finds randomness that no sample of the check before the training triggered. The other process
+has its own global generators, objects and history of samples, and returns digests to compare.
 """
 
 import sys
@@ -23,25 +22,25 @@ from shardline.data.worker_process import SampleError, WorkerProcess
 from shardline_io.order.chance import Key
 
 ONE_IN = 1000
-# Of fewer samples one would be a load: they are large, or few enough that the check saw them all.
+# In a smaller window, samples are large, or so few that the check before the training saw them all.
 _SMALL_WINDOW = 100
-_MOST_PENDING = 8  # each holds its sample, and an end of Python waits for them
+_MOST_PENDING = 8  # each keeps its sample in memory, and Python waits for them at exit
 
 
 def places_to_repeat(
     seed: int, parts: np.ndarray, passes: np.ndarray, ids: np.ndarray, epoch: int
 ) -> np.ndarray:
-    """Return the places in a window whose samples are transformed twice, in order.
+    """Return the indices of a window's samples that are transformed twice, ascending.
 
-    A function of the seed, the datasets and each sample's place in the sequence. It is one sample of
-    1,000, and at least one of a window of 100 or more.
+    Selects one sample in 1,000, but at least one in a window of 100 or more, as a function of the
+    arguments.
 
     Args:
-        seed: of the run.
-        parts: keys of the samples' datasets [n] uint64.
-        passes: which pass each sample is of [n].
-        ids: of the samples [n].
-        epoch: of the window, since each validation has the same samples.
+        seed: seed of the run.
+        parts: key of each sample's dataset [n] uint64.
+        passes: pass that each sample belongs to [n].
+        ids: row id of each sample [n].
+        epoch: epoch of the window, so that validations of the same samples select different ones.
     """
     if not len(ids):
         return np.empty(0, np.int64)
@@ -54,7 +53,7 @@ def places_to_repeat(
 
 
 def _mixed(word: np.ndarray) -> np.ndarray:
-    """Return words whose bits depend on all bits of the given ones (splitmix64's last steps, Steele et al. 2014)."""
+    """Mix the bits of each word (last steps of splitmix64, Steele et al. 2014)."""
     word = word + np.uint64(0x9E3779B97F4A7C15)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -63,12 +62,12 @@ def _mixed(word: np.ndarray) -> np.ndarray:
 
 
 class Repeater:
-    """A process that transforms samples for the streams of one rank.
+    """Process that transforms samples a second time for the streams of one rank.
 
-    It starts with the first sample, and ends with this object, or with this process however it ends.
+    The process starts with the first sample. It ends with this object and with this process.
 
     Args:
-        tell: is given the line that reports that the process has ended.
+        tell: function that prints a warning if the process has ended early.
     """
 
     def __init__(self, tell: Callable[[str], None] = print) -> None:
@@ -78,13 +77,13 @@ class Repeater:
         weakref.finalize(self, _close, self._thread, self._processes)
 
     def submit(self, spec: TransformSpec, key: Key, sample: Sample, found: bytes) -> Future[str]:
-        """Begin to transform a sample.
+        """Start to transform a sample again.
 
         Args:
-            found: the digest of what a transform made of it here.
+            found: digest of the transform's result in this process.
 
         Returns:
-            What is wrong, in words; empty where the digest is the same.
+            Description of a difference; empty if the digests are equal.
         """
         return self._thread.submit(self._repeat, spec, key, sample, found)
 
@@ -100,29 +99,29 @@ class Repeater:
                 return ""
             (again,) = process.transform([(key, (spec, sample))])
         except SampleError as failed:
-            return f"{failed.error} (in another process, and not in this one)"
+            return f"{failed.error} (in another process, but not in this one)"
         except DataError:
             self._has_ended = True
             self._tell(
-                f"warning: process {process.pid} has ended, in which {spec.what} transforms some samples a second "
-                "time; chance in the transform is not found from here on"
+                f"warning: process {process.pid} has ended, which repeated {spec.what} for some samples; from now on, "
+                "randomness in the transform is not detected"
             )
             return ""
         moved = (one[0] for one, two in zip(traced, again, strict=True) if one[2] != two[2])
         step = next(moved, " or ".join(one[0] for one in traced))
         return (
-            f"{step} gives two results for one sample and equal generators, the second one in another process under "
+            f"{step} gives two results for one sample and equal generators, the second in another process with "
             "other global random states"
         )
 
 
 class Repeats:
-    """Has a stream's samples transformed again, and refuses a transform with two results.
+    """Repeated transforms of some samples of a stream; rejects a transform with two results.
 
     Args:
-        repeater: where.
+        repeater: process that repeats the transforms.
         spec: the transform.
-        where: names the sample of a key in messages.
+        where: function that describes the sample of a key in messages.
     """
 
     def __init__(self, repeater: Repeater, spec: TransformSpec, where: Where) -> None:
@@ -130,25 +129,26 @@ class Repeats:
         self._pending: deque[tuple[Key, Future[str]]] = deque()
 
     def check(self, key: Key, sample: Sample, result: Sample) -> None:
-        """Have a sample transformed again, and see what became of earlier ones.
+        """Start to transform a sample again, and evaluate earlier samples.
 
         Args:
-            sample: before it was transformed.
-            result: what the training got.
+            key: key of the sample's random numbers.
+            sample: sample before the transform.
+            result: result of the transform in this process.
 
         Raises:
-            ConfigError: an earlier sample has two results; the message names the sample and the step.
+            ConfigError: an earlier sample has two results; names the sample and the step.
         """
-        found = digest_of(result)  # now, since nothing keeps the training from changing it
+        found = digest_of(result)  # now, since the training may change the result
         self._pending.append((key, self._repeater.submit(self._spec, key, sample, found)))
         while self._pending and (len(self._pending) > _MOST_PENDING or self._pending[0][1].done()):
             self._next()
 
     def settle(self) -> None:
-        """Wait for what is under way.
+        """Wait for all started samples.
 
         Raises:
-            ConfigError: as `check`.
+            ConfigError: a sample has two results.
         """
         while self._pending:
             self._next()
@@ -161,7 +161,7 @@ class Repeats:
 
 @dataclass(frozen=True)
 class _Tracer:
-    """Makes, in the process, what traces a sample by a transform that comes with it."""
+    """Spec for the other process: traces samples by the transform that is sent with each."""
 
     torch_threads: int
     what: str = "data.transform"

@@ -1,7 +1,6 @@
-"""The row ids of a whole dataset: each stands once, in whichever shard.
+"""Check that row ids are unique over all shards of a dataset, when the dataset is sealed.
 
-A shard's own ids are verified when its rows are read; here they are compared over all shards,
-when a dataset is sealed.
+The ids within one shard are checked when its rows are read.
 """
 
 from collections.abc import Iterator
@@ -14,29 +13,29 @@ from shardline.data.shard_format import ShardLayout, shard_path
 from shardline.records.datasets import Manifest
 from shardline_io.column_names import IDS
 
-_AT_A_TIME = 1 << 25  # ids, in 256 MB
+_AT_A_TIME = 1 << 25  # ids in memory: 256 MB
 _BLOCK = 1 << 20
-# Fibonacci hashing spreads numbers in a row evenly (Knuth, The Art of Computer Programming, 6.4)
+# Fibonacci hashing spreads consecutive numbers evenly (Knuth, The Art of Computer Programming, 6.4)
 _FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
 
 
 def check_row_ids(manifest: Manifest, folder: Path) -> None:
-    """Return if no row id stands in two shards.
+    """Check that no row id occurs in two shards.
 
-    Takes 8 bytes of memory a row, and no more than for `_AT_A_TIME` rows: of more, the ids are
-    read once for each group of them, by a hash.
+    Needs 8 bytes of memory per row, for at most `_AT_A_TIME` rows. Ids of larger datasets are grouped
+    by a hash, and all shards are read once per group.
 
     Args:
-        manifest: before it is sealed.
+        manifest: manifest before it is sealed.
         folder: folder of the shards in the store.
 
     Raises:
-        DataError: one does, or a shard cannot be read; the message names id and shards.
+        DataError: an id occurs twice, or a shard cannot be read; names id and shards.
     """
     num_rows = sum(sum(record.rows.values()) for record in manifest.shards)
     num_groups = -(-num_rows // _AT_A_TIME)
     for group in range(num_groups):
-        # no name for a group's ids: they would stay while the next group is read
+        # no variable for a group's ids, so that they are freed before the next group is read
         twice = _first_twice(_ids_of_group(manifest, folder, group, num_groups, num_rows))
         if twice is not None:
             raise _stands_twice(manifest, folder, twice)
@@ -45,8 +44,8 @@ def check_row_ids(manifest: Manifest, folder: Path) -> None:
 def _ids_of_group(
     manifest: Manifest, folder: Path, group: int, num_groups: int, num_rows: int
 ) -> np.ndarray:
-    """Return the ids [n] int64 of all shards whose hash is of a group."""
-    # hashes of different ids fill groups evenly; a tenth is for chance
+    """Return the ids [n] int64 of all shards whose hash belongs to a group."""
+    # hashes fill the groups almost evenly; a tenth more is enough for the largest
     found = np.empty(num_rows if num_groups == 1 else num_rows // num_groups * 11 // 10, np.int64)
     filled = 0
     for _, ids in _ids_by_shard(manifest, folder):
@@ -61,7 +60,7 @@ def _ids_of_group(
 
 
 def _first_twice(ids: np.ndarray) -> np.int64 | None:
-    """Return the least of ids [n] that stands twice, None if none does; they are sorted in place."""
+    """Return the smallest duplicate of ids [n], else None; sorts the ids in place."""
     ids.sort()
     for first in range(0, len(ids), _BLOCK):
         block = ids[first : first + _BLOCK + 1]
@@ -84,8 +83,8 @@ def _ids_by_shard(manifest: Manifest, folder: Path) -> Iterator[tuple[str, np.nd
             reason = str(error.strerror)
         if len(ids) < num_rows:
             raise DataError(
-                f"shard {path} cannot be read ({reason}), expected the shard that the list of its part describes; "
-                "delete the folder of the dataset's parts and run the pipeline again"
+                f"shard {path} cannot be read ({reason}), expected the file that its part describes; delete the "
+                "dataset's folder `parts` in the store and run the pipeline again"
             )
         yield record.file, ids
 
@@ -93,6 +92,6 @@ def _ids_by_shard(manifest: Manifest, folder: Path) -> Iterator[tuple[str, np.nd
 def _stands_twice(manifest: Manifest, folder: Path, row_id: np.int64) -> DataError:
     files = [name for name, ids in _ids_by_shard(manifest, folder) if row_id in ids]
     return DataError(
-        f"dataset {manifest.dataset}: row id {row_id} stands in {' and in '.join(files[:2])}, expected each id "
-        "once since it decides the row's split; number the rows in the source, or leave its id_column out"
+        f"dataset {manifest.dataset}: row id {row_id} is in {' and in '.join(files[:2])}, expected each id "
+        "once since it decides the row's split; number the rows in the source, or remove source.id_column"
     )

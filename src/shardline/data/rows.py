@@ -1,4 +1,4 @@
-"""The rows of one shard: read from a source, verified against its schema, ordered by split."""
+"""Rows of one shard: read from a source, checked against its schema, and ordered by split."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,21 +16,21 @@ from shardline.data.tables import WIDE_BYTES, TableBlock, is_finite, not_finite,
 from shardline.data.values import take_rows
 from shardline_io.column_names import IDS, OFFSETS, PRESENT
 
-_BLOCK_BYTES = 4 << 20  # NumPy asks for huge pages from here on
+_BLOCK_BYTES = 4 << 20  # from this size on, NumPy requests huge pages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The rows of a shard as its file will hold them: train, validation, test.
+    """Rows of a shard in the order of its file: train, validation, test.
 
     Attributes:
-        tensors: those of the file by name, each in pieces that follow one another.
-        borrowed: the memory that some of them lie in.
+        tensors: tensors of the file by name, each as consecutive pieces.
+        borrowed: blocks of `Memory` in which some tensors are.
         counts: number of rows by split, in the order of the file.
-        values: of each varying column, how many values its rows have together.
-        layout: where the tensors will lie in the file.
-        train: moments of the train rows, by column; of a varying one those of its lengths.
-        class_counts: rows of each class by split; empty where there are no classes.
+        values: total number of values in each varying column.
+        layout: layout of the tensors in the file.
+        train: moments of the train rows by column; for a varying column, moments of its lengths.
+        class_counts: number of rows of each class, by split; empty without classes.
     """
 
     tensors: dict[str, list[np.ndarray]]
@@ -43,7 +43,7 @@ class Rows:
 
 
 class Memory:
-    """Blocks of memory for rows, used again: new pages cost as much as what is put there."""
+    """Reusable blocks of memory for rows: a new page costs as much time as filling it."""
 
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []
@@ -54,29 +54,28 @@ class Memory:
         return block if len(block) >= least else np.empty(least, np.uint8)
 
     def give_back(self, rows: Rows) -> None:
-        """Use the memory of rows that nobody reads any more."""
+        """Make the memory of rows that are no longer needed available again."""
         self._free += rows.borrowed
 
 
 def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Memory) -> Rows:
-    """Read a shard's rows.
+    """Read a shard's rows from a source.
 
-    Each table is cut by split, checked and summarised in blocks that stay in
-    the processor's cache, and can go before the source yields the next.
+    Each table is split, checked and summarised in blocks that fit into the processor's cache, and
+    can be freed before the source yields the next table.
 
     Args:
-        splits: the dataset's `splits`; the share of the rows by split, where
-            the source's tables do not say each row's split themselves.
-        memory: where wide columns come to lie.
+        splits: the dataset's `splits`: shares of the rows, unless the tables have a `splits` column.
+        memory: memory for wide columns.
 
     Raises:
-        DataError: the source gave no rows, or rows that its schema does not
-            allow; names source, shard and, where it is one row, that row's id.
+        DataError: the source returned no rows, or rows that do not match its schema; names source,
+            shard and, for a single row, its id.
     """
     schema, where = source.schema, f"source {type(source).__name__}: shard {shard}"
     described = schema.record()
     columns = columns_of(described)
-    # a table's labels are counted by class, and have no moments
+    # labels of a table are counted by class instead
     summed = set(columns) if schema.columns else {"features"}
     parts = {
         split: _Part(columns, memory, summed if split == "train" else set()) for split in SPLITS
@@ -113,9 +112,9 @@ class _Part:
     """The rows of one split, appended table by table.
 
     Attributes:
-        ids, values, lengths, present: pieces, by column; lengths of varying ones.
-        moments: of the columns that are summed.
-        borrowed: memory that wide columns lie in.
+        ids, values, lengths, present: consecutive pieces, by column; lengths of varying columns.
+        moments: moments of the columns in `summed`.
+        borrowed: memory of wide columns.
     """
 
     def __init__(self, columns: Mapping[str, Column], memory: Memory, summed: set[str]) -> None:
@@ -130,7 +129,7 @@ class _Part:
 
     @property
     def moments(self) -> dict[str, Moments]:
-        """Moments by column, in the order of the columns; of no row where nothing is summed."""
+        """Moments by column, in the order of the columns; of zero rows if nothing is summed."""
         return {name: self._moments[name] for name in self._columns if name in self._moments}
 
     def append(self, block: TableBlock, rows: np.ndarray, where: str) -> None:
@@ -166,13 +165,13 @@ class _Part:
     def _append_wide(
         self, name: str, values: np.ndarray, rows: np.ndarray, ids: np.ndarray, where: str
     ) -> None:
-        """Copy rows of a column; what they need is done block by block, within the cache."""
+        """Copy rows of a wide column, and check and sum them in blocks that fit into the cache."""
         running, is_summed, all_finite = RunningMoments(), name in self._summed, True
         step = rows_in_cache(math.prod(values.shape[1:]), values.dtype)
         for first in range(0, len(rows), step):
             chosen = rows[first : first + step]
             block = self._allocate(name, values, len(chosen))
-            # any mode but "raise" lets take() write into `out` directly
+            # with any mode but "raise", take() writes into `out` directly
             values.take(chosen, axis=0, out=block, mode="clip")
             if is_summed:
                 running.add(block.reshape(len(block), -1))
@@ -185,7 +184,7 @@ class _Part:
             self._moments[name] = self._moments[name].merge(moments)
 
     def _allocate(self, name: str, values: np.ndarray, rows: int) -> np.ndarray:
-        """Return memory for this many rows, behind the ones before where there is space."""
+        """Return memory for some rows, directly after the previous rows if there is space."""
         pieces = self.values[name]
         block, filled = self._wide.get(name, (values[:0], 0))
         if filled + rows > len(block):
@@ -216,14 +215,16 @@ def _count_classes(parts: Mapping[str, _Part], schema: Schema) -> dict[str, list
 
 
 def without_rows(where: str, skipped: Sequence[str], remedy: str) -> DataError:
-    """Return the error of a source that gave no row.
+    """Return the error of a source without rows.
 
     Args:
-        skipped: a sentence for each that was left out.
+        where: source and shard, for the message.
+        skipped: a sentence for each skipped row or file.
+        remedy: what to do if none was skipped.
     """
     if skipped:
         remedy = (
-            f"each of {len(skipped):,} was left out by source.on_bad: skip, the first: {skipped[0]}"
+            f"source.on_bad: skip left out all {len(skipped):,}; correct the first: {skipped[0]}"
         )
     return DataError(f"{where} has no rows, expected at least one; {remedy}")
 
@@ -232,6 +233,6 @@ def _check_ids(pieces: Sequence[np.ndarray], where: str) -> None:
     values, counts = np.unique(np.concatenate(pieces), return_counts=True)
     if (counts > 1).any():
         raise DataError(
-            f"{where}: row id {values[counts > 1][0]} stands twice, expected each id once since it "
+            f"{where}: row id {values[counts > 1][0]} occurs twice, expected each id once since it "
             "decides the row's split; number the rows"
         )

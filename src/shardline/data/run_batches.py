@@ -1,4 +1,4 @@
-"""What a run reads: its datasets, alone or mixed, as batches for one rank, as its settings ask."""
+"""Batches of a run for one rank: of one dataset or a mix, as its settings define them."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -35,32 +35,32 @@ from shardline_io.order.mix import MixOrder, MixPart, joined
 from shardline_io.order.pieces import num_rows
 from shardline_io.order.sampling import TrainOrder
 
-# Of a window of a split that is read once, in order: more would only take memory for their places.
+# Window of a split that is read once in order: more rows would only use memory for their places.
 _ONCE_ROWS = 1 << 18
-_CHECK_S = 5.0  # a split, in which a transform is tried
+_CHECK_S = 5.0  # to try a transform, per split
 
 
 class _Parts(NamedTuple):
-    """What a stream is made of, with the weight of each."""
+    """Parts of a stream, and the same parts of a mix."""
 
     streamed: tuple[StreamPart, ...]
     mixed: tuple[MixPart, ...]
 
 
 class RunBatches:
-    """The datasets of a run, which share one schema.
+    """Batches of a run, from datasets with one schema.
 
     Args:
-        places: where they are, in the order in which their weights are added up.
-        settings: of the run, on the ranks that are there.
-        verify: when a shard is verified against its digest.
-        num_sharing: ranks that share this machine's CPU cores.
+        places: manifests and shards of the datasets, in the order of the mix.
+        settings: resolved settings of the run.
+        verify: when shards are verified against their checksums.
+        num_sharing: number of ranks that share this machine's CPU cores.
 
     Attributes:
         datasets: the sealed datasets.
 
     Raises:
-        DataError: a dataset is not there, or has another schema than the first.
+        DataError: a dataset is missing, or its schema differs from the first dataset's.
     """
 
     def __init__(
@@ -78,36 +78,36 @@ class RunBatches:
             if dataset.manifest.schema != first.schema:
                 raise DataError(
                     f"dataset {dataset.manifest.dataset} has {_described(dataset.manifest.schema)}, expected "
-                    f"{_described(first.schema)} as {first.dataset}, with which it is mixed; build them with "
+                    f"{_described(first.schema)} like {first.dataset} in the same mix; build both datasets with "
                     "the same columns and classes"
                 )
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of the first dataset, whose schema is that of all."""
+        """Manifest of the first dataset; all datasets have its schema."""
         return self.datasets[0].manifest
 
     @cached_property
     def statistics(self) -> ByColumn:
-        """The train rows' statistics by column, as of a `Dataset`, over the rows of all datasets.
+        """Statistics of the train rows of all datasets by column.
 
         Raises:
-            DataError: they lie in a file of their own, which is missing or damaged.
+            DataError: a file of statistics is missing or damaged.
         """
         return pooled([dataset.statistics for dataset in self.datasets])
 
     def train(
         self, world: World, **options: Any
     ) -> tuple[WindowStream[Any], TrainOrder | MixOrder]:
-        """Return this rank's training batches, and their order.
+        """Return this rank's training batches and their order.
 
         Args:
-            options: as of `ShardStream`.
+            options: options of `ShardStream`.
 
         Raises:
             DataError: a dataset has too few rows.
-            ConfigError: a transform or a function of the user's cannot be made, or draws from a
-                global generator.
+            ConfigError: a transform or a user's function cannot be created, or draws from a global
+                generator.
         """
         data, settings = self._settings.data, self._settings
         first = self.datasets[0]
@@ -137,11 +137,12 @@ class RunBatches:
         self, split: str, *, batch: int, rank: int = 0, world_size: int = 1,
         kind: Callable[..., HeldOutOrder] = HeldOutOrder, **options: Any,
     ) -> tuple[WindowStream[Any], HeldOutOrder]:  # fmt: skip
-        """Return this rank's batches of a held-out split of all datasets, every row once, and their order.
+        """Return this rank's batches of a held-out split of all datasets, and their order.
 
         Args:
-            kind: how ranks share the rows.
-            options: as of `ShardStream`.
+            batch: rows of a batch over all ranks.
+            kind: class of the order, which decides how ranks share the rows.
+            options: options of `ShardStream`.
 
         Raises:
             DataError: there are fewer rows than ranks.
@@ -156,14 +157,14 @@ class RunBatches:
                 world_size=world_size,
                 kind=kind,
             )
-            order = _at_once(order, options)
+            order = _at_once(order, options.get("num_epochs"))
             if self._is_by_columns(data.eval_transform):
                 return first.stream(order, **options), order
         parts = self._parts(split)
         if not any(num_rows(part.pieces) for part in parts.mixed):
             names = ", ".join(one.manifest.dataset for one in self.datasets)
             raise DataError(
-                f"the {split} split of {names} has no rows, expected one for each rank at least; give it a share in "
+                f"the {split} split of {names} has no rows, expected at least one for each rank; give it a share in "
                 "the dataset's `splits`, or let the run use another split"
             )
         order = kind(
@@ -173,7 +174,7 @@ class RunBatches:
             rank=rank,
             world_size=world_size,
         )
-        order = _at_once(order, options)
+        order = _at_once(order, options.get("num_epochs"))
         return self._stream(parts.streamed, order, data.eval_transform, split, **options), order
 
     @property
@@ -181,7 +182,7 @@ class RunBatches:
         return len(self.datasets) > 1 or self._settings.data.class_weights is not None
 
     def _is_by_columns(self, transform: object) -> bool:
-        """Return whether no sample has to be looked at."""
+        """Return whether batches consist of whole columns, without work on single samples."""
         return transform is None and self._settings.data.collate in (None, "pad")
 
     def _parts(self, split: str) -> _Parts:
@@ -209,10 +210,10 @@ class RunBatches:
         return self._packs[key]
 
     def packs(self) -> PackedSamples | None:
-        """Return what is recorded of the blocks or packs of the train split; None without `data.pack`.
+        """Return the record of the train split's blocks or packs; None without `data.pack`.
 
         Raises:
-            ConfigError, DataError: they cannot be made.
+            ConfigError, DataError: the blocks or packs cannot be created.
         """
         if (pack := self._settings.data.pack) is None:
             return None
@@ -220,7 +221,7 @@ class RunBatches:
         return describe_packs(pack, of)
 
     def _classes(self) -> _Parts:
-        """Return the rows of each class that has a weight, as parts."""
+        """Return the rows of each class with a weight, as parts."""
         dataset, wanted = self.datasets[0], self._settings.data.class_weights
         weights = weights_of_classes(wanted, dataset.manifest)
         names = [str(name) for name in dataset.manifest.schema.classes]
@@ -269,7 +270,7 @@ class RunBatches:
         return SampleStream(parts, order, self._collate(parts), seed=self._settings.seed, **options)
 
     def _check(self, spec: TransformSpec, parts: Sequence[StreamPart], where: Where) -> None:
-        """Look for chance in a transform, in some samples of each part, for a few seconds at most."""
+        """Check a transform for randomness with some samples of each part, for a few seconds at most."""
         asked = spec.what, tuple((part.key, part.units.pieces) for part in parts)
         if asked in self._checked:
             return
@@ -283,13 +284,13 @@ class RunBatches:
         number = check_samples(spec, samples, where, limit_s=_CHECK_S)
         if next(samples, None):
             print(
-                f"{spec.what}: {number} samples were transformed twice before the start, and gave equal results; "
-                f"after {_CHECK_S:.0f} s the check ended",
+                f"{spec.what}: {number} samples were transformed twice before the start, with equal results; "
+                f"the check ended after {_CHECK_S:.0f} s",
                 flush=True,
             )
 
     def _where(self, split: str, key: Key) -> str:
-        """Return what messages call a sample."""
+        """Return the description of a sample in messages."""
         return f"dataset {self._names.get(key[1], '')}, {split} split: row id {key[3]}"
 
     @cached_property
@@ -309,7 +310,7 @@ class RunBatches:
 
 
 def number_of(key: str) -> int:
-    """Return the number of a part in the keys of chance, a function of its dataset alone."""
+    """Return a part's number in the keys of random numbers, a function of the part's key alone."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
 
 
@@ -319,7 +320,7 @@ def _described(schema: DatasetSchema) -> str:
     return f"the columns {text} and {len(schema.classes)} classes"
 
 
-def _at_once(order: HeldOutOrder, options: Mapping[str, object]) -> HeldOutOrder:
-    """Return an order of smaller windows where no row is read twice; batches are the same."""
+def _at_once(order: HeldOutOrder, num_epochs: int | None) -> HeldOutOrder:
+    """Return an order with smaller windows but the same batches if each row is read once."""
     rows = min(order.window_rows, _ONCE_ROWS)
-    return replace(order, window_rows=rows) if options.get("num_epochs") == 1 else order
+    return replace(order, window_rows=rows) if num_epochs == 1 else order

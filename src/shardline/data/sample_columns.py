@@ -1,4 +1,4 @@
-"""The columns of a run's samples behind packing and transforms, as far as its settings tell them."""
+"""Columns of a run's samples after packing and transforms, as far as settings determine them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,21 +11,20 @@ from shardline.records.datasets import DatasetSchema
 
 _SIZED = ("random_resized_crop", "resize", "center_crop")
 _CHANNELS = {"RGB": 3, "L": 1}
-_UNKNOWN = 0  # height and width of which only the image itself tells
+_UNKNOWN = 0  # height or width that depends on the image
 
 
 def sample_columns(schema: DatasetSchema, data: Data) -> dict[str, str | None] | None:
-    """Return the columns of the training's samples, from which a model can take its sizes.
+    """Return the columns of the training's samples, from which a model can derive its sizes.
 
     Args:
         schema: a manifest's `schema`.
-        data: the run's settings.
+        data: the run's `data` settings.
 
     Returns:
-        Type by column, as a schema writes it: `{"image": "float32[3,224,224]", "labels": "int64"}`.
-        None in place of a type where the settings do not tell the shape, as of photos that are
-        decoded and not resized; None in place of all where code of the user's makes the samples
-        or the batch.
+        Type by column, as in a schema: `{"image": "float32[3,224,224]", "labels": "int64"}`. A type
+        is None if settings do not determine the shape, for example of decoded photos that are not
+        resized. None instead of the dict if the user's code makes the samples or the batch.
     """
     columns = columns_of(schema)
     if data.pack:
@@ -46,7 +45,7 @@ def sample_columns(schema: DatasetSchema, data: Data) -> dict[str, str | None] |
 def _packed(columns: Mapping[str, Column], pack: Pack) -> dict[str, Column]:
     names, length = (pack.column, *pack.with_), pack.length
     if not columns.keys() >= set(names):
-        return {}  # whoever reads the samples names the mistake
+        return {}  # the reader of the samples raises the error
     packed = {
         name: Column(dtype=columns[name].dtype, shape=(length, *columns[name].shape))
         for name in names
@@ -58,12 +57,12 @@ def _packed(columns: Mapping[str, Column], pack: Pack) -> dict[str, Column]:
 
 
 def _transformed(column: Column, step: Mapping[str, Any]) -> Column:
-    """Return what a shipped transform makes of an image, which it decodes where that is bytes."""
+    """Return the type of an image after a shipped transform, which also decodes bytes."""
     kind, size, shape = step["type"], step.get("size"), column.shape
     if column.kind == "bytes":
         shape = (_UNKNOWN, _UNKNOWN, _CHANNELS.get(step.get("mode", "RGB"), 3))
     if len(shape) != 3:
-        return column  # the transform refuses it
+        return column  # the transform rejects the column
     if kind in _SIZED:
         size = _UNKNOWN if kind == "resize" and isinstance(size, int) else size  # the shorter edge
         shape = (*([size, size] if isinstance(size, int) else size or ()), shape[2])

@@ -1,4 +1,4 @@
-"""What the order shuffles, and how a sample is read: rows, blocks of documents, or packs of them."""
+"""Units that the order shuffles, and how a sample is read from them: rows, blocks or packs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,32 +16,31 @@ from shardline_io.order.pieces import Piece
 
 
 class Loaded(Protocol):
-    """The units of a window, in memory.
+    """Units of a window in memory.
 
     Attributes:
-        ids: of the units [n] int64, in the order of the pieces.
+        ids: ids of the units [n] int64, in the order of the pieces.
     """
 
     @property
     def ids(self) -> np.ndarray: ...  # noqa: D102
 
     def sample(self, place: int) -> Sample:
-        """Return a unit, by its place among those of the pieces."""
+        """Return a unit by its index in the pieces."""
 
     def batch(self, places: np.ndarray) -> dict[str, np.ndarray] | None:
-        """Return units column by column [n, *shape]; None where that is not quicker than by `sample`."""
+        """Return units as columns [n, *shape]; None if that is not faster than `sample`."""
 
 
 class SampleIndex(Protocol):
-    """What one dataset's split gives to a training, as the order counts it.
+    """Units of one dataset's split, which the order counts and shuffles.
 
     Attributes:
-        pieces: the units of each shard, counted from 0 within what the shard has for this split or
-            from the shard's first row; only the units themselves know.
-        columns: what a sample holds.
-        counted: columns whose number of values differs between batches, which therefore have
+        pieces: ranges of units in each shard; each class of units numbers them in its own way.
+        columns: columns of a sample.
+        counted: columns whose number of values differs between batches, so batches have
             `{name}.mean_count`.
-        unit_bytes: memory of a unit, in the mean.
+        unit_bytes: mean memory per unit.
     """
 
     @property
@@ -57,44 +56,44 @@ class SampleIndex(Protocol):
     def unit_bytes(self) -> int: ...  # noqa: D102
 
     def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-        """Return the rows of shards that have to be in memory for some units."""
+        """Return the rows of shards that must be in memory for some units."""
 
     def load(self, memory: WindowMap, pieces: Sequence[Piece]) -> Loaded:
         """Return units of a window whose rows are in memory."""
 
     def lengths(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
-        """Return how many values a varying column has in each unit [n] int64, without their rows in memory."""
+        """Return the number of values of a varying column per unit [n] int64, without loading rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRows:
-    """What units that are rows have in common.
+    """Base class of units that are rows.
 
     Attributes:
-        shards: the dataset.
+        shards: shards of the dataset.
     """
 
     shards: ShardMap
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """What a sample holds."""
+        """Columns of a sample."""
         return self.shards.columns
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The varying columns of numbers."""
+        """The varying array columns."""
         return varying_arrays(self.shards.columns)
 
     @property
     def unit_bytes(self) -> int:
-        """Memory of a row, in the mean."""
+        """Mean memory per row."""
         return self.shards.row_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowUnits(StoredRows):
-    """Rows as they are stored.
+    """Rows as stored.
 
     Attributes:
         pieces: the split's rows in each shard.
@@ -103,20 +102,20 @@ class RowUnits(StoredRows):
     pieces: tuple[Piece, ...]
 
     def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-        """Return the rows that units are: these."""
+        """Return the same pieces, since units are rows."""
         return tuple(pieces)
 
     def load(self, memory: WindowMap, pieces: Sequence[Piece]) -> "LoadedRows":
-        """Return rows of a window, which are in memory."""
+        """Return rows of a window that is in memory."""
         return LoadedRows(self.shards, memory, pieces)
 
     def lengths(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
-        """Return how many values a varying column has in each row [n] int64."""
+        """Return the number of values of a varying column in each row [n] int64."""
         return self.shards.lengths(name, pieces)
 
 
 class LoadedRows:
-    """Rows in memory, each read where it lies."""
+    """Rows in memory, read without a copy."""
 
     def __init__(self, shards: ShardMap, memory: WindowMap, pieces: Sequence[Piece]) -> None:
         self._shards, self._memory, self._pieces = shards, memory, pieces
@@ -133,7 +132,7 @@ class LoadedRows:
                 self._views[name + PRESENT] = self._view(name + PRESENT)
 
     def _view(self, name: str) -> list[np.ndarray]:
-        """Return what each piece has of a fixed tensor."""
+        """Return the values of a fixed tensor in each piece."""
         return [self._memory.view(name, p.shard, p.first, p.last) for p in self._pieces]
 
     @property
@@ -158,7 +157,7 @@ class LoadedRows:
         return sample
 
     def batch(self, places: np.ndarray) -> dict[str, np.ndarray] | None:
-        """Return rows column by column [n, *shape]; None where a column varies or is optional."""
+        """Return rows as columns [n, *shape]; None if a column varies or is optional."""
         columns = self._shards.columns
         if any(column.varies or column.optional for column in columns.values()):
             return None

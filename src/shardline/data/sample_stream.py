@@ -1,8 +1,7 @@
-"""Batches made sample by sample: mixed, transformed, packed, collated.
+"""Streams of batches made sample by sample: mixed, transformed, packed, collated.
 
-What `ShardStream` does for whole columns of one dataset is done here for what needs a look at each
-sample. The samples of some batches are transformed ahead of the one that the training takes, across
-the ends of windows.
+`ShardStream` is the faster counterpart for whole columns of one dataset. Samples of the next batches
+are transformed ahead of the training, across the ends of windows.
 """
 
 from collections import deque
@@ -33,13 +32,13 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPart:
-    """A dataset of a stream, or the rows of one class.
+    """Part of a stream: a dataset, or the rows of one class.
 
     Attributes:
-        units: what the order counts.
-        shards: the dataset.
-        key: the part's number in the keys of chance, whichever other parts there are.
-        check: called with each shard before its rows are used; raises if it is damaged.
+        units: units of the part, which the order counts.
+        shards: shards of the dataset.
+        key: the part's number in the keys of random numbers, independent of other parts.
+        check: function that raises if a shard is damaged; called before its rows are used.
     """
 
     units: SampleIndex
@@ -49,7 +48,7 @@ class StreamPart:
 
 
 class _Plan(NamedTuple):
-    """A window of an epoch, and that of all ranks together where something of them has to be counted."""
+    """A window of an epoch; `whole` is the window of all ranks if global batches must be counted."""
 
     epoch: int
     window: MixedWindow
@@ -61,10 +60,11 @@ class _Ready:
     """A window in memory.
 
     Attributes:
-        loaded: by part.
-        ids: of the units that this rank consumes, in order [n] int64.
-        repeated: places of the units whose samples are transformed twice, in order.
-        counted: by column, what is known of each global batch [batches].
+        window: order of the window's units.
+        loaded: units in memory, by part.
+        ids: ids of the units that this rank consumes, in order [n] int64.
+        repeated: indices of the units whose samples are transformed twice, ascending.
+        counted: numbers of values in the global batches, by column.
     """
 
     window: MixedWindow
@@ -76,14 +76,16 @@ class _Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pending:
-    """A batch that is being made.
+    """A batch in preparation.
 
     Attributes:
-        place: in its window.
-        rows: those of the window that it has.
-        samples: its samples, when they are transformed.
-        repeated: place, key and sample of those that are transformed twice.
-        columns: by name [B, *shape], in their place where no sample has to be looked at.
+        ready: window of the batch.
+        place: index of the batch in its window.
+        rows: units of the batch in the window.
+        around: lengths in the global batch.
+        samples: samples of the batch after the transform.
+        repeated: index, key and original of each sample that is transformed twice.
+        columns: columns by name [B, *shape], instead of samples if none needs its own work.
     """
 
     ready: _Ready
@@ -96,18 +98,18 @@ class _Pending:
 
 
 class SampleStream(WindowStream[_Ready]):
-    """Streams samples to one rank, in batches that `collate` makes.
+    """Stream of one rank's batches, made sample by sample.
 
     Args:
-        parts: what the order's parts are, in its order.
-        order: of a mix, or of one part; a held-out split of several has their `joined` pieces.
-        collate: makes a batch of samples.
-        pool: transforms samples; None where there is no transform.
-        repeats: transforms a few samples a second time, and compares.
-        seed: of the run, for the keys of chance.
-        local_rank: ranks of a node begin at different shards, so that they share the checking.
-        num_epochs: visits after which nothing is read ahead.
-        pin: copy batches into page-locked memory, from which a GPU copies by itself.
+        parts: parts of the stream, in the order's numbering.
+        order: order of a mix, of one part, or of the `joined` pieces of several parts' held-out split.
+        collate: collation of samples into a batch.
+        pool: pool that transforms samples; None without a transform.
+        repeats: check that transforms a few samples a second time.
+        seed: seed of the run, for the keys of random numbers.
+        local_rank: this rank's number on its node; the ranks of a node check different shards first.
+        num_epochs: number of visits; nothing is read ahead after the last one.
+        pin: copy batches into page-locked memory, for asynchronous copies to a GPU.
     """
 
     def __init__(
@@ -124,17 +126,17 @@ class SampleStream(WindowStream[_Ready]):
 
     @property
     def parts(self) -> tuple[StreamPart, ...]:
-        """What the order's parts are, in its order."""
+        """Parts of the stream, in the order's numbering."""
         return self._parts
 
     @property
     def batch_parts(self) -> np.ndarray:
-        """The part of each unit of the batch given last [B] int64, as `batch_ids`."""
+        """Part of each unit in the last batch [B] int64, in the order of `batch_ids`."""
         return self._of_batch(lambda ready: ready.window.part)
 
     @property
     def batch_passes(self) -> np.ndarray:
-        """The pass of each unit of the batch given last [B] int64, as `batch_ids`."""
+        """Pass of each unit in the last batch [B] int64, in the order of `batch_ids`."""
         return self._of_batch(lambda ready: ready.window.passes)
 
     def _batches(self, windows: Iterator[tuple[_Ready, int]]) -> Iterator[Any]:
@@ -188,7 +190,7 @@ class SampleStream(WindowStream[_Ready]):
         return part.units.load(WindowMap(part.shards, rows), pieces)
 
     def _count(self, name: str, whole: MixedWindow) -> Counted:
-        """Return what a window's global batches have of a column, over all ranks."""
+        """Return the numbers of values of a column in a window's global batches."""
         lengths = np.zeros(len(whole.unit), np.int64)
         for number, (part, own) in enumerate(zip(self._parts, whole.pieces, strict=True)):
             if own:
@@ -238,7 +240,7 @@ class SampleStream(WindowStream[_Ready]):
     def _columns(
         self, ready: _Ready, parts: np.ndarray, units: np.ndarray
     ) -> dict[str, np.ndarray] | None:
-        """Return a batch column by column [B, *shape], where each part gives its units so."""
+        """Return a batch as columns [B, *shape]; None if a part cannot return columns."""
         whole: dict[str, np.ndarray] = {}
         for number, loaded in enumerate(ready.loaded):
             of_part = np.flatnonzero(parts == number)

@@ -1,19 +1,16 @@
-"""The file of one shard: where its columns lie, how it is written, digested on the way.
+"""File format of shards: the layout of columns, and writing with a checksum.
 
-A shard is a safetensors file, so any reader of that format maps it: 8 bytes of
-header length, a JSON header, then the columns, back to back. The header is padded
-with spaces, which the format allows, to `HEADER_BYTES`: the first column then begins
-on a page boundary, whatever the page size, and every column's place follows from the
-manifest alone.
+A shard is a safetensors file, so any reader of that format can map it: 8 bytes of header length, a
+JSON header, then the columns. The header is padded to `HEADER_BYTES` with spaces, which the format
+allows. So the first column begins on a page boundary for any page size, and the manifest alone
+determines the position of every column.
 
-A fixed column is one tensor [N, *shape]. A varying one is two: `{name}.offsets` [N + 1]
-int64, then its values [total, *shape], of which row i has those from offsets[i] to
-offsets[i + 1]. An optional column has `{name}.present` [N] bool before both. The row ids
-[N] int64 are the last.
+A fixed column is one tensor [N, *shape]. A varying column is two tensors: `{name}.offsets` [N + 1]
+int64, then its values [total, *shape], where row i has values [offsets[i], offsets[i + 1]). An
+optional column also has `{name}.present` [N] bool before these. The row ids [N] int64 are last.
 
-Format 1 holds `features` and `labels` alone, and nothing lies between its tensors. In
-format 2 each tensor begins at a multiple of 64 bytes, a cache line. safetensors allows no
-holes, so what lies between is a tensor too, `padding.{n}` uint8.
+Format 1 has only `features` and `labels`, without gaps. In format 2 each tensor begins at a multiple
+of 64 bytes, a cache line. safetensors allows no gaps, so tensors `padding.{n}` uint8 fill them.
 """
 
 import builtins
@@ -36,42 +33,43 @@ from shardline_io.column_names import IDS, OFFSETS, PADDING, PRESENT
 from shardline_io.shards import NAMES
 
 HEADER_BYTES = 65536  # the largest page size in use (64 KiB, on Arm servers)
-FORMAT = 2  # of columns of any kind; a table's shards are of format 1
+FORMAT = 2  # for columns of any kind; shards of a table have format 1
 _ALIGNMENT = 64
 _HUGE_PAGE_BYTES = 2 << 20
 SHARD_NAME = re.compile(r"shard-([0-9]+)\.safetensors")
 
 
 def shard_path(folder: Path, name: object) -> Path:
-    """Return where a shard that a manifest names lies.
+    """Return the path of a shard that a manifest names.
 
     Args:
         folder: folder of the dataset's shards.
-        name: the manifest's `shards[].file`; whoever altered it could name any file.
+        name: the manifest's `shards[].file`; in an altered manifest it could name any file.
 
     Raises:
-        DataError: it is no shard's name, or a symbolic link.
+        DataError: the name is not a shard's name, or the file is a symbolic link.
     """
     if not SHARD_NAME.fullmatch(str(name)):
         raise DataError(
-            f"a manifest's shards[].file={name!r} is not a shard's name, expected one such as "
-            f"shard-00000.safetensors in {folder}; bring back the manifest, or `shardline verify --repair` the dataset"
+            f"a manifest's shards[].file={name!r} is not a shard's name, expected a name such as "
+            f"shard-00000.safetensors in {folder}; restore the manifest, or run `shardline verify --repair` for the "
+            "dataset"
         )
     path = folder / str(name)
     if path.is_symlink():
         raise DataError(
-            f"shard {path} is a symbolic link, expected a file; copy the file there, or link the whole store"
+            f"shard {path} is a symbolic link, expected a file; copy the file to this path, or link the whole store"
         )
     return path
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardLayout:
-    """Where each tensor of a shard lies.
+    """Layout of the tensors in a shard's file.
 
     Attributes:
-        columns: the columns, without the ids.
-        format: number of the container format.
+        columns: columns by name, without the ids.
+        format: number of the shard format.
         offsets: byte offset of each tensor from the start of the file, in the file's order.
         shapes: shape of each tensor.
         dtypes: NumPy type of each tensor.
@@ -93,11 +91,11 @@ class ShardLayout:
 
         Args:
             schema: a manifest's `schema`.
-            rows: number of its rows.
-            values: of each varying column, how many values its rows have together.
+            rows: number of rows in the shard.
+            values: total number of values in each varying column.
 
         Raises:
-            DataError: the number of a varying column's values is not given.
+            DataError: `values` lacks a varying column.
         """
         columns = columns_of(schema)
         number = FORMAT if schema.columns else 1
@@ -118,11 +116,11 @@ class ShardLayout:
 
     @classmethod
     def of_shard(cls, schema: DatasetSchema, shard: Shard) -> "ShardLayout":
-        """Return the layout of a shard that a manifest lists; raises as `of`."""
+        """Return the layout of a shard in a manifest, like `of`."""
         return cls.of(schema, sum(shard.rows.values()), shard.values or None)
 
     def header(self, shard: int) -> builtins.bytes:
-        """Return the file's first `HEADER_BYTES` bytes."""
+        """Return the first `HEADER_BYTES` bytes of the file."""
         tensors = {
             name: {
                 "dtype": NAMES[self.dtypes[name].name],
@@ -137,7 +135,7 @@ class ShardLayout:
         if len(text) > length:
             raise DataError(
                 f"the names and shapes of {len(self.columns)} columns take {len(text):,} bytes, expected at most "
-                f"{length:,} in a shard's header; give the columns shorter names, or put several into one array"
+                f"{length:,} in a shard's header; shorten the names, or combine several columns into one array"
             )
         return length.to_bytes(8, "little") + text.ljust(length)
 
@@ -155,8 +153,8 @@ def _tensors(
             yield name + PRESENT, "bool", (rows,)
         if column.varies and name not in values:
             raise DataError(
-                f"a manifest records no number of values of {name}={column}, which varies from row to row, in "
-                "shards[].values; bring back the manifest, or `shardline verify --repair` the dataset"
+                f"a manifest's shards[].values lacks {name}={column}, expected its number of values since it varies; "
+                "restore the manifest, or run `shardline verify --repair` for the dataset"
             )
         if column.varies:
             yield name + OFFSETS, "int64", (rows + 1,)
@@ -167,14 +165,15 @@ def _tensors(
 def write_shard(
     path: Path, tensors: Mapping[str, Sequence[np.ndarray]], layout: ShardLayout, *, shard: int
 ) -> str:
-    """Write a shard's file, all or nothing and on disk, and return the BLAKE3 digest of its bytes.
+    """Write a shard's file atomically, flush it to disk, and return the BLAKE3 digest of its bytes.
 
     Args:
-        tensors: each of the layout's but the paddings, in contiguous pieces that follow
-            one another and together have the layout's shape.
+        tensors: tensors of the layout without paddings, each as consecutive contiguous pieces that
+            together have the layout's shape.
+        layout: layout of the file.
 
     Raises:
-        DataError: it cannot be written; nothing half-written stays.
+        DataError: the file cannot be written; no partial file remains.
     """
     digest = blake3()
     contents = [memoryview(layout.header(shard))]
@@ -191,7 +190,7 @@ def write_shard(
 
 
 def _pages(contents: Iterable[memoryview]) -> Iterator[list[memoryview]]:
-    """Cut what follows one another by whole huge pages: the page cache may then hold it by those."""
+    """Split consecutive contents into whole huge pages, so that the page cache can use huge pages."""
     page, room = [], _HUGE_PAGE_BYTES
     for content in contents:
         start = 0

@@ -1,4 +1,4 @@
-"""The shards of a sealed dataset: where they are and what they hold."""
+"""Shards of a sealed dataset: their files and contents."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from shardline.records.datasets import Manifest
 from shardline_io.column_names import IDS, OFFSETS
 from shardline_io.order.pieces import Piece, split_pieces
 
-# no fault of the file, so that a repair would not help
+# limits of the machine, where repairing the shard would not help
 _LIMITS = {
     errno.ENOMEM: "raise vm.max_map_count or the limit of address space (`ulimit -v`), or lower data.window_bytes",
     errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
@@ -29,20 +29,20 @@ _LIMITS = {
 
 
 class ShardMap:
-    """The shards of a sealed dataset; a `WindowMap` brings those of a window into memory.
+    """Shards of a sealed dataset; a `WindowMap` reads the rows of a window into memory.
 
     Args:
         manifest: the sealed manifest.
         folder: folder of the shards in the store.
 
     Attributes:
-        columns: the columns, without the ids, in the order of the file.
-        grid: the first column, where all its rows are of one size.
-        row_bytes: size of a row of a table's features; of other columns together, the mean over all rows.
+        columns: columns by name, without the ids, in the order of the file.
+        grid: name of the first column if all its rows have one size, else None.
+        row_bytes: size of a row of a table's features; for other columns, the mean size of a whole row.
         largest_bytes: size of the largest file.
 
     Raises:
-        DataError: a shard is missing, is no file of the folder, or has another size than its manifest records.
+        DataError: a shard is missing, is not a file in the folder, or its size differs from the manifest.
     """
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
@@ -59,17 +59,18 @@ class ShardMap:
         for shard, record in enumerate(self._records):
             is_named = SHARD_NAME.fullmatch(record.file)
             try:
-                status = os.lstat(self._name(shard)) if is_named else None  # a million of them
+                # no Path objects, since there may be a million shards
+                status = os.lstat(self._name(shard)) if is_named else None
             except OSError as error:
                 raise self.unreadable(shard, error) from None
             if status is None or S_ISLNK(status.st_mode):
-                shard_path(folder, record.file)  # which raises
+                shard_path(folder, record.file)  # raises the error
             self._check_size(shard, status.st_size if status else 0, self._size(shard))
         self.largest_bytes = max(record.bytes for record in self._records)
         self.row_bytes = self._row_bytes()
 
     def _size(self, shard: int) -> int:
-        """Return the size of a shard's file; a table's by its rows alone, since there may be a million."""
+        """Return the size of a shard's file; for a table quickly, since it may have a million shards."""
         if self.manifest.schema.columns:
             return self.layout(shard).bytes
         return HEADER_BYTES + self._num_rows[shard] * self._per_row
@@ -85,11 +86,11 @@ class ShardMap:
         return max(1, -(-size // max(1, sum(self._num_rows))))
 
     def pieces(self, split: str) -> tuple[Piece, ...]:
-        """Return where the rows of a split lie, shard by shard."""
+        """Return the rows of a split in each shard."""
         return split_pieces([record.rows for record in self._records], split)
 
     def layout(self, shard: int) -> ShardLayout:
-        """Return where the tensors of a shard lie in its file."""
+        """Return the layout of a shard's file."""
         values = self._records[shard].values or {}
         return self._layout(self._num_rows[shard], *values.items())
 
@@ -106,7 +107,7 @@ class ShardMap:
         return np.concatenate(found)
 
     def lengths(self, name: str, pieces: Iterable[Piece]) -> np.ndarray:
-        """Return how many values a varying column has in each row of pieces [n] int64."""
+        """Return the number of values of a varying column in each row of pieces [n] int64."""
         found = []
         for piece in pieces:
             with self.opened(piece.shard) as file:
@@ -117,7 +118,7 @@ class ShardMap:
         """Read the offsets [n + 1] int64 of a varying column's rows from a shard's file.
 
         Raises:
-            DataError: they do not rise, or lie outside the column's values.
+            DataError: the offsets do not rise within the column's values.
             OSError: the file cannot be read.
         """
         found = self.read(file, name + OFFSETS, piece.shard, piece.first, piece.last + 1)
@@ -125,17 +126,19 @@ class ShardMap:
         return found
 
     def check_offsets(self, name: str, shard: int, offsets: np.ndarray) -> None:
-        """Return if offsets [n + 1] of a varying column rise within the shard's values.
+        """Check that offsets [n + 1] of a varying column rise within the shard's values.
+
+        Without this check, an altered file could refer to any address in memory.
 
         Raises:
-            DataError: they do not; whoever wrote the file could name any place in memory.
+            DataError: the offsets do not rise within the values.
         """
         total = self.layout(shard).shapes[name][0]
         if offsets[0] < 0 or offsets[-1] > total or (offsets[1:] < offsets[:-1]).any():
             raise self.bad_offsets(name, shard)
 
     def bad_offsets(self, name: str, shard: int) -> DataError:
-        """Return the error of offsets of a varying column that do not rise within the shard's values."""
+        """Return the error of offsets that do not rise within the shard's values."""
         total = self.layout(shard).shapes[name][0]
         return DataError(
             f"shard {self._name(shard)}: the offsets of {name} do not rise from 0 to {total:,}, the number of its "
@@ -156,10 +159,10 @@ class ShardMap:
 
     @contextmanager
     def opened(self, shard: int) -> Iterator[int]:
-        """Open a shard's file for as long as the context lasts, and yield its descriptor.
+        """Open a shard's file within the context, and yield its descriptor.
 
         Raises:
-            DataError: the file cannot be opened or used, or has another size than before.
+            DataError: the file cannot be opened or read, or its size differs from the manifest.
         """
         try:
             file = os.open(self._name(shard), os.O_RDONLY)
@@ -173,7 +176,7 @@ class ShardMap:
             raise self.unreadable(shard, error) from None
 
     def unreadable(self, shard: int, error: OSError) -> DataError:
-        """Return the error of a file that cannot be read, with what to do about it."""
+        """Return the error of a file that cannot be read, with its remedy."""
         remedy = _LIMITS.get(error.errno or 0) or rebuild_command(self.manifest)
         return DataError(f"shard {self._name(shard)} cannot be read ({error.strerror}); {remedy}")
 
@@ -190,7 +193,7 @@ class ShardMap:
 
 
 def rebuild_command(manifest: Manifest) -> str:
-    """Return the remedy for a bad shard: how its dataset is repaired."""
+    """Return the remedy for a bad shard: the commands that repair its dataset."""
     target = ResultsLayout(root=Path()).manifest(manifest.dataset)
     return (
         f"run `shardline verify --repair {manifest.dataset}` and start the pipeline again, or rebuild that part "

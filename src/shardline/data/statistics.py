@@ -1,10 +1,9 @@
-"""Per-feature statistics, computed while a shard is in memory and merged over all of them.
+"""Statistics per feature, computed while a shard is in memory and merged over all shards.
 
-Rows are summed as differences from the mean of the first of them, block by block
-while each is in the processor's cache, with the correction of a two-pass, and
-merged in float64 (Chan, Golub and LeVeque, 1983). All of it is element by
-element in a fixed order, without BLAS, so that every machine computes the same
-bits.
+Rows are summed block by block, while each block is in the processor's cache, as differences from the
+mean of the first block. Sums have the correction of a two-pass algorithm and are merged in float64
+(Chan, Golub and LeVeque, 1983). All operations are elementwise, in a fixed order and without BLAS,
+so every machine computes the same bits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +16,9 @@ import numpy as np
 from shardline.records.datasets import DatasetStatistics, PartStatistics, RecordedMoments, Summary
 
 KEYS = ("mean", "std", "min", "max")
-_BLOCK_BYTES = 1 << 18  # with its differences half of a common L2 cache
+_BLOCK_BYTES = 1 << 18  # a block and its differences fill half of a common L2 cache
 _LEAST_ROWS, _MOST_ROWS = 64, 512
-_SUMMED = 32  # rows whose sum in float32 is still exact to 1e-6
+_SUMMED = 32  # the sum of so many rows in float32 is exact to 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +26,7 @@ class Moments:
     """Count, mean, sum of squared deviations, minimum and maximum of each feature.
 
     Attributes:
-        count: number of rows; of none, the arrays are empty.
+        count: number of rows; if 0, the arrays are empty.
         mean: [F] float64.
         m2: sum of squared deviations from the mean [F] float64.
         low: minimum [F] float64.
@@ -50,7 +49,7 @@ class Moments:
 
     @classmethod
     def exactly(cls, features: np.ndarray) -> "Moments":
-        """Compute them in float64 throughout, each block from its own mean."""
+        """Compute the moments in float64 throughout, each block relative to its own mean."""
         total, double = RunningMoments().moments(), np.dtype(np.float64)
         step = rows_in_cache(features.shape[1], double)
         for first in range(0, len(features), step):
@@ -60,7 +59,7 @@ class Moments:
         return total
 
     def merge(self, other: "Moments") -> "Moments":
-        """Return the moments of these rows and the other, disjoint ones."""
+        """Return the moments of these rows together with other rows."""
         if not (self.count and other.count):
             return self if self.count else other
         count = self.count + other.count
@@ -74,13 +73,13 @@ class Moments:
         )
 
     def to_record(self) -> RecordedMoments:
-        """Return a record that `of_record` reads without loss."""
+        """Return the record of the moments, without loss."""
         arrays = {key: value.tolist() for key, value in vars(self).items() if key != "count"}
         return RecordedMoments(count=self.count, **arrays)
 
     @classmethod
     def of_record(cls, record: RecordedMoments) -> "Moments":
-        """Read what `to_record` gave; None is NaN: sums of squares beyond float64, for which JSON has nothing."""
+        """Read the record of moments; None becomes NaN, which JSON lacks, for sums beyond float64."""
         arrays = (record.mean, record.m2, record.low, record.high)
         return cls(record.count, *(np.array(one, dtype=np.float64) for one in arrays))
 
@@ -92,7 +91,7 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class FeatureSummary:
-    """Count, and of each feature mean, standard deviation (population), minimum and maximum [F] float64."""
+    """Count, and mean, population standard deviation, minimum and maximum of each feature [F] float64."""
 
     count: int
     mean: np.ndarray
@@ -101,16 +100,16 @@ class FeatureSummary:
     max: np.ndarray
 
     def to_record(self) -> Summary:
-        """Return the record that a manifest holds."""
+        """Return the record for a manifest."""
         return Summary(count=self.count, **{key: getattr(self, key).tolist() for key in KEYS})
 
     @classmethod
     def of_record(cls, record: Summary) -> "FeatureSummary":
-        """Read what `to_record` gave; None is NaN."""
+        """Read the record of a manifest; None becomes NaN."""
         return cls(record.count, *(np.array(getattr(record, key), np.float64) for key in KEYS))
 
     def moments(self) -> Moments:
-        """Return the moments that these were of."""
+        """Return the moments from which the summary was computed."""
         return Moments(self.count, self.mean, self.std**2 * self.count, self.min, self.max)
 
 
@@ -118,7 +117,7 @@ ByColumn = dict[str, FeatureSummary]
 
 
 def pooled(datasets: Sequence[ByColumn]) -> ByColumn:
-    """Return the statistics of the rows of several datasets, each of which has the same columns."""
+    """Return the joint statistics of several datasets with the same columns."""
     if len(datasets) == 1:
         return datasets[0]
     return {
@@ -128,14 +127,14 @@ def pooled(datasets: Sequence[ByColumn]) -> ByColumn:
 
 
 class RunningMoments:
-    """Moments of blocks of rows, each of which is seen once.
+    """Moments of blocks of rows, computed in one pass.
 
     Args:
-        dtype: type to compute in; that of the first block if None, float32 at least.
+        dtype: type to compute in; by default the type of the first block, but at least float32.
 
     Attributes:
-        low: minimum [F] of the blocks' type; NaN where a row has one.
-        high: maximum [F].
+        low: minimum [F] in the blocks' type; NaN if a row has NaN.
+        high: maximum [F] in the blocks' type; NaN if a row has NaN.
     """
 
     def __init__(self, dtype: np.dtype[Any] | None = None) -> None:
@@ -144,12 +143,12 @@ class RunningMoments:
         self._shift = self._sum = self._squares = self.low = self.high = np.zeros(0)
 
     def add(self, block: np.ndarray) -> None:
-        """Add rows [N, F] of any number type, at least one."""
+        """Add one or more rows [N, F] of any number type."""
         if not self._count:
             self._begin(block)
         self._count += len(block)
         with np.errstate(over="ignore", invalid="ignore"):
-            # any shift near the mean will do: what it misses is in the sum of the differences
+            # any shift near the mean works: the sum of the differences contains its error
             differences = np.subtract(block, self._shift, dtype=self._dtype)
             self._sum += _sum(differences)
             self._squares += _sum(np.multiply(differences, differences, out=differences))
@@ -165,10 +164,10 @@ class RunningMoments:
         self.low, self.high = block[0].copy(), block[0].copy()
 
     def total(self) -> Moments | None:
-        """Return the moments of all rows; None if they left what the type can hold.
+        """Return the moments of all rows; None if they are not accurate in the type.
 
-        Squares leave float32's range long before the values do, and digits are
-        lost where the shift turned out to be far from the mean.
+        Squares leave float32's range long before the values do, and digits are lost if the shift is
+        far from the mean.
         """
         moments = self.moments()
         lost = moments.m2 < np.maximum(self._count * 1e-30, 0.25 * self._squares)
@@ -176,12 +175,12 @@ class RunningMoments:
         return moments if is_good.all() else None
 
     def moments(self) -> Moments:
-        """Return the moments of all rows as they were summed, whatever was lost."""
+        """Return the moments of all rows, even if they are not accurate."""
         low, high = self.low.astype(np.float64), self.high.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             missed = self._sum / max(self._count, 1)
             m2 = self._squares - self._count * missed**2
-        # a rounding error for a constant's deviation would blow up its normalised value
+        # a rounding error instead of a constant's deviation of 0 would blow up the normalised value
         varies = low < high
         return Moments(
             count=self._count,
@@ -193,13 +192,13 @@ class RunningMoments:
 
 
 def rows_in_cache(features: int, dtype: np.dtype[Any]) -> int:
-    """Return how many rows of this many features a block has that is summed within the cache."""
+    """Return the number of rows in a block that fits into the processor's cache."""
     row_bytes = max(1, features * np.result_type(dtype, np.float32).itemsize)
     return min(max(_BLOCK_BYTES // row_bytes, _LEAST_ROWS), _MOST_ROWS) // _SUMMED * _SUMMED
 
 
 def _sum(values: np.ndarray) -> np.ndarray:
-    """Sum rows [N, F] to [F] float64: 32 at a time in their own type, which is four times as fast."""
+    """Sum rows [N, F] to [F] float64, four times as fast by sums of 32 rows in their own type."""
     whole = len(values) // _SUMMED * _SUMMED
     sums = np.add.reduce(values[:whole].reshape(-1, _SUMMED, values.shape[1]), axis=1)
     total: np.ndarray = np.add.reduce(sums, axis=0, dtype=np.float64)
@@ -210,14 +209,14 @@ def _sum(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Statistics:
-    """What the manifest will say of the rows of consecutive shards.
+    """Statistics of the rows in consecutive shards.
 
     Attributes:
         first: number of the first shard.
-        stop: number of the shard after the last.
-        moments: of the train rows, by column; of a varying column those of its lengths. A table has
-            those of its features alone.
-        class_counts: rows of each class by split; empty where there are no classes.
+        stop: number of the last shard plus 1.
+        moments: moments of the train rows by column; for a varying column, moments of its lengths.
+            A table only has moments of its features.
+        class_counts: number of rows of each class, by split; empty without classes.
     """
 
     first: int
@@ -226,7 +225,7 @@ class Statistics:
     class_counts: dict[str, list[int]]
 
     def merge(self, other: "Statistics") -> "Statistics":
-        """Return the statistics of these shards and the ones that follow them."""
+        """Return the statistics of these shards together with the directly following ones."""
         counts = {
             split: [a + b for a, b in zip(mine, other.class_counts[split], strict=True)]
             for split, mine in self.class_counts.items()
@@ -235,7 +234,7 @@ class Statistics:
         return Statistics(first=self.first, stop=other.stop, moments=moments, class_counts=counts)
 
     def to_record(self) -> PartStatistics:
-        """Return a record that `of_record` reads without loss."""
+        """Return the record of the statistics, without loss."""
         moments = {name: of.to_record() for name, of in self.moments.items()}
         return PartStatistics(
             first=self.first, stop=self.stop, class_counts=self.class_counts, **by_column(moments)
@@ -243,7 +242,7 @@ class Statistics:
 
     @classmethod
     def of_record(cls, record: PartStatistics) -> "Statistics":
-        """Read what `to_record` gave."""
+        """Read the record of a part's statistics."""
         moments = {"features": record.features} if record.features else record.columns or {}
         return cls(
             first=record.first,
@@ -256,13 +255,13 @@ class Statistics:
 def by_column(
     statistics: Mapping[str, RecordedMoments] | Mapping[str, Summary],
 ) -> dict[str, Any]:
-    """Return the fields of a record that has statistics by column: a table's features by themselves."""
+    """Return the fields of a record for statistics by column: `features` for a table, else `columns`."""
     columns = dict(statistics)
     return columns if [*columns] == ["features"] else {"columns": columns}
 
 
 def of_columns(record: DatasetStatistics) -> ByColumn:
-    """Return the statistics by column that a manifest holds itself."""
+    """Return the statistics by column in a manifest."""
     columns = {"features": record.features} if record.features else record.columns or {}
     return {name: FeatureSummary.of_record(of) for name, of in columns.items()}
 
@@ -270,9 +269,8 @@ def of_columns(record: DatasetStatistics) -> ByColumn:
 def merge_siblings(items: Iterable[Statistics]) -> list[Statistics]:
     """Merge shards as the leaves of a binary tree: 0 with 1, 2 with 3, both pairs, and so on.
 
-    Sums of floats depend on their order. The tree's is that of the shards'
-    numbers alone, so that the manifest is the same however the shards were cut
-    into parts, and a part of n shards still keeps at most 2 log2(n) items.
+    Sums of floats depend on their order. The tree only depends on the numbers of the shards, so the
+    manifest does not depend on the split into parts. A part of n shards keeps at most 2 log2(n) items.
 
     Args:
         items: statistics of consecutive shards, in order.

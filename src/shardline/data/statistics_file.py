@@ -1,8 +1,8 @@
-"""Full statistics of a dataset of many features: a file beside its shards, of which the manifest has a summary.
+"""File with the full statistics of a dataset of many features; the manifest only has a summary.
 
-The file is a safetensors file of float64 tensors [F], `{column}.mean`, `{column}.std`,
-`{column}.min` and `{column}.max`, so that what is read has the bits that were computed.
-It lies in the store: whoever normalises has the shards, and no more than these.
+It is a safetensors file of float64 tensors [F], `{column}.mean`, `{column}.std`, `{column}.min` and
+`{column}.max`, which keep all bits. It is in the store next to the shards, since ranks normalise
+features and only have access to the shards.
 """
 
 import math
@@ -20,19 +20,19 @@ from shardline.records.datasets import DatasetStatistics, Manifest, ShortSummary
 from shardline_io.shards import header_of, tensors_of
 
 STATISTICS_FILE = "statistics.safetensors"
-MOST_INSIDE = 4096  # features of all columns: some 350 KB of a manifest
+MOST_INSIDE = 4096  # features of all columns; these take about 350 KB in a manifest
 
 
 def set_aside(manifest: Manifest, folder: Path) -> Manifest:
-    """Return a manifest as it is sealed; statistics of more than `MOST_INSIDE` features go into a file.
+    """Move the statistics of more than `MOST_INSIDE` features from a manifest into a file.
 
     Args:
-        manifest: with full statistics, of which each column has lists [F].
+        manifest: manifest with full statistics, lists [F] for each column.
         folder: folder of the shards in the store.
 
     Returns:
-        The manifest as given, or with `summary`, `file` and `blake3` in its
-        `statistics` in place of what the file holds.
+        The same manifest if it has fewer features, else with `summary`, `file` and `blake3` in its
+        `statistics` instead of the lists.
 
     Raises:
         DataError: the file cannot be written.
@@ -56,11 +56,11 @@ def read_statistics(manifest: Manifest, folder: Path) -> ByColumn:
     """Return a dataset's full statistics by column.
 
     Args:
-        manifest: the sealed manifest; one that holds the statistics itself needs no file.
+        manifest: the sealed manifest; without a `summary`, it has the full statistics.
         folder: folder of the shards in the store.
 
     Raises:
-        DataError: the file is missing or damaged; the message names it and the remedy.
+        DataError: the file is missing or damaged; names the file and the remedy.
     """
     if not (summary := manifest.statistics.summary):
         return of_columns(manifest.statistics)
@@ -72,21 +72,16 @@ def read_statistics(manifest: Manifest, folder: Path) -> ByColumn:
             name: FeatureSummary(of.count, *(tensors[f"{name}.{key}"] for key in KEYS))
             for name, of in summary.items()
         }
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-    ):  # altered together with its digest
+    # the file was altered together with its digest in the manifest
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise DataError(
-            f"{folder / STATISTICS_FILE} does not hold mean, std, min and max of {', '.join(summary)}, "
+            f"{folder / STATISTICS_FILE} lacks mean, std, min and max of {', '.join(summary)}, "
             f"expected the statistics that the manifest summarises; {rebuild_command(manifest)}"
         ) from None
 
 
 def problem_of_statistics(manifest: Manifest, folder: Path) -> str | None:
-    """Return what is wrong with the file of a dataset's statistics, as a sentence; None if nothing is.
+    """Return what is wrong with a dataset's file of statistics, as a sentence; None if nothing is.
 
     Args:
         manifest: the sealed manifest.
@@ -107,12 +102,12 @@ def problem_of_statistics(manifest: Manifest, folder: Path) -> str | None:
 
 
 def _summary(statistics: FeatureSummary) -> ShortSummary:
-    """Return statistics over all features of a column; None where there are none, or none that JSON holds."""
+    """Return statistics over all features of a column; a number is None if undefined or not finite."""
     mean, std = statistics.mean, statistics.std
     numbers: dict[str, float | None] = dict.fromkeys(KEYS)
     if len(mean):
         with np.errstate(over="ignore", invalid="ignore"):
-            # the mean of the variances and the variance of the means
+            # mean of the variances plus variance of the means
             overall = np.sqrt((std**2).mean() + mean.var())
             found = mean.mean(), overall, statistics.min.min(), statistics.max.max()
         for key, value in zip(KEYS, found, strict=True):

@@ -1,8 +1,8 @@
-"""Batches of rows as they are stored, for a training from shards larger than memory.
+"""Streams of batches of stored rows, for training from shards larger than memory.
 
-Threads shuffle, check and read the next window while batches are gathered from the present one, so
-that neither a window's nor an epoch's end makes the training wait. No data loading process, nothing
-done row by row.
+Threads shuffle, check and read the next window while batches are gathered from the current one. So
+the training does not wait at the end of a window or epoch. There are no loader processes, and no
+work per row.
 """
 
 import weakref
@@ -26,13 +26,13 @@ from shardline_io.order.global_batch import Counted
 from shardline_io.order.pieces import Piece, num_rows
 from shardline_io.order.sampling import Order, Window
 
-_BLOCK_BYTES = 1 << 20  # gathered at once: small batches by the dozen, still in the L2 cache
-_BLOCK_BATCHES = 512  # more views than these would not be in that cache
+_BLOCK_BYTES = 1 << 20  # gathered at once: dozens of small batches, which fit into the L2 cache
+_BLOCK_BATCHES = 512  # more views would not fit into the L2 cache
 _MAX_FREE = 4  # buffers kept for reuse
 
 
 class _Plan(NamedTuple):
-    """A window, and that of all ranks together where something of them has to be counted."""
+    """A window; `whole` is the window of all ranks if global batches must be counted."""
 
     window: Window
     whole: Window
@@ -43,13 +43,15 @@ class _Ready:
     """A window in memory.
 
     Attributes:
-        memory: the window's rows.
-        wide: by wide column, the places there of what this rank consumes, in order [n].
-        narrow: by narrow column, the values of what this rank consumes, in order [n, *shape], and
-            the weights [n] where there are any.
-        ragged: by varying column, where each row's values begin and how many there are [n].
-        counted: by varying column of arrays, what is known of each global batch [batches].
-        bounds: those of the window's batches.
+        window: order of the window's rows.
+        memory: rows of the window.
+        wide: places in `memory` of this rank's rows, in order [n], by wide column.
+        narrow: values of this rank's rows, in order [n, *shape], by narrow column, and the weights
+            [n] if there are any.
+        ragged: place of the first value, and number of values, of each row [n], by varying column.
+        counted: numbers of values in the global batches, by varying array column.
+        bounds: bounds of the window's batches.
+        shards: shards of the dataset.
     """
 
     window: Window
@@ -63,27 +65,30 @@ class _Ready:
 
     @cached_property
     def ids(self) -> np.ndarray:
-        """Row ids in the order consumed [n] int64."""
+        """Row ids in the order of this rank's rows [n] int64."""
         ids: np.ndarray = self.shards.ids(self.window.pieces)[self.window.rows]
         return ids
 
 
 class ShardStream(WindowStream[_Ready]):
-    """Streams the rows of one split to one rank, column by column.
+    """Stream of one rank's batches of a split, gathered column by column.
 
-    A table's batches are tuples: features [B, *shape], labels [B], weights [B] if any. Those of other
-    columns are dicts by name: a fixed column [B, *shape]; a varying one [B, longest, *shape],
-    filled up with zeros to the longest row of the global batch, beside `{name}.lengths` [B]
-    int64 and `{name}.mean_count`, a float32 scalar, see `global_batch.Counted`; bytes and texts
-    as lists of B; `{name}.present` [B] bool beside an optional one.
+    Batches of a table are tuples: features [B, *shape], labels [B], and weights [B] if any. Batches of
+    other columns are dicts by name:
+
+    - a fixed column [B, *shape], or a list of length B for bytes and text;
+    - a varying column [B, longest, *shape], padded with zeros to the longest row of the global batch,
+      with `{name}.lengths` [B] int64 and `{name}.mean_count`, a float32 scalar, see
+      `global_batch.Counted`;
+    - `{name}.present` [B] bool for an optional column.
 
     Args:
-        shards: the dataset.
-        order: which rows, in which order.
-        check: called with each shard before its rows are used; raises if it is damaged.
-        local_rank: ranks of a node begin at different shards, so that they share the checking.
-        num_epochs: visits after which nothing is read ahead.
-        pin: gather into page-locked memory, from which a GPU copies by itself.
+        shards: shards of the dataset.
+        order: order of the rows.
+        check: function that raises if a shard is damaged; called before its rows are used.
+        local_rank: this rank's number on its node; the ranks of a node check different shards first.
+        num_epochs: number of visits; nothing is read ahead after the last one.
+        pin: gather into page-locked memory, for asynchronous copies to a GPU.
     """
 
     _order: Order
@@ -144,7 +149,7 @@ class ShardStream(WindowStream[_Ready]):
             self._check(piece.shard)
 
     def _map(self, pieces: Sequence[Piece]) -> WindowMap:
-        """Return the rows of a window; a split that is no larger than one is mapped once."""
+        """Return the rows of a window; a split that fits into one window is mapped once."""
         if self._is_small and self._whole is None:
             everything = [piece for piece in self._order.pieces if piece.first < piece.last]
             self._check_all(everything)
@@ -182,7 +187,7 @@ class ShardStream(WindowStream[_Ready]):
                 self.position += 1
                 self._given = ready, place
                 yield batch if self._is_table else self._named(ready, place, batch)
-            del blocks, fixed, batch  # the last views of the block, but for those that were kept
+            del blocks, fixed, batch  # free the block unless the training keeps a batch
 
     def _named(self, ready: _Ready, place: int, columns: tuple[torch.Tensor, ...]) -> Batch:
         """Return a batch by name, from its fixed columns."""
@@ -209,7 +214,7 @@ class ShardStream(WindowStream[_Ready]):
 
 
 class _Buffers:
-    """Gathers rows into memory that is used again as soon as nobody looks at it any more."""
+    """Reusable memory for gathered rows, free once no batch refers to it."""
 
     def __init__(self, shards: ShardMap, *, pin: bool) -> None:
         self._columns, self._pin = shards.columns, pin
@@ -218,9 +223,9 @@ class _Buffers:
         }
 
     def gather(self, memory: WindowMap, name: str, places: np.ndarray) -> torch.Tensor:
-        """Return rows of a wide column [n, *shape] in a block that no earlier batch still shows."""
+        """Return rows of a wide column [n, *shape] in memory that no earlier batch refers to."""
         if self._pin:
-            # torch's allocator of page-locked memory knows which copies to a GPU are under way
+            # torch's allocator of page-locked memory waits for copies to a GPU
             column = self._columns[name]
             dtype = _torch_type(np.dtype(column.dtype))
             block = torch.empty((len(places), *column.shape), dtype=dtype, pin_memory=True)
@@ -232,14 +237,14 @@ class _Buffers:
         return block
 
     def tensor(self, column: np.ndarray) -> torch.Tensor:
-        """Return a column as a tensor, page-locked where asked for."""
+        """Return a column as a tensor, page-locked under `pin`."""
         tensor = torch.from_numpy(column)
         return tensor.pin_memory() if self._pin else tensor
 
     def _lend(self, name: str, rows: int) -> np.ndarray:
-        """Return memory for some rows, which comes back once nothing refers to it any more.
+        """Return memory for some rows, which is reused once nothing refers to it.
 
-        Each batch's storage refers to the array that is returned, and the array to the buffer.
+        Each batch's storage refers to the returned array, and this array to the buffer.
         """
         column, free = self._columns[name], self._free[name]
         buffer = free.pop() if free else None

@@ -1,6 +1,6 @@
-"""The tables that a source gives, verified against its schema and turned into arrays."""
+"""Tables from a source, checked against its schema and converted to arrays."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +16,18 @@ from shardline.data.values import read_array, read_ragged, split_missing
 from shardline.records.datasets import DTYPES
 from shardline_io.column_names import IDS
 
-WIDE_BYTES = 64  # rows of a column from here on are copied, checked and summed in blocks
+WIDE_BYTES = 64  # columns with rows of this size or more are copied, checked and summed in blocks
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableBlock:
-    """A table of N rows, as its schema describes it.
+    """A table of N rows in the types of its schema.
 
     Attributes:
-        fixed: [N, *shape] by column.
-        ragged: the varying columns.
-        present: which rows have a value [N] bool, by optional column.
+        splits: split of each row, as an index into `SPLITS` [N] int64.
+        fixed: values [N, *shape] by column.
+        ragged: values of varying columns.
+        present: whether each row has a value [N] bool, by optional column.
     """
 
     ids: np.ndarray
@@ -39,8 +40,8 @@ class TableBlock:
 def _check_dtype(schema: Schema, where: str) -> None:
     if not schema.columns and schema.feature_dtype not in DTYPES:
         raise DataError(
-            f"{where}: its schema's feature_dtype is {schema.feature_dtype}, expected one of "
-            f"{', '.join(DTYPES)}; convert the features to one of them"
+            f"{where}: the schema has feature_dtype={schema.feature_dtype}, expected one of "
+            f"{', '.join(DTYPES)}; convert the features to one of these types"
         )
 
 
@@ -54,11 +55,12 @@ def read_table(
     """Return a table's columns as arrays of the schema's types and shapes.
 
     Raises:
-        DataError: they are of others; names source, shard, column and, where it is one row, that row's id.
+        DataError: the table does not match the schema; names source, shard, column and, for a single row, its id.
     """
     _check_dtype(schema, where)
     ids = read_array(IDS, table.ids, "int64", where)
-    given, arrays = _given(table, columns, where), {IDS: ids}
+    given, arrays = table.given, {IDS: ids}
+    _check_names(given, columns, where)
     ragged: dict[str, Ragged] = {}
     present: dict[str, np.ndarray] = {}
     for name, column in columns.items():
@@ -78,7 +80,9 @@ def read_table(
     _check_lengths(ragged, present, len(ids), where)
     fixed = {}
     for name in columns.keys() & arrays.keys():
-        with np.errstate(over="ignore"):  # what the type cannot hold becomes infinite, and is found
+        with np.errstate(
+            over="ignore"
+        ):  # values too large for the type become infinite, and are found
             fixed[name] = np.ascontiguousarray(arrays[name], columns[name].dtype)
     _check_narrow(fixed, columns, ids, schema, where)
     for name, of in ragged.items():
@@ -95,19 +99,17 @@ def read_table(
     )
 
 
-def _given(table: Table, columns: Mapping[str, Column], where: str) -> dict[str, Any]:
-    given = table.given
+def _check_names(given: Collection[str], columns: Mapping[str, Column], where: str) -> None:
     if missing := [name for name in columns if name not in given]:
         raise DataError(
-            f"{where} gave a table without {missing[0]}, expected {', '.join(columns)} by its schema; "
-            "add the column to its Table"
+            f"{where} returned a table without {missing[0]}, expected {', '.join(columns)} by its schema; "
+            "add the column to the Table"
         )
     if unknown := [name for name in given if name not in columns]:
         raise DataError(
-            f"{where} gave a table with a column {unknown[0]} that its schema lacks; {suggest(unknown[0], columns)}; "
-            "add it to the schema, or drop it from its Table"
+            f"{where} returned a table with a column {unknown[0]} that its schema lacks; "
+            f"{suggest(unknown[0], columns)}; add the column to the schema, or remove it from the Table"
         )
-    return given
 
 
 def _splits(table: Table, ids: np.ndarray, splits: Mapping[str, Any], where: str) -> np.ndarray:
@@ -116,8 +118,8 @@ def _splits(table: Table, ids: np.ndarray, splits: Mapping[str, Any], where: str
     if splits.keys() >= set(SPLITS):
         return assign_splits(ids, splits)
     raise DataError(
-        f"{where} gave rows without a split, expected one for each row since splits is "
-        f"{dict(splits)}; set `splits` of each Table, or give shares of the rows"
+        f"{where} returned rows without a split, expected a split for each row since `splits` is "
+        f"{dict(splits)}; set `splits` of each Table, or set `splits` of the dataset to shares"
     )
 
 
@@ -129,14 +131,14 @@ def _check_shapes(
         expected = (rows, *(columns[name].shape if name in columns else ()))
         if array.shape != expected:
             raise DataError(
-                f"{where} gave {name} of shape {array.shape} with {rows} ids, expected {expected} by its "
-                "schema; make all columns of a Table equally long, and its features of one shape"
+                f"{where} returned {name} of shape {array.shape} with {rows} ids, expected {expected} by its "
+                "schema; make all columns of a Table equally long, and all features of one shape"
             )
     outside = arrays["splits"][~np.isin(arrays["splits"], range(len(SPLITS)))]
     if outside.size:
         raise DataError(
-            f"{where} gave split {outside[0]}, expected 0 to {len(SPLITS) - 1} for {', '.join(SPLITS)}; "
-            "fix `splits` of its Table"
+            f"{where} returned split {outside[0]}, expected 0 to {len(SPLITS) - 1} for {', '.join(SPLITS)}; "
+            "correct `splits` of the Table"
         )
 
 
@@ -147,13 +149,13 @@ def _check_lengths(
     for name, found in (lengths | {name: len(of) for name, of in present.items()}).items():
         if found != rows:
             raise DataError(
-                f"{where} gave {name} of {found} rows with {rows} ids, expected as many; "
+                f"{where} returned {found} rows of {name} with {rows} ids, expected as many rows as ids; "
                 "make all columns of a Table equally long"
             )
 
 
 def is_finite(values: np.ndarray) -> bool:
-    """Return whether no number among values is missing or infinite."""
+    """Return whether no value is NaN or infinite."""
     return values.dtype.kind != "f" or bool(np.isfinite(values).all())
 
 
@@ -166,8 +168,8 @@ def not_finite(name: str, values: np.ndarray, ids: np.ndarray, where: str) -> Da
 def _not_finite_row(name: str, row: object, dtype: np.dtype[Any], where: str) -> DataError:
     what = {"features": "feature", "labels": "label"}.get(name, f"value in {name}")
     return DataError(
-        f"{where}: row id {row} holds a missing or infinite {what}, expected a number that "
-        f"{dtype} can hold; clean the source"
+        f"{where}: row id {row} contains a missing or infinite {what}, expected a number in the range of "
+        f"{dtype}; clean the source"
     )
 
 
@@ -175,7 +177,7 @@ def _check_narrow(
     fixed: Mapping[str, np.ndarray], columns: Mapping[str, Column], ids: np.ndarray, schema: Schema,
     where: str,
 ) -> None:  # fmt: skip
-    """Refuse bad numbers of the columns that are not checked while they are copied."""
+    """Reject bad numbers in the columns that are not checked while they are copied."""
     for name, values in fixed.items():
         is_wide = columns[name].item_bytes >= WIDE_BYTES and not columns[name].optional
         if not is_wide and not is_finite(values):
@@ -189,6 +191,6 @@ def _check_classes(labels: np.ndarray, classes: Iterable[str], where: str) -> No
     outside = labels[(labels < 0) | (labels > last)]
     if outside.size:
         raise DataError(
-            f"{where}: label {outside[0]} is outside 0..{last}, expected a class's place in the "
-            "schema; fix the labels or the schema's classes"
+            f"{where}: label {outside[0]} is not a class, expected 0 to {last}, the index of a class in the "
+            "schema; correct the labels or the schema's classes"
         )

@@ -1,4 +1,4 @@
-"""Samples on which a transform is tried before a training: some of each part, spread over it."""
+"""Samples to check a transform with before training: some of each part, spread over its shards."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from shardline_io.order.chance import Key
 from shardline_io.order.pieces import Piece
 
 _PER_DATASET = 200
-_SHARDS = 8  # of a part: each is read and verified where it was not before
+_SHARDS = 8  # per part, since each is read and verified
 
 
 def trial_samples(
@@ -24,9 +24,9 @@ def trial_samples(
     """Yield samples with their keys, a few of each part in turn.
 
     Args:
-        seed: of the run, for the keys and for which samples these are.
-        num_datasets: that the parts are of; each has 200 samples, which its classes share.
-        has_chance: whether a part of fewer units has them again, as further passes do.
+        seed: seed of the run, for the keys and the choice of samples.
+        num_datasets: number of datasets in the parts; each has 200 samples, shared by its classes.
+        has_chance: whether the transform is random; if so, small parts repeat in further passes.
     """
     number = max(FEW, _PER_DATASET * num_datasets // max(1, len(parts)))
     turns = [islice(_of_part(part, seed, number, has_chance), number) for part in parts]
@@ -54,7 +54,7 @@ def _of_part(
 
 
 def _load(part: StreamPart, piece: Piece, size: int, seed: int) -> Loaded:
-    """Return units that follow one another, from a place that the seed decides."""
+    """Return consecutive units from a random position."""
     chance = np.random.default_rng([seed, part.key, piece.shard])
     first = int(chance.integers(piece.first, max(piece.first, piece.last - size) + 1))
     units = [Piece(piece.shard, first, min(first + size, piece.last))]

@@ -1,4 +1,4 @@
-"""The values of a column as a source gave them, turned into arrays of the schema's type."""
+"""Conversion of a source's values to arrays of the schema's types."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,20 +10,23 @@ from shardline.core.errors import DataError
 from shardline.data.columns import Column
 from shardline.data.sources.source import Masked, Ragged
 
-_HINTS = {"O": " (ragged rows, or text among them?)", "f": " (a value missing?)"}
+_HINTS = {"O": " (rows of different lengths, or text?)", "f": " (a missing value?)"}
 
 
 def read_array(name: str, values: object, wanted: str, where: str) -> np.ndarray:
-    """Return values as an array that can become the wanted type without loss of meaning.
+    """Return values as an array that converts to the wanted type; floats may round.
+
+    Args:
+        wanted: NumPy name of the type.
 
     Raises:
-        DataError: it cannot; the message names source, shard and column.
+        DataError: the values cannot be converted; names source, shard and column.
     """
     try:
         array = np.asarray(values)
     except ValueError:
         raise DataError(
-            f"{where} gave {name} of different lengths, expected rows of one shape; "
+            f"{where} returned {name} of different lengths, expected rows of one shape; "
             "pad or cut them in the source"
         ) from None
     if array is not values and _fits(array, np.dtype(wanted)):
@@ -31,7 +34,7 @@ def read_array(name: str, values: object, wanted: str, where: str) -> np.ndarray
     is_float = np.dtype(wanted).kind == "f"  # may round; an integer may not wrap around
     if not np.can_cast(array.dtype, wanted, "same_kind" if is_float else "safe"):
         raise DataError(
-            f"{where} gave {name} of type {array.dtype}{_HINTS.get(array.dtype.kind, '')}, expected {wanted}; "
+            f"{where} returned {name} of type {array.dtype}{_HINTS.get(array.dtype.kind, '')}, expected {wanted}; "
             f"{_remedy(name, array)}"
         )
     return array
@@ -39,11 +42,11 @@ def read_array(name: str, values: object, wanted: str, where: str) -> np.ndarray
 
 def _remedy(name: str, array: np.ndarray) -> str:
     if name != "labels" or array.dtype.kind != "f":
-        return "convert them in the source, or fix its schema"
-    numbers = 'for regression: Schema(task="regression"), or a column of labels of type float32'
-    if (array[np.isfinite(array)] % 1).any():  # which no class has
+        return "convert them in the source, or correct its schema"
+    numbers = 'for regression, use Schema(task="regression") or a column `labels` of type float32'
+    if (array[np.isfinite(array)] % 1).any():  # not class indices
         return numbers
-    return f'{numbers}; for classes: labels.astype("int64") in the source'
+    return f'{numbers}; for classes, use labels.astype("int64") in the source'
 
 
 def _fits(array: np.ndarray, wanted: np.dtype[Any]) -> bool:
@@ -56,10 +59,13 @@ def _fits(array: np.ndarray, wanted: np.dtype[Any]) -> bool:
 def split_missing(
     name: str, column: Column, values: Any, where: str
 ) -> tuple[Any, np.ndarray | None]:
-    """Return an optional column's values with empty ones for None, and which rows have one [N] bool.
+    """Replace None by empty values; also return whether each row of an optional column has a value.
+
+    Returns:
+        The values, and [N] bool for an optional column, else None.
 
     Raises:
-        DataError: a column that is not optional has a row without a value.
+        DataError: a row has no value in a column that is not optional.
     """
     if isinstance(values, Masked) and column.optional:
         return values.values, values.present
@@ -71,8 +77,8 @@ def split_missing(
     if not column.optional:
         if missing:
             raise DataError(
-                f"{where} gave no {name} for row {missing[0]} of a table, expected one for each row; write "
-                f'"{name}": "{column}?" in its schema if rows may have none'
+                f"{where} returned no {name} for row {missing[0]} of a table, expected a value for each row; write "
+                f'"{name}": "{column}?" in its schema if rows may have no value'
             )
         return values, None
     shape = (0, *column.shape) if column.varies else column.shape
@@ -83,14 +89,14 @@ def split_missing(
 
 
 def read_ragged(name: str, column: Column, values: Any, ids: np.ndarray, where: str) -> Ragged:
-    """Return the values of a varying column one after another.
+    """Return the values of a varying column back to back.
 
     Args:
-        values: a list of arrays, bytes or texts, or a `Ragged`.
+        values: list of arrays, bytes or texts, or a `Ragged`.
         ids: row ids [N], for the message.
 
     Raises:
-        DataError: they are not of the schema's type; the message names column and row id.
+        DataError: the values do not match the schema; names column and row id.
     """
     if isinstance(values, Ragged):
         ragged = _given_ragged(name, column, values, where)
@@ -118,8 +124,8 @@ def _given_ragged(name: str, column: Column, given: Ragged, where: str) -> Ragge
     )
     if not is_good:
         raise DataError(
-            f"{where} gave {name} as values of shape {values.shape} and offsets of shape {offsets.shape}, expected "
-            f"{column} with offsets that rise from 0 to the number of values; fix the Ragged"
+            f"{where} returned {name} as a Ragged with values of shape {values.shape} and offsets of shape "
+            f"{offsets.shape}, expected {column} with offsets that rise from 0 to the number of values; correct it"
         )
     return Ragged(values=np.ascontiguousarray(values), offsets=offsets)
 
@@ -137,12 +143,12 @@ def _from_arrays(
         if row.ndim != 1 + len(column.shape) or row.shape[1:] != column.shape:
             raise DataError(
                 f"{where}: row id {_id(ids, place)} has {name} of shape {row.shape}, expected {column}; "
-                "fix the row in the source, or its schema"
+                "correct the row or the schema in the source"
             )
         rows.append(row)
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     empty = np.zeros((0, *column.shape), column.dtype)
-    with np.errstate(over="ignore"):  # what the type cannot hold becomes infinite, and is found
+    with np.errstate(over="ignore"):  # values too large for the type become infinite, and are found
         flat = np.concatenate([empty, *rows]).astype(column.dtype, copy=False)
     return Ragged(values=flat, offsets=offsets)
 
@@ -156,13 +162,13 @@ def _from_bytes(
             encoded.append(value.encode() if column.kind == "text" else bytes(memoryview(value)))
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{where}: row id {_id(ids, place)} has a {name} with {value[error.start]!r}, which is half of a "
-                "character, expected text; decode its bytes with the right encoding in the source"
+                f"{where}: row id {_id(ids, place)} has {name} with {value[error.start]!r}, half of a character, "
+                "expected text; decode its bytes with the right encoding in the source"
             ) from None
         except (AttributeError, TypeError):
             raise DataError(
                 f"{where}: row id {_id(ids, place)} has {name} of type {type(value).__name__}, expected "
-                f"{'str' if column.kind == 'text' else 'bytes'}; convert it in the source, or fix its schema"
+                f"{'str' if column.kind == 'text' else 'bytes'}; convert it in the source, or correct its schema"
             ) from None
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     return Ragged(values=np.frombuffer(b"".join(encoded), np.uint8), offsets=offsets)
@@ -176,13 +182,13 @@ def _check_text(name: str, ragged: Ragged, ids: np.ndarray, where: str) -> None:
             str(ragged.values[first:last].data, "utf-8")
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{where}: row id {_id(ids, place)} has a {name} that is not UTF-8 (byte {error.start} of it), "
+                f"{where}: row id {_id(ids, place)} has {name} that is not UTF-8 at byte {error.start}, "
                 "expected text; decode its bytes with the right encoding in the source"
             ) from None
 
 
 def _is_text(ragged: Ragged) -> bool:
-    """Return whether all rows are UTF-8: together, and with no row that begins within a character."""
+    """Return whether all rows are UTF-8: their concatenation is, and no row begins within a character."""
     starts = ragged.offsets[:-1][np.diff(ragged.offsets) > 0]
     if (ragged.values[starts] >> 6 == 0b10).any():
         return False
@@ -194,11 +200,11 @@ def _is_text(ragged: Ragged) -> bool:
 
 
 def _id(ids: np.ndarray, place: int) -> object:
-    return ids[place] if place < len(ids) else f"(the one at place {place})"
+    return ids[place] if place < len(ids) else f"(at index {place})"
 
 
 def take_rows(ragged: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of some rows [total, *shape], and how many each row has [n] int64."""
+    """Return the values of some rows [total, *shape], and the number of values in each row [n] int64."""
     starts, ends = ragged.offsets[rows], ragged.offsets[rows + 1]
     if len(rows) and (starts[1:] == ends[:-1]).all():
         return ragged.values[starts[0] : ends[-1]], ends - starts

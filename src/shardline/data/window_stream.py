@@ -1,4 +1,4 @@
-"""What streams share: windows are read ahead in an order that is known in advance, and batches are counted."""
+"""Base class of streams: read windows ahead in their known order, and count batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ class Ready(Protocol):
     """A window in memory.
 
     Attributes:
-        window: what it has for this rank.
-        ids: of the units that this rank consumes, in order [n] int64.
+        window: order of this rank's units.
+        ids: ids of the units that this rank consumes, in order [n] int64.
     """
 
     @property
@@ -31,17 +31,17 @@ _Read = TypeVar("_Read", bound=Ready)
 
 
 class WindowStream(ABC, Generic[_Read]):
-    """Streams batches of an order to one rank.
+    """Stream of one rank's batches in a given order.
 
-    One thread finds out what the window after the next has, another reads the next one, while
-    batches are made of the present one.
+    While batches are made from the current window, one thread reads the next window, and another
+    computes the order of the window after that.
 
     Args:
-        order: which samples, in which order.
-        num_epochs: visits after which nothing is read ahead.
+        order: order of the samples.
+        num_epochs: number of visits; nothing is read ahead after the last one.
 
     Attributes:
-        position: the epoch's batches that were given or left out.
+        position: number of the epoch's batches that were yielded or skipped.
     """
 
     def __init__(self, order: Order | MixOrder, num_epochs: int | None = None) -> None:
@@ -50,14 +50,15 @@ class WindowStream(ABC, Generic[_Read]):
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._reading: Iterator[_Read] = iter(())
         self._next: tuple[int, int] | None = None  # epoch and index of the window read ahead
-        self._given: tuple[_Read, int] | None = None  # the last batch: its window, its place there
+        self._given: tuple[_Read, int] | None = None  # window and index of the last batch
         self.position = 0
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Any]:
         """Yield an epoch's batches.
 
         Args:
-            start: batches of the epoch to leave out.
+            epoch: the epoch, from 0.
+            start: number of the epoch's first batches to skip.
 
         Raises:
             DataError: a shard cannot be read or is damaged, or a sample cannot be transformed.
@@ -67,33 +68,33 @@ class WindowStream(ABC, Generic[_Read]):
 
     @property
     def batch_ids(self) -> np.ndarray:
-        """Ids [B] int64 of the units of the batch given last, without those that only fill it up."""
+        """Ids of the units in the last batch [B] int64, without padding rows."""
         return self._of_batch(lambda ready: ready.ids)
 
     @property
     def batch_parts(self) -> np.ndarray | None:
-        """The part of each unit of the batch given last [B] int64; None where rows come as they are stored."""
+        """Part of each unit in the last batch [B] int64; None if rows are used as stored."""
         return None
 
     @property
     def batch_passes(self) -> np.ndarray | None:
-        """The pass of each unit of the batch given last [B] int64; None where rows come as they are stored."""
+        """Pass of each unit in the last batch [B] int64; None if rows are used as stored."""
         return None
 
     @abstractmethod
     def _plan(self, key: tuple[int, int]) -> Any:
-        """Return what `_read` needs of a window, by its epoch and index."""
+        """Return the plan of a window for `_read`, by epoch and index."""
 
     @abstractmethod
     def _read(self, plan: Any) -> _Read:
-        """Bring a window into memory."""
+        """Read a window into memory."""
 
     @abstractmethod
     def _batches(self, windows: Iterator[tuple[_Read, int]]) -> Iterator[Any]:
-        """Yield the batches of windows, each without its first ones; note `position` and `_given` of each."""
+        """Yield the batches of windows after the skipped ones; set `position` and `_given` for each."""
 
     def _of_batch(self, column: Callable[[_Read], np.ndarray]) -> np.ndarray:
-        """Return what the batch given last has of a window's column [n] int64."""
+        """Return the last batch's values in a column of its window [n] int64."""
         if self._given is None:
             return np.empty(0, np.int64)
         ready, place = self._given
@@ -103,7 +104,7 @@ class WindowStream(ABC, Generic[_Read]):
         return values if window.weights is None else values[window.weights[rows] > 0]
 
     def _windows(self, epoch: int, start: int) -> Iterator[tuple[_Read, int]]:
-        """Yield each window that an epoch has from a batch on, and how many of its batches come before that."""
+        """Yield an epoch's windows from batch `start` on, each with its number of batches to skip."""
         per_window = self._order.batches_per_window()
         for index in range(start // per_window, self._num_windows(epoch)):
             yield self._window((epoch, index)), max(0, start - index * per_window)
@@ -112,8 +113,8 @@ class WindowStream(ABC, Generic[_Read]):
         if self._next != key:
             plans = read_ahead(self._keys(key), self._plan, self._planner)
             self._reading = read_ahead(plans, self._read, self._reader)
-        self._next = None  # an error ends the reading
-        self._given = None  # so that the thread has the last reference to the window before
+        self._next = None  # after an error, reading starts again
+        self._given = None  # so that the thread frees the previous window
         found = next(self._reading)
         self._next = self._after(key)
         return found

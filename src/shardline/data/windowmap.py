@@ -1,8 +1,8 @@
-"""The rows of a window in one range of addresses, so that one call gathers rows of any file.
+"""Rows of a window in one address range, so that one call gathers rows of any file.
 
-Each file is mapped at a multiple of both the page and the row size. Row i of the file
-in place p is then row p * R + i of one array, and a batch is one `numpy.take`, whichever
-files its rows lie in. The page cache holds the bytes, once for all ranks of a node.
+Each file is mapped at a multiple of both the page size and the row size. Row i of the file at place p
+is then row p * R + i of one array, so a batch is one `numpy.take` over all files. The bytes are in
+the page cache, shared by all ranks of a node.
 """
 
 import errno
@@ -25,34 +25,33 @@ from shardline.data.shard_map import ShardMap
 from shardline_io.column_names import OFFSETS, PRESENT
 from shardline_io.order.pieces import Piece
 
-# So few bytes of a file are read: a mapping takes longer, and a place in vm.max_map_count
+# Up to this size, parts of a file are copied: a mapping takes longer, and counts in vm.max_map_count
 COPIED_BYTES = 65536
-NARROW_BYTES = 64  # columns of so small rows are copied for a whole window
+NARROW_BYTES = 64  # columns with rows up to this size are copied for a whole window
 _MOST_BYTES = 1 << 43  # of 47 bits of address space, which several windows share
 _ALIGNMENT = 64
-_CHUNK_BYTES = 8 << 20  # asked of the kernel at a time
+_CHUNK_BYTES = 8 << 20  # requested from the kernel at a time
 
 
 class _Extents(NamedTuple):
-    """Which entries [first, last) of each tensor of a shard are copied."""
+    """Entries [first, last) to copy from each tensor of a shard."""
 
     shard: int
     entries: dict[str, tuple[int, int]]
 
 
 class WindowMap:
-    """Rows of a dataset, in memory until nothing refers to this any more.
+    """Rows of a dataset in memory.
 
-    The range of addresses has a place for each mapped file, then what is copied of those
-    shards that have too few rows for a mapping: the rows of the first column back to back,
-    then the other tensors.
+    The address range begins with the mapped files. After these are copies from shards with too few
+    rows for a mapping: the rows of the first column back to back, then the other tensors.
 
     Args:
-        shards: the dataset.
-        pieces: the rows; between two pieces of one shard its other rows may be read too.
+        shards: shards of the dataset.
+        pieces: rows to read; other rows between two pieces of one shard may be read too.
 
     Raises:
-        DataError: a file cannot be read, or the machine's limits do not let it be mapped.
+        DataError: a file cannot be read, or the machine's limits do not allow its mapping.
     """
 
     def __init__(self, shards: ShardMap, pieces: Sequence[Piece]) -> None:
@@ -60,11 +59,11 @@ class WindowMap:
         grid = shards.grid
         self._row_bytes = shards.columns[grid].item_bytes if grid else 1
         self._spans = _spans(pieces)
-        # by shard, decided once: a place that is reserved and not mapped must never be touched
+        # decided once per shard, since access to a reserved but unmapped address ends the process
         mapped = {s: p for s, p in self._spans.items() if is_mapped(p, shards.row_bytes)}
         copied = [self._extents(span) for shard, span in self._spans.items() if shard not in mapped]
         self._reserve(len(mapped), copied)
-        # by tensor and shard: the address of its first entry, from that of the window on
+        # by tensor and shard: address of the first entry, relative to the window
         self._origins: dict[str, dict[int, int]] = defaultdict(dict)
         self._map(list(mapped.values()))
         self._copy(copied)
@@ -73,12 +72,12 @@ class WindowMap:
                 self._load(piece)
 
     def holds(self, pieces: Iterable[Piece]) -> bool:
-        """Return whether all rows of pieces are there."""
+        """Return whether all rows of pieces are in memory."""
         spans = ((piece, self._spans.get(piece.shard)) for piece in pieces)
         return all(s and s.first <= piece.first and piece.last <= s.last for piece, s in spans)
 
     def places(self, name: str, pieces: Iterable[Piece]) -> np.ndarray:
-        """Return where a fixed column's rows lie, for `gather` [n] int64."""
+        """Return the places of a fixed column's rows for `gather` [n] int64."""
         size = self._shards.columns[name].item_bytes
         unit, start = (self._unit, HEADER_BYTES) if name == self._shards.grid else (1, 0)
         origins, step = self._origins[name], size // unit
@@ -89,11 +88,11 @@ class WindowMap:
         return np.concatenate(places)
 
     def values(self, name: str, pieces: Iterable[Piece]) -> np.ndarray:
-        """Return a copy of the entries of a fixed tensor [n, *shape], of pieces one after another."""
+        """Return a copy of a fixed tensor's entries [n, *shape] for concatenated pieces."""
         return np.concatenate([self.view(name, p.shard, p.first, p.last) for p in pieces])
 
     def ragged(self, name: str, pieces: Iterable[Piece]) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the values of each row of a varying column begin, for `row`, and their numbers [n] int64.
+        """Return the place for `row`, and the number of values, of each row of a varying column [n] int64.
 
         Raises:
             DataError: the offsets of a shard do not rise within its values.
@@ -108,7 +107,7 @@ class WindowMap:
         return np.concatenate(starts), np.concatenate(lengths)
 
     def row(self, name: str, start: int, length: int) -> np.ndarray:
-        """Return a view of one row's values [length, *shape] of a varying column, read-only."""
+        """Return a read-only view of one row's values [length, *shape] in a varying column."""
         column = self._shards.columns[name]
         content = self._read_only[start : start + length * column.item_bytes]
         return content.view(column.dtype).reshape(length, *column.shape)
@@ -116,42 +115,43 @@ class WindowMap:
     def padded(
         self, name: str, starts: np.ndarray, lengths: np.ndarray, longest: int
     ) -> np.ndarray:
-        """Return rows of a varying column [n, longest, *shape], with zeros behind each.
+        """Return rows of a varying column [n, longest, *shape], padded with zeros.
 
         Args:
-            starts: where rows begin [n], see `ragged`.
-            lengths: their numbers of values [n], at most `longest`.
+            starts: place of each row [n], see `ragged`.
+            lengths: number of values in each row [n], at most `longest`.
+            longest: length to pad to.
         """
         column = self._shards.columns[name]
         size, content = column.item_bytes, self._read_only
         out = np.zeros((len(starts), longest * size), np.uint8)
-        # as bytes: a view of each row in its own type and shape would take four times as long
+        # as bytes: views in the row's type and shape would take four times as long
         for row, start, end in zip(out, starts.tolist(), (lengths * size).tolist(), strict=True):
             row[:end] = content[start : start + end]
         return out.view(column.dtype).reshape(len(starts), longest, *column.shape)
 
     def gather(self, name: str, places: np.ndarray, out: np.ndarray) -> None:
-        """Copy rows [n] of a fixed column into `out` [n, *shape], which is contiguous."""
+        """Copy rows [n] of a fixed column into a contiguous array `out` [n, *shape]."""
         size, is_grid = self._shards.columns[name].item_bytes, name == self._shards.grid
         if is_grid and self._unit == size:
             target = out.reshape(-1).view(np.uint8).reshape(len(places), size)
-            # "clip" spares the copy that numpy makes to be able to refuse a bad index
+            # "clip" avoids the copy that numpy makes in order to reject bad indices
             self._grid.take(places, axis=0, out=target, mode="clip")
         else:
             self.gather_bytes(places, out, HEADER_BYTES if is_grid else 0)
 
     def start(self, name: str, shard: int, entry: int) -> int:
-        """Return where an entry of a shard's tensor begins, for `row` and `gather_bytes`."""
+        """Return the place of an entry of a shard's tensor, for `row` and `gather_bytes`."""
         size = self._shards.columns[name].item_bytes
         return self._origins[name][shard] + entry * size
 
     def gather_bytes(self, starts: np.ndarray, out: np.ndarray, origin: int = 0) -> None:
-        """Copy what begins at places [n] into `out` [n, ...], which is contiguous.
+        """Copy the bytes at places [n] into a contiguous array `out` [n, ...].
 
         Args:
-            origin: what the places are counted from.
+            origin: byte from which places are counted.
         """
-        # numpy would first copy all of an array whose rows overlap
+        # numpy would first copy an array of overlapping rows
         size = out.nbytes // max(1, len(starts))
         bytes_ = torch.from_numpy(self._bytes[origin:])
         grid = bytes_.as_strided((len(bytes_) - size + 1, size), (1, 1))
@@ -159,7 +159,7 @@ class WindowMap:
         torch.index_select(grid, 0, torch.from_numpy(starts), out=target)
 
     def view(self, name: str, shard: int, first: int, last: int) -> np.ndarray:
-        """Return entries [first, last) of a shard's tensor, where they lie, read-only."""
+        """Return a read-only view of entries [first, last) of a shard's tensor."""
         layout = self._shards.layout(shard)
         shape, dtype = layout.shapes[name][1:], layout.dtypes[name]
         size = dtype.itemsize * math.prod(shape)
@@ -168,7 +168,7 @@ class WindowMap:
         return found.reshape(last - first, *shape)
 
     def _extents(self, span: Piece) -> _Extents:
-        """Return which entries of each tensor the rows of a span are."""
+        """Return the entries of each tensor for the rows of a span."""
         entries, columns = {}, self._shards.columns
         varying = [name for name, column in columns.items() if column.varies]
         if varying:
@@ -185,7 +185,7 @@ class WindowMap:
         return _Extents(span.shard, entries)
 
     def _reserve(self, num_mapped: int, copied: Sequence[_Extents]) -> None:
-        """Reserve addresses: a stride for each mapped file, then what is copied."""
+        """Reserve addresses: a stride for each mapped file, then space for the copies."""
         row, memory = self._row_bytes, None
         rows, others = 0, 0
         for extents in copied:
@@ -199,7 +199,7 @@ class WindowMap:
         most = _MOST_BYTES if limit == resource.RLIM_INFINITY else min(_MOST_BYTES, limit // 16)
         for stride, unit in options:
             self._stride, self._unit = stride, unit
-            # as the files' rows, those that are copied lie at multiples of the row size
+            # copied rows begin at a multiple of the row size, like the rows of the files
             num_before = -(-max(0, num_mapped * stride - HEADER_BYTES) // row)
             self._copied_at = HEADER_BYTES + num_before * row
             self._others_at = _aligned(self._copied_at + rows * row)
@@ -210,20 +210,20 @@ class WindowMap:
                     break
         if memory is None:
             raise DataError(
-                f"dataset {self._shards.manifest.dataset}: a window of {num_mapped:,} shards needs {size:,} bytes "
-                "of address space, which is not there; raise the limit (`ulimit -v`) or lower data.window_bytes"
+                f"dataset {self._shards.manifest.dataset}: no address space for a window of {num_mapped:,} shards, "
+                f"expected {size:,} free bytes; raise the limit (`ulimit -v`) or lower data.window_bytes"
             )
         start = -memory.address % addresses.HUGE_BYTES
         self._address = memory.address + start
         self._bytes = np.asarray(memory)[start : start + size]
-        # what users are shown: a write to a mapped file would end the process
+        # views for users: a write to a mapped file would end the process
         self._read_only = self._bytes.view()
         self._read_only.flags.writeable = False
         num_rows = (size - HEADER_BYTES) // row
         self._grid = self._bytes[HEADER_BYTES : HEADER_BYTES + num_rows * row].reshape(-1, row)
 
     def _size(self, shard: int, name: str, first: int, last: int) -> int:
-        """Return the memory for entries of a tensor, so that the next one's is aligned too."""
+        """Return the size of a tensor's entries, rounded up so that the next tensor is aligned."""
         layout = self._shards.layout(shard)
         size = layout.dtypes[name].itemsize * math.prod(layout.shapes[name][1:])
         return _aligned((last - first) * size)
@@ -234,7 +234,7 @@ class WindowMap:
             for name, offset in self._shards.layout(span.shard).offsets.items():
                 self._origins[name][span.shard] = at + offset
             with self._shards.opened(span.shard) as file:
-                # to where the next file begins, since a gap would be a mapping too
+                # up to the next file, since a gap would count as a mapping too
                 addresses.map_file(self._address + at, self._stride, file)
 
     def _copy(self, copied: Sequence[_Extents]) -> None:
@@ -258,7 +258,7 @@ class WindowMap:
                         others = _aligned(end)
 
     def _load(self, piece: Piece) -> None:
-        """Bring what a piece has of the wide and the varying columns into memory, where it is mapped."""
+        """Read a mapped piece's wide and varying columns into memory."""
         for name, column in self._shards.columns.items():
             origin, size = self._origins[name][piece.shard], column.item_bytes
             if column.varies:
@@ -273,7 +273,7 @@ class WindowMap:
     def _bring(self, piece: Piece, first: int, end: int) -> None:
         start = first // addresses.PAGE_BYTES * addresses.PAGE_BYTES
         where = self._address + start, end - start
-        # hints: that they fail costs time alone
+        # only hints: a failure costs nothing but time
         is_huge = end - start >= addresses.HUGE_BYTES and addresses.huge_pages_are_kept()
         if not is_huge or addresses.advise(*where, addresses.HUGEPAGE):
             addresses.advise(*where, addresses.WILLNEED)
@@ -289,7 +289,7 @@ class WindowMap:
 
 
 def is_mapped(piece: Piece, row_bytes: int) -> bool:
-    """Return whether a piece is mapped in place of being copied."""
+    """Return whether a piece is mapped rather than copied."""
     return (piece.last - piece.first) * row_bytes > COPIED_BYTES
 
 
@@ -298,7 +298,7 @@ def _aligned(size: int) -> int:
 
 
 def _spans(pieces: Iterable[Piece]) -> dict[int, Piece]:
-    """Return by shard the rows from its first piece's begin to its last one's end."""
+    """Return the smallest range of rows that contains a shard's pieces, by shard."""
     spans: dict[int, Piece] = {}
     for piece in pieces:
         known = spans.get(piece.shard, piece)

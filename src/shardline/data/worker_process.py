@@ -1,8 +1,8 @@
-"""A process that transforms samples for its parent, and ends with it.
+"""Process that transforms samples for its parent, and ends with its parent.
 
-The parent runs `python -m shardline.data.worker_process FD`. Messages go through a socket of which
-FD is the far end, arrays as their own bytes. The standard input tells the parent's end: it closes
-then, however the parent ended.
+The parent runs `python -m shardline.data.worker_process FD`. Messages go through a socket, whose far
+end is FD, with arrays as raw bytes. The process ends when its standard input closes, which always
+happens when the parent ends.
 """
 
 import os
@@ -19,7 +19,7 @@ from typing import Any
 from shardline.core import errors
 from shardline.core.errors import ConfigError, DataError
 
-# What a scheduler or a terminal sends to all processes: the rank saves first, and needs its samples.
+# Schedulers and terminals send these to all processes, but the rank still needs samples to save first.
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _END_S = 5.0
 
@@ -28,8 +28,8 @@ class SampleError(Exception):
     """A sample could not be transformed.
 
     Attributes:
-        place: which one of those that were given.
-        error: what is to be raised, without the sample's name.
+        place: index of the sample in the request.
+        error: error to raise, whose message lacks the sample's description.
     """
 
     def __init__(self, place: int, error: ConfigError | DataError) -> None:
@@ -38,10 +38,10 @@ class SampleError(Exception):
 
 
 class WorkerProcess:
-    """The parent's end.
+    """Worker process, as its parent sees it.
 
     Args:
-        spec: what has `make()`, which returns a function of key and sample.
+        spec: picklable object whose `make()` returns a function of key and sample.
     """
 
     def __init__(self, spec: Any) -> None:
@@ -49,20 +49,20 @@ class WorkerProcess:
         command = [sys.executable, "-m", __name__, str(far.fileno())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(far.fileno(),))
         far.close()
-        with suppress(BrokenPipeError):  # found by the first answer
+        with suppress(BrokenPipeError):  # the first request raises the error
             _send(self._connection, (sys.path, spec))
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """Process id."""
         return self._process.pid
 
     def transform(self, samples: Sequence[tuple[Any, Any]]) -> list[Any]:
-        """Return samples transformed there.
+        """Transform samples, given with their keys, in the process.
 
         Raises:
-            SampleError: one of them cannot be.
-            DataError: the process has ended; the message tells how.
+            SampleError: a sample cannot be transformed.
+            DataError: the process has ended; states its exit code or signal.
         """
         try:
             _send(self._connection, list(samples))
@@ -83,8 +83,8 @@ class WorkerProcess:
         if code is not None and code < 0:
             how = f"by signal {-code} ({signal.Signals(-code).name})"
         return (
-            f"data.workers: process {self.pid} ended {how} while it transformed samples, expected its answer; if "
-            "memory ran out (signal 9), use fewer processes or data.workers=threads:n, else see what it printed"
+            f"data.workers: process {self.pid} ended {how} while it transformed samples, expected its results; if "
+            "memory ran out (signal 9), use fewer processes or data.workers=threads:n, else read its output in the log"
         )
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class WorkerProcess:
 
 
 def _send(connection: Connection, message: Any) -> None:
-    """Send an object; arrays are not copied into its pickle."""
+    """Send an object, without copying its arrays into the pickle."""
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     connection.send_bytes(pickle.dumps((content, len(buffers))))
@@ -109,7 +109,7 @@ def _send(connection: Connection, message: Any) -> None:
 
 
 def _receive(connection: Connection) -> Any:
-    """Return the next object; its arrays cannot be written to."""
+    """Receive an object; its arrays are read-only."""
     content, count = pickle.loads(connection.recv_bytes())
     return pickle.loads(content, buffers=[connection.recv_bytes() for _ in range(count)])
 
@@ -135,14 +135,14 @@ def _serve(connection: Connection) -> None:
             _send(connection, answer)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             message = (
-                f"{spec.what} returned what cannot be sent to another process ({error}), expected arrays, bytes and "
-                "texts; return these, or use data.workers=threads:n"
+                f"{spec.what} returned a value that cannot be sent to another process ({error}), expected arrays, "
+                "bytes or text; return these, or set data.workers=threads:n"
             )
             _send(connection, ([], (0, "DataError", message)))
 
 
 def _end_with_parent() -> None:
-    while os.read(0, 1):  # not by sys.stdin, whose lock Python's shutdown would wait for
+    while os.read(0, 1):  # not sys.stdin, whose lock Python would wait for at exit
         pass
     os._exit(0)
 

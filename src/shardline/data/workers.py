@@ -1,4 +1,4 @@
-"""Where samples are transformed: in the calling thread, in threads or in processes, with the same result."""
+"""Pools that transform samples in the calling thread, threads or processes, with the same result."""
 
 import itertools
 import math
@@ -26,27 +26,27 @@ from shardline.data.worker_process import SampleError, WorkerProcess
 
 AUTO, INLINE = "auto", "0"
 _WRITTEN = re.compile(r"(threads:|processes:|)([1-9][0-9]{0,3})")
-_MOST_THREADS = 16  # that `auto` takes
-_CHEAP_S = 50e-6  # a sample: handing it to another thread costs as much
-_WORTH = 1.2  # times as fast as the calling thread alone
+_MOST_THREADS = 16  # under `auto`
+_CHEAP_S = 50e-6  # per sample: sending it to another thread takes as long
+_WORTH = 1.2  # minimum speedup over the calling thread
 _MEASURE_S = 0.2
 
 
 class Pool(Protocol):
-    """Transforms samples.
+    """Pool that transforms samples.
 
     Attributes:
-        chosen: where, such as `threads:4`.
+        chosen: kind and size of the pool, such as `threads:4`.
     """
 
     @property
     def chosen(self) -> str: ...  # noqa: D102
 
     def submit(self, samples: Samples) -> "Future[list[Sample]]":
-        """Begin to transform some samples; their order is kept.
+        """Start to transform some samples, in order.
 
         Raises:
-            DataError: by the future's result: a transform failed, see `transform_all`.
+            DataError: a transform failed, see `transform_all`; raised by the future's result.
         """
 
     def close(self) -> None:
@@ -57,19 +57,19 @@ def make_pool(
     written: str | int, spec: TransformSpec, *, where: Where, num_sharing: int = 1,
     tell: Callable[[str], None] = print,
 ) -> Pool:  # fmt: skip
-    """Return what transforms samples.
+    """Return the pool for a `data.workers` setting.
 
-    Under `SHARDLINE_CHECK_TRANSFORMS` it is the calling thread, which checks each call.
+    Under `SHARDLINE_CHECK_TRANSFORMS`, always use the calling thread, which checks each call.
 
     Args:
-        written: as `data.workers` has it: `auto`, 0 (the calling thread), a number of threads,
+        written: the setting `data.workers`: `auto`, 0 (the calling thread), a number of threads,
             `threads:n` or `processes:n`.
-        where: names the sample of a key in messages, such as "dataset web-12ab: row id 7".
-        num_sharing: ranks that share this machine's CPU cores, for `auto`.
-        tell: is given the line that reports what `auto` chose.
+        where: function that describes the sample of a key, such as "dataset web-12ab: row id 7".
+        num_sharing: number of ranks that share this machine's CPU cores, for `auto`.
+        tell: function that prints what `auto` chose.
 
     Raises:
-        ConfigError: the setting is another text, or the transform cannot be made.
+        ConfigError: the setting is invalid, or the transform cannot be created.
     """
     kind, number = parse_workers(written)
     if kind == INLINE or is_each_call_checked():
@@ -82,10 +82,10 @@ def make_pool(
 
 
 def parse_workers(written: str | int) -> tuple[str, int]:
-    """Return the kind of `data.workers` and its number.
+    """Return the kind of pool in `data.workers`, and its size.
 
     Raises:
-        ConfigError: it is another text.
+        ConfigError: the setting is invalid.
     """
     text = str(written)
     if text in (AUTO, INLINE):
@@ -93,14 +93,14 @@ def parse_workers(written: str | int) -> tuple[str, int]:
     found = _WRITTEN.fullmatch(text)
     if not found:
         raise ConfigError(
-            f"data.workers={written!r} is no place for transforms, expected {AUTO}, 0, a number of threads, threads:n "
-            f"or processes:n with n from 1 to 9999; write {AUTO} if in doubt"
+            f"data.workers={written!r} is not a kind of workers, expected {AUTO}, 0, a number of threads, threads:n "
+            f"or processes:n with n from 1 to 9999; use {AUTO} if in doubt"
         )
     return found[1].rstrip(":") or "threads", int(found[2])
 
 
 class InlinePool:
-    """Transforms in the calling thread."""
+    """Pool of the calling thread alone."""
 
     chosen = INLINE
 
@@ -123,14 +123,14 @@ class InlinePool:
 
 
 class _SplitPool:
-    """Splits samples evenly over threads of this process."""
+    """Pool that splits samples evenly over threads of this process."""
 
     def __init__(self, kind: str, number: int, where: Where) -> None:
         self.chosen, self._number, self._where = f"{kind}:{number}", number, where
         self._threads = ThreadPoolExecutor(number, thread_name_prefix="transform")
 
     def submit(self, samples: Samples) -> "Future[list[Sample]]":
-        """Begin to transform some samples."""
+        """Start to transform some samples."""
         size = max(1, math.ceil(len(samples) / self._number))
         return _joined(
             [
@@ -143,15 +143,15 @@ class _SplitPool:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the threads; what is not begun is cancelled."""
+        """End the threads, and cancel work that has not started."""
         self._threads.shutdown(cancel_futures=True)
 
 
 class ThreadPool(_SplitPool):
-    """Transforms in threads, each of which has its own transform."""
+    """Pool of threads, each with its own transform."""
 
     def __init__(self, spec: TransformSpec, where: Where, number: int) -> None:
-        spec.make()  # an error of the setting comes now
+        spec.make()  # raises errors of the setting now
         super().__init__("threads", number, where)
         self._spec, self._own = spec, threading.local()
 
@@ -162,9 +162,9 @@ class ThreadPool(_SplitPool):
 
 
 class ProcessPool(_SplitPool):
-    """Transforms in processes, each served by one thread of this process.
+    """Pool of processes, each served by one thread of this process.
 
-    They end with the pool, and with this process however it ends.
+    The processes end with the pool, and with this process even if it crashes.
     """
 
     def __init__(self, spec: TransformSpec, where: Where, number: int) -> None:
@@ -187,7 +187,7 @@ class ProcessPool(_SplitPool):
             self._idle.put(process)
 
     def close(self) -> None:
-        """End the processes; what is not begun is cancelled."""
+        """End the processes, and cancel work that has not started."""
         super().close()
         self._end()
 
@@ -198,7 +198,7 @@ def _end(processes: Sequence[WorkerProcess]) -> None:
 
 
 class AutoPool:
-    """Chooses between the calling thread and threads with the first samples that it is given."""
+    """Pool that chooses between the calling thread and threads by measuring the first samples."""
 
     def __init__(
         self, spec: TransformSpec, where: Where, number: int, tell: Callable[[str], None]
@@ -209,13 +209,13 @@ class AutoPool:
 
     @property
     def chosen(self) -> str:
-        """Where samples are transformed; `auto` before the first ones."""
+        """Kind and size of the chosen pool; `auto` before the first samples."""
         return self._pool.chosen if self._pool else AUTO
 
     def submit(self, samples: Samples) -> "Future[list[Sample]]":
-        """Begin to transform some samples; the first time, measure."""
+        """Start to transform some samples; measure and choose at the first call."""
         if self._pool is None and samples:
-            with suppress(ConfigError, DataError):  # it comes again, with the result
+            with suppress(ConfigError, DataError):  # raised again with the result
                 self._pool, why = self._choose(samples)
                 self._tell(f"data.workers={AUTO} chose {self._pool.chosen} ({why})")
         return (self._pool or self._inline).submit(samples)
@@ -227,14 +227,14 @@ class AutoPool:
             return self._inline, rate
         threads = ThreadPool(self._spec, self._where, self._number)
         if self._number == 1:
-            return threads, f"{rate}, beside the training's own"
+            return threads, f"{rate}, separate from the training's thread"
         gain = alone / _seconds_per_sample(threads, samples, self._number)
         if gain >= _WORTH:
-            return threads, f"{gain:.1f} x one thread; {rate}"
+            return threads, f"{gain:.1f} times as fast as one thread; {rate}"
         threads.close()
         return self._inline, (
-            f"{self._number} threads are {gain:.1f} x one: the transform holds Python's interpreter lock; "
-            f"{rate}; if that is too few, use processes:n"
+            f"{self._number} threads are {gain:.1f} times as fast as one, since the transform does not release "
+            f"Python's interpreter lock; {rate}; if that is too slow, use processes:n"
         )
 
     def close(self) -> None:
@@ -244,9 +244,9 @@ class AutoPool:
 
 
 def _seconds_per_sample(pool: Pool, samples: Samples, number: int) -> float:
-    """Return the time per sample, where so many are transformed at once."""
+    """Return the time per sample if `number` samples are transformed at once."""
     few = list(itertools.islice(itertools.cycle(samples), number))
-    pool.submit(few).result()  # imports, and a transform for each thread
+    pool.submit(few).result()  # warm up: imports, and one transform per thread
     count, begin = 0, time.perf_counter()
     while count == 0 or time.perf_counter() - begin < _MEASURE_S:
         pool.submit(few).result()
@@ -255,7 +255,7 @@ def _seconds_per_sample(pool: Pool, samples: Samples, number: int) -> float:
 
 
 def _joined(parts: Sequence["Future[list[Sample]]"]) -> "Future[list[Sample]]":
-    """Return the parts' results one after another, or the first part's error; cancelling it cancels the parts."""
+    """Return the concatenated results of parts, or the first error; cancellation cancels the parts."""
     done: Future[list[Sample]] = Future()
     lock, left = threading.Lock(), len(parts)
 

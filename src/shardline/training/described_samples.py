@@ -22,7 +22,7 @@ from shardline.records.evaluations import SampleView, ShownSamples
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.sample_views import SampleViews
 from shardline_io.order.blocks import BlockOrder
-from shardline_io.order.picked import PickedOrder
+from shardline_io.order.held_out import PickedOrder
 
 MAX_SAMPLES = 8  # of either kind: images of them are larger than those of a table
 LOSSES = "sample_losses"

@@ -1,3 +1,3 @@
-"""Which samples each step of a training consumes: NumPy alone, so that other frameworks can use it."""
+"""Order of samples: the rows that each training step consumes; needs only NumPy, for any framework."""
 
-VERSION = 1  # of the order; `run.json` holds it, and a training refuses another
+VERSION = 1  # version of the order; recorded in `run.json`, and a training rejects any other

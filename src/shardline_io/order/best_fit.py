@@ -1,7 +1,7 @@
-"""Rows of different lengths put together to packs of one length: best fit, the longest first.
+"""Packing of rows into packs of one length by best fit, longest rows first; needs only NumPy.
 
-Each row goes into the fullest pack that has space for it, in the order of falling lengths. Rows are
-packed in groups, so that the packs of a window need no rows from all over a shard. NumPy alone.
+Each row goes into the fullest pack that has space for it. Rows are packed in groups, so that the
+packs of a window only need rows that are near each other in the shard.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import numpy as np
 
 from shardline_io.errors import DataError
 
-PLAN_VERSION = 1  # another one for any change that gives other packs
+PLAN_VERSION = 1  # raise it with any change that gives other packs
 GROUP_ROWS, GROUP_VALUES, GROUP_PACKS = 1 << 16, 1 << 24, 256
-_MOST = 2**32 - 1  # rows and parts are kept as uint32
+_MOST = 2**32 - 1  # rows and parts are stored as uint32
 
 
 @dataclass(frozen=True)
 class Packs:
-    """Which segments of rows lie in which pack.
+    """Assignment of segments of rows to packs.
 
-    A row that is longer than a pack is cut: its part p has the values from p * length on, at most
-    `length` of them.
+    A row that is longer than a pack is cut into parts: part p begins at value p * length and has at
+    most `length` values.
 
     Attributes:
         firsts: pack p has segments [firsts[p], firsts[p + 1]); [P + 1] int64.
         rows: row of each segment [M] uint32.
-        parts: part of its row that each segment is [M] uint32.
-        used: values in each pack [P] uint32.
+        parts: number of each segment's part in its row [M] uint32.
+        used: number of values in each pack [P] uint32.
     """
 
     firsts: np.ndarray
@@ -40,14 +40,14 @@ class Packs:
 
 
 def plan_packs(lengths: np.ndarray, length: int) -> Packs:
-    """Return the packs of a shard's rows, a function of the arguments and of `PLAN_VERSION`.
+    """Pack a shard's rows; the result only depends on the arguments and `PLAN_VERSION`.
 
     Args:
-        lengths: values of each row [N] int64; an empty row is in no pack.
-        length: values of a pack, at most.
+        lengths: number of values in each row [N] int64; empty rows are in no pack.
+        length: maximum number of values in a pack.
 
     Raises:
-        DataError: there are more rows, or more parts of one, than 2^32.
+        DataError: there are 2^32 rows or more, or a row has as many parts.
     """
     groups = [_best_fit(lengths, *group, length) for group in _groups(lengths, length)]
     sizes = [0, *(len(group.rows) for group in groups)]
@@ -68,8 +68,8 @@ def _joined(arrays: list[np.ndarray]) -> np.ndarray:
 def _groups(lengths: np.ndarray, length: int) -> Iterator[tuple[int, int]]:
     """Yield the rows [first, last) of each group.
 
-    A group has `GROUP_ROWS` rows or `GROUP_VALUES` values, whichever is less, but enough for
-    `GROUP_PACKS` packs, of which the last is hardly filled.
+    A group has `GROUP_ROWS` rows or `GROUP_VALUES` values, whichever is less, but at least enough
+    for `GROUP_PACKS` packs, since the last pack of a group is hardly filled.
     """
     ends = np.cumsum(lengths)
     least = GROUP_PACKS * length
@@ -87,8 +87,8 @@ def _best_fit(lengths: np.ndarray, first: int, last: int, length: int) -> Packs:
     num_parts = -(-lengths[first:last] // length)
     if last > _MOST or num_parts.max() > _MOST:
         raise DataError(
-            f"a shard has {last:,} rows, or a row of {num_parts.max():,} packs, expected at most {_MOST:,}; cut the "
-            "dataset into more shards, or pack to a larger length"
+            f"a shard has {last:,} rows and a row that fills {num_parts.max():,} packs, expected at most {_MOST:,} of "
+            "each; split the dataset into more shards, or raise data.pack.length"
         )
     rows = np.repeat(np.arange(first, last), num_parts)
     parts = np.arange(len(rows)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
@@ -96,7 +96,7 @@ def _best_fit(lengths: np.ndarray, first: int, last: int, length: int) -> Packs:
     falling = np.argsort(-sizes, kind="stable")
     pack = np.empty(len(rows), np.int64)
     pack[falling] = _packs_of(sizes[falling], length)
-    # packs by their first segment, and the segments of each in the order of the rows
+    # sort packs by their first segment, and segments within a pack by row
     _, begins, pack = np.unique(pack, return_index=True, return_inverse=True)
     number = np.empty(len(begins), np.int64)
     number[np.argsort(begins)] = np.arange(len(begins))
@@ -112,15 +112,15 @@ def _best_fit(lengths: np.ndarray, first: int, last: int, length: int) -> Packs:
 
 
 def _packs_of(falling: np.ndarray, length: int) -> list[int]:
-    """Return the pack of each size, for sizes [M] that fall.
+    """Return the pack of each size, for sizes [M] in descending order.
 
-    Equal sizes go into equally full packs together: the fullest pack with space for one takes as
-    many as fit, since it stays the fullest.
+    Equal sizes are placed together: the fullest pack with space for one gets as many as fit, since
+    it remains the fullest.
     """
     sizes, counts = np.unique(falling, return_counts=True)
     found: list[int] = []
-    spaces: list[int] = []  # that packs have left, rising, each once
-    packs: dict[int, list[int]] = {}  # by space left
+    spaces: list[int] = []  # distinct amounts of free space, ascending
+    packs: dict[int, list[int]] = {}  # by free space
     num_packs = 0
     for size, count in zip(sizes[::-1].tolist(), counts[::-1].tolist()):
         while count:
@@ -141,7 +141,7 @@ def _packs_of(falling: np.ndarray, length: int) -> list[int]:
                 found += [pack] * each
             _add(spaces, packs, space - each * size, filled)
             count -= len(filled) * each
-            if len(filled) < num:  # the last takes what is left, of equal sizes
+            if len(filled) < num:  # the last pack gets the remaining segments of this size
                 found += taken[-1:] * count
                 _add(spaces, packs, space - count * size, taken[-1:])
                 count = 0

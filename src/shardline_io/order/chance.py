@@ -1,4 +1,4 @@
-"""The chance of one sample: a generator that is a function of seed, part, pass and row id alone."""
+"""Random generator of one sample: a function of seed, part, pass and row id alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 Key = tuple[int, int, int, int]  # seed, part, pass, row id
 
 _WORD = 2**64 - 1
-_DOMAIN = (
-    1  # the other half of the cipher's key; another use of the same counters takes another number
-)
+# second half of the cipher's key; any other use of the same counters needs another number
+_DOMAIN = 1
 
 
 class _Chance(threading.local):
@@ -30,21 +29,21 @@ _chance = _Chance()
 
 
 def generator_of(seed: int, part: int, pass_: int, row_id: int) -> np.random.Generator:
-    """Return the generator of one sample's transform.
+    """Return the random generator for the transform of one sample.
 
-    Philox enciphers a counter of four 64-bit words under a key (Salmon et al., "Parallel random
-    numbers: as easy as 1, 2, 3", SC 2011). The seed is the key; part, pass and row id are words of
-    the counter, and the fourth counts the draws. So no two samples share a number's place, whichever
-    their keys are, and numbers at neighbouring places are independent by the cipher's design.
+    Philox encrypts a counter of four 64-bit words under a key (Salmon et al., "Parallel random
+    numbers: as easy as 1, 2, 3", SC 2011). The seed is the key. Part, pass and row id are words of
+    the counter; the fourth word counts the draws. So no two samples share a counter, and the cipher
+    makes numbers of neighbouring counters independent.
 
     Args:
-        seed: of the run; all four count modulo 2**64.
-        part: of a mix, 0 where there is one dataset.
-        pass_: how often the part was passed through before.
-        row_id: of the sample; may be negative.
+        seed: seed of the run; all four arguments count modulo 2**64.
+        part: number of the sample's part in the mix; 0 for a single dataset.
+        pass_: number of earlier passes over the part.
+        row_id: row id of the sample; may be negative.
 
     Returns:
-        The calling thread's generator: its next call sets it to another sample.
+        Generator of the calling thread; the next call resets it to another sample.
     """
     counter = _chance.counter
     counter[0], counter[1] = 0, row_id & _WORD

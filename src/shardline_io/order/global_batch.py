@@ -1,4 +1,4 @@
-"""What a rank has to know of global batches whose samples lie on other ranks as well."""
+"""Properties of global batches that a rank needs although other ranks have some of the samples."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from shardline_io.order.sampling import Order, Window
 
 @dataclass(frozen=True)
 class Counted:
-    """How many values of a varying column global batches have, for each batch of a rank's window.
+    """Numbers of values of a varying column in the global batch of each batch in a rank's window.
 
     Attributes:
-        longest: the most values of a sample of the global batch [batches] int64.
-        mean: values of all samples of the global batch, divided by the batches that it is split
-            into [batches] float64. Samples that only fill it up do not count.
+        longest: number of values of the longest sample in the global batch [batches] int64.
+        mean: number of values in the global batch, without padding rows, divided by the number of
+            batches that it is split into [batches] float64.
     """
 
     longest: np.ndarray
@@ -27,12 +27,12 @@ class Counted:
     def of(
         cls, lengths: np.ndarray, whole: Window | MixedWindow, order: Order | MixOrder
     ) -> Counted:
-        """Return what a window's global batches have.
+        """Count the values in the global batches of a window.
 
         Args:
-            lengths: values of each sample of the window, over all ranks [n] int64.
-            whole: the window of `order.whole()`.
-            order: this rank's.
+            lengths: number of values of each sample in the window, over all ranks [n] int64.
+            whole: window of `order.whole()`.
+            order: order of this rank.
         """
         firsts, accumulate = whole.bounds[:-1], getattr(order, "accumulate", 1)
         real = lengths if whole.weights is None else lengths * (whole.weights > 0)

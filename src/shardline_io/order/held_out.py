@@ -1,4 +1,4 @@
-"""In which order a held-out split is visited: every row once, equally many batches on each rank."""
+"""Orders of held-out rows: of a whole split over all ranks, and of chosen rows on one rank."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from shardline_io.order.sampling import Window
 
 @dataclass(frozen=True)
 class HeldOutOrder:
-    """A held-out split: every row once, equally many batches on each rank.
+    """Order of a held-out split: every row once, the same number of batches on each rank.
 
-    The rows are cut into almost equal global batches and those into almost
-    equal slices, so that no rank waits for another and none is given padding.
+    The rows are split into almost equal global batches, and these into almost equal slices. So no
+    rank waits for another, and no batch is padded.
 
     Attributes:
         pieces: the split's rows in each shard.
-        global_batch: samples of a step over all ranks, at most.
+        global_batch: maximum number of samples in a step, over all ranks.
         window_rows: rows in memory at a time.
-        is_whole: give whole global batches, in the place of this rank's slices of them.
+        is_whole: return whole global batches instead of this rank's slices.
     """
 
     pieces: tuple[Piece, ...]
@@ -36,12 +36,13 @@ class HeldOutOrder:
     def __post_init__(self) -> None:
         if self.num_rows < self.world_size:
             raise DataError(
-                f"{self.num_rows} held-out rows cannot be shared by {self.world_size} ranks; enlarge the split"
+                f"a held-out split has {self.num_rows} rows, expected at least one for each of "
+                f"{self.world_size} ranks; enlarge the split"
             )
 
     @cached_property
     def num_rows(self) -> int:
-        """Rows of the split."""
+        """Number of rows in the split."""
         return num_rows(self.pieces)
 
     @cached_property
@@ -49,16 +50,16 @@ class HeldOutOrder:
         return Line(self.pieces)
 
     def num_batches(self, epoch: int = 0) -> int:
-        """Return the batches of a visit, the same on each rank."""
+        """Return the number of batches in the split, the same on each rank."""
         wanted = -(-self.num_rows // self.global_batch)
         return max(1, min(wanted, self.num_rows // self.world_size))
 
     def batches_per_window(self) -> int:
-        """Return the batches of every window but the last."""
+        """Return the number of batches in every window but the last."""
         return max(1, self.window_rows // self.global_batch)
 
     def window(self, epoch: int, index: int) -> Window:
-        """Return a window; all epochs are alike."""
+        """Return a window; it is the same in all epochs."""
         total = self.num_batches()
         batches = np.arange(total)[index * self.batches_per_window() :][: self.batches_per_window()]
         ranks, rank = (1, 0) if self.is_whole else (self.world_size, self.rank)
@@ -73,9 +74,35 @@ class HeldOutOrder:
 
     @property
     def num_slices(self) -> int:
-        """Batches that a global batch is split into: one for each rank."""
+        """Number of batches that a global batch is split into: one per rank."""
         return self.world_size
 
     def whole(self) -> HeldOutOrder:
-        """Return the order of whole global batches; these are as many as with this number of ranks."""
+        """Return the order of whole global batches, with the same number of batches."""
         return replace(self, is_whole=True)
+
+
+@dataclass(frozen=True)
+class PickedOrder(HeldOutOrder):
+    """Order of chosen rows of a held-out split on one rank, each as a batch; reads no other row.
+
+    Attributes:
+        places: indices of the rows in the split, ascending.
+    """
+
+    places: tuple[int, ...] = ()
+
+    def num_batches(self, epoch: int = 0) -> int:
+        """Return the number of rows."""
+        return len(self.places)
+
+    def window(self, epoch: int, index: int) -> Window:
+        """Return a window; it is the same in all epochs."""
+        per_window = self.batches_per_window()
+        places = self.places[index * per_window :][:per_window]
+        pieces = [piece for place in places for piece in self._line.cut(place, place + 1)]
+        return Window(tuple(pieces), np.arange(len(places)), np.arange(len(places) + 1))
+
+    def whole(self) -> PickedOrder:
+        """Return this order."""
+        return self

@@ -1,11 +1,11 @@
-"""Several parts mixed by weight: datasets, or the classes of one, each in an order of its own.
+"""Order of a mix by weight: of several datasets, or of the classes of one dataset.
 
-A sample's place t is its number in the training, over all epochs. Of the first t samples all but
-the last part have given round(t * share), halves up; of these n all but the last two parts have
-given round(n * share) by their share of them, and so on. Each part's count is then within a few
-samples of t times its weight, for ever, and never goes back. The places within a global batch are
-shuffled. A part is passed through in its own order, pass after pass, whatever happens to the
-others; an epoch is a number of samples and ends no pass.
+A sample's place t is its number in the training, over all epochs. Among the first t samples,
+round(t * share) belong to the parts before the last, where halves round up. Among these n samples,
+round(n * share) belong to the parts before the last two, and so on. So each part's count always
+stays within a few samples of t times its weight, and never decreases. The places within a global
+batch are shuffled. Each part is visited in its own order, pass after pass, independently of the
+other parts. An epoch is a number of samples: a pass continues in the next epoch.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from shardline_io.order.sampling import Order, TrainOrder, permutation
 
 @dataclass(frozen=True)
 class MixPart:
-    """What a mix is made of.
+    """One part of a mix: a dataset or a class.
 
     Attributes:
-        key: decides the part's own order, as a dataset's id does.
-        pieces: its units in each of its shards.
-        weight: its share of the samples, in relation to those of the others.
-        name: what messages call it.
+        key: text from which the part's own order is derived, like a dataset's id.
+        pieces: units of the part in each of its shards.
+        weight: share of the samples, relative to the weights of the other parts.
+        name: name of the part in messages.
     """
 
     key: str
@@ -45,12 +45,12 @@ class MixedWindow:
     """Batches whose units are in memory together.
 
     Attributes:
-        pieces: by part, the units to be in memory; one may stand there twice, of two passes.
-        part: of what this rank consumes, in order [n] int64.
-        unit: index into the concatenated pieces of the part [n] int64.
-        passes: which pass through the part a unit is of [n] int64.
-        bounds: batch b is [bounds[b], bounds[b + 1]) of these; [num_batches + 1] int64.
-        weights: [n] float32, see `sampling.Window`.
+        pieces: units that must be in memory, by part; a unit of two passes is listed twice.
+        part: part of each unit that this rank consumes, in order [n] int64.
+        unit: index of each unit in the concatenated pieces of its part [n] int64.
+        passes: pass over the part that each unit belongs to [n] int64.
+        bounds: batch b has units [bounds[b], bounds[b + 1]); [num_batches + 1] int64.
+        weights: weight of each unit [n] float32, see `sampling.Window`.
     """
 
     pieces: tuple[tuple[Piece, ...], ...]
@@ -63,14 +63,14 @@ class MixedWindow:
 
 @dataclass(frozen=True)
 class MixOrder:
-    """The order of a mix, as one rank sees it.
+    """Order of a mix for one rank.
 
     Attributes:
-        parts: in the order in which their weights are added up.
+        parts: parts of the mix; their order decides the order of samples.
         global_batch: samples of an optimiser step over all ranks.
         window_rows: units in memory at a time, over all parts; at least one global batch.
-        epoch_samples: samples of an epoch; what is no whole global batch of them is left out.
-        accumulate: parts into which a rank splits its slice.
+        epoch_samples: samples of an epoch; a last partial global batch is left out.
+        accumulate: number of batches into which a rank splits its slice.
 
     Raises:
         DataError: a part has no units, a weight is not positive, or an epoch has no step.
@@ -89,34 +89,35 @@ class MixOrder:
         for part in self.parts:
             if not num_rows(part.pieces):
                 raise DataError(
-                    f"{part.name or part.key} has nothing to train on, expected a row at least; leave it out of the "
-                    "mix, or give it rows"
+                    f"{part.name or part.key} has no train rows, expected at least one; leave it out of the mix, or "
+                    "add rows"
                 )
             if part.weight <= 0:
                 raise DataError(
-                    f"{part.name or part.key} has the weight {part.weight}, expected more than 0; leave it out"
+                    f"{part.name or part.key} has weight {part.weight}, expected more than 0; raise the weight or "
+                    "leave the part out of the mix"
                 )
         if self.epoch_samples < self.global_batch:
             raise DataError(
-                f"an epoch has {self.epoch_samples:,} samples, expected global_batch={self.global_batch} at least; "
-                "raise data.epoch_samples or use a smaller batch"
+                f"an epoch has {self.epoch_samples:,} samples, expected at least global_batch={self.global_batch}; "
+                "raise data.epoch_samples or lower global_batch"
             )
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """The units of all parts, with the shards of each numbered after those of the parts before."""
+        """Units of all parts, with shards numbered consecutively over the parts."""
         return joined([part.pieces for part in self.parts])
 
     def steps(self, epoch: int) -> int:
-        """Return the global batches of an epoch; all are alike."""
+        """Return the number of global batches in an epoch, the same for all epochs."""
         return self.epoch_samples // self.global_batch
 
     def num_batches(self, epoch: int) -> int:
-        """Return the batches of an epoch, for one rank: its parts of the global batches."""
+        """Return one rank's number of batches in an epoch."""
         return self.steps(epoch) * self.accumulate
 
     def batches_per_window(self) -> int:
-        """Return the batches of every window but the last, for one rank."""
+        """Return one rank's number of batches in every window but the last."""
         return self._steps_per_window * self.accumulate
 
     @property
@@ -124,7 +125,7 @@ class MixOrder:
         return max(1, self.window_rows // self.global_batch)
 
     def given(self, samples: int) -> list[int]:
-        """Return how many of the first samples each part has given."""
+        """Return how many of the first samples come from each part."""
         counts: list[int] = []
         for share in self._shares:
             before = int((samples * share * 2 + 1) // 2)
@@ -134,7 +135,7 @@ class MixOrder:
 
     @cached_property
     def _shares(self) -> list[Fraction]:
-        """From the last part on, the share of those before it in all up to it; 0 for the first part."""
+        """For each part from the last on, the share of the earlier parts among all up to this one."""
         sums = list(itertools.accumulate(part.weight for part in self.parts))
         falling = [*sums[::-1], Fraction(0)]
         return [before / total for total, before in zip(falling, falling[1:])]
@@ -144,7 +145,7 @@ class MixOrder:
         return {}
 
     def _line(self, number: int, pass_: int) -> Line:
-        """Return a part's units in the order of the shards in one pass."""
+        """Return a part's units in one pass, with its shards in shuffled order."""
         if (number, pass_) not in self._lines:
             for known in [one for one in self._lines if one[0] == number and one[1] < pass_]:
                 del self._lines[known]
@@ -154,7 +155,7 @@ class MixOrder:
         return self._lines[number, pass_]
 
     def window(self, epoch: int, index: int) -> MixedWindow:
-        """Return a window: its units by part, and which of them this rank consumes."""
+        """Return a window: its units by part, and the units that this rank consumes."""
         first = index * self._steps_per_window
         steps = min(self._steps_per_window, self.steps(epoch) - first)
         first += epoch * self.steps(epoch)
@@ -176,7 +177,7 @@ class MixOrder:
         return MixedWindow(tuple(span[0] for span in spans), part, unit, passes, bounds)
 
     def _slots(self, step: int, given: np.ndarray) -> np.ndarray:
-        """Return the part, and the place in the part's own sequence, of each sample of a step [B, 2]."""
+        """Return part and place in the part's own sequence of each sample in a step [B, 2]."""
         counts = given[1] - given[0]
         part = np.repeat(np.arange(len(self.parts)), counts)
         place = np.concatenate([np.arange(low, high) for low, high in given.T])
@@ -187,7 +188,7 @@ class MixOrder:
     def _span(
         self, number: int, first: int, last: int
     ) -> tuple[tuple[Piece, ...], np.ndarray, np.ndarray]:
-        """Return units [first, last) of a part's own sequence: pieces, indexes into them, passes."""
+        """Return units [first, last) of a part's own sequence: pieces, indices into them, passes."""
         part, before = self.parts[number], 0
         pieces: list[Piece] = []
         units, turns = [], []
@@ -204,16 +205,16 @@ class MixOrder:
 
     @property
     def num_slices(self) -> int:
-        """Batches that a global batch is split into, over all ranks."""
+        """Number of batches that a global batch is split into, over all ranks."""
         return self.world_size * self.accumulate
 
     def whole(self) -> MixOrder:
-        """Return the order of whole global batches, as a single rank would see it."""
+        """Return the order of whole global batches, as for a single rank."""
         return replace(self, rank=0, world_size=1, accumulate=1)
 
 
 def joined(parts: Sequence[Sequence[Piece]]) -> tuple[Piece, ...]:
-    """Return the pieces of several parts, with the shards of each numbered after those before."""
+    """Return the pieces of several parts, with shards numbered consecutively over the parts."""
     found: list[Piece] = []
     for first, pieces in zip(_firsts(parts), parts):
         found += [Piece(first + piece.shard, piece.first, piece.last) for piece in pieces]
@@ -231,11 +232,13 @@ def _firsts(parts: Sequence[Sequence[Piece]]) -> Iterator[int]:
 def mixed_window(
     order: Order | MixOrder, epoch: int, index: int, parts: Sequence[Sequence[Piece]]
 ) -> MixedWindow:
-    """Return a window of any order.
+    """Return a window of any order as the window of a mix.
 
     Args:
-        order: of one part, or one over the `joined` pieces of several.
-        parts: the pieces of each part, as they were joined.
+        order: order of a mix, of one part, or of the `joined` pieces of several parts.
+        epoch: epoch of the window.
+        index: number of the window in the epoch.
+        parts: pieces of each part.
     """
     if isinstance(order, MixOrder):
         return order.window(epoch, index)
@@ -244,10 +247,8 @@ def mixed_window(
     firsts = np.array(list(_firsts(parts)))
     part_of = [int(np.searchsorted(firsts, p.shard, side="right")) - 1 for p in window.pieces]
     own: list[list[Piece]] = [[] for _ in parts]
-    ends, starts = (
-        [],
-        [],
-    )  # of each piece: its end in all pieces, and its begin among those of its part
+    # end of each piece in all pieces, and its shift from there to the pieces of its part
+    ends, starts = [], []
     total, totals = 0, [0] * len(parts)
     for piece, number in zip(window.pieces, part_of):
         size = piece.last - piece.first

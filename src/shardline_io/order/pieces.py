@@ -1,4 +1,4 @@
-"""Rows of shards as ranges, one after another."""
+"""Ranges of rows in shards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows [first, last) of one shard's file."""
+    """Rows [first, last) of one shard."""
 
     shard: int
     first: int
@@ -18,10 +18,11 @@ class Piece:
 
 
 def split_pieces(shards: Iterable[Mapping[str, int]], split: str) -> tuple[Piece, ...]:
-    """Return where the rows of a split lie, shard by shard.
+    """Return the rows of a split in each shard.
 
     Args:
-        shards: the rows of each by split, in the order of its file.
+        shards: number of rows by split of each shard, in the order of its file.
+        split: name of the split.
     """
     pieces = []
     for shard, rows in enumerate(shards):
@@ -32,19 +33,19 @@ def split_pieces(shards: Iterable[Mapping[str, int]], split: str) -> tuple[Piece
 
 
 def num_rows(pieces: Iterable[Piece]) -> int:
-    """Return the rows of all pieces."""
+    """Return the number of rows in all pieces."""
     return sum(piece.last - piece.first for piece in pieces)
 
 
 class Line:
-    """The rows of pieces one after another; a part is found without a walk through all pieces."""
+    """Concatenated rows of pieces, with a fast search for ranges of them."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = pieces
         self._ends = np.cumsum([piece.last - piece.first for piece in pieces])
 
     def cut(self, first: int, last: int) -> tuple[Piece, ...]:
-        """Return rows [first, last), as pieces."""
+        """Return the pieces with rows [first, last)."""
         found = []
         begin = int(np.searchsorted(self._ends, first, side="right"))
         for place in range(begin, len(self.pieces)):

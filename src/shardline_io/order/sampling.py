@@ -1,9 +1,8 @@
-"""Which rows a step consumes: the same global batches, in the same order, at any world size.
+"""Order of training rows: the same global batches in the same order at any world size.
 
-A split is visited epoch by epoch, an epoch window by window, a window batch by
-batch. The order is a function of the dataset, the seed, the epoch and the
-settings named in `TrainOrder`; rank r of W takes the r-th of W equal slices of
-each global batch. Nothing here opens a file.
+An epoch consists of windows, a window of batches. The order is a function of the dataset, the
+seed, the epoch and the settings in `TrainOrder`. Rank r of W gets the r-th of W equal slices of
+each global batch. This module opens no file.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from shardline_io.errors import DataError
 from shardline_io.order.pieces import Line, Piece, num_rows
 
-# 2**64 / golden ratio: its multiples modulo 2**64 lie evenly, however many (Weyl's sequence)
+# 2**64 / golden ratio: any number of its multiples modulo 2**64 is spread evenly (Weyl sequence)
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -28,13 +27,12 @@ class Window:
     """Batches whose rows are in memory together.
 
     Attributes:
-        pieces: the rows to be in memory, in any order.
-        rows: what this rank consumes, in order, as indexes into the concatenated
+        pieces: rows that must be in memory, in any order.
+        rows: rows that this rank consumes, in order, as indices into the concatenated
             pieces [n] int64.
         bounds: batch b is rows[bounds[b]:bounds[b + 1]]; [num_batches + 1] int64.
-        weights: [n] float32 where the last batch is filled up: 0 for a row that only
-            fills, and for the others what makes the mean over all ranks' rows the
-            mean over the real ones; None where batches are never filled up.
+        weights: weight of each row [n] float32, 0 for padding rows. The weighted mean over the rows
+            of all ranks is the mean over the real rows. None if batches are never padded.
     """
 
     pieces: tuple[Piece, ...]
@@ -44,13 +42,13 @@ class Window:
 
 
 class Order(Protocol):
-    """The windows of each epoch.
+    """Order of a split's rows, as the windows of each epoch.
 
     Attributes:
         pieces: the split's rows in each shard.
-        global_batch: samples of a step over all ranks, at most.
+        global_batch: maximum number of samples in a step, over all ranks.
         window_rows: rows in memory at a time.
-        num_slices: batches that a global batch is split into, over all ranks.
+        num_slices: number of batches that a global batch is split into, over all ranks.
     """
 
     @property
@@ -66,16 +64,16 @@ class Order(Protocol):
     def num_slices(self) -> int: ...  # noqa: D102
 
     def num_batches(self, epoch: int) -> int:
-        """Return the batches of an epoch, for one rank."""
+        """Return one rank's number of batches in an epoch."""
 
     def batches_per_window(self) -> int:
-        """Return the batches of every window but the last, for one rank."""
+        """Return one rank's number of batches in every window but the last."""
 
     def window(self, epoch: int, index: int) -> Window:
-        """Return a window."""
+        """Return window number `index` of an epoch."""
 
     def whole(self) -> Order:
-        """Return the order of whole global batches, whose windows are those of the ranks together."""
+        """Return the order of whole global batches, with the windows of all ranks together."""
 
 
 def _generator(*key: object) -> np.random.Generator:
@@ -84,10 +82,10 @@ def _generator(*key: object) -> np.random.Generator:
 
 
 def permutation(num_rows: int, *key: object) -> np.ndarray:
-    """Return a random order [num_rows] int64 that is a function of the key.
+    """Return a random permutation [num_rows] int64 that is a function of the key.
 
-    Sorts random 32-bit numbers with the row in the low half, several times as
-    fast as a shuffle, which jumps through memory (10 against 30 ns a row).
+    Sorts random 32-bit numbers with the row in the low half. This is three times as fast as a
+    shuffle, which jumps through memory (10 against 30 ns per row).
     """
     words = _generator(*key).integers(0, 2**64 - 1, num_rows, dtype=np.uint64, endpoint=True)
     words &= np.uint64(0xFFFFFFFF00000000)
@@ -99,22 +97,21 @@ def permutation(num_rows: int, *key: object) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """The shuffled order of a train split, as one rank sees it.
+    """Shuffled order of a train split for one rank.
 
-    The shards are shuffled for each pass. The sequence of their rows is cut into
-    `streams` equal parts, of which each global batch takes an equal share; a rank
-    needs only those that its slice is taken from. The rows of a stream are
-    shuffled within a window. Where rows of an epoch are dropped, the sequence
-    begins at another row in each epoch, so that other rows are at the ends.
+    The shards are shuffled for each pass. Their rows are then split into `streams` equal sequences,
+    and each global batch contains an equal share of every stream; a rank only reads the streams of
+    its slice. The rows of a stream are shuffled within a window. If an epoch drops rows, each epoch
+    begins at another row, so that it drops other rows.
 
     Attributes:
-        dataset_id: the dataset's id; counts by its digest, so renaming changes nothing.
+        dataset_id: id of the dataset; only its digest counts, so renaming changes nothing.
         pieces: the split's rows in each shard.
         global_batch: samples of an optimiser step over all ranks.
         window_rows: rows in memory at a time, over all streams; at least one global batch.
-        partition_shards: shards of an epoch, in turn; 0 for all of them.
-        is_padded: fill the last partial global batch instead of dropping it.
-        accumulate: parts into which a rank splits its slice.
+        partition_shards: number of shards in an epoch; 0 for all.
+        is_padded: pad the last partial global batch instead of dropping it.
+        accumulate: number of batches into which a rank splits its slice.
     """
 
     dataset_id: str
@@ -133,17 +130,17 @@ class TrainOrder:
         rows = sorted(piece.last - piece.first for piece in self.pieces)
         smallest = sum(rows[: len(rows) // self.num_parts])
         if smallest < (1 if self.is_padded else self.global_batch):
-            over = f"the {smallest:,} train rows of {self.dataset_id}"
+            over = f"the {smallest:,} train rows of dataset {self.dataset_id}"
             if self.partition_shards:
                 over += f" in a partition of data.partition_shards={self.partition_shards} shards"
             raise DataError(
-                f"global_batch={self.global_batch} is more than {over}; "
+                f"global_batch={self.global_batch} is more than {over}, expected at most as many; "
                 "use a smaller batch, more data, larger partitions or data.last_batch=pad"
             )
 
     @cached_property
     def num_parts(self) -> int:
-        """Epochs that make up one pass over all shards."""
+        """Number of epochs in one pass over all shards."""
         return max(1, len(self.pieces) // self.partition_shards) if self.partition_shards else 1
 
     def shards(self, epoch: int) -> np.ndarray:
@@ -154,8 +151,8 @@ class TrainOrder:
         return order[total * part // self.num_parts : total * (part + 1) // self.num_parts]
 
     def num_rows(self, epoch: int) -> int:
-        """Return the rows that an epoch visits."""
-        if self.num_parts == 1:  # asked at each window's end, where shards may be many
+        """Return the number of rows that an epoch visits."""
+        if self.num_parts == 1:  # called at each window's end, and there may be many shards
             return self._all_rows
         return num_rows(self.pieces[i] for i in self.shards(epoch))
 
@@ -164,16 +161,16 @@ class TrainOrder:
         return num_rows(self.pieces)
 
     def steps(self, epoch: int) -> int:
-        """Return the global batches of an epoch."""
+        """Return the number of global batches in an epoch."""
         rows = self.num_rows(epoch)
         return -(-rows // self.global_batch) if self.is_padded else rows // self.global_batch
 
     def num_batches(self, epoch: int) -> int:
-        """Return the batches of an epoch, for one rank: its parts of the global batches."""
+        """Return one rank's number of batches in an epoch."""
         return self.steps(epoch) * self.accumulate
 
     def batches_per_window(self) -> int:
-        """Return the batches of every window but the last, for one rank."""
+        """Return one rank's number of batches in every window but the last."""
         return self._steps_per_window * self.accumulate
 
     @property
@@ -181,7 +178,7 @@ class TrainOrder:
         return max(1, self.window_rows // self.global_batch)
 
     def window(self, epoch: int, index: int) -> Window:
-        """Return a window: its pieces, and this rank's rows of them."""
+        """Return a window: its pieces and this rank's rows."""
         first = index * self._steps_per_window
         steps = min(self._steps_per_window, self.steps(epoch) - first)
         line, total = self._line(epoch), self.num_rows(epoch)
@@ -197,7 +194,7 @@ class TrainOrder:
                 filled = np.concatenate([filled, np.full(missing, -1)])
             slices.append(filled.reshape(steps, self._share)[:, low:high])
             pieces += mine
-        # a table of small rows has millions in a window: no copy where a rank takes all of them
+        # a window may have millions of small rows: no copy if this rank gets all of them
         rows = (slices[0] if len(slices) == 1 else np.concatenate(slices, axis=1)).reshape(-1)
         part = self.global_batch // self.world_size // self.accumulate
         return Window(
@@ -208,7 +205,7 @@ class TrainOrder:
         )
 
     def _line(self, epoch: int) -> Line:
-        """Return an epoch's rows in order; they are kept, since all its windows are cut from them."""
+        """Return an epoch's rows in order, cached for all its windows."""
         if epoch not in self._lines:
             self._lines.clear()
             self._lines[epoch] = self._sequence(epoch)
@@ -219,7 +216,7 @@ class TrainOrder:
         return {}
 
     def _sequence(self, epoch: int) -> Line:
-        """Return an epoch's rows in order, before they are cut into streams."""
+        """Return an epoch's rows in order, before the split into streams."""
         line, total = Line([self.pieces[i] for i in self.shards(epoch)]), self.num_rows(epoch)
         if self.is_padded or total % self.global_batch == 0:
             return line
@@ -228,10 +225,10 @@ class TrainOrder:
         return Line([*line.cut(start, total), *line.cut(0, start)])
 
     def _filler(self, line: Line, spans: Sequence[tuple[int, int]], steps: int) -> list[Piece]:
-        """Return the row that fills up this rank's slices, where its own rows do not begin with it.
+        """Return the row that pads this rank's slices, unless its own rows begin with this row.
 
-        A model may see it (BatchNorm does), so it is the same at any world size: the window's
-        first row.
+        The padding row affects some models (BatchNorm), so it is the same at any world size: the
+        window's first row.
         """
         mine = [spans[stream] for stream, _, _ in self._slices()]
         first = next((low, high) for low, high in spans if low < high)
@@ -239,7 +236,7 @@ class TrainOrder:
         return [*line.cut(first[0], first[0] + 1)] if is_short and mine[0] != first else []
 
     def _rows_of(self, stream: int, first: int, steps: int, total: int) -> tuple[int, int]:
-        """Return where a stream's rows of some steps lie in the sequence of all rows."""
+        """Return the range in the epoch's rows of a stream's rows for some steps."""
         begin, end = total * stream // self.streams, total * (stream + 1) // self.streams
         start = min(begin + first * self._share, end)
         return start, min(start + steps * self._share, end)
@@ -256,7 +253,7 @@ class TrainOrder:
         return self.global_batch // self.streams
 
     def _slices(self) -> list[tuple[int, int, int]]:
-        """Return this rank's part [low, high) of each stream's share of a global batch."""
+        """Return (stream, low, high): this rank's range of each stream's share of a global batch."""
         share, mine = self._share, self.global_batch // self.world_size
         begins = [self.rank * mine - stream * share for stream in range(self.streams)]
         parts = (
@@ -266,9 +263,9 @@ class TrainOrder:
 
     @property
     def num_slices(self) -> int:
-        """Batches that a global batch is split into, over all ranks."""
+        """Number of batches that a global batch is split into, over all ranks."""
         return self.world_size * self.accumulate
 
     def whole(self) -> TrainOrder:
-        """Return the order of whole global batches, as a single rank would see it."""
+        """Return the order of whole global batches, as for a single rank."""
         return replace(self, rank=0, world_size=1, accumulate=1)

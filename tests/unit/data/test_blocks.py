@@ -83,7 +83,7 @@ def test_each_value_is_in_one_block_but_for_the_remainder_that_is_reported(
         units = blocks_of(source, Path(folder), SPLITS[split], length, ("boxes", "line"))
         has_rows = any(split == s for shard in source.rows for s, _ in shard)
         if has_rows and all(len(v) < length for v in wanted):
-            with pytest.raises(DataError, match=f"no shard has a block of {length} values"):
+            with pytest.raises(DataError, match=f"expected at least data.pack.length={length} for"):
                 _ = units.pieces
             return
         pieces = [piece for piece in units.pieces if piece.last]
@@ -153,7 +153,7 @@ def test_a_column_of_other_lengths_cannot_go_along(
 ) -> None:
     monkeypatch.setattr(windowmap, "COPIED_BYTES", copied)
     units = blocks_of(texts([[(1, 3), (0, 1), (0, 5)]]), tmp_path, "train", 2, others=("sizes",))
-    message = r"row 1 of shard .* has 1 values of sizes, expected 5 as of tokens.*leave sizes out of data\.pack\.with"
+    message = r"row 1 of shard .* has 1 values of sizes, expected 5 as of tokens.*remove sizes from data\.pack\.with"
     with pytest.raises(DataError, match=message):
         units.load(WindowMap(units.shards, units.rows(units.pieces)), units.pieces)
 
@@ -166,7 +166,7 @@ def test_memory_of_a_block_counts_the_other_columns_of_its_rows(tmp_path: Path) 
 
 
 def test_a_length_of_no_values_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="tokens is to be packed to a length of 0, expected 1 to"):
+    with pytest.raises(DataError, match="tokens has pack length 0, expected 1 to"):
         blocks_of(texts([[(0, 3)]]), tmp_path, "train", 0)
 
 

@@ -283,11 +283,11 @@ def test_a_plan_that_is_no_plan_is_made_again(tmp_path: Path, change: Any) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put("rows", 0, 2**32 - 1), "packs row 4,294,967,295 of shard 0, whose train rows end before 4"),
-        (put("rows", 0, 4), "packs row 4 of shard 0, whose train rows end before 4"),
-        (put("rows", 0, 1), "packs values that the rows of shard 0 do not have"),
-        (put("parts", 0, 2**32 - 1), "packs values that the rows of shard 0 do not have"),
-        (put("used", 0, 3), "packs values that the rows of shard 0 do not have"),
+        (put("rows", 0, 2**32 - 1), "contains row 4,294,967,295 of shard 0, whose train rows end before 4"),
+        (put("rows", 0, 4), "contains row 4 of shard 0, whose train rows end before 4"),
+        (put("rows", 0, 1), "contains values that the rows of shard 0 do not have"),
+        (put("parts", 0, 2**32 - 1), "contains values that the rows of shard 0 do not have"),
+        (put("used", 0, 3), "contains values that the rows of shard 0 do not have"),
     ],
 )  # fmt: skip
 def test_a_forged_plan_reads_nothing_outside_its_rows(
@@ -323,7 +323,7 @@ def test_verify_finds_a_plan_that_is_damaged_or_forged(tmp_path: Path) -> None:
     for damaged in (content[:-1], flipped, b"", content[8:], content + b"!"):
         path.write_bytes(damaged)
         (problem,) = problems_of_plans(shards, deep=False)
-        assert problem == f"{path} is not the plan of packs that was written for these shards"
+        assert problem == f"{path} is not a plan of packs for these shards, or is damaged"
     path.write_bytes(content)
     for name in (
         "tokens-9-v1-train",
@@ -339,7 +339,7 @@ def test_verify_finds_a_plan_that_is_damaged_or_forged(tmp_path: Path) -> None:
     resealed(path, put("rows", 0, 1))
     assert list(problems_of_plans(shards, deep=False)) == []
     (problem,) = problems_of_plans(shards, deep=True)
-    assert problem == f"{path}: the rows of the shards give other rows"
+    assert problem == f"{path} differs in rows from a new plan of the shards' rows"
 
 
 def test_the_plan_of_another_dataset_is_not_used(tmp_path: Path) -> None:

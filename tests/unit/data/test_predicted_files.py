@@ -99,7 +99,7 @@ def test_types_and_sizes_of_a_parquet_file_are_named(tmp_path):
     longer = parquet("l.parquet", x=[[3.0, 4.0, 5.0]])
     with pytest.raises(
         DataError,
-        match=r"l.parquet: column features is float32\[3\], expected float32\[2\], as the",
+        match=r"l.parquet: column features is float32\[3\], expected float32\[2\] as in the",
     ):
         opened("parquet", trained, longer, **given)
     with pytest.raises(

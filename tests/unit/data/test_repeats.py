@@ -120,7 +120,7 @@ def test_chance_of_a_repeated_sample_ends_the_training(
     with pytest.raises(
         ConfigError,
         match=r"^dataset d-a, train split: row id \d+: data.transform.*:Rare gives two results for one sample and "
-        r"equal generators, the second one in another process .* draw all random numbers from the generator",
+        r"equal generators, the second in another process .* draw all random numbers from the generator",
     ):
         list(stream.batches())
 
@@ -151,7 +151,7 @@ def test_a_training_outlives_the_process_that_transforms_twice(
     assert "has ended" not in capsys.readouterr().out
     process.send_signal(signal.SIGKILL)
     assert len(list(stream.batches(1))) == number
-    assert "has ended, in which data.transform transforms some samples" in capsys.readouterr().out
+    assert "has ended, which repeated data.transform for some samples" in capsys.readouterr().out
 
 
 # --- which samples --------------------------------------------------------------------------------

@@ -71,10 +71,10 @@ def test_an_id_is_found_if_and_only_if_it_stands_in_two_shards(
         with pytest.raises(DataError) as error:
             check_row_ids(manifest, Path(name))
     assert any(
-        f"dataset d: row id {one} stands in {files[0]} and in {files[1]}, expected" in str(error.value)
+        f"dataset d: row id {one} is in {files[0]} and in {files[1]}, expected" in str(error.value)
         for one, files in twice.items()
     )  # fmt: skip
-    assert "number the rows in the source, or leave its id_column out" in str(error.value)
+    assert "number the rows in the source, or remove source.id_column" in str(error.value)
 
 
 @pytest.mark.parametrize("how", ["missing", "short"])
@@ -85,7 +85,9 @@ def test_a_shard_that_cannot_be_read_is_named(how: str, tmp_path: Path) -> None:
     shard.unlink()
     if how == "short":
         shard.write_bytes(content[:-8])
-    with pytest.raises(DataError, match=rf"shard {shard} cannot be read .*; delete the folder"):
+    with pytest.raises(
+        DataError, match=rf"shard {shard} cannot be read .*; delete the dataset's folder"
+    ):
         check_row_ids(manifest, tmp_path)
 
 
@@ -103,6 +105,6 @@ def test_ids_of_a_column_that_stand_in_two_shards_fail_the_sealing_alone(fake: F
     plan = project.part(datasets=[dataset.id])
     build_part(plan, "00000-00001", str(part))
 
-    with pytest.raises(DataError, match=r"row id 0 stands in shard-00000\S* and in shard-00001"):
+    with pytest.raises(DataError, match=r"row id 0 is in shard-00000\S* and in shard-00001"):
         seal_dataset(plan, str(dataset.manifest), str(dataset.provenance))
     assert not dataset.manifest.exists()

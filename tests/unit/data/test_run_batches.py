@@ -252,7 +252,7 @@ def test_what_cannot_be_streamed_is_refused_at_once(tmp_path: Path) -> None:
         next(batches([one], settings(transform=f"{HERE}:Global")))
     with pytest.raises(ConfigError, match=r"data.collate=nowhere:f does not import"):
         next(batches([one], settings(collate="nowhere:f")))
-    with pytest.raises(DataError, match="dataset d-a: its test split has no rows"):
+    with pytest.raises(DataError, match="dataset d-a: the test split has no rows"):
         RunBatches([one], settings(eval_transform=f"{HERE}:Twice")).held_out("test", batch=4)
 
 
@@ -291,8 +291,8 @@ def test_a_mask_goes_along_with_the_tokens_that_are_packed(tmp_path: Path, metho
 @pytest.mark.parametrize(
     ("column", "along", "message"),
     [
-        ("token", [], "data.pack.column names 'token', which is not there in dataset d-a.*did you mean \"tokens\""),
-        ("tokens", ["masks"], "data.pack.with names 'masks', which is not there .*(tokens, mask).*\"mask\""),
+        ("token", [], "data.pack.column names 'token', which does not exist in dataset d-a.*did you mean \"tokens\""),
+        ("tokens", ["masks"], "data.pack.with names 'masks', which does not exist .*(tokens, mask).*\"mask\""),
         ("tokens", ["size"], "data.pack.with names 'size', which is int64 .*first dimension varies"),
     ],
 )  # fmt: skip
@@ -308,9 +308,9 @@ def test_a_column_that_cannot_be_packed_is_named_with_its_key(
     ("method", "number", "waste", "sentence"),
     [
         ("concat", 4, 3 / 27, "data.pack makes samples of 6 tokens: 4 blocks from dataset d-a (11.11 % of the values "
-         "are in none)"),
+         "are in no block)"),
         ("best_fit", 5, 3 / 30, "data.pack makes samples of 6 tokens: 5 packs from dataset d-a (10.00 % of their "
-         "places are empty)"),
+         "space is empty)"),
     ],
 )  # fmt: skip
 def test_what_packs_waste_is_printed_and_recorded_by_the_first_rank(

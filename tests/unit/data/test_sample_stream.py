@@ -216,8 +216,8 @@ def test_a_users_function_makes_the_batch_and_is_told_the_longest_of_all_ranks(
 @pytest.mark.parametrize(
     ("options", "change", "message"),
     [
-        ({}, lambda s: {**s, "n": s["n"][:1]}, "n has other lengths behind the transform.*data.collate a length for n"),
-        ({"lengths": {"n": 2}}, lambda s: s, "n has a sample of 3 values, expected at most 2.*raise it"),
+        ({}, lambda s: {**s, "n": s["n"][:1]}, "changes the length of column n.*data.collate.lengths.n"),
+        ({"lengths": {"n": 2}}, lambda s: s, "n has a sample of 3 values, expected at most 2.*raise the length"),
         ({}, lambda s: {**s, "x": np.zeros(len(s["n"]))}, r"x has samples of shape \[.*\] and .*one shape"),
         ({}, lambda s: s if len(s["n"]) else {**s, "y": 1}, "only some samples .* column y"),
     ],

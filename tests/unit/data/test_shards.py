@@ -127,33 +127,42 @@ ROW = [1.0, 2.0, 3.0]
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (Given(np.array([[1, 2, np.nan]])), "row id 0 holds a missing or infinite feature"),
-        (Given(np.array([[1, 2, 1e300]])), "row id 0 holds .* a number that float32 can hold"),
+        (Given(np.array([[1, 2, np.nan]])), "row id 0 contains a missing or infinite feature"),
+        (Given(np.array([[1, 2, 1e300]])), "row id 0 contains .* range of float32"),
         (Given([[1.0, 2.0]]), r"features of shape \(1, 2\) with 1 ids, expected \(1, 3\) by its"),
-        (Given([ROW, [1.0]]), "gave features of different lengths, expected rows of one shape"),
-        (Given(np.array([ROW, [1.0]], dtype=object)), r"type object \(ragged rows, or text"),
-        (Given([["1", "2", "x"]]), "gave features of type <U1, expected float32; convert"),
-        (Given([ROW], labels=[2]), r"label 2 is outside 0\.\.1"),
-        (Given([ROW], labels=[-1]), r"label -1 is outside 0\.\.1"),
-        (Given([ROW], labels=[0, 1]), r"gave labels of shape \(2,\) with 1 ids, expected \(1,\)"),
+        (Given([ROW, [1.0]]), "returned features of different lengths, expected rows of one shape"),
+        (
+            Given(np.array([ROW, [1.0]], dtype=object)),
+            r"type object \(rows of different lengths, or text",
+        ),
+        (Given([["1", "2", "x"]]), "returned features of type <U1, expected float32; convert"),
+        (Given([ROW], labels=[2]), r"label 2 is not a class, expected 0 to 1"),
+        (Given([ROW], labels=[-1]), r"label -1 is not a class, expected 0 to 1"),
+        (
+            Given([ROW], labels=[0, 1]),
+            r"returned labels of shape \(2,\) with 1 ids, expected \(1,\)",
+        ),
         (
             Given([ROW], labels=[np.nan]),
-            r"labels of type float64 \(a value missing\?\), expected int64",
+            r"labels of type float64 \(a missing value\?\), expected int64",
         ),
         (
             Given([ROW], labels=[0.5]),
-            r'expected int64; for regression: Schema\(task="regression"\), or a column of labels of type float32$',
+            r'expected int64; for regression, use Schema\(task="regression"\) or a column `labels` of type float32$',
         ),
         (
             Given([ROW], labels=[1.0]),
-            r"""regression: Schema\(task="regression"\), .*; for classes: labels\.astype\("int64"\) in the source$""",
+            r"""use Schema\(task="regression"\) .*; for classes, use labels\.astype\("int64"\) in the source$""",
         ),
-        (Given([ROW], labels=["a"]), "gave labels of type <U1, expected int64; convert"),
-        (Given([ROW], labels=[np.nan], classes=()), "row id 0 holds a missing or infinite label"),
-        (Given([ROW] * 2, ids=[7, 7]), "row id 7 stands twice"),
-        (Given([ROW], ids=[0.5]), r"gave ids of type float64 .* expected int64"),
-        (Given([ROW], splits=[3]), "gave split 3, expected 0 to 2 for train, validation, test"),
-        (Given([ROW], splits=[0, 1]), r"gave splits of shape \(2,\)"),
+        (Given([ROW], labels=["a"]), "returned labels of type <U1, expected int64; convert"),
+        (
+            Given([ROW], labels=[np.nan], classes=()),
+            "row id 0 contains a missing or infinite label",
+        ),
+        (Given([ROW] * 2, ids=[7, 7]), "row id 7 occurs twice"),
+        (Given([ROW], ids=[0.5]), r"returned ids of type float64 .* expected int64"),
+        (Given([ROW], splits=[3]), "returned split 3, expected 0 to 2 for train, validation, test"),
+        (Given([ROW], splits=[0, 1]), r"returned splits of shape \(2,\)"),
         (
             Given(np.empty((0, 3))),
             "has no rows, expected at least one; lower the dataset's `shards`",
@@ -173,7 +182,7 @@ def test_features_keep_the_type_of_the_schema_and_only_harmless_casts_are_made(t
         def schema(self):
             return Schema(feature_shape=(3,), feature_dtype="uint8", classes=("a", "b"))
 
-    with pytest.raises(DataError, match="gave features of type int64, expected uint8; convert"):
+    with pytest.raises(DataError, match="returned features of type int64, expected uint8; convert"):
         _build_shard(Bytes(np.array([[1, 2, 300]])), 0, SHARES, tmp_path)
     record, _ = _build_shard(Bytes(np.array([[1, 2, 250]], dtype=np.uint8)), 0, SHARES, tmp_path)
     with safe_open(tmp_path / record.file, framework="np") as file:
@@ -187,7 +196,9 @@ def test_a_source_that_says_each_rows_split_is_believed(tmp_path):
     assert record.rows == {"train": 1, "validation": 1, "test": 1}
     with safe_open(tmp_path / record.file, framework="np") as file:
         assert file.get_tensor("ids").tolist() == [1, 2, 0]
-    with pytest.raises(DataError, match=r"expected one for each row since splits is {'column': 's"):
+    with pytest.raises(
+        DataError, match=r"expected a split for each row since `splits` is {'column': 's"
+    ):
         _build_shard(Given(np.eye(3)), 0, {"column": "split"}, tmp_path / "other")
 
 
@@ -288,7 +299,7 @@ def test_a_class_that_only_held_out_rows_have_cannot_be_sealed(tmp_path):
     source = Given(
         np.ones((4, 3)), labels=[0, 0, 1, 1], splits=[0, 1, 2, 2], classes=("cat", "dog")
     )
-    message = r'class "dog" \(0 train, 0 validation, 2 test\) has no train row.*; let more of its rows train'
+    message = r'class "dog" \(0 train, 0 validation, 2 test\) has no train row.*; move some of its rows to the train'
     with pytest.raises(DataError, match=message):
         sealed(source, parts_of(source, tmp_path))
 
@@ -298,9 +309,8 @@ def test_classes_without_any_row_are_sealed_and_the_log_names_the_first(tmp_path
     source = Given(np.ones((3, 3)), splits=[0, 1, 2], classes=classes)
     manifest = sealed(source, parts_of(source, tmp_path))
     assert manifest.statistics.class_counts["train"][:2] == [1, 0]
-    assert (
-        "no row is of class dog, class 0, class 1, class 2, class 3 and 19996 more" in caplog.text
-    )
+    text = "classes without any row: dog, class 0, class 1, class 2, class 3 and 19996 more"
+    assert text in caplog.text
 
 
 def test_what_a_source_skipped_is_counted_in_the_manifest_and_the_first_20_are_named(tmp_path):

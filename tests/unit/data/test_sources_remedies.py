@@ -234,7 +234,7 @@ CSV_CASES = {
     ),
     "no rows but such that are left out": csv_case(
         "x,y\na,0\nb,1\n", "shard 0 has no rows",
-        "each of 2 was left out by source.on_bad: skip, the first: a.csv, line 2: "
+        "source.on_bad: skip left out all 2; correct the first: a.csv, line 2: "
         "column x is a", "x,y\n1,0\n2,1\n", source={"on_bad": "skip", "features": ["x"]},
     ),
     "no column of numbers": csv_case(

@@ -245,7 +245,7 @@ def test_more_mappings_than_the_kernel_allows_are_refused_with_the_number_that_f
     rows, message = fitting_window(data, window_rows=45_000)
     assert re.search(
         r"dataset odd-0123456789ab: windows of 900,360,000 bytes keep up to 9,004 files mapped, expected at most "
-        r"[\d,]+ under vm.max_map_count=8,000; lower data.window_bytes to \d+, cut the data into fewer shards, or "
+        r"[\d,]+ under vm.max_map_count=8,000; lower data.window_bytes to \d+, split the data into fewer shards, or "
         r"run `sysctl -w vm.max_map_count=\d+`",
         message,
     )
@@ -271,7 +271,7 @@ def test_less_address_space_than_windows_need_is_refused_with_the_number_that_fi
     with limited(resource.RLIMIT_AS, capacity._used_bytes() + (512 << 20)):
         rows, message = fitting_window(data, window_rows=64 * 300)
         assert "bytes of addresses, expected at most " in message
-        assert "; cut the data" not in message
+        assert "; split the data" not in message
         order = data.train_order(global_batch=64, window_rows=rows)
         shards = ShardMap(data.manifest, tmp_path)
         claim(shards, order)

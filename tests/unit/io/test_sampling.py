@@ -164,9 +164,8 @@ def test_partitions_take_turns_through_a_pass_that_each_shard_is_in_once():
 
 
 def test_too_few_rows_for_a_batch_are_refused_unless_it_is_filled_up():
-    with pytest.raises(
-        DataError, match="global_batch=400 is more than the 343 train rows of a-0123456789ab; use a"
-    ):
+    message = "global_batch=400 is more than the 343 train rows of dataset a-0123456789ab, expected"
+    with pytest.raises(DataError, match=message):
         order(global_batch=400)
     with pytest.raises(
         DataError, match="0 train rows of .* in a partition of data.partition_shards=1 shards"
@@ -201,9 +200,8 @@ def test_held_out_rows_are_seen_once_with_equally_many_batches_on_each_rank(
 
 
 def test_fewer_held_out_rows_than_ranks_are_refused():
-    with pytest.raises(
-        DataError, match="343 held-out rows cannot be shared by 400 ranks; enlarge the split"
-    ):
+    message = "held-out split has 343 rows, expected at least one for each of 400 ranks; enlarge"
+    with pytest.raises(DataError, match=message):
         HeldOutOrder(pieces=PIECES, global_batch=8, window_rows=8, world_size=400)
 
 

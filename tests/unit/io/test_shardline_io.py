@@ -200,7 +200,7 @@ def test_another_version_of_the_order_is_refused(project: Project) -> None:
     write_run(project.folder, RunSettings(), order=order.VERSION + 1)
     with (
         as_rank(project.folder),
-        pytest.raises(DataError, match="order of samples of version 2, expected 1"),
+        pytest.raises(DataError, match="version 2 of the sample order, expected 1"),
     ):
         next(io.train())
 
@@ -260,7 +260,7 @@ def test_several_ranks_stop_by_agreement_alone(project: Project) -> None:
         heartbeat_memory.mine().request_stop("preempted")
         assert io.should_stop(lambda asked: asked) is True
         with pytest.raises(
-            ConfigError, match="without max_over_ranks, expected it with world_size=2"
+            ConfigError, match="without max_over_ranks, expected it since world_size=2"
         ):
             io.should_stop()
 
@@ -268,7 +268,7 @@ def test_several_ranks_stop_by_agreement_alone(project: Project) -> None:
 def test_a_process_that_shardline_has_not_started_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own_run._document.cache_clear()
+    own_run.settings.cache_clear()
     monkeypatch.delenv("SHARDLINE_RUN_JSON", raising=False)
     with pytest.raises(ConfigError, match="SHARDLINE_RUN_JSON is not set, expected"):
         io.settings()

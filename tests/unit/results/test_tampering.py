@@ -124,9 +124,9 @@ def test_statistics_that_were_sealed_wrongly_are_found_by_verify_deep(
 @pytest.mark.parametrize("name", ["00000-00001", "00002-00003x", "00004-00005"])
 def test_a_part_under_another_name_is_found(built: Built, name: str) -> None:
     built.part().rename(built.part(name))
-    with pytest.raises(DataError, match=f"{name}.json is of 2 shards from 2 on, expected {name}"):
+    with pytest.raises(DataError, match=f"{name}.json lists 2 shards from 2 on, expected {name}"):
         read_part(built.part(name), built.dataset.id, remedy="delete it")
-    with pytest.raises(DataError, match=r"is of the dataset .*, expected other"):
+    with pytest.raises(DataError, match=r"belongs to dataset .*, expected other"):
         read_part(built.part("00000-00001"), "other", remedy="delete it")
 
 

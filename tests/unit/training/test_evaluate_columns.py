@@ -158,5 +158,5 @@ def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
         master_port=0, launcher="none",
     )  # fmt: skip
     place = DatasetPlace(manifest=tmp_path / "manifest.json", shards=tmp_path)
-    with pytest.raises(DataError, match="its validation split has no rows"):
+    with pytest.raises(DataError, match="the validation split has no rows"):
         ShardDataModule(RunSettings(global_batch=10), [place], world)

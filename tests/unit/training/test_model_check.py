@@ -249,7 +249,7 @@ def test_rows_are_repeated_until_they_fill_packs(method, check):
         **{"data.pack": {**pack, "with": ["msk"]}, "early_stopping.patience": 0},
     )
     assert found.problems == [
-        "data.pack.with names 'msk', which is not there in dataset rings-ba9876543210, expected a column whose first "
+        "data.pack.with names 'msk', which does not exist in dataset rings-ba9876543210, expected a column whose first "
         'dimension varies (tokens, mask, name); did you mean "mask"?'
     ]
 

@@ -11,7 +11,7 @@ import shardline_io as io
 from shardline.data.dataset import Dataset
 from shardline.records.attempts import Attempt
 from shardline.training.script_requests import answered, kept_until
-from shardline_io import requests
+from shardline_io import batches
 from shardline_io.errors import DataError
 from tests.support.script_rank import Project, as_rank
 
@@ -56,14 +56,14 @@ def test_a_rank_that_cannot_answer_does_not_leave_its_script_waiting(tmp_path: P
             next(io.train())
         ((folder, step),) = [(saved.folder, saved.step) for saved in [io.resume()] if saved]
         assert told == [{"step": step, "saved_s": folder.stat().st_mtime}]
-        requests.ask("of a later version", 1)
+        batches.ask("of a later version", 1)
     with (
         answered({}) as descriptor,
         as_rank(project.folder, 1, 2, REQUESTS=str(os.dup(descriptor))),
     ):
-        rank = requests._rank()
+        rank = batches._rank()
         assert next(io.train()).step == 4
-    with pytest.raises(DataError, match="this program's rank has ended"):
+    with pytest.raises(DataError, match="the rank that started this script does not answer"):
         assert rank is None or rank.ask("shard", 0)
 
 
