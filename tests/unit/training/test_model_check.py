@@ -289,7 +289,7 @@ def test_what_another_machine_can_do_is_not_checked_and_no_mistake(line, check):
     found = check((forward, f"        {line}\n{forward}"))
     assert not found.problems
     (sentence,) = found.not_checked
-    assert "was not checked where it does a training step on two rows: it needs " in sentence
+    assert "was not checked when it does a training step on two rows: it needs " in sentence
 
 
 def test_ranks_that_the_check_does_not_have_are_no_mistake(check):
@@ -311,7 +311,7 @@ def test_a_run_that_asks_for_the_cpu_needs_no_gpu(check):
 def test_a_package_that_only_the_jobs_have_is_no_mistake_where_they_run_elsewhere(file, check):
     found = check((file, f"{file}import timmm\n"), is_elsewhere=True)
     assert not found.problems
-    assert "it needs packages of the environment that its jobs run in" in found.not_checked[0]
+    assert "it needs packages that only the environment of its jobs has" in found.not_checked[0]
 
 
 def test_memory_that_is_not_there_is_no_mistake(check):
