@@ -281,6 +281,6 @@ def test_another_order_of_samples_is_refused(project, monkeypatch: pytest.Monkey
     assert rank_task.read_run(run_json).run == run.id, "what holds none is of version 1"
     monkeypatch.setattr(rank_task, "ORDER_VERSION", 2)
     with pytest.raises(
-        Exception, match=r"run.json has the order of samples of version 1, expected 2"
+        Exception, match=r"run.json has version 1 of the sample order, expected 2"
     ):
         rank_task.read_run(run_json)

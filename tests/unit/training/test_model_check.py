@@ -435,7 +435,7 @@ SAVING = """    def configure_callbacks(self):
     [
         # by the sealed model's own check, by the strategy, and by what a model with its own steps cannot follow
         ([(LAYER, f"{LAYER}\n{HIDDEN}"), (STEP, f"{STEP}\n        self.log(\"val_offset\", self.offset)")], {},
-         "a fresh model with the weights that are to be sealed does not give what was validated"),
+         "a fresh model with the best weights does not repeat its validation"),
         ([(FORWARD, SAVING)], {"strategy": "fsdp"}, "strategy=fsdp: the model saves training checkpoints itself"),
         (WELL["steps that the model takes itself"][0], {"elastic": True}, "elastic=true, but Net uses manual optimisation"),
     ],
