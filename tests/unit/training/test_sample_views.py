@@ -166,7 +166,7 @@ PIXELS = np.zeros((5, 6), np.uint8)
         ({"mask": {"guess": PIXELS}}, "returned mask as a dict with guess, expected"),
         ({"mask": {"true": PIXELS / 2}}, r"mask.true as float64\[5, 6\], expected integers"),
         ({"image": PIXELS, "mask": {"true": PIXELS.T}}, r"mask.true as uint8\[6, 5\], .*shape \[5, 6\], the image's"),
-        ({"boxes": {"true": []}}, "boxes as boxes without an image, .*return image as well"),
+        ({"boxes": {"true": []}}, "boxes as boxes without an image, .*return the image as well"),
         ({"image": PIXELS, "boxes": {"true": [[1, 2, 3]]}}, r"boxes.true as int64\[1, 3\], .*\[n, 4\]"),
         ({"image": PIXELS, "boxes": {"predicted": [[0, 0, 1, 1]]}, "scores": []}, "scores as 0 values, expected 1"),
         ({"text": {"prompt": [1.5]}}, r"text.prompt as float64\[1\], expected a text, or its tokens"),

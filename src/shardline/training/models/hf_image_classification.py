@@ -1,4 +1,4 @@
-"""`hf:AutoModelForImageClassification`: a class for each image, by a model of transformers."""
+"""`hf:AutoModelForImageClassification`: a transformers model that classifies images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,21 +11,21 @@ from shardline.training.models.model_inputs import SampleColumns, as_images, lab
 
 
 class ImageClassification(Classifier):
-    """Classifies images as `resnet` does.
+    """Classifies images with a transformers model; logs the same metrics as `resnet`.
 
     Args:
-        num_classes: number of classes, from the dataset.
-        sample_columns: columns of the samples, from dataset and settings.
-        config: of the model: a table with `model_type`, or a folder with a `config.json`. The
-            images' `num_channels` and `image_size` are the dataset's where a table does not name them.
-        pretrained: a folder with a `config.json` and the weights that the training begins from.
-        column: the images; those of a table are its features.
+        num_classes: Number of classes, from the dataset.
+        sample_columns: Columns of the samples, from dataset and settings.
+        config: Table with `model_type`, or folder with a `config.json`. A table gets `num_channels`
+            and `image_size` from the dataset if it does not set them.
+        pretrained: Folder with a `config.json` and the initial weights.
+        column: Column of the images; in a table the images are its features.
 
     Attributes:
-        hub: the model of transformers.
+        hub: The transformers model.
 
     Raises:
-        ConfigError: see `make_hub_model`; or the dataset has no images or no classes.
+        ConfigError: See `make_hub_model`; or the dataset has no images or no classes.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ImageClassification(Classifier):
         self.channels: int = getattr(self.hub.config, "num_channels", None) or 3
 
     def forward(self, images: torch.Tensor | dict[str, Any]) -> torch.Tensor:
-        """Return logits [B, C] of images, in a layout that `as_images` takes, or of a batch by column."""
+        """Return logits [B, C] of images in a layout of `as_images`, or of a batch by column."""
         images = images[self.column] if isinstance(images, dict) else images
         logits: torch.Tensor = self.hub(
             pixel_values=as_images(images, self.channels, self.hub.dtype)
