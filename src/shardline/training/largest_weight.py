@@ -1,4 +1,4 @@
-"""The largest weight of a sealed model, recorded since a training that went wrong shows in it."""
+"""Find the largest weight of a sealed model, which shows a training that went wrong."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -6,17 +6,17 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-_CHUNK = 1 << 24  # values that are looked at together: 64 MB of float32
+_CHUNK = 1 << 24  # values at a time: 64 MB of float32
 
 
 def largest_weight(path: Path, parameters: Collection[str] = ()) -> float | None:
-    """Return the largest absolute value of a model's parameters; None where it has none.
+    """Return the largest absolute value of a model's parameters; None if it has none.
 
-    A tensor is read at a time. Buffers do not count: running statistics and masks may hold any number.
+    Buffers do not count, since running statistics and masks may contain any number.
 
     Args:
-        path: model.safetensors, whose values are finite.
-        parameters: names of the parameters; if that is not known, those count that end with `weight` or `bias`.
+        path: File of the sealed weights, whose values are finite.
+        parameters: Names of the parameters; if empty, all names that end with `weight` or `bias`.
     """
     largest = None
     with safe_open(path, framework="pt") as file:
@@ -30,5 +30,5 @@ def largest_weight(path: Path, parameters: Collection[str] = ()) -> float | None
 
 def _largest(value: torch.Tensor) -> float:
     chunks = torch.split(value.flatten(), _CHUNK)
-    # 8-bit numbers have no abs() of their own
+    # torch has no abs() of 8-bit floats
     return max(float((one if one.is_complex() else one.float()).abs().max()) for one in chunks)

@@ -104,7 +104,7 @@ FIGURES = "evaluation.json"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda output: (output / "model.safetensors").unlink(), "rank 0 left no .*model.safetensors; have it"),
+        (lambda output: (output / "model.safetensors").unlink(), "rank 0 wrote no .*model.safetensors; save"),
         (text("model.safetensors", "no"), "is not a complete safetensors file .*; write it with"),
         (weights(), "contains no weights; save the model's state_dict"),
         (weights(w=NAN), "weight w is NaN or infinite; lower the learning rate"),
