@@ -116,7 +116,7 @@ class Demo:
             raise SystemExit("the training ended before the demo could kill it; run the demo again")
         kill(ranks)
         pids = " and ".join(str(one.pid) for one in ranks)
-        print(f"    >>> the demo kills both ranks of `net` (SIGKILL to processes {pids})", flush=True)
+        print(f"    >>> killing both ranks of `net` (SIGKILL to processes {pids})", flush=True)
 
 
 def show(stream: IO[str], only: str, lines: list[str]) -> None:
@@ -147,8 +147,8 @@ def main() -> None:
         (demo.folder / "config/config.yaml").write_text(CONFIG, encoding="utf-8")
         (demo.folder / "config/runs.tsv").write_text(RUNS, encoding="utf-8")
 
-        say("2. Train two models on handwritten digits. Half-way, kill both ranks (processes) of `net`.")
-        print("   There is no evaluation and no report, so Shardline lists both runs as `partly` done.")
+        say("2. Train two models on handwritten digits. Half-way, kill both ranks of `net`.")
+        print("   The demo skips evaluation and report, so both runs are listed as `partly` done.")
         demo.run(TRAIN, demo.kill_ranks)
         folder = demo.folder / "results/runs" / demo.id_of_net()
         attempts = json.loads((folder / "provenance.json").read_text())["attempt_log"]
@@ -169,7 +169,9 @@ def main() -> None:
         demo.edit("# [B, *feature_shape] -> logits [B, C]", "# logits, one for each class")
         demo.dry_run()
 
-        say("5. Edit the model's code. Only `net` must be trained again; the data and `linear` are kept.")
+        say(
+            "5. Edit the model's code. Only `net` must be trained again; `linear` and data are kept."
+        )
         demo.edit("torch.nn.Tanh()", "torch.nn.ReLU()")
         demo.dry_run()
         demo.run("shardline why net")
@@ -181,6 +183,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit(
-            "\ninterrupted: all processes of the demo have ended, and its folder is deleted"
-        )
+        sys.exit("\ninterrupted: all processes of the demo have ended, and its folder is deleted")

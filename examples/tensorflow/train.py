@@ -19,7 +19,8 @@ def main():
     tf.config.experimental.enable_op_determinism()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # must come before any other operation
     if strategy.num_replicas_in_sync != io.world().world_size:
-        sys.exit(f"TensorFlow has {strategy.num_replicas_in_sync} workers, expected one per rank; check TF_CONFIG")
+        found = strategy.num_replicas_in_sync
+        sys.exit(f"TensorFlow has {found} workers, expected one per rank; check TF_CONFIG")
     settings = io.settings()
     keras.utils.set_random_seed(settings["seed"])
     with strategy.scope():
@@ -45,7 +46,9 @@ def main():
             with tf.GradientTape() as tape:
                 loss = loss_of(labels, model(pixels, training=True)) / settings["global_batch"]
             gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply(gradients, model.trainable_variables)  # sums the gradients over the workers
+            optimizer.apply(
+                gradients, model.trainable_variables
+            )  # sums the gradients over the workers
             return loss
 
         return strategy.reduce("SUM", strategy.run(step, (pixels, labels)), axis=None)

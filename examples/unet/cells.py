@@ -17,7 +17,7 @@ class Cells(Source):
         masks = {path.name: path for path in self.files if path.parent.name == "masks"}
         for image in images:
             if image.name not in masks:
-                raise DataError(f"{image} has no mask masks/{image.name} in source.files; add the mask")
+                raise DataError(f"{image} has no masks/{image.name} in source.files; add the mask")
         return [(image, masks[image.name]) for image in images]
 
     @property

@@ -133,7 +133,7 @@ class Consumed(Callback):
             raise ConfigError(
                 f"{self._what}: a validation read {self._validated} of its {expected} batches, expected all, since its "
                 "metric chooses the weights; look in the model for a hook or callback that sets "
-                "trainer.limit_val_batches or a similar attribute, and give the split a smaller share in `splits` instead"
+                "trainer.limit_val_batches or a similar attribute, and set a smaller share in `splits` instead"
             )
 
     def state_dict(self) -> dict[str, int]:
@@ -157,17 +157,16 @@ class Consumed(Callback):
         if steps < planned and not reasons:
             raise ConfigError(
                 f"{self._what}: the training ended after {steps} of {planned} steps ({self._max_epochs} epochs), and "
-                "neither early stopping nor trainer.should_stop is the reason; look in the model for a hook or callback "
-                "that changes max_steps or max_epochs of Lightning's loops, and set trainer.max_epochs or "
+                "neither early stopping nor trainer.should_stop is the reason; look in the model for a hook or "
+                "callback that changes max_steps or max_epochs of Lightning's loops, and set trainer.max_epochs or "
                 "data.epoch_samples instead"
             )
         return ConsumedSteps(steps=steps, planned=planned, reasons=reasons)
 
     def _reasons(self, trainer: pl.Trainer) -> Iterator[str]:
         if self._skips:
-            yield (
-                f"on_train_batch_start returned -1 in {self._skips} epochs, for the first time after step {self._first_skip}"
-            )
+            first = self._first_skip
+            yield f"on_train_batch_start returned -1 in {self._skips} epochs, first after step {first}"
         stopped = [one for one in trainer.early_stopping_callbacks if one.stopped_epoch]
         if stopped:
             names = ", ".join(str(one.monitor) for one in stopped if isinstance(one, EarlyStopping))

@@ -119,8 +119,8 @@ def by_validation_step(
     if not is_test and not is_overridden("validation_step", model):
         raise ConfigError(
             f'run "{spec.title}": {spec.model_class} has neither a test_step nor a validation_step, and the rows are '
-            "not features with a class or a number as label, so Shardline cannot evaluate the model; define a test_step "
-            "that logs metrics (self.log), or set evaluation.metrics"
+            "not features with a class or a number as label, so Shardline cannot evaluate the model; define a "
+            "test_step that logs metrics (self.log), or set evaluation.metrics"
         )
     scored, ranks = Scored(loader.stream), EvaluationRanks()
     trainer = _trainer(spec, [scored], ranks)

@@ -121,7 +121,7 @@ class OptimizerSteps(Callback):
             group["lr"] = lr
 
 
-def _left_out(model: pl.LightningModule, *_: Any) -> dict[str, Any]:
+def _left_out(model: pl.LightningModule, *_: Any) -> dict[str, torch.Tensor | bool]:
     """Return a zero loss that depends on every weight, as the ranks' gradient all-reduce requires."""
     parts = [p.sum() for p in model.parameters() if p.requires_grad]
     return {"loss": torch.stack(parts).sum() * 0.0, LEFT_OUT: True}

@@ -126,8 +126,8 @@ def _report(
     within = f"within {tolerance:g} of the largest value" if tolerance else "bit for bit"
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     sentence = (
-        f'run "{spec.title}": a fresh model with the best weights does not repeat its validation: in the first batch of '
-        f"the validation at step {step}, {found[0]}{more}; expected the same {within}; keep all values that the "
+        f'run "{spec.title}": a fresh model with the best weights does not repeat its validation: in the first batch '
+        f"of the validation at step {step}, {found[0]}{more}; expected the same {within}; keep all values that the "
         "validation uses in parameters and persistent buffers of the model, not in callbacks or plain attributes, or "
         "set runtime.check_sealed: warn to seal the weights as they are"
     )

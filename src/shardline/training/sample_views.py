@@ -61,9 +61,7 @@ class SampleViews:
         for key in described:
             if key not in _KEYS:
                 remedy = did_you_mean(str(key), _KEYS, otherwise="leave it out")
-                self._refuse(
-                    str(key), "an unknown key", f"one of {', '.join(_KEYS)}", remedy
-                )
+                self._refuse(str(key), "an unknown key", f"one of {', '.join(_KEYS)}", remedy)
         image = self._image(described.get("image"), default_image)
         size = None if image is None else _size(image)
         found: SampleView = {}

@@ -1,7 +1,7 @@
 """Read the metrics that a training script wrote about itself, and turn them into an evaluation."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from shardline.config.settings.run_settings import Evaluation
@@ -59,7 +59,7 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check_headline(path: Path, headline: object, metrics: Mapping[str, object]) -> None:
+def _check_headline(path: Path, headline: object, metrics: Collection[str]) -> None:
     if headline is None:
         return
     given = headline if isinstance(headline, dict) else {}

@@ -4,6 +4,7 @@ import importlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypedDict
 
 from msgspec import UNSET
@@ -53,6 +54,7 @@ from shardline.training.script_requests import kept_until
 from shardline_io import heartbeat_memory
 
 _SEALED = ("model.safetensors", "metrics.jsonl")
+_VALUES_AT_A_TIME = 1 << 24  # 64 MB of float32
 
 
 class _Measured(TypedDict, total=False):
@@ -267,9 +269,32 @@ def _reads(task: RankTask) -> dict[str, Any]:
 
 def _weights(action: Train, parameters: Collection[str] = ()) -> Weights:
     """Return the record of the sealed weights."""
-    from shardline.training.largest_weight import largest_weight
-
     return Weights(largest=largest_weight(action.results / "model.safetensors", parameters))
+
+
+def largest_weight(path: Path, parameters: Collection[str] = ()) -> float | None:
+    """Return the largest absolute value of a model's parameters; None if it has none.
+
+    Buffers do not count, since running statistics and masks may contain any number.
+
+    Args:
+        path: File of the sealed weights, whose values are finite.
+        parameters: Names of the parameters; if empty, all names that end with `weight` or `bias`.
+    """
+    import torch
+    from safetensors import safe_open
+
+    largest = None
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118, a file is no mapping
+            known = name in parameters if parameters else name.split(".")[-1] in ("weight", "bias")
+            value = file.get_tensor(name) if known else torch.empty(0)
+            if value.numel() and (value.is_floating_point() or value.is_complex()):
+                for part in torch.split(value.flatten(), _VALUES_AT_A_TIME):
+                    # torch has no abs() of 8-bit floats
+                    part = part if part.is_complex() else part.float()
+                    largest = max(largest or 0.0, float(part.abs().max()))
+    return largest
 
 
 def _measured(

@@ -59,11 +59,11 @@ class Stopwatch(Callback):
         """Return the seconds of each part by attempt, for work that is in the current state."""
         return {**self._earlier, self._number: self._timeline.seconds()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Parts]:
         """Return the kept parts, for the training checkpoint."""
         return {"kept": self.kept()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Parts]) -> None:
         """Restore the kept parts of a state."""
         self._at_state = state_dict["kept"].get(self._number)
         self._earlier = {

@@ -184,7 +184,7 @@ class SteadyFSDPStrategy(ModelParallelStrategy):
         """Free parameters that the last validation batch gathered, since no backward pass frees them."""
         self.model.reshard()  # type: ignore[union-attr,operator]
 
-    def lightning_module_state_dict(self) -> dict[str, Any]:
+    def lightning_module_state_dict(self) -> dict[str, torch.Tensor]:
         """Return the weights as DTensors under the module's own names, and unchanged buffers."""
         assert self.lightning_module is not None
         return self.lightning_module.state_dict()
@@ -201,8 +201,8 @@ class SteadyFSDPStrategy(ModelParallelStrategy):
         """
         raise ConfigError(
             "strategy=fsdp: the model saves training checkpoints itself (Trainer.save_checkpoint or ModelCheckpoint), "
-            "expected only Shardline's checkpoints (runtime.checkpoint), since no rank has a whole model; remove the call "
-            "or callback"
+            "expected only Shardline's checkpoints (runtime.checkpoint), since no rank has a whole model; remove the "
+            "call or callback"
         )
 
     def load_checkpoint(

@@ -94,7 +94,7 @@ class DoubleMetrics(Callback):
     """Makes metrics compute in 64 bits from the first batch on.
 
     A metric computes in the default type at the time of its last move. Lightning moves metrics with the model,
-    and again after their first logged batch. Without this callback, the first batches of an attempt differ in the last bit.
+    and again after their first logged batch. Otherwise the first batches of an attempt would differ in the last bit.
     """
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -38,7 +38,7 @@ def test_a_whole_training_has_no_reason(trainings):
     ("model", "steps", "reason"),
     [
         ("StopsItself", 8, "the model or one of its callbacks set trainer.should_stop"),
-        ("SkipsTheRest", 14, "on_train_batch_start returned -1 in 1 epochs, for the first time after step 6"),
+        ("SkipsTheRest", 14, "on_train_batch_start returned -1 in 1 epochs, first after step 6"),
     ],
 )
 def test_a_reason_is_recorded_and_stays_over_kills(trainings, model, steps, reason):

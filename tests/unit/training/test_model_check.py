@@ -437,7 +437,7 @@ SAVING = """    def configure_callbacks(self):
         ([(LAYER, f"{LAYER}\n{HIDDEN}"), (STEP, f"{STEP}\n        self.log(\"val_offset\", self.offset)")], {},
          "a fresh model with the best weights does not repeat its validation"),
         ([(FORWARD, SAVING)], {"strategy": "fsdp"}, "strategy=fsdp: the model saves training checkpoints itself"),
-        (WELL["steps that the model takes itself"][0], {"elastic": True}, "elastic=true, but Net uses manual optimisation"),
+        (WELL["steps that the model takes itself"][0], {"elastic": True}, "elastic=true, but Net uses manual optim"),
     ],
 )  # fmt: skip
 def test_what_callbacks_and_the_strategy_of_a_training_refuse_is_refused(

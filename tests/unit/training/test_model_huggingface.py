@@ -74,7 +74,10 @@ def test_a_causal_model_counts_each_next_token_of_a_row_and_continues_it() -> No
         ({"pretrained": "x"}, "has both of"),
         ({"config": {**BERT, "model_type": "brt"}}, 'model_type=brt, .* did you mean "bert"'),
         ({"config": {**BERT, "hiden_size": 8}}, 'has hiden_size, .* did you mean "hidden_size"'),
-        ({"config": {**BERT, "hidden_size": 15}}, "does not fit AutoModelForSequenceClassification"),
+        (
+            {"config": {**BERT, "hidden_size": 15}},
+            "does not fit AutoModelForSequenceClassification",
+        ),
         ({"config": {"model_type": "vit"}}, "does not fit AutoModelForSequenceClassification"),
         ({"config": None, "pretrained": "bert-base-uncased"}, "nothing is downloaded"),
         ({"config": {**BERT, "hidden_size": "x"}}, "is not a valid config of bert .* expected int"),
@@ -101,7 +104,9 @@ def test_a_token_or_a_row_that_the_model_does_not_have_is_an_error_of_the_data()
 
 
 def test_an_encoder_that_sees_what_it_predicts_is_no_causal_model() -> None:
-    with pytest.raises(ConfigError, match="is_decoder=False attends to the tokens that it must predict"):
+    with pytest.raises(
+        ConfigError, match="is_decoder=False attends to the tokens that it must predict"
+    ):
         CausalLM({"tokens": "uint8[*]"}, config=BERT)
     CausalLM({"tokens": "uint8[*]"}, config={**BERT, "is_decoder": True})
 

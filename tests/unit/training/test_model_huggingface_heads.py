@@ -186,5 +186,7 @@ def test_an_export_has_equal_logits_in_transformers(
 
 
 def test_images_without_classes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="model=hf:AutoModelForImageClassification needs at least 2 classes"):
+    with pytest.raises(
+        ConfigError, match="model=hf:AutoModelForImageClassification needs at least 2 classes"
+    ):
         ImageClassification(0, {"image": "uint8[8,8]", "labels": "int64"}, config=VIT)

@@ -162,7 +162,9 @@ def test_a_decoder_s_classes_are_exported_for_any_number_of_rows(make: Any) -> N
 
 
 def test_a_language_model_predicts_nothing_of_a_row(make: Any) -> None:
-    with pytest.raises(ConfigError, match="scores the next tokens and makes no prediction of a row"):
+    with pytest.raises(
+        ConfigError, match="scores the next tokens and makes no prediction of a row"
+    ):
         predicted(make("Tags", CausalLM, config=GPT2))
 
 

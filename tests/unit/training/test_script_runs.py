@@ -115,13 +115,19 @@ FIGURES = "evaluation.json"
         (text("metrics.jsonl", '{"step": 1}\n{"st'), "line 2 is not a JSON object"),
         (text(FIGURES, "{"), "is not valid JSON; write"),
         (text(FIGURES, "[]"), "holds no JSON object; write"),
-        (text(FIGURES, '{"accuracy": 1}'), "accuracy is an unknown key, expected only headline, metrics, num_samples; remove the key"),
+        (
+            text(FIGURES, '{"accuracy": 1}'),
+            "accuracy is an unknown key, expected only headline, metrics, num_samples; remove the key",
+        ),
         (text(FIGURES, '{"metrics": {}, "num_samples": 1}'), "metrics={} is not an object of numbers by name"),
         (text(FIGURES, '{"metrics": {"f1": NaN}, "num_samples": 1}'), "metrics.f1=nan is not a finite number"),
         (text(FIGURES, '{"metrics": {"f1": "1"}, "num_samples": 1}'), "metrics.f1=1 is not a finite number"),
         (text(FIGURES, '{"metrics": {"f1": 1}}'), "num_samples=None is not a positive integer"),
-        (text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 0}'), "num_samples=0 is not a count"),
-        (text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 1, "headline": "f1"}'), "headline=f1 is not an object with metric and mode"),
+        (text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 0}'), "num_samples=0 is not a positive integer"),
+        (
+            text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 1, "headline": "f1"}'),
+            "headline=f1 is not an object with metric and mode",
+        ),
         (
             text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 1, "headline": {"metric": "f2", "mode": "max"}}'),
             r"headline.metric=f2 is not in metrics \(f1\); add its value to metrics",

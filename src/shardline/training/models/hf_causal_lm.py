@@ -1,8 +1,5 @@
 """`hf:AutoModelForCausalLM`: a transformers language model."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from shardline.core.errors import ConfigError
@@ -12,7 +9,7 @@ from shardline.training.models.hf_inputs import (
     check_no_packs,
     sees_what_follows,
 )
-from shardline.training.models.huggingface import make_hub_model
+from shardline.training.models.huggingface import HubConfig, make_hub_model
 from shardline.training.models.language import LanguageModel, check_loss_mask, token_sizes
 from shardline.training.models.model_inputs import SampleColumns
 
@@ -38,7 +35,7 @@ class CausalLM(LanguageModel):
     vocab_key = VOCAB_KEY
 
     def __init__(
-        self, sample_columns: SampleColumns = None, *, config: Mapping[str, Any] | str | None = None,
+        self, sample_columns: SampleColumns = None, *, config: HubConfig = None,
         pretrained: str | None = None, column: str = "tokens", loss_mask: str | None = None,
     ) -> None:  # fmt: skip
         known_vocab, length = token_sizes(sample_columns, column)

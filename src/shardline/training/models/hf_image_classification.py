@@ -1,12 +1,10 @@
 """`hf:AutoModelForImageClassification`: a transformers model that classifies images."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
+from shardline.data.collate import NamedBatch
 from shardline.training.models.classifier_base import Classifier
-from shardline.training.models.huggingface import make_hub_model
+from shardline.training.models.huggingface import HubConfig, make_hub_model
 from shardline.training.models.model_inputs import SampleColumns, as_images, labelled_images
 
 
@@ -30,14 +28,14 @@ class ImageClassification(Classifier):
 
     def __init__(
         self, num_classes: int, sample_columns: SampleColumns = None, *,
-        config: Mapping[str, Any] | str | None = None, pretrained: str | None = None,
+        config: HubConfig = None, pretrained: str | None = None,
         column: str = "image",
     ) -> None:  # fmt: skip
         super().__init__()
         self.column = column
         head = "AutoModelForImageClassification"
         shape = labelled_images(sample_columns, column, num_classes, f"hf:{head}")
-        sizes: dict[str, Any] = {"num_labels": num_classes}
+        sizes: dict[str, int | list[int]] = {"num_labels": num_classes}
         if shape:
             channels, height, width = shape
             size = height if height == width else [height, width]
@@ -45,7 +43,7 @@ class ImageClassification(Classifier):
         self.hub = make_hub_model(head, config, pretrained, **sizes)
         self.channels: int = getattr(self.hub.config, "num_channels", None) or 3
 
-    def forward(self, images: torch.Tensor | dict[str, Any]) -> torch.Tensor:
+    def forward(self, images: torch.Tensor | NamedBatch) -> torch.Tensor:
         """Return logits [B, C] of images in a layout of `as_images`, or of a batch by column."""
         images = images[self.column] if isinstance(images, dict) else images
         logits: torch.Tensor = self.hub(

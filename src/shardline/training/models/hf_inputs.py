@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from shardline.core.errors import ConfigError
+from shardline.data.collate import NamedBatch
 from shardline.training.models.model_inputs import SampleColumns, checked_tokens
 
 # where the sizes of a transformers model are set, for messages
@@ -56,14 +57,14 @@ class Limits:
         return cls(text.vocab_size, most - reserved, key)
 
 
-def read_tokens(batch: dict[str, Any], name: str, limits: Limits) -> torch.Tensor:
+def read_tokens(batch: NamedBatch, name: str, limits: Limits) -> torch.Tensor:
     """Return the tokens of a batch [B, L] as int64, see `checked_tokens`."""
     return checked_tokens(
         batch, name, vocab=limits.vocab, most=limits.most, vocab_key=VOCAB_KEY, most_key=limits.most_key,
     )  # fmt: skip
 
 
-def row_mask(batch: dict[str, Any], name: str) -> torch.Tensor | None:
+def row_mask(batch: NamedBatch, name: str) -> torch.Tensor | None:
     """Return a mask [B, L] with 1 for a row's tokens and 0 for padding; None if rows have one length."""
     lengths = batch.get(f"{name}.lengths")
     if lengths is None:

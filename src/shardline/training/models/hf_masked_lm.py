@@ -1,9 +1,7 @@
 """`hf:AutoModelForMaskedLM`: a transformers model that predicts masked tokens."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from shardline.training.models.hf_tokens import TokenLabels
+from shardline.training.models.huggingface import HubConfig
 from shardline.training.models.model_inputs import SampleColumns
 
 
@@ -16,7 +14,7 @@ class MaskedLM(TokenLabels):
     """
 
     def __init__(
-        self, sample_columns: SampleColumns = None, *, config: Mapping[str, Any] | str | None = None,
+        self, sample_columns: SampleColumns = None, *, config: HubConfig = None,
         pretrained: str | None = None, column: str = "tokens", labels: str = "labels",
     ) -> None:  # fmt: skip
         super().__init__("AutoModelForMaskedLM", sample_columns, config, pretrained, column, labels)

@@ -1,13 +1,11 @@
 """`hf:AutoModelForSequenceClassification`: a transformers model that predicts classes or numbers of token rows."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
+from shardline.data.collate import NamedBatch
 from shardline.training.models.hf_inputs import (
     Limits,
     check_no_packs,
@@ -15,7 +13,7 @@ from shardline.training.models.hf_inputs import (
     row_mask,
     takes_last_token,
 )
-from shardline.training.models.huggingface import make_hub_model
+from shardline.training.models.huggingface import HubConfig, make_hub_model
 from shardline.training.models.model_inputs import SampleColumns, column_of, token_column
 from shardline.training.models.outputs import CLASSES, FLAGS, NUMBERS, predicted_rows
 from shardline.training.models.token_steps import MeasuredModel
@@ -47,7 +45,7 @@ class SequenceClassification(MeasuredModel):
 
     def __init__(
         self, num_classes: int, sample_columns: SampleColumns = None, *,
-        config: Mapping[str, Any] | str | None = None, pretrained: str | None = None,
+        config: HubConfig = None, pretrained: str | None = None,
         column: str = "tokens",
     ) -> None:  # fmt: skip
         super().__init__()
@@ -65,7 +63,7 @@ class SequenceClassification(MeasuredModel):
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
         self.test_loss, self.test_accuracy = MeanMetric(), MeanMetric()
 
-    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+    def forward(self, batch: NamedBatch) -> torch.Tensor:
         """Return logits [B, C].
 
         Args:
@@ -85,7 +83,7 @@ class SequenceClassification(MeasuredModel):
         last = (ends.to(scores.device) - 1).clamp(min=0)[:, None, None]
         return scores.gather(1, last.expand(-1, 1, scores.shape[2]))[:, 0]
 
-    def measured(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def measured(self, batch: NamedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return each row's loss [B], accuracy or, for numbers, mean absolute error [B], and ones [B]."""
         logits, labels = self(batch).float(), batch["labels"]
         if self._problem == CLASSES:
@@ -101,14 +99,14 @@ class SequenceClassification(MeasuredModel):
             losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         return losses.mean(1), right.mean(1), torch.ones_like(losses[:, 0])
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: NamedBatch, batch_idx: int) -> torch.Tensor:
         """Return the mean loss of this rank's part of a global batch."""
         losses, _, _ = self.measured(batch)
         loss = (losses * batch["weights"]).mean() if "weights" in batch else losses.mean()
         self.log("train_loss", loss, batch_size=len(losses))
         return loss
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
+    def predict_step(self, batch: NamedBatch, batch_idx: int) -> dict[str, torch.Tensor]:
         """Return the predicted columns of each row, see `predicted_rows`."""
         return predicted_rows(self(batch), self._problem)
 

@@ -1,10 +1,8 @@
 """`hf:AutoModelForTokenClassification`: a transformers model that classifies tokens."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from shardline.core.errors import ConfigError
 from shardline.training.models.hf_tokens import TokenLabels
+from shardline.training.models.huggingface import HubConfig
 from shardline.training.models.model_inputs import SampleColumns
 
 
@@ -21,7 +19,7 @@ class TokenClassification(TokenLabels):
 
     def __init__(
         self, num_classes: int = 0, sample_columns: SampleColumns = None, *, classes: int | None = None,
-        config: Mapping[str, Any] | str | None = None, pretrained: str | None = None,
+        config: HubConfig = None, pretrained: str | None = None,
         column: str = "tokens", labels: str = "labels",
     ) -> None:  # fmt: skip
         if not (classes or num_classes):

@@ -1,6 +1,5 @@
 """The base class of transformers models that predict a label for each token."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,13 +7,14 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError, DataError
+from shardline.data.collate import NamedBatch
 from shardline.training.models.hf_inputs import (
     Limits,
     check_no_packs,
     read_tokens,
     row_mask,
 )
-from shardline.training.models.huggingface import make_hub_model
+from shardline.training.models.huggingface import HubConfig, make_hub_model
 from shardline.training.models.model_inputs import SampleColumns, column_of, token_column
 from shardline.training.models.outputs import predicted_tokens
 from shardline.training.models.token_steps import MeasuredModel
@@ -45,7 +45,7 @@ class TokenLabels(MeasuredModel):
     """
 
     def __init__(
-        self, head: str, sample_columns: SampleColumns, config: Mapping[str, Any] | str | None,
+        self, head: str, sample_columns: SampleColumns, config: HubConfig,
         pretrained: str | None, column: str, labels: str, **sizes: Any,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -58,7 +58,7 @@ class TokenLabels(MeasuredModel):
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
         self.test_loss, self.test_accuracy = MeanMetric(), MeanMetric()
 
-    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+    def forward(self, batch: NamedBatch) -> torch.Tensor:
         """Return logits [B, L, C].
 
         Args:
@@ -69,7 +69,7 @@ class TokenLabels(MeasuredModel):
         logits: torch.Tensor = self.hub(input_ids=tokens, attention_mask=mask).logits
         return logits
 
-    def measured(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def measured(self, batch: NamedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return each token's loss, whether its label is predicted, and its weight, 0 for none [B, L].
 
         Raises:
@@ -85,7 +85,7 @@ class TokenLabels(MeasuredModel):
         right = (logits.argmax(dim=-1) == labels).float()
         return losses.view(counts.shape), right, counts
 
-    def _counts(self, batch: dict[str, Any], labels: torch.Tensor, classes: int) -> torch.Tensor:
+    def _counts(self, batch: NamedBatch, labels: torch.Tensor, classes: int) -> torch.Tensor:
         if labels.shape != batch[self._column].shape:
             raise DataError(
                 f"column {self._labels} has shape {list(labels.shape)}, expected {list(batch[self._column].shape)} "
@@ -105,7 +105,7 @@ class TokenLabels(MeasuredModel):
             )
         return counts.float()
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
+    def predict_step(self, batch: NamedBatch, batch_idx: int) -> dict[str, torch.Tensor]:
         """Return the class of each token and its probability, see `predicted_tokens`."""
         lengths = batch.get(f"{self._column}.lengths")
         return predicted_tokens(self(batch), row_mask(batch, self._column), lengths)

@@ -11,11 +11,10 @@ from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean
 
 _ATTENTION = "attn_implementation"
+HubConfig = Mapping[str, Any] | str | None
 
 
-def make_hub_model(
-    head: str, config: Mapping[str, Any] | str | None, pretrained: str | None, **overrides: Any
-) -> Any:
+def make_hub_model(head: str, config: HubConfig, pretrained: str | None, **overrides: Any) -> Any:
     """Make a transformers model, with random weights from a config or with weights from a folder.
 
     Args:
@@ -73,7 +72,7 @@ def _check_loaded(hub: Any, missing: Any, where: str) -> None:
 
 
 def _config(
-    config: Mapping[str, Any] | str | None, pretrained: str | None, overrides: Mapping[str, Any]
+    config: HubConfig, pretrained: str | None, overrides: Mapping[str, Any]
 ) -> tuple[Any, str]:
     """Return the config of a model, and the setting that it comes from, for messages."""
     from transformers import AutoConfig

@@ -7,6 +7,7 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
+from shardline.data.collate import NamedBatch
 from shardline.training.models.model_inputs import (
     SampleColumns,
     checked_tokens,
@@ -54,7 +55,7 @@ class LanguageModel(MeasuredModel):
         self.val_loss, self.test_loss = MeanMetric(), MeanMetric()
         self.val_perplexity, self.test_perplexity = Perplexity(), Perplexity()
 
-    def losses(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    def losses(self, batch: NamedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss of each next token [B, L - 1] and its weight, 0 for none.
 
         Raises:
@@ -82,12 +83,12 @@ class LanguageModel(MeasuredModel):
         )
         return losses.view(counts.shape), counts
 
-    def measured(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def measured(self, batch: NamedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return losses, losses and weights: the perplexity is computed from the losses too."""
         losses, counts = self.losses(batch)
         return losses, losses, counts
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+    def predict_step(self, batch: NamedBatch, batch_idx: int) -> torch.Tensor:
         """Reject predictions, which a subclass may define.
 
         Raises:
@@ -98,7 +99,7 @@ class LanguageModel(MeasuredModel):
             "report, export the model, or define predict_step in a subclass of the model"
         )
 
-    def describe_sample(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def describe_sample(self, batch: NamedBatch) -> dict[str, Any]:
         """Return a sample's first text: its beginning, its continuation and the model's continuation.
 
         Args:
@@ -150,7 +151,7 @@ class LanguageModel(MeasuredModel):
         self.train(was_training)
         return tokens
 
-    def _tokens(self, batch: dict[str, Any]) -> torch.Tensor:
+    def _tokens(self, batch: NamedBatch) -> torch.Tensor:
         return checked_tokens(
             batch, self.column, vocab=self.vocab, most=self.context + 1,
             vocab_key=self.vocab_key, most_key=self.context_key,
@@ -179,6 +180,6 @@ def check_loss_mask(columns: SampleColumns, tokens: str, name: str) -> None:
         return
     if column.kind != "array" or (column.varies, column.shape) != (of.varies, of.shape):
         raise ConfigError(
-            f"model_args.loss_mask={name} is {column}, expected one number or boolean for each value of {tokens}, which "
-            f"is {of}; add {name} to data.pack.with, or use another column"
+            f"model_args.loss_mask={name} is {column}, expected one number or boolean for each value of {tokens}, "
+            f"which is {of}; add {name} to data.pack.with, or use another column"
         )

@@ -1,12 +1,12 @@
 """Inputs of the shipped models: check columns of a dataset, and bring images into one layout."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import did_you_mean
+from shardline.data.collate import NamedBatch
 from shardline.data.columns import Column
 
 SampleColumns = Mapping[str, str | None] | None
@@ -52,9 +52,7 @@ def token_column(
     is_number = column.dtype.removeprefix("u").startswith("int")
     is_table, is_array = columns.keys() == {"features", "labels"}, column.kind == "array"
     if column.varies + len(column.shape) != 1 or not is_number or not is_array or is_table:
-        remedy = (
-            "set model_args.column to a column of tokens" if is_array or not remedy else remedy
-        )
+        remedy = "set model_args.column to a column of tokens" if is_array or not remedy else remedy
         raise ConfigError(
             f"model_args.column={name} is {column}{' (features of a table)' if is_table else ''}, expected integers "
             f"such as {example}; {remedy}"
@@ -63,7 +61,7 @@ def token_column(
 
 
 def checked_tokens(
-    batch: dict[str, Any], name: str, *, vocab: int, most: int, vocab_key: str, most_key: str
+    batch: NamedBatch, name: str, *, vocab: int, most: int, vocab_key: str, most_key: str
 ) -> torch.Tensor:
     """Return the tokens of a batch [B, L] as int64.
 

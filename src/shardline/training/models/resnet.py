@@ -1,7 +1,7 @@
 """Residual networks for images."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
+from shardline.data.collate import NamedBatch
 from shardline.training.models.classifier_base import Classifier
 from shardline.training.models.model_inputs import SampleColumns, as_images, labelled_images
 
@@ -71,7 +72,7 @@ class ResNet(Classifier):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, images: torch.Tensor | dict[str, Any]) -> torch.Tensor:
+    def forward(self, images: torch.Tensor | NamedBatch) -> torch.Tensor:
         """Return logits [B, C] of images in a layout of `as_images`, or of a batch by column."""
         images = images[self.column] if isinstance(images, dict) else images
         images = as_images(images, self.channels, self.head.weight.dtype)

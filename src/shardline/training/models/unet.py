@@ -12,6 +12,7 @@ from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from shardline.core.errors import ConfigError, DataError
+from shardline.data.collate import NamedBatch
 from shardline.training.losses import token_mean
 from shardline.training.models.model_inputs import SampleColumns, as_images, column_of, image_shape
 
@@ -90,7 +91,7 @@ class UNet(LightningModule):
         return logits[:, :, :height, :width]
 
     def losses(
-        self, batch: dict[str, Any]
+        self, batch: NamedBatch
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return logits [pixels, classes], masks, losses and weights [pixels] (0 for none), image by image.
 
@@ -118,7 +119,7 @@ class UNet(LightningModule):
         )
         return flat, masks.flatten(), losses, counts.flatten()
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: NamedBatch, batch_idx: int) -> torch.Tensor:
         """Return the mean loss of all counting pixels of the global batch, see `token_mean`."""
         _, _, losses, counts = self.losses(batch)
         is_full = self.ignore_index is None and "weights" not in batch
@@ -126,11 +127,11 @@ class UNet(LightningModule):
         self.log("train_loss", loss, batch_size=len(batch[self.mask]))
         return loss
 
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+    def validation_step(self, batch: NamedBatch, batch_idx: int) -> None:
         """Log loss and mean IoU; each pixel of all ranks counts once."""
         self._measure(batch, self.val_loss, {"val_miou": self.val_miou}, "val_loss")
 
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
+    def test_step(self, batch: NamedBatch, batch_idx: int) -> dict[str, torch.Tensor]:
         """Log loss, mean IoU and pixel accuracy of held-out data, and return each image's mean loss [B]."""
         metrics = {"test_miou": self.test_miou, "test_pixel_accuracy": self.test_pixel_accuracy}
         losses, counts = self._measure(batch, self.test_loss, metrics, "test_loss")
@@ -138,7 +139,7 @@ class UNet(LightningModule):
         means = (losses * counts).view(size).sum(1) / counts.view(size).sum(1).clamp(min=1)
         return {"sample_losses": means}
 
-    def describe_sample(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def describe_sample(self, batch: NamedBatch) -> dict[str, Any]:
         """Return an image with its true and predicted masks; pixels that do not count get class 0.
 
         Args:
@@ -155,7 +156,7 @@ class UNet(LightningModule):
         }
 
     def _measure(
-        self, batch: dict[str, Any], loss: MeanMetric, metrics: dict[str, Metric], name: str
+        self, batch: NamedBatch, loss: MeanMetric, metrics: dict[str, Metric], name: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logits, masks, losses, counts = self.losses(batch)
         loss.update(losses, counts)
