@@ -46,9 +46,7 @@ def main():
             with tf.GradientTape() as tape:
                 loss = loss_of(labels, model(pixels, training=True)) / settings["global_batch"]
             gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply(
-                gradients, model.trainable_variables
-            )  # sums the gradients over the workers
+            optimizer.apply(gradients, model.trainable_variables)  # sums over the workers
             return loss
 
         return strategy.reduce("SUM", strategy.run(step, (pixels, labels)), axis=None)

@@ -80,7 +80,7 @@ class Stopwatch(Callback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Forget the resumed state, since the training may restart from the beginning."""
+        """Reset the resumed state, since the training may restart from the beginning."""
         self._earlier, self._at_state = {}, None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
