@@ -198,7 +198,7 @@ def test_a_named_metric_of_a_regression_takes_values_of_one_column(tmp_path: Any
         ({"type": "torch.nn:Identity"}, "is a Identity, expected a torchmetrics metric"),
         (
             {**NAMED[0], "average": "none"},
-            r"f1 gives float32\[3\], expected one number; have it average",
+            r"f1 returns float32\[3\], expected one number; average the values",
         ),
     ],
 )
