@@ -169,7 +169,7 @@ PIXELS = np.zeros((5, 6), np.uint8)
         ({"boxes": {"true": []}}, "boxes as boxes without an image, .*return the image as well"),
         ({"image": PIXELS, "boxes": {"true": [[1, 2, 3]]}}, r"boxes.true as int64\[1, 3\], .*\[n, 4\]"),
         ({"image": PIXELS, "boxes": {"predicted": [[0, 0, 1, 1]]}, "scores": []}, "scores as 0 values, expected 1"),
-        ({"text": {"prompt": [1.5]}}, r"text.prompt as float64\[1\], expected a text, or its tokens"),
+        ({"text": {"prompt": [1.5]}}, r"text.prompt as float64\[1\], expected a string, or its tokens"),
         ({"label": object()}, "label as object, expected a string or a number"),
     ],
 )  # fmt: skip
