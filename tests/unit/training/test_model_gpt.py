@@ -250,7 +250,7 @@ def test_sizes_come_from_the_data() -> None:
         ({"tokens": "uint16[8]"}, {}, r"model_args\.vocab is not set.*tokenizer's number of tokens"),
         ({"tokens": "uint8[*]"}, {}, r"model_args\.context is not set.*data\.pack"),
         ({"tokens": "uint8[8]"}, {"context": 7}, r"context=7 is shorter than a sample's tokens \(8 values\)"),
-        ({"tokens": "uint8[8]"}, {"width": 10, "heads": 4}, r"width=10 .*heads=4; use 12"),
+        ({"tokens": "uint8[8]"}, {"width": 10, "heads": 4}, r"width=10 .*heads=4; use model_args.width=12"),
         ({"tokens": "uint8[8]"}, {"loss_mask": "mask"}, r"model_args\.loss_mask=mask is not a column of the samples"),
         (
             {"tokens": "uint8[8]", "mask": "bool[*]"}, {"loss_mask": "mask"},

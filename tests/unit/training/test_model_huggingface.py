@@ -85,7 +85,7 @@ def test_a_causal_model_counts_each_next_token_of_a_row_and_continues_it() -> No
         ({"config": {**BERT, "num_labels": 2}}, "num_labels or id2label for 2 labels, expected 3"),
         ({"config": {**BERT, "attn_implementation": "a/b"}}, "nothing is downloaded; use eager"),
         ({"config": {**BERT, "auto_map": {}}}, "has auto_map, which a config of bert does not"),
-        ({"config": {"model_type": "t5"}}, "model_type=t5 finds a row's class by tokens that mark"),
+        ({"config": {"model_type": "t5"}}, "model_type=t5 needs end or padding tokens in each row"),
         ({"column": "labels"}, "model_args.column=labels is int64, expected integers"),
     ],
 )

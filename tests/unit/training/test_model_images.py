@@ -82,12 +82,12 @@ def test_stem_and_channels_come_from_the_data(
          r"features is float32\[10\], expected an image .*; use a model for flat features, such as mlp"),
         ({"image": "bytes", "labels": "int64"}, {}, r"column=image is bytes, .*decode it by data\.transform"),
         ({"picture": "uint8[8,8,3]", "labels": "int64"}, {}, "image is not a column .* have picture, labels; set"),
-        ({"image": "uint8[8,8,3]"}, {}, "takes a column labels, but the samples have image; name"),
+        ({"image": "uint8[8,8,3]"}, {}, "needs a column `labels`, but the samples have image; rename"),
         ({"image": None, "labels": "int64"}, {}, r"stem=auto needs the images' size.*small for images of up to 64"),
         (None, {}, r"stem=auto needs the images' size"),
         (PHOTOS, {"depth": 34}, "depth=34 is not supported, expected 18 or 50"),
         (PHOTOS, {"stem": "tiny"}, "stem=tiny is not known; known are auto, large, small"),
-        (PHOTOS, {"num_classes": 0}, "the dataset has 0; name them in the source"),
+        (PHOTOS, {"num_classes": 0}, "the dataset has 0; set `classes` or `num_classes`"),
     ],
 )  # fmt: skip
 def test_data_and_settings_that_a_resnet_cannot_take_are_named(
@@ -199,7 +199,7 @@ def test_pixels_and_samples_that_do_not_count_have_no_gradient() -> None:
         ({"image": "uint8[8,8,3]"}, {}, r"model_args\.mask=mask is not a column of the samples, which have image"),
         ({**MASKED, "mask": "float32[8,8]"}, {}, r"mask is float32\[8,8\], expected a class for each pixel"),
         ({**MASKED, "mask": "bytes"}, {}, "mask is bytes, expected .* decode"),
-        ({**MASKED, "image": "uint8[*,8,3]"}, {}, r"image is uint8\[\*,8,3\], .*bring all to one size"),
+        ({**MASKED, "image": "uint8[*,8,3]"}, {}, r"image is uint8\[\*,8,3\], .*bring all images to one size"),
         (MASKED, {"num_classes": 0}, r"model_args\.classes=0 is too small, expected at least 2; set it"),
     ],
 )  # fmt: skip

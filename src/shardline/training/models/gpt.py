@@ -48,7 +48,7 @@ class GPT(LanguageModel):
         if width % heads:
             raise ConfigError(
                 f"model_args.width={width} is not divisible by model_args.heads={heads}; use "
-                f"width {-(-width // heads) * heads}"
+                f"model_args.width={-(-width // heads) * heads}"
             )
         if loss_mask is not None:
             check_loss_mask(sample_columns, column, loss_mask)
