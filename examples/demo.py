@@ -1,6 +1,6 @@
-"""Kill a training, resume it and compare the bits; then edit its model: `make demo`, one to two minutes.
+"""Kill a training, resume it and compare the weights; then edit the model (`make demo`, one to two minutes).
 
-Everything happens in a temporary folder, which is deleted at the end, also after Ctrl-C.
+The demo runs in a temporary folder, which is deleted at the end, also after Ctrl-C.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ name\tdataset\tmodel\tdevices\ttrainer.max_epochs
 linear\tdigits\tlinear\t1\t2
 net\tdigits\tmypkg.models:Net\t2\t20
 """
-KILL_AT = 350  # of 900 steps
+KILL_AT = 350  # step, of 900
 TRAIN = "snakemake --profile profiles/local --until train"
 NOISE = ("  digits/", "Using profile", "Config file", "Job stats")
 Command: TypeAlias = "subprocess.Popen[str]"
 
 
 class Demo:
-    """A project in a folder of its own, and the commands that a user would type there."""
+    """A project in a temporary folder, and the commands that a user would type there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "digits"
@@ -58,12 +58,12 @@ class Demo:
     def run(
         self, command: str, meanwhile: Callable[[Command], None] | None = None, only: str = ""
     ) -> list[str]:
-        """Run a command, show it with its output, and return the shown lines.
+        """Run a command, print it with its output, and return the printed lines.
 
         Args:
-            command: as a user types it.
-            meanwhile: is called with the command's process while it runs.
-            only: show lines with this word alone.
+            command: Command line, as a user types it.
+            meanwhile: Function that is called with the process while it runs.
+            only: Print only lines that contain this text.
         """
         lines: list[str] = []
         say(f"  $ {command}")
@@ -72,7 +72,7 @@ class Demo:
             cwd=self.folder if self.folder.exists() else self.folder.parent,
             env=self._env, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches it through us alone
+            start_new_session=True,  # so that Ctrl-C reaches it only through us
         )  # fmt: skip
         shown = threading.Thread(target=show, args=(process.stdout, only, lines), daemon=True)
         shown.start()
@@ -89,12 +89,12 @@ class Demo:
         return lines
 
     def dry_run(self) -> None:
-        """Show what Snakemake would do now."""
+        """Print the jobs that Snakemake would run now."""
         jobs = self.run(f"{TRAIN} --dry-run", only="Job ")
         print(f"    {len(jobs)} jobs to run" if jobs else "    nothing to do")
 
     def edit(self, old: str, new: str) -> None:
-        """Edit the model, and show the edit."""
+        """Edit the model, and print the edit."""
         path = self.folder / "mypkg/models.py"
         text = path.read_text(encoding="utf-8")
         assert old in text
@@ -102,25 +102,25 @@ class Demo:
         say(f"  mypkg/models.py\n    - {old}\n    + {new}")
 
     def id_of_net(self) -> str:
-        """Return the identity that the run `net` has now."""
+        """Return the current id of the run `net`."""
         runs = load_project(workdir=self.folder).runs.values()
         return next(run.id for run in runs if run.name == "net")
 
     def kill_ranks(self, command: Command) -> None:
-        """Wait until the training is well under way, then kill all of its ranks."""
+        """Wait until the training has saved step `KILL_AT`, then kill all of its ranks."""
         checkpoints = self.folder / "store/work" / self.id_of_net() / "checkpoints"
         while last_step(checkpoints) < KILL_AT and command.poll() is None:
             time.sleep(0.05)
         ranks = [one for one in descendants(command.pid) if is_rank(one.cmdline())]
         if not ranks:
-            raise SystemExit("the training ended before it was killed")
+            raise SystemExit("the training ended before the demo could kill it; run the demo again")
         kill(ranks)
         pids = " and ".join(str(one.pid) for one in ranks)
-        print(f"    >>> SIGKILL to the ranks of `net`, processes {pids}", flush=True)
+        print(f"    >>> killing both ranks of `net` (SIGKILL to processes {pids})", flush=True)
 
 
 def show(stream: IO[str], only: str, lines: list[str]) -> None:
-    """Print what a command prints, and keep it."""
+    """Print the output of a command, and keep the printed lines."""
     for line in stream:
         if line.strip() and only in line and not line.startswith(NOISE):
             lines.append(line.rstrip())
@@ -128,34 +128,34 @@ def show(stream: IO[str], only: str, lines: list[str]) -> None:
 
 
 def is_rank(words: list[str]) -> bool:
-    """Return whether a command line is that of a rank, not of its launcher."""
+    """Return whether a command line belongs to a rank, not to its launcher."""
     return "shardline.training.rank" in words and "shardline.launch.stores" not in words
 
 
 def say(text: str) -> None:
-    """Print an explanation."""
+    """Print an explanation, after an empty line."""
     print(f"\n{text}", flush=True)
 
 
 def main() -> None:
-    """Show it."""
+    """Run the demo; exit with 1 if the weights differ."""
     start = time.monotonic()
     with sigterm_as_interrupt(), tempfile.TemporaryDirectory(prefix="shardline-demo-") as name:
         demo = Demo(Path(name))
-        say(f"1. Start a project in {name}, which this demo deletes at its end.")
+        say(f"1. Start a project in the temporary folder {name}.")
         demo.run("shardline init digits")
         (demo.folder / "config/config.yaml").write_text(CONFIG, encoding="utf-8")
         (demo.folder / "config/runs.tsv").write_text(RUNS, encoding="utf-8")
 
-        say("2. Train two models on handwritten digits. Half-way, all ranks of `net` are killed.")
-        print("   Evaluation and report are left out, so that both runs are only `partly` done.")
+        say("2. Train two models on handwritten digits. Half-way, kill both ranks of `net`.")
+        print("   The demo skips evaluation and report, so both runs are listed as `partly` done.")
         demo.run(TRAIN, demo.kill_ranks)
         folder = demo.folder / "results/runs" / demo.id_of_net()
         attempts = json.loads((folder / "provenance.json").read_text())["attempt_log"]
         for number, one in enumerate(attempts, 1):
-            print(f"    attempt {number}: from step {one['resumed_step']} on; {one['reason']}")
+            print(f"    attempt {number} started at step {one['resumed_step']}: {one['reason']}")
 
-        say("3. Train `net` once more from its first step, without a kill, and compare.")
+        say("3. Train `net` again from step 0, without a kill, and compare the weights.")
         demo.run("shardline rerun net")
         (rerun,) = demo.folder.glob("results/reruns/*/*/model.safetensors")
         killed, whole = (
@@ -163,17 +163,19 @@ def main() -> None:
             for path in (folder / "model.safetensors", rerun)
         )
         say(f"   killed and resumed: sha256 {killed}\n   uninterrupted:      sha256 {whole}")
-        say(f"   The weights have {'the same' if killed == whole else 'OTHER'} bits.")
+        say(f"   The weights are {'bit-identical' if killed == whole else 'DIFFERENT'}.")
 
-        say("4. Edit a comment of the model. A dry run finds nothing to do.")
+        say("4. Edit a comment in the model. A dry run shows that nothing has to be done.")
         demo.edit("# [B, *feature_shape] -> logits [B, C]", "# logits, one for each class")
         demo.dry_run()
 
-        say("5. Edit the model's code. Only `net` is trained again; shards and `linear` stay.")
+        say(
+            "5. Edit the model's code. Only `net` must be trained again; `linear` and data are kept."
+        )
         demo.edit("torch.nn.Tanh()", "torch.nn.ReLU()")
         demo.dry_run()
         demo.run("shardline why net")
-    say(f"Done in {time.monotonic() - start:.0f} s; {name} is deleted.")
+    say(f"Done in {time.monotonic() - start:.0f} s. The folder {name} is deleted.")
     sys.exit(killed != whole)
 
 
@@ -181,6 +183,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit(
-            "\ninterrupted; everything that the demo started has ended and its folder is deleted"
-        )
+        sys.exit("\ninterrupted: all processes of the demo have ended, and its folder is deleted")

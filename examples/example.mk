@@ -1,4 +1,4 @@
-# Included by the Makefile of each example, which may set PICTURE: what of the report's page `make picture` keeps.
+# Included by the Makefile of each example, which may set PICTURE: the CSS selector of the figure for `make picture`.
 ROOT := $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)
 PROFILE ?= local
 ENV := env$(if $(filter azureml,$(PROFILE)),-azureml)
@@ -8,7 +8,7 @@ PICTURE ?= figure.curves
 .DEFAULT_GOAL := help
 .PHONY: help run picture clean
 
-help: ## list what can be made
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: data/.made ## make the data and run the project under PROFILE (local, slurm or azureml)
@@ -24,5 +24,5 @@ $(BIN)/snakemake:
 picture: run ## draw the README's picture again, with chromium
 	cd $(ROOT) && $(BIN)/python -m examples.picture $(CURDIR)/results/report/index.html $(CURDIR)/picture.png '$(PICTURE)'
 
-clean: ## remove what was made
+clean: ## remove data, results and logs
 	rm -rf data results store logs benchmarks .snakemake

@@ -1,4 +1,4 @@
-"""Keep an element of a report's page as a small PNG: python -m examples.picture PAGE PNG SELECTOR."""
+"""Save an element of a report page as a small PNG: python -m examples.picture PAGE PNG SELECTOR."""
 
 import io
 import sys
@@ -14,11 +14,11 @@ DRAWN = "[...document.querySelectorAll('figure.curves')].every(figure => figure.
 
 
 def main(page: Path, target: Path, selector: str) -> None:
-    """Write what the page shows first under a CSS selector, in 64 colours."""
+    """Save the first element that matches a CSS selector, in 64 colours."""
     with tempfile.TemporaryDirectory() as profile:
         browser = start_browser(Path(profile))
         try:
-            browser.set_window_size(1280, 2000)  # no figure is cut off
+            browser.set_window_size(1280, 2000)  # large enough to show figures whole
             open_page(browser, page.resolve(), DRAWN)
             shot = browser.find_element(By.CSS_SELECTOR, selector).screenshot_as_png
         finally:

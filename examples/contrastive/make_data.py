@@ -1,4 +1,4 @@
-"""Draw textures without labels, and some with: python make_data.py FOLDER."""
+"""Draw unlabelled and some labelled textures: python make_data.py FOLDER."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ ROWS = {"unlabelled": 2000, "labelled": 300}
 
 
 def draw(kind: int, generator: np.random.Generator) -> np.ndarray:
-    """Return a grating [SIDE, SIDE] uint8; its kind is its width, in two waveforms."""
+    """Return a grating [SIDE, SIDE] uint8 of one of six kinds: three widths, two waveforms."""
     y, x = np.mgrid[:SIDE, :SIDE]
     angle, phase = generator.uniform(0, 2 * np.pi, 2)
     wave = np.sin((x * np.cos(angle) + y * np.sin(angle)) * (0.4, 0.8, 1.6)[kind % 3] + phase)
@@ -20,7 +20,7 @@ def draw(kind: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def main(folder: Path) -> None:
-    """Write images [N, SIDE, SIDE] for the training, and others with kinds [N] for a probe."""
+    """Write images [N, SIDE, SIDE] for the training, and other images with kinds [N] for the probe."""
     folder.mkdir(exist_ok=True)
     for seed, (name, number) in enumerate(ROWS.items()):
         generator = np.random.default_rng(seed)

@@ -1,6 +1,6 @@
-"""What the features are worth: a linear classifier on them, with few labels.
+"""Measure the quality of the features with a linear classifier and few labels.
 
-python probe.py RUN, as `make probe` does.
+Run `make probe`, or python probe.py RUN.
 """
 
 import json
@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from simclr import Contrastive
 from sklearn.linear_model import LogisticRegression
 
-TRAINED_ON = 60  # labels, ten of a kind
+TRAINED_ON = 60  # labels, about ten of each kind
 
 
 def main(folder: Path) -> None:
-    """Print the accuracy with the trained encoder, and with one that never learned."""
+    """Print the accuracy with an untrained encoder and with the trained encoder."""
     settings = json.loads((folder / "run.json").read_text())["settings"]
     images = torch.from_numpy(np.load("data/labelled.npy")).float() / 128 - 1
     kinds = np.load("data/kinds.npy")
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
 
 
 def accuracy(model: Contrastive, images: torch.Tensor, kinds: np.ndarray) -> float:
-    """Return the share of the other images that a classifier on the features gets right."""
+    """Fit a classifier on the first images, and return its accuracy on the other images."""
     with torch.inference_mode():
         features = model(images).numpy()
     features = (features - features.mean(0)) / (features.std(0) + 1e-6)

@@ -1,4 +1,4 @@
-"""Learning without labels, after Chen et al. 2020 (SimCLR): two views of an image are alike."""
+"""Contrastive learning without labels, after Chen et al. 2020 (SimCLR)."""
 
 import torch
 from pytorch_lightning import LightningModule
@@ -8,7 +8,7 @@ from torchmetrics import MeanMetric
 
 
 class Contrastive(LightningModule):
-    """A small convolutional encoder, and a projection in which views are compared."""
+    """A small convolutional encoder, and a projection in which two views of an image are compared."""
 
     def __init__(self, width=32, temperature=0.2):
         super().__init__()
@@ -31,12 +31,12 @@ class Contrastive(LightningModule):
         )
 
     def forward(self, images_BHW: torch.Tensor) -> torch.Tensor:
-        """Return features [B, 4 * width]: mean and largest value of each channel."""
+        """Return features [B, 4 * width]: the mean and the maximum of each channel."""
         maps = self.encoder(images_BHW[:, None])
         return torch.cat([maps.mean((2, 3)), maps.amax((2, 3))], dim=1)
 
     def compare(self, views_BVHW):
-        """Return the loss of each view [2B], and whether its other view is the most alike of all."""
+        """Return the loss of each view [2B], and whether its other view is the most similar one."""
         first, second = views_BVHW.unbind(1)
         features = normalize(self.project(self(torch.cat([first, second]))), dim=1)
         alike = features @ features.T / self.temperature
@@ -56,7 +56,7 @@ class Contrastive(LightningModule):
         self.measure("test", batch)
 
     def measure(self, split, batch):
-        """Log the loss, and the share of views whose other view is found among those of the batch."""
+        """Log the loss, and the fraction of views whose other view is found in the batch."""
         losses, found = self.compare(batch["views"])
         for name, values in (("loss", losses), ("pairs_found", found.float())):
             metric = self.metrics[f"{split}_{name}"]

@@ -1,4 +1,4 @@
-"""Images without labels, and two views of each."""
+"""A source of unlabelled images, and transforms that make two views of each image."""
 
 import numpy as np
 from shardline.sources import Schema, Source, Table, shard_range
@@ -7,7 +7,7 @@ SIDE = 32
 
 
 class Images(Source):
-    """The images [N, 32, 32] of a NumPy file."""
+    """Reads images [N, 32, 32] from a NumPy file."""
 
     schema = Schema(columns={"image": f"uint8[{SIDE},{SIDE}]"})
 
@@ -19,7 +19,7 @@ class Images(Source):
 
 
 def view(image, generator):
-    """Return a crop [24, 24], turned, mirrored and with another light, of values about 0."""
+    """Return a random crop [24, 24], rotated, mirrored, with random contrast, and centred on 0."""
     top, left = generator.integers(0, SIDE - 24 + 1, 2)
     crop = image[top : top + 24, left : left + 24].astype(np.float32) / 128 - 1
     crop = np.rot90(crop, generator.integers(0, 4))
@@ -28,7 +28,7 @@ def view(image, generator):
 
 
 class TwoViews:
-    """Makes of an image two views, by the sample's own generator."""
+    """Makes two random views of an image, with the generator of the sample."""
 
     def __call__(self, sample, generator):
         views = np.stack([view(sample["image"], generator) for _ in range(2)])
@@ -36,7 +36,7 @@ class TwoViews:
 
 
 class FixedViews:
-    """Two views of a held-out image, the same each time."""
+    """Makes two views of a held-out image, the same in each epoch."""
 
     def __call__(self, sample):
         return TwoViews()(sample, np.random.default_rng(0))

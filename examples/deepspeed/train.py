@@ -1,4 +1,4 @@
-"""A DeepSpeed engine: ZeRO splits the optimiser's state over the ranks, and each rank saves its part."""
+"""Train with a DeepSpeed engine: ZeRO splits the optimiser's state, and each rank saves its part."""
 
 import os
 
@@ -9,16 +9,16 @@ from torch.nn.functional import cross_entropy
 import shardline_io as io
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # leave this line out on GPUs
-import deepspeed  # which reads the variable
+import deepspeed  # reads the variable, so it must come after
 
 
 def tensors(batch):
-    """Return pixels [B, 64] from 0 to 1 and labels [B] of a batch."""
+    """Convert a batch to pixels [B, 64] from 0 to 1 and labels [B]."""
     return torch.from_numpy(batch["features"]).float() / 16, torch.from_numpy(batch["labels"])
 
 
 def largest(number):
-    """Return the largest of the ranks' numbers."""
+    """Return the largest number of all ranks."""
     value = torch.tensor(number)
     dist.all_reduce(value, dist.ReduceOp.MAX)
     return int(value)
@@ -26,7 +26,7 @@ def largest(number):
 
 @torch.no_grad()
 def evaluate(engine, batches):
-    """Return mean loss, accuracy and number of rows, over all ranks."""
+    """Return mean loss, accuracy and number of rows over all ranks."""
     sums = torch.zeros(3)
     for batch in batches:
         pixels, labels = tensors(batch)
@@ -38,7 +38,7 @@ def evaluate(engine, batches):
 
 
 def make_engine(settings, hidden, stage=2):
-    """Return the engine of a perceptron under a stage of ZeRO, 1 or 2."""
+    """Return the engine of a multilayer perceptron with ZeRO stage 1 or 2."""
     torch.manual_seed(settings["seed"])
     model = torch.nn.Sequential(
         torch.nn.Linear(64, hidden), torch.nn.ReLU(),
@@ -56,7 +56,7 @@ def make_engine(settings, hidden, stage=2):
 
 
 def main():
-    """Train; an epoch's end and a stop save."""
+    """Train, and save at the end of each epoch and when the training must stop."""
     deepspeed.init_distributed("gloo")  # "nccl" on GPUs
     engine = make_engine(io.settings(), **io.model_args())
     if saved := io.resume():
@@ -88,7 +88,7 @@ def main():
     _, accuracy, rows = evaluate(engine, io.test())
     io.write_evaluation({"accuracy": accuracy}, rows)
     io.save_model({name: value.numpy() for name, value in engine.module.state_dict().items()})
-    dist.barrier()  # and no destroy_process_group(), by which gloo may hang: docs/how-to/use-another-framework.md
+    dist.barrier()  # no destroy_process_group(), since gloo may hang: docs/how-to/use-another-framework.md
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write a Delta table in two versions, as a table grows: python make_data.py FOLDER."""
+"""Write a Delta table with two versions: python make_data.py FOLDER."""
 
 import shutil
 import sys
@@ -12,7 +12,7 @@ ROWS, FEATURES, CLASSES = 16000, 128, 5  # rows of each version
 
 
 def rows_of(version: int) -> pa.Table:
-    """Return vectors of five classes; a class has eight centres, so that no plane parts two."""
+    """Return vectors of five classes; each class has eight centres, so no plane separates classes."""
     centres = np.random.default_rng(0).normal(0, 0.4, (CLASSES, 8, FEATURES))
     generator = np.random.default_rng([1, version])
     kinds = generator.integers(0, CLASSES, ROWS)

@@ -1,4 +1,4 @@
-"""A perceptron of two hidden layers for vectors."""
+"""A perceptron with two hidden layers for vectors."""
 
 import torch
 from pytorch_lightning import LightningModule
@@ -8,7 +8,7 @@ from torchmetrics import Accuracy, MeanMetric
 
 
 class VectorNet(LightningModule):
-    """Logs val_accuracy, which early stopping watches."""
+    """A classifier of vectors that logs val_accuracy, which early stopping monitors."""
 
     def __init__(self, feature_shape, num_classes, width=512):
         super().__init__()

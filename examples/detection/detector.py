@@ -1,4 +1,4 @@
-"""A tiny detector without anchors, after Zhou et al. 2019, "Objects as Points"."""
+"""A small anchor-free detector, after Zhou et al. 2019, "Objects as Points"."""
 
 import torch
 from pytorch_lightning import LightningModule
@@ -7,12 +7,12 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, l1_loss
 from torchmetrics import MeanMetric
 
-STRIDE = 8  # pixels of a cell of the grid
+STRIDE = 8  # side of a grid cell in pixels
 KINDS = ("disc", "square")
 
 
 class Detector(LightningModule):
-    """For each cell of the grid: whether a box of a kind has its centre there, and that box."""
+    """Predicts for each grid cell whether a box of each kind has its centre there, and the box."""
 
     def __init__(self, kinds=2, width=32):
         super().__init__()
@@ -30,14 +30,14 @@ class Detector(LightningModule):
         self.test_found, self.test_right = MeanMetric(), MeanMetric()
 
     def forward(self, images_BHW: torch.Tensor) -> torch.Tensor:
-        """Return [B, kinds + 4, H / 8, W / 8]: logits, then centre and size in cells."""
+        """Return [B, kinds + 4, H / 8, W / 8]: logits of the kinds, then centre and size in cells."""
         return self.net(images_BHW[:, None].float() / 255)
 
     def targets(self, batch, grid):
-        """Return what `forward` should give, and which cells hold a centre [B, rows, columns].
+        """Return the targets of `forward`, and which cells contain a centre [B, rows, columns].
 
-        Boxes are padded to the most that an image of the global batch has; `boxes.lengths` tells
-        how many of an image's count.
+        All images of a global batch are padded to the same number of boxes; `boxes.lengths` is the
+        real number of boxes of each image.
         """
         boxes, lengths = batch["boxes"] / STRIDE, batch["boxes.lengths"]
         wanted = torch.zeros_like(grid)
@@ -55,7 +55,7 @@ class Detector(LightningModule):
         return wanted, held
 
     def losses(self, batch):
-        """Return the loss of each cell [B, rows, columns], and what is needed to measure."""
+        """Return the loss of each cell [B, rows, columns], the outputs, the targets and the centres."""
         grid = self(batch["image"])
         wanted, held = self.targets(batch, grid)
         kinds = slice(None, self.kinds)
@@ -81,7 +81,7 @@ class Detector(LightningModule):
         return {"sample_losses": losses.flatten(1).mean(1)}
 
     def describe_sample(self, batch):
-        """Return the boxes of a batch of one image, as pixels, beside those that are predicted."""
+        """Return the true and the predicted boxes of a batch of one image, in pixels."""
         count = int(batch["boxes.lengths"][0])
         grid = self(batch["image"])[0]
         score, kind = grid[: self.kinds].sigmoid().max(0)
@@ -99,9 +99,9 @@ class Detector(LightningModule):
         }
 
     def measure(self, split, grid, wanted, held):
-        """Log the share of boxes that are found, and of what is found that is right.
+        """Log recall (found boxes of all boxes) and precision (right boxes of all predictions).
 
-        A box is found where its cell has its kind above one half, and the boxes' IoU is above one half.
+        A box is found if its cell predicts the right kind with probability > 0.5 and a box with IoU > 0.5.
         """
         predicted = grid[:, : self.kinds].sigmoid().amax(1) > 0.5
         kind = grid[:, : self.kinds].argmax(1) == wanted[:, : self.kinds].argmax(1)
@@ -114,7 +114,7 @@ class Detector(LightningModule):
 
 
 def iou(grid, wanted, kinds):
-    """Return intersection by union of two boxes in each cell [B, rows, columns]."""
+    """Return the intersection over union of two boxes in each cell [B, rows, columns]."""
     (x, y, wide, high), (u, v, broad, tall) = grid[:, kinds:].unbind(1), wanted[:, kinds:].unbind(1)
     across = (
         torch.minimum(x + wide / 2, u + broad / 2) - torch.maximum(x - wide / 2, u - broad / 2)

@@ -11,7 +11,7 @@ IMAGES, SIDE = 1000, 64
 
 
 def draw(generator: np.random.Generator) -> tuple[Image.Image, list[list[float]], list[int]]:
-    """Return an image, boxes of left, top, right and bottom in pixels, and their kinds."""
+    """Return an image, its boxes (left, top, right and bottom in pixels) and their kinds."""
     image = Image.fromarray(generator.integers(0, 60, (SIDE, SIDE), dtype=np.uint8))
     boxes, kinds = [], []
     for _ in range(generator.integers(0, 5)):
@@ -22,7 +22,7 @@ def draw(generator: np.random.Generator) -> tuple[Image.Image, list[list[float]]
             min(box[2], b[2]) > max(left, b[0]) and min(box[3], b[3]) > max(top, b[1])
             for b in boxes
         ):
-            continue  # no two overlap
+            continue  # boxes must not overlap
         kind = int(generator.integers(0, 2))
         shape = (ImageDraw.Draw(image).ellipse, ImageDraw.Draw(image).rectangle)[kind]
         shape([left, top, left + size - 1, top + size - 1], fill=int(generator.integers(120, 255)))
@@ -32,7 +32,7 @@ def draw(generator: np.random.Generator) -> tuple[Image.Image, list[list[float]]
 
 
 def main(folder: Path) -> None:
-    """Write PNG files, and boxes.jsonl with a line for each."""
+    """Write PNG files, and boxes.jsonl with a line for each image."""
     generator = np.random.default_rng(0)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     with (folder / "boxes.jsonl").open("w") as file:

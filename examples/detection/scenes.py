@@ -1,4 +1,4 @@
-"""Images with as many boxes as each has: columns of varying length."""
+"""A source of images with varying numbers of boxes."""
 
 import json
 from functools import cached_property
@@ -11,7 +11,7 @@ SIDE = 64
 
 
 class Scenes(Source):
-    """The images that boxes.jsonl lists, with their boxes and kinds."""
+    """Reads the images that boxes.jsonl lists, with their boxes and kinds."""
 
     schema = Schema(
         columns={"image": f"uint8[{SIDE},{SIDE}]", "boxes": "float32[*,4]", "kinds": "int64[*]"}

@@ -1,4 +1,4 @@
-"""Continue texts with the trained model: python continue_text.py RUN TEXT..., as `make continue` does."""
+"""Continue texts with the trained model: `make continue`, or python continue_text.py RUN TEXT..."""
 
 import json
 import sys
@@ -10,12 +10,9 @@ from shardline.models import GPT
 
 
 def main(folder: Path, *texts: str) -> None:
-    """Print each text with 120 more characters, drawn by their probability."""
+    """Print each text with 120 more bytes, sampled by their probability."""
     settings = json.loads((folder / "run.json").read_text())["settings"]
-    given = {
-        "vocab": 256,
-        **settings["model_args"],
-    }  # a tokenizer's number of tokens is among these
+    given = {"vocab": 256, **settings["model_args"]}  # with a tokenizer, model_args sets vocab
     model = GPT(context=settings["data"]["pack"]["length"], **given)
     model.load_state_dict(load_file(folder / "model.safetensors"))
     generator = torch.Generator().manual_seed(1)

@@ -1,4 +1,4 @@
-"""Collect the licences and pages of the installed packages as text files: python make_data.py FOLDER."""
+"""Write the descriptions of the installed packages as text files: python make_data.py FOLDER."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ SIZE = 1_000_000  # bytes of text, enough for an epoch of half a minute
 
 
 def main(folder: Path) -> None:
-    """Write a file for each package, in the order of their names."""
+    """Write a file for each package in the order of names, until there are `SIZE` bytes."""
     folder.mkdir(exist_ok=True)
     written = 0
     for package in sorted(distributions(), key=lambda one: one.name.lower()):
@@ -20,7 +20,7 @@ def main(folder: Path) -> None:
 
 
 def page(package: Distribution) -> str:
-    """Return a package's description in plain characters, without tables of signs and long words."""
+    """Return a package's description in ASCII, without lines of tables, markup or long words."""
     text = package.metadata.get_payload() or package.metadata.get("Description") or ""
     lines = [line for line in text.splitlines() if not re.search(r"\S{40}|[<>|{}]", line)]
     return "\n".join(lines).encode("ascii", "ignore").decode()

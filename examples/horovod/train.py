@@ -1,4 +1,4 @@
-"""A loop of PyTorch whose gradients Horovod sums over the ranks, by MPI."""
+"""A PyTorch training loop in which Horovod averages the gradients over the ranks, by MPI."""
 
 import sys
 
@@ -10,18 +10,18 @@ import shardline_io as io
 
 
 def tensors(batch):
-    """Return pixels [B, 64] from 0 to 1 and labels [B] of a batch."""
+    """Convert a batch to pixels [B, 64] from 0 to 1 and labels [B]."""
     return torch.from_numpy(batch["features"]).float() / 16, torch.from_numpy(batch["labels"])
 
 
 def largest(number):
-    """Return the largest of the ranks' numbers."""
+    """Return the largest number of all ranks."""
     return int(hvd.allreduce(torch.tensor(number), op=hvd.Max))
 
 
 @torch.no_grad()
 def evaluate(model, batches):
-    """Return mean loss, accuracy and number of rows, over all ranks."""
+    """Return mean loss, accuracy and number of rows over all ranks."""
     sums = torch.zeros(3)
     for batch in batches:
         pixels, labels = tensors(batch)
@@ -33,20 +33,20 @@ def evaluate(model, batches):
 
 
 def main():
-    """Train, and save whenever an epoch ends or the training is to stop."""
+    """Train, and save at the end of each epoch and when the training must stop."""
     hvd.init()
     if hvd.size() != io.world().world_size:
         sys.exit(
-            f"Horovod has {hvd.size()} ranks of {io.world().world_size}; set runtime.launcher: mpirun"
+            f"Horovod has {hvd.size()} ranks, expected {io.world().world_size}; set runtime.launcher: mpirun"
         )
     settings, hidden = io.settings(), io.model_args()["hidden"]
-    torch.manual_seed(settings["seed"])  # so all ranks begin with the same weights
+    torch.manual_seed(settings["seed"])  # so that all ranks start with the same weights
     model = torch.nn.Sequential(
         torch.nn.Linear(64, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10)
     )
     optimizer = torch.optim.Adam(model.parameters(), settings["optim"]["lr"])
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    if saved := io.resume():  # after the optimizer was wrapped, which resets its state
+    if saved := io.resume():  # must come after DistributedOptimizer, which resets the state
         state = torch.load(saved.folder / "state.pt", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])

@@ -1,4 +1,4 @@
-"""What both programs share: a Vision Transformer, its inputs, and its figures on held-out rows."""
+"""The parts that train.py and loop.py share: a Vision Transformer, its inputs and its evaluation."""
 
 import torch
 from transformers import ViTConfig, ViTForImageClassification
@@ -7,10 +7,10 @@ import shardline_io as io
 
 
 def make_model(folder=None):
-    """Return a Vision Transformer of the run's width from a config: nothing is downloaded.
+    """Return a Vision Transformer of the run's width from a config, without a download.
 
     Args:
-        folder: has the weights that `save_pretrained` wrote; left out, they are random.
+        folder: Folder with weights from `save_pretrained`; None: the weights are random.
     """
     if folder:
         return ViTForImageClassification.from_pretrained(folder)
@@ -23,17 +23,17 @@ def make_model(folder=None):
 
 
 def inputs_of(batch):
-    """Return the model's inputs of a batch: pixels [B, 1, 8, 8] from 0 to 1, and labels [B]."""
+    """Convert a batch to the model's inputs: pixels [B, 1, 8, 8] from 0 to 1, and labels [B]."""
     pixels = torch.from_numpy(batch["features"]).float().reshape(-1, 1, 8, 8) / 16
     return {"pixel_values": pixels, "labels": torch.from_numpy(batch["labels"])}
 
 
 @torch.no_grad()
 def evaluate(model, batches, add_over_ranks):
-    """Return mean loss, accuracy and number of rows, over all ranks.
+    """Return mean loss, accuracy and number of rows over all ranks.
 
     Args:
-        add_over_ranks: returns the sums over the ranks of a tensor.
+        add_over_ranks: Function that sums a tensor over all ranks.
     """
     was_training, sums = model.training, torch.zeros(3)
     model.eval()

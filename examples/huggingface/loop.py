@@ -1,4 +1,4 @@
-"""A training loop of one's own by Accelerate, which saves and restores what it has prepared."""
+"""A training loop with Accelerate, which saves and restores the objects that it has prepared."""
 
 import torch
 from accelerate import Accelerator
@@ -10,14 +10,15 @@ from digits import evaluate, inputs_of, make_model
 
 
 def main():
-    """Train; an epoch's end and a stop save."""
+    """Train, and save at the end of each epoch and when the training must stop."""
     settings, accelerator = io.settings(), Accelerator(cpu=True)
     set_seed(settings["seed"])
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), settings["optim"]["lr"])
     schedule = get_linear_schedule_with_warmup(optimizer, 20, io.num_steps())
     model, optimizer = accelerator.prepare(model, optimizer)
-    accelerator.register_for_checkpointing(schedule)  # prepared, it would step once for each rank
+    # a prepared schedule would step once for each rank, so it is only registered
+    accelerator.register_for_checkpointing(schedule)
     if saved := io.resume():
         accelerator.load_state(saved.folder)
 
@@ -54,7 +55,7 @@ def main():
     io.write_evaluation({"accuracy": accuracy}, rows)
     weights = accelerator.unwrap_model(model).state_dict()
     io.save_model({name: value.numpy() for name, value in weights.items()})
-    accelerator.wait_for_everyone()  # by end_training() gloo may hang: docs/how-to/use-another-framework.md
+    accelerator.wait_for_everyone()  # no end_training(), since gloo may hang: docs/how-to/use-another-framework.md
 
 
 if __name__ == "__main__":

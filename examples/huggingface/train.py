@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face: it consumes io's batches, and its own checkpoints are what a resume begins from."""
+"""Train with Hugging Face's Trainer, on batches of shardline_io; a resume loads Trainer's own checkpoint."""
 
 import shutil
 from pathlib import Path
@@ -13,28 +13,28 @@ from digits import evaluate, inputs_of, make_model
 
 
 class Stream(IterableDataset):
-    """This rank's batches of all epochs, from the step behind the last checkpoint."""
+    """This rank's batches of all epochs, starting after the last checkpoint."""
 
     def __iter__(self):
         return map(inputs_of, io.train())
 
 
 class StreamTrainer(Trainer):
-    """A Trainer that takes batches as they come."""
+    """A Trainer that uses the batches unchanged."""
 
     def get_train_dataloader(self):
-        """Return the batches as they are, since Accelerate would split them among the ranks again."""
-        # a generator of its own: a loader draws a number when it begins, which a resumed training would draw twice
+        """Return a plain loader, since Accelerate would split the batches among the ranks again."""
+        # a loader draws a random number when it starts, so without its own generator a resume would change dropout
         return DataLoader(self.train_dataset, batch_size=None, generator=torch.Generator())
 
 
 class Shardline(TrainerCallback):
-    """Curves, checkpoints and stops of the run."""
+    """Connects Trainer with Shardline: curves, checkpoints and stops."""
 
     stopped = False
 
     def on_log(self, args, state, control, logs=None, model=None, **kwargs):
-        """Record the loss of each step, and the figures on the validation rows where an epoch ends."""
+        """Log the loss of each step, and the validation metrics at the end of an epoch."""
         if "loss" not in logs:  # the summary at the end
             return
         step, found = state.global_step, {"train_loss": logs["loss"]}
@@ -47,12 +47,12 @@ class Shardline(TrainerCallback):
         io.log(step, epoch=(step - 1) // io.num_steps(0), **found)
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Have Trainer save and end where the run is to stop."""
+        """Let Trainer save and end when the run must stop."""
         if io.should_stop(largest):
             self.stopped = control.should_save = control.should_training_stop = True
 
     def on_save(self, args, state, control, **kwargs):
-        """Make the folder that Trainer wrote a checkpoint of the run, once all ranks have written theirs."""
+        """Move Trainer's checkpoint into the run's checkpoint, once all ranks have written their parts."""
         with io.checkpoint(state.global_step) as folder:
             dist.barrier()
             if io.world().rank == 0:
@@ -63,20 +63,20 @@ class Shardline(TrainerCallback):
 
 
 def total(numbers):
-    """Return the sums over the ranks."""
+    """Return the sum of a tensor over all ranks."""
     dist.all_reduce(numbers)
     return numbers
 
 
 def largest(number):
-    """Return the largest of the ranks' numbers."""
+    """Return the largest number of all ranks."""
     value = torch.tensor(number)
     dist.all_reduce(value, dist.ReduceOp.MAX)
     return int(value)
 
 
 def main():
-    """Train; an epoch's end and a stop save."""
+    """Train, and save at the end of each epoch and when the training must stop."""
     settings, watch = io.settings(), Shardline()
     arguments = TrainingArguments(
         output_dir=io.work_folder() / "trainer",
@@ -87,9 +87,9 @@ def main():
         learning_rate=settings["optim"]["lr"],
         warmup_steps=20,
         max_steps=io.num_steps(),
-        ignore_data_skip=True,  # io.train() begins behind the checkpoint
-        logging_nan_inf_filter=False,  # a loss that is no number is to be seen
-        logging_steps=1,  # a mean over more steps would begin again with each attempt
+        ignore_data_skip=True,  # io.train() already starts after the checkpoint
+        logging_nan_inf_filter=False,  # show NaN losses
+        logging_steps=1,  # a mean over several steps would restart with each attempt
         save_strategy="steps",
         save_steps=io.num_steps(0),
         report_to="none",
@@ -97,8 +97,8 @@ def main():
     )
     set_seed(settings["seed"])
     folder = saved.folder / "trainer" if (saved := io.resume()) else None
-    # Trainer restores optimiser, schedule and random numbers. Of the weights it passes over those whose names
-    # save_pretrained writes in another form, as of this model's blocks, and reports that as a warning alone.
+    # Trainer restores optimiser, schedule and random state, but not all weights: it skips weights that save_pretrained
+    # has renamed, such as this model's blocks, with only a warning. So make_model loads the weights.
     model = make_model(folder)
     trainer = StreamTrainer(model, arguments, train_dataset=Stream(), callbacks=[watch])
     trainer.train(resume_from_checkpoint=folder and str(folder))
@@ -107,7 +107,7 @@ def main():
     _, accuracy, rows = evaluate(trainer.model, io.test(), total)
     io.write_evaluation({"accuracy": accuracy}, rows)
     io.save_model({name: value.numpy() for name, value in trainer.model.state_dict().items()})
-    dist.barrier()  # and no destroy_process_group(), by which gloo may hang: docs/how-to/use-another-framework.md
+    dist.barrier()  # no destroy_process_group(), since gloo may hang: docs/how-to/use-another-framework.md
 
 
 if __name__ == "__main__":

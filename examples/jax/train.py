@@ -1,4 +1,4 @@
-"""A training loop of JAX and Optax: one mesh over the ranks' devices, along which batches are sharded."""
+"""A training loop with JAX and Optax, with batches sharded along one mesh of all ranks' devices."""
 
 import os
 
@@ -26,32 +26,32 @@ def loss_of(model, pixels, labels):
 
 @jax.jit
 def sums_of(model, pixels, labels):
-    """Return the rows' sum of losses, the right ones, and their number [3]."""
+    """Return [3]: the sum of the rows' losses, the number of right predictions and the number of rows."""
     logits = logits_of(model, pixels)
     right = (logits.argmax(axis=1) == labels).sum()
     return jnp.stack([loss_of(model, pixels, labels) * len(labels), right, len(labels)])
 
 
 def arrays(batch):
-    """Return pixels [B, 64] and labels [B] of a batch."""
+    """Convert a batch to pixels [B, 64] and labels [B]."""
     return batch["features"].astype(np.float32), batch["labels"].astype(np.int32)
 
 
 def evaluate(model, batches):
-    """Return mean loss, accuracy and number of rows, over all ranks."""
+    """Return mean loss, accuracy and number of rows over all ranks."""
     sums = sum(np.asarray(sums_of(model, *arrays(batch))) for batch in batches)
     loss, right, rows = process_allgather(sums).reshape(-1, 3).sum(axis=0).tolist()
     return loss / rows, right / rows, int(rows)
 
 
 def largest(number):
-    """Return the largest of the ranks' numbers."""
+    """Return the largest number of all ranks."""
     return int(process_allgather(np.int32(number)).max())
 
 
 def main():
-    """Train, and save whenever an epoch ends or the training is to stop."""
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # GPUs need no such line
+    """Train, and save at the end of each epoch and when the training must stop."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # leave this line out on GPUs
     port = int(os.environ["MASTER_PORT"]) + 1  # the launcher may listen on MASTER_PORT itself
     jax.distributed.initialize(
         f"{os.environ['MASTER_ADDR']}:{port}", io.world().world_size, io.world().rank

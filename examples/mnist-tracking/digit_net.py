@@ -1,4 +1,4 @@
-"""A small convolutional network for grey images."""
+"""A small convolutional network for greyscale images."""
 
 import torch
 from pytorch_lightning import LightningModule
@@ -8,7 +8,7 @@ from torchmetrics import Accuracy, MeanMetric
 
 
 class DigitNet(LightningModule):
-    """Two convolutions, each behind pooling, and a linear layer."""
+    """Two convolutions, each followed by pooling, and a linear layer."""
 
     def __init__(self, feature_shape, num_classes, channels=16):
         super().__init__()

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-SIDE = 28  # pixels, as of MNIST
+SIDE = 28  # pixels, as in MNIST
 
 
 def draw(digit: int, generator: np.random.Generator) -> np.ndarray:
-    """Return a digit [SIDE, SIDE] uint8, turned, moved, blurred and with noise."""
+    """Return a digit [SIDE, SIDE] uint8, randomly rotated, shifted and blurred, with noise."""
     image = Image.new("L", (SIDE, SIDE))
     font = ImageFont.load_default(size=generator.uniform(17, 25))
     place = tuple(SIDE / 2 + generator.uniform(-4, 4, 2))
@@ -24,13 +24,13 @@ def draw(digit: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
-    """Write uint8 values with the header of IDX: type, number of dimensions, sizes."""
+    """Write uint8 values as an IDX file, with its header: type, number of dimensions, sizes."""
     header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
     path.write_bytes(gzip.compress(header + values.tobytes(), compresslevel=1, mtime=0))
 
 
 def main(folder: Path) -> None:
-    """Write 6,000 digits to train with and 1,000 to test with."""
+    """Write 6,000 digits for training and 1,000 digits for testing."""
     folder.mkdir(exist_ok=True)
     for seed, (stem, number) in enumerate({"train": 6000, "t10k": 1000}.items()):
         generator = np.random.default_rng(seed)

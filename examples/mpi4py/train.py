@@ -1,4 +1,4 @@
-"""A training loop of NumPy alone, whose ranks sum their gradients by MPI."""
+"""A training loop with NumPy, whose ranks sum their gradients by MPI."""
 
 import sys
 
@@ -11,7 +11,7 @@ RANKS = MPI.COMM_WORLD
 
 
 def loss_of(model, batch):
-    """Return each row's cross entropy [B], its gradient by the logits [B, 10], and the layers' inputs."""
+    """Return each row's cross entropy [B], its gradient for the logits [B, 10], and the layers' inputs."""
     pixels = batch["features"].astype(np.float32) / 16
     hidden = np.maximum(pixels @ model["w1"] + model["b1"], 0)
     logits = hidden @ model["w2"] + model["b2"]
@@ -41,7 +41,7 @@ def gradients_of(model, batch):
 
 
 def adam(model, moments, gradients, step):
-    """Change the model by a step of Adam (Kingma and Ba, 2015)."""
+    """Update the model by one step of Adam (Kingma and Ba, 2015)."""
     rate = io.settings()["optim"]["lr"] * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
     for name, gradient in gradients.items():
         first, second = moments[f"{name}.first"], moments[f"{name}.second"]
@@ -51,7 +51,7 @@ def adam(model, moments, gradients, step):
 
 
 def evaluate(model, batches):
-    """Return mean loss, accuracy and number of rows, over all ranks."""
+    """Return mean loss, accuracy and number of rows over all ranks."""
     sums = np.zeros(3)
     for batch in batches:
         losses, slope, _ = loss_of(model, batch)
@@ -63,15 +63,15 @@ def evaluate(model, batches):
 
 
 def largest(number):
-    """Return the largest of the ranks' numbers."""
+    """Return the largest number of all ranks."""
     return RANKS.allreduce(number, MPI.MAX)
 
 
 def main():
-    """Train, and save whenever an epoch ends or the training is to stop."""
+    """Train, and save at the end of each epoch and when the training must stop."""
     if RANKS.size != io.world().world_size:
         sys.exit(
-            f"MPI has {RANKS.size} ranks of {io.world().world_size}; set runtime.launcher: mpirun"
+            f"MPI has {RANKS.size} ranks, expected {io.world().world_size}; set runtime.launcher: mpirun"
         )
     draw, hidden = np.random.default_rng(io.settings()["seed"]), io.model_args()["hidden"]
     model = {"w1": draw.normal(0, 64**-0.5, (64, hidden)), "b1": np.zeros(hidden)}

@@ -1,4 +1,4 @@
-"""Write a table in partitions, a Parquet file each: python make_data.py FOLDER."""
+"""Write a table in partitions, one Parquet file each: python make_data.py FOLDER."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ PARTITIONS, ROWS, FEATURES = 16, 8000, 16
 
 
 def partition(number: int) -> pa.Table:
-    """Return rows whose label depends on a sum and on products of features."""
+    """Return the rows of a partition, whose labels depend on a sum and on products of features."""
     generator = np.random.default_rng(number)
     values = generator.normal(size=(ROWS, FEATURES)).astype(np.float32)
     products = (values[:, 0:8:2] * values[:, 1:8:2]).sum(axis=1)

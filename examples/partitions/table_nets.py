@@ -1,4 +1,4 @@
-"""The model that only proves that all is connected, and the one that is meant."""
+"""A minimal model that tests the pipeline, and the real model."""
 
 import torch
 from pytorch_lightning import LightningModule
@@ -8,7 +8,7 @@ from torchmetrics import Accuracy, MeanMetric
 
 
 class Boring(LightningModule):
-    """One linear layer, as Lightning's BoringModel."""
+    """One linear layer, like Lightning's BoringModel."""
 
     def __init__(self, feature_shape, num_classes):
         super().__init__()
@@ -38,7 +38,7 @@ class Boring(LightningModule):
 
 
 class Network(Boring):
-    """Two hidden layers in the place of none; all else is proven already."""
+    """The same model with two hidden layers."""
 
     def make_net(self, num_features, num_classes, width=64):
         return nn.Sequential(

@@ -1,4 +1,4 @@
-"""Draw photos of shapes in a folder per class: python make_data.py FOLDER."""
+"""Draw photos of shapes, in one folder per class: python make_data.py FOLDER."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ PHOTOS = 400  # of each class
 
 
 def draw(corners: int, generator: np.random.Generator) -> Image.Image:
-    """Return a shape of any colour and place on a textured ground, in any proportions."""
+    """Return a shape of random colour and place on a textured ground, in an image of random size."""
     width, height = (int(side) for side in generator.integers(56, 96, 2))
     colour, base = generator.integers(0, 255, 3), generator.integers(40, 215, 3)
     while abs(colour - base).max() < 100:

@@ -1,4 +1,4 @@
-"""A custom training loop of Keras under MultiWorkerMirroredStrategy, which finds its workers by TF_CONFIG."""
+"""A custom Keras training loop under MultiWorkerMirroredStrategy, which finds its workers by TF_CONFIG."""
 
 import sys
 
@@ -10,16 +10,17 @@ import shardline_io as io
 
 
 def arrays(batch):
-    """Return pixels [B, 64] from 0 to 1 and labels [B] of a batch."""
+    """Convert a batch to pixels [B, 64] from 0 to 1 and labels [B]."""
     return tf.constant(batch["features"], tf.float32) / 16, tf.constant(batch["labels"], tf.int64)
 
 
 def main():
-    """Train, and save whenever an epoch ends or the training is to stop."""
+    """Train, and save at the end of each epoch and when the training must stop."""
     tf.config.experimental.enable_op_determinism()
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before any other operation
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # must come before any other operation
     if strategy.num_replicas_in_sync != io.world().world_size:
-        sys.exit(f"TensorFlow has {strategy.num_replicas_in_sync} workers; is TF_CONFIG set?")
+        found = strategy.num_replicas_in_sync
+        sys.exit(f"TensorFlow has {found} workers, expected one per rank; check TF_CONFIG")
     settings = io.settings()
     keras.utils.set_random_seed(settings["seed"])
     with strategy.scope():
@@ -45,7 +46,7 @@ def main():
             with tf.GradientTape() as tape:
                 loss = loss_of(labels, model(pixels, training=True)) / settings["global_batch"]
             gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply(gradients, model.trainable_variables)  # sums them over the workers
+            optimizer.apply(gradients, model.trainable_variables)  # sums over the workers
             return loss
 
         return strategy.reduce("SUM", strategy.run(step, (pixels, labels)), axis=None)

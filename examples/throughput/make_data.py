@@ -1,4 +1,4 @@
-"""Make photos of ImageNet's shape in a folder per class: python make_data.py FOLDER."""
+"""Make photos of ImageNet's size, in one folder per class: python make_data.py FOLDER."""
 
 import io
 import sys
@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-CLASSES, PHOTOS = 10, 10  # of each class; throughput does not depend on what is on them
+CLASSES, PHOTOS = 10, 10  # photos of each class; their contents do not matter for throughput
 
 
 def main(folder: Path) -> None:
-    """Write JPEG files of 375 x 500 pixels and about 110 KB, as the usual photo of ImageNet."""
+    """Write JPEG files of 375 x 500 pixels and about 110 KB, like a typical ImageNet photo."""
     for kind in range(CLASSES):
         place = folder / f"photos/class-{kind}"
         place.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,7 @@ def main(folder: Path) -> None:
 
 
 def photo(number: int) -> bytes:
-    """Return a JPEG file of coloured clouds with a sensor's noise."""
+    """Return a JPEG file of coloured clouds with noise."""
     generator = np.random.default_rng(number)
     colours = Image.fromarray(generator.integers(0, 255, (15, 20, 3), dtype=np.uint8))
     clouds = np.asarray(colours.resize((500, 375), Image.Resampling.BICUBIC), np.float32)

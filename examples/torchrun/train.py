@@ -1,4 +1,4 @@
-"""A training loop of plain torch and DDP, which torchrun, srun or mpirun starts on each rank."""
+"""A training loop with plain torch and DDP, which torchrun, srun or mpirun starts on each rank."""
 
 import torch
 import torch.distributed as dist
@@ -9,19 +9,19 @@ import shardline_io as io
 
 
 def tensors(batch):
-    """Return pixels [B, 64] from 0 to 1 and labels [B] of a batch."""
+    """Convert a batch to pixels [B, 64] from 0 to 1 and labels [B]."""
     return torch.from_numpy(batch["features"]).float() / 16, torch.from_numpy(batch["labels"])
 
 
 def largest(number):
-    """Return the largest of the ranks' numbers."""
+    """Return the largest number of all ranks."""
     value = torch.tensor(number)
     dist.all_reduce(value, dist.ReduceOp.MAX)
     return int(value)
 
 
 def evaluate(model, batches):
-    """Return mean loss, accuracy and number of rows, over all ranks."""
+    """Return mean loss, accuracy and number of rows over all ranks."""
     sums = torch.zeros(3)
     with torch.no_grad():
         for batch in batches:
@@ -36,7 +36,7 @@ def evaluate(model, batches):
 
 
 def main():
-    """Train, and save whenever an epoch ends or the training is to stop."""
+    """Train, and save at the end of each epoch and when the training must stop."""
     dist.init_process_group("gloo")  # "nccl" on GPUs
     settings, hidden = io.settings(), io.model_args()["hidden"]
     torch.manual_seed(settings["seed"])
@@ -79,7 +79,7 @@ def main():
     _, accuracy, rows = evaluate(model, io.test())
     io.write_evaluation({"accuracy": accuracy}, rows)
     io.save_model({name: value.numpy() for name, value in model.state_dict().items()})
-    dist.barrier()  # and no destroy_process_group(), by which gloo may hang: docs/how-to/use-another-framework.md
+    dist.barrier()  # no destroy_process_group(), since gloo may hang: docs/how-to/use-another-framework.md
 
 
 if __name__ == "__main__":

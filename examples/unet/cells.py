@@ -1,4 +1,4 @@
-"""Images and masks that lie in two folders under the same names."""
+"""A source of images and masks in two folders, with the same file names."""
 
 from functools import cached_property
 
@@ -9,7 +9,7 @@ from shardline.sources import Schema, Source, Table, shard_range
 
 
 class Cells(Source):
-    """PNG images of one size, and a mask of classes for each."""
+    """Reads PNG images of one size, and for each image a mask with the class of each pixel."""
 
     @cached_property
     def pairs(self):
@@ -17,7 +17,7 @@ class Cells(Source):
         masks = {path.name: path for path in self.files if path.parent.name == "masks"}
         for image in images:
             if image.name not in masks:
-                raise DataError(f"{image}: masks/{image.name} is not among source.files; add it")
+                raise DataError(f"{image} has no masks/{image.name} in source.files; add the mask")
         return [(image, masks[image.name]) for image in images]
 
     @property

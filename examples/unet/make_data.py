@@ -1,4 +1,4 @@
-"""Draw cells with a mask of each: python make_data.py FOLDER."""
+"""Draw images of cells, with a mask for each image: python make_data.py FOLDER."""
 
 import sys
 from pathlib import Path
@@ -7,11 +7,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 IMAGES, SIDE = 400, 48
-COLOURS = {1: 150, 2: 110}  # grey of a cell's body and of its nucleus, on a ground of about 170
+COLOURS = {1: 150, 2: 110}  # grey of a cell's body and nucleus; the background is about 170
 
 
 def draw(generator: np.random.Generator) -> tuple[Image.Image, Image.Image]:
-    """Return an image and its mask: 0 the ground, 1 a cell's body, 2 its nucleus."""
+    """Return an image and its mask: 0 for background, 1 for a cell's body, 2 for its nucleus."""
     image = Image.new("L", (SIDE, SIDE), int(generator.integers(160, 180)))
     mask = Image.new("L", (SIDE, SIDE))
     for _ in range(generator.integers(1, 5)):

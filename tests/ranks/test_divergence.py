@@ -74,7 +74,7 @@ def test_a_loss_that_is_nan_ends_the_training_by_name(poisoned, devices):
         output = error_of(ranks, "run")
         assert (
             f'run "run": the training loss is NaN at step 24 (epoch 1, rank {devices - 1}, lr 0.01); '
-            "the last good training checkpoint is that of step 21; look at that step's samples, lower optim.lr"
+            "the last good training checkpoint is from step 21; check the samples of the bad step, lower optim.lr"
         ) in output
     assert f"resuming from step {last_step(ranks.root / 'run/work/checkpoints')}" in output
 

@@ -22,7 +22,7 @@ def test_nothing_is_built_for_a_model_that_cannot_be_trained(tiny):
     assert done.returncode == 1
     assert done.stdout.count("AttributeError: 'Net' object has no attribute 'nett'") == 1
     assert (
-        "own: model=mypkg.models:Net fails where it does a training step on two rows" in done.stdout
+        "own: model=mypkg.models:Net fails when it does a training step on two rows" in done.stdout
     )
     assert "mypkg/models.py, line 21, in forward: return self.nett(features)" in done.stdout
     assert "rule build_shards" not in done.stdout

@@ -29,12 +29,12 @@ def test_a_killed_training_has_the_bits_of_another_and_only_code_counts(tmp_path
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     _, killed, compared, comment, code = sections(done.stdout)
-    assert re.search(r"SIGKILL to the ranks of `net`, processes \d+ and \d+\n", killed)
-    assert re.search(r"attempt 2: from step [1-9]\d*", killed)
+    assert re.search(r"killing both ranks of `net` \(SIGKILL to processes \d+ and \d+\)\n", killed)
+    assert re.search(r"attempt 2 started at step [1-9]\d*", killed)
     digests = re.findall(r"sha256 ([0-9a-f]{64})\n", compared)
     assert len(digests) == 2
     assert len(set(digests)) == 1
-    assert "The weights have the same bits." in compared
+    assert "The weights are bit-identical." in compared
     assert "nothing to do" in comment
     assert not re.search(r"Training|Resolving", comment)
     assert "Training net" in code

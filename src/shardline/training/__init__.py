@@ -1,1 +1,1 @@
-"""One rank's training and evaluation."""
+"""Training, evaluation and prediction on one rank."""

@@ -1,4 +1,4 @@
-"""An error of a model's check: a mistake of the model, or what only another machine can tell."""
+"""Sort errors of a model check: mistakes of the model, and things this machine cannot check."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.training.rank_task import ModelResult
 
-# What an error tells of a machine, and not of the model.
+# Texts of errors that the machine causes, not the model.
 _OF_GPU = re.compile(
     r"cuda|nvidia|nccl|cudnn|triton|\bgpus?\b|\brocm\b|\bhip\b|not implemented for '(cpu|half|bfloat16)'|"
     r"device-side assert",
@@ -33,24 +33,24 @@ _OF_STATE = re.compile(r"training state could not be resumed.*?GLOBAL (\S+)")
 def sort_error(
     error: Exception, spec: RunSpec, doing: str, found: ModelResult, *, is_elsewhere: bool = False
 ) -> None:
-    """Add an error to what is wrong with the model, or to what this machine cannot tell.
+    """Add an error to the model's problems, or to the checks that this machine cannot do.
 
     Args:
-        doing: what the model was doing, as a message has it behind its name.
-        is_elsewhere: whether jobs have packages of their own.
+        doing: The failed step as a verb phrase, such as "is constructed".
+        found: Result of the check, which gets one more sentence.
+        is_elsewhere: Whether jobs run in an environment with other packages.
     """
     text = " ".join(f"{type(one).__name__}: {one}" for one in _chain(error))
     model = f"model={spec.model or spec.model_class}"
-    is_foreign = not isinstance(error, ConfigError)  # which may name strategy=fsdp itself
+    is_foreign = not isinstance(error, ConfigError)  # our own errors may name strategy=fsdp
     if why := _not_of_model(text, spec, is_elsewhere=is_elsewhere, is_foreign=is_foreign):
         line = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        found.not_checked.append(f"{model} was not checked where it {doing}: it {why} ({line})")
+        found.not_checked.append(f"{model} was not checked when it {doing}: it {why} ({line})")
         return
     if unsafe := _OF_STATE.search(text):
         found.problems.append(
-            f"{model}: its training state holds a {unsafe[1]}, expected tensors, numbers, texts and tables of these, "
-            "which a training checkpoint can be loaded from; change what on_save_checkpoint or save_hyperparameters "
-            "add, or the optimiser's state"
+            f"{model}: the training state contains a {unsafe[1]}, expected only tensors, numbers and strings, in lists "
+            "and dicts; change on_save_checkpoint, the call of save_hyperparameters or the optimiser's state"
         )
         return
     if isinstance(error, ShardlineError):
@@ -58,7 +58,7 @@ def sort_error(
         found.problems.append(sentence)
         return
     found.problems.append(
-        f"{model} fails where it {doing}; correct the model or its arguments: {short_traceback(error)}"
+        f"{model} fails when it {doing}; correct the model or its arguments: {short_traceback(error)}"
     )
 
 
@@ -66,7 +66,7 @@ def _not_of_model(text: str, spec: RunSpec, *, is_elsewhere: bool, is_foreign: b
     if _OF_MEMORY.search(text):
         return "needs more memory than is free on this machine"
     if is_elsewhere and _OF_PACKAGES.search(text):
-        return "needs packages of the environment that its jobs run in"
+        return "needs packages that only the environment of its jobs has"
     if spec.settings.accelerator != "cpu" and _OF_GPU.search(text):
         return "needs a GPU, and this check runs on the CPU"
     if spec.settings.nodes * spec.settings.devices > 1 and is_foreign and _OF_RANKS.search(text):

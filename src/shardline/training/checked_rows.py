@@ -1,4 +1,4 @@
-"""The first rows of a run's datasets, built or not, for the check of its model."""
+"""The first rows of a run's datasets, built or not, for the model check."""
 
 import resource
 from collections.abc import Mapping
@@ -37,8 +37,8 @@ class FirstRows:
     """First rows of a dataset.
 
     Attributes:
-        num_rows: of the whole, all splits together; None where counting takes long.
-        inferred: see `data.inferred`.
+        num_rows: Rows of the whole dataset, all splits together; None if counting takes long.
+        inferred: Properties that the source's files determine, see `data.inferred`.
     """
 
     rows: list[Row]
@@ -55,14 +55,14 @@ class NotReadableError(Exception):
 
 
 def read_once(dataset: CheckedDataset, pack: Pack | None, known: Known) -> FirstRows:
-    """Return the first rows of a dataset, of its shards or its source.
+    """Return the first rows of a dataset, from its shards or its source.
 
     Args:
-        known: what has been read, by dataset and number of rows.
+        known: Rows that were read before, by dataset and number of rows; new rows are added.
 
     Raises:
-        NotReadableError: the source lies elsewhere, and was not fetched.
-        DataError: the source is wrong; the message names it.
+        NotReadableError: The source is remote and was not fetched.
+        DataError: The source fails; the message names it.
     """
     key = (dataset.id, rows_needed(pack))
     if key not in known:
@@ -73,7 +73,7 @@ def read_once(dataset: CheckedDataset, pack: Pack | None, known: Known) -> First
 def build_rows(
     dataset: CheckedDataset, read: FirstRows, pack: Pack | None, folder: Path
 ) -> DatasetPlace:
-    """Build a dataset of the first rows."""
+    """Build a dataset of the first rows in a folder, and return its place."""
     place = build_first_rows(
         read.rows,
         read.schema,
@@ -113,13 +113,13 @@ def _read(dataset: CheckedDataset, number: int) -> FirstRows:
         raise
     except Exception as error:
         raise DataError(
-            f"dataset {dataset.name}: source {dataset.source_class} fails where its rows are read; correct the "
-            f"source, or the files that it reads: {short_traceback(error)}"
+            f"dataset {dataset.name}: source {dataset.source_class} fails when its rows are read; correct the "
+            f"source or the files that it reads: {short_traceback(error)}"
         ) from error
 
 
 def _recorded(manifest: Path) -> dict[str, Any]:
-    """Return what was inferred when a dataset was sealed."""
+    """Return the inferred properties that a sealed dataset's provenance records."""
     provenance = manifest.with_name("provenance.json")
     return read_record(provenance, DatasetProvenance, remedy="").inferred
 

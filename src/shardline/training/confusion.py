@@ -1,4 +1,4 @@
-"""Which classes a classifier takes for which, counted in memory that does not grow with the rows."""
+"""The confusion matrix of a classifier, counted in memory that does not grow with the rows."""
 
 from collections.abc import Sequence
 
@@ -6,29 +6,29 @@ import numpy as np
 
 from shardline.records.evaluations import ConfusionResult, HardClass, Mistake
 
-# Recorded as a whole table up to here: 10,000 cells, about 110 KB of JSON.
+# The largest matrix that is recorded whole: 10,000 cells, about 110 KB of JSON.
 MAX_TABLE_CLASSES = 100
 MAX_PAIRS = 1 << 20  # 16 MB; 1,024 classes cannot have more
 MAX_LISTED = 100
 
 
 class Confusion:
-    """The confusion matrix of rows that are added block by block.
+    """A confusion matrix, to which rows are added block by block.
 
-    Only pairs of true and predicted class that occur are held. Where more than `max_pairs`
-    mistakes of different kinds occur, the rarest pairs are dropped and the counts of all others
-    lowered by the same number, as in Misra and Gries, "Finding repeated elements", Science of
-    Computer Programming 2, 1982: no count is ever too high, and none is lower than the true one by
-    more than the number of mistakes / (`max_pairs` + 1). Rows per class are always exact.
+    Memory contains only pairs of true and predicted class that occur. If there are more than
+    `max_pairs` kinds of mistakes, the rarest pairs are dropped, and all other counts are lowered by
+    the same number (Misra and Gries, "Finding repeated elements", Science of Computer Programming
+    2, 1982). No count is too high. A count is too low by at most the number of mistakes /
+    (`max_pairs` + 1). Rows per class are always exact.
 
     Args:
         num_classes: Number of classes.
-        max_pairs: Pairs of different classes that are held between two blocks.
+        max_pairs: Number of pairs of different classes that are kept between two blocks.
 
     Attributes:
-        rows: Rows of each true class [C].
-        right: Those of them that were predicted so [C].
-        max_undercount: By how much the count of a mistake may be too low.
+        rows: Number of rows of each true class [C].
+        right: Number of correctly predicted rows of each true class [C].
+        max_undercount: Number by which the count of a mistake may be too low, at most.
     """
 
     def __init__(self, num_classes: int, max_pairs: int = MAX_PAIRS) -> None:
@@ -40,15 +40,15 @@ class Confusion:
 
     @property
     def num_right(self) -> int:
-        """Rows of which the predicted class is the true one."""
+        """Number of correctly predicted rows."""
         return int(self.right.sum())
 
     def add(self, label: np.ndarray, predicted: np.ndarray) -> None:
         """Count a block of rows.
 
         Args:
-            label: True class of each row [n] int64, as a place in the classes.
-            predicted: Predicted class of each row [n] int64.
+            label: Index of each row's true class [n] int64.
+            predicted: Index of each row's predicted class [n] int64.
         """
         is_right = label == predicted
         self.rows += np.bincount(label, minlength=self._num_classes)
@@ -71,11 +71,10 @@ class Confusion:
             self.max_undercount += int(lowered)
 
     def describe(self, classes: Sequence[str]) -> ConfusionResult:
-        """Return what an evaluation records.
+        """Return the record of the matrix: the whole table, or the most frequent mistakes.
 
         Args:
             classes: Names of the classes.
-
         """
         if self._num_classes <= MAX_TABLE_CLASSES:
             return ConfusionResult(classes=list(classes), counts=self.table().tolist())
@@ -114,7 +113,7 @@ class Confusion:
         return np.divmod(self._pairs, self._num_classes)
 
     def _hardest(self) -> np.ndarray:
-        """Return the classes of the lowest accuracy, of equal ones those of most samples first."""
+        """Return the classes with the lowest accuracy first; at equal accuracy, with most rows first."""
         seen = np.flatnonzero(self.rows > self.right)
         accuracy = self.right[seen] / self.rows[seen]
         return seen[np.lexsort((-self.rows[seen], accuracy))][:MAX_LISTED]

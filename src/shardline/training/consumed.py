@@ -1,7 +1,7 @@
-"""What a training, a validation and an evaluation have consumed, against what the data holds.
+"""Count the batches that a training, validation or evaluation consumed, and compare with the data.
 
-A model's own hooks and callbacks can make Lightning stop short, so no count comes from what a
-loader or a setting claims.
+The hooks and callbacks of a model can make Lightning stop early. So batches are counted when they
+end, and no count comes from a loader or a setting.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,14 +22,14 @@ class Scored(Callback):
     """Counts the samples of a held-out split that this rank has scored.
 
     Args:
-        stream: gives the batches.
+        stream: Stream of the split's batches.
     """
 
     def __init__(self, stream: WindowStream[Any]) -> None:
         self._stream, self._samples = stream, 0
 
     def add(self) -> None:
-        """Count the batch that was given last."""
+        """Count the last batch of the stream."""
         self._samples += len(self._stream.batch_ids)
 
     def on_test_batch_end(self, *_: Any) -> None:
@@ -41,36 +41,36 @@ class Scored(Callback):
         self.add()
 
     def total(self, ranks: EvaluationRanks, num_rows: int, what: str) -> int:
-        """Return the samples of all ranks, which meet here.
+        """Return the number of scored samples of all ranks; every rank must call this.
 
         Args:
-            num_rows: samples of the split.
-            what: begins the message.
+            num_rows: Number of samples of the split.
+            what: Beginning of the message.
 
         Raises:
-            ConfigError: there are more or fewer than the split holds.
+            ConfigError: The number differs from `num_rows`.
         """
         ranks.join()
         total: int = sum(ranks.gather(self._samples))
         if total != num_rows:
             raise ConfigError(
-                f"{what} scored {total} samples, expected the {num_rows} that the split holds; look for a hook or "
-                "callback of the model that sets trainer.limit_test_batches or the like, and remove it"
+                f"{what} scored {total} samples, expected all {num_rows} samples of the split; look in the model for a "
+                "hook or callback that sets trainer.limit_test_batches or a similar attribute, and remove it"
             )
         return total
 
 
 class Consumed(Callback):
-    """Counts a training's steps, and refuses a training or a validation that stops short for no reason.
+    """Counts training steps, and rejects a training or validation that ends early without a reason.
 
-    Reasons are early stopping, `trainer.should_stop` set by the model, and its `on_train_batch_start` that
-    returns -1. They are recorded.
+    Valid reasons are early stopping, `trainer.should_stop` set by the model, and an
+    `on_train_batch_start` that returns -1. They are recorded.
 
     Args:
-        data: the run's.
-        max_epochs: of the run.
-        accumulate: micro-batches of a step on this rank.
-        what: begins messages.
+        data: Data module of the run.
+        max_epochs: The run's `trainer.max_epochs`.
+        accumulate: Number of micro-batches of a step on this rank.
+        what: Beginning of messages.
     """
 
     def __init__(self, data: ShardDataModule, max_epochs: int, accumulate: int, what: str) -> None:
@@ -81,7 +81,7 @@ class Consumed(Callback):
         self._skips, self._first_skip = 0, 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Note the epochs whose rest the model skips."""
+        """Wrap the model's `on_train_batch_start` to record epochs that it cuts short."""
         hook = pl_module.on_train_batch_start
         if getattr(hook, "__func__", None) is pl.LightningModule.on_train_batch_start:
             return
@@ -97,17 +97,17 @@ class Consumed(Callback):
         pl_module.on_train_batch_start = noted  # type: ignore[method-assign]
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse an epoch that was made shorter.
+        """Reject an epoch with fewer batches than the data has.
 
         Raises:
-            ConfigError: names both numbers.
+            ConfigError: The message names both numbers.
         """
         expected, found = len(self._data.loader), trainer.num_training_batches
         if found != expected:
             raise ConfigError(
                 f"{self._what}: Lightning would train on {found:g} of the {expected} batches of epoch "
-                f"{trainer.current_epoch + 1}, expected all; look for a hook or callback of the model that sets "
-                "trainer.limit_train_batches or the like, and set data.epoch_samples in its place"
+                f"{trainer.current_epoch + 1}, expected all; look in the model for a hook or callback that sets "
+                "trainer.limit_train_batches or a similar attribute, and set data.epoch_samples instead"
             )
 
     def on_train_batch_end(self, *_: Any) -> None:
@@ -115,7 +115,7 @@ class Consumed(Callback):
         self._batches += 1
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Count from the validation's first batch on."""
+        """Reset the count of validation batches."""
         self._validated = 0
 
     def on_validation_batch_end(self, *_: Any) -> None:
@@ -123,54 +123,53 @@ class Consumed(Callback):
         self._validated += 1
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse a validation of a part of the split: its metric chooses the weights.
+        """Reject a validation of only a part of the split, since its metric chooses the weights.
 
         Raises:
-            ConfigError: names both numbers.
+            ConfigError: The message names both numbers.
         """
         expected = len(self._data.val_dataloader())
         if self._validated != expected:
             raise ConfigError(
                 f"{self._what}: a validation read {self._validated} of its {expected} batches, expected all, since its "
-                "metric chooses the weights; look for a hook or callback of the model that sets "
-                "trainer.limit_val_batches or the like, and give the split a smaller share in `splits` in its place"
+                "metric chooses the weights; look in the model for a hook or callback that sets "
+                "trainer.limit_val_batches or a similar attribute, and set a smaller share in `splits` instead"
             )
 
     def state_dict(self) -> dict[str, int]:
-        """Return the counts; steps, since other ranks may cut these into other batches."""
+        """Return the counts, in steps: another number of ranks has other batches per step."""
         steps = self._batches // self._accumulate
         return {"steps": steps, "skips": self._skips, "first_skip": self._first_skip}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
-        """Count on."""
+        """Continue from saved counts."""
         self._batches = state_dict["steps"] * self._accumulate
         self._skips, self._first_skip = state_dict["skips"], state_dict["first_skip"]
 
     def result(self, trainer: pl.Trainer) -> ConsumedSteps:
-        """Return what is recorded of an ended training: its steps, those of all epochs, and why there are fewer.
+        """Return the steps of an ended training, the planned steps, and why there are fewer.
 
         Raises:
-            ConfigError: there are fewer, and no reason is known.
+            ConfigError: There are fewer steps than planned, and no reason is known.
         """
         planned, reasons = self._data.total_steps, [*self._reasons(trainer)]
         steps = self._batches // self._accumulate
         if steps < planned and not reasons:
             raise ConfigError(
                 f"{self._what}: the training ended after {steps} of {planned} steps ({self._max_epochs} epochs), and "
-                "neither early stopping nor trainer.should_stop is the reason; look for a hook or callback of the "
-                "model that changes Lightning's loops (max_steps, max_epochs), and set trainer.max_epochs or "
-                "data.epoch_samples in its place"
+                "neither early stopping nor trainer.should_stop is the reason; look in the model for a hook or "
+                "callback that changes max_steps or max_epochs of Lightning's loops, and set trainer.max_epochs or "
+                "data.epoch_samples instead"
             )
         return ConsumedSteps(steps=steps, planned=planned, reasons=reasons)
 
     def _reasons(self, trainer: pl.Trainer) -> Iterator[str]:
         if self._skips:
-            yield (
-                f"on_train_batch_start returned -1 in {self._skips} epochs, at first after step {self._first_skip}"
-            )
+            first = self._first_skip
+            yield f"on_train_batch_start returned -1 in {self._skips} epochs, first after step {first}"
         stopped = [one for one in trainer.early_stopping_callbacks if one.stopped_epoch]
         if stopped:
             names = ", ".join(str(one.monitor) for one in stopped if isinstance(one, EarlyStopping))
             yield f"early stopping by {names}"
         elif trainer.should_stop:
-            yield "the model or a callback of it set trainer.should_stop"
+            yield "the model or one of its callbacks set trainer.should_stop"

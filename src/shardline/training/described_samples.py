@@ -1,4 +1,4 @@
-"""Single samples of an evaluation by `test_step`: typical ones and the hardest, as the model describes them."""
+"""Let a model describe single samples of an evaluation by `test_step`: typical and hardest samples."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,21 +24,21 @@ from shardline.training.sample_views import SampleViews
 from shardline_io.order.blocks import BlockOrder
 from shardline_io.order.held_out import PickedOrder
 
-MAX_SAMPLES = 8  # of either kind: images of them are larger than those of a table
+MAX_SAMPLES = 8  # of each kind; fewer than for tables, since their images are larger
 LOSSES = "sample_losses"
 
 
 class DescribedSamples(pl.Callback):
-    """Listens to the losses that a `test_step` returns, and has the model describe samples.
+    """Collects the losses that a `test_step` returns, and lets the model describe samples.
 
-    Which samples are described depends on losses and places alone, and each is described in a batch of its
-    own on the first rank. So the record has the same bytes on any number of ranks.
+    Samples are chosen by loss and by place in the split alone, and rank 0 describes each of them in
+    a batch of its own. So the record has the same bytes on any number of ranks.
 
     Args:
-        spec: the run.
-        run_batches: what it reads.
-        order: of this rank's blocks.
-        datasets: where the datasets are, in the order of `run_batches`.
+        spec: The run.
+        run_batches: Reader of the run's datasets.
+        order: Block order of this rank.
+        datasets: Places of the datasets, in the order of `run_batches`.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class DescribedSamples(pl.Callback):
         if losses.shape != (last - first,):
             raise ConfigError(
                 f'run "{self._spec.title}": the model\'s test_step returned {LOSSES} of shape {list(losses.shape)}, '
-                f"expected [{last - first}], a loss for each sample of the batch; return these, or leave {LOSSES} out"
+                f"expected [{last - first}], a loss for each sample of the batch; fix the shape, or leave {LOSSES} out"
             )
         self._keep(np.append(self._losses, losses), np.append(self._places, np.arange(first, last)))
 
     def _keep(self, losses: np.ndarray, places: np.ndarray) -> None:
-        # what is no number is worst; of equal losses the first
+        # NaN counts as the largest loss; equal losses are sorted by place
         chosen = np.lexsort((places, -np.where(np.isnan(losses), np.inf, losses)))[:MAX_SAMPLES]
         self._losses, self._places = losses[chosen], places[chosen]
 
@@ -84,14 +84,16 @@ class DescribedSamples(pl.Callback):
         self, model: pl.LightningModule, normalize: Normalizer, ranks: EvaluationRanks,
         convert: Callable[[Any], Any],
     ) -> ShownSamples | None:  # fmt: skip
-        """Return the samples' record, after all blocks of all ranks; None but on rank 0.
+        """Return the record of the described samples on rank 0, None on other ranks.
+
+        All ranks must call this after their last block.
 
         Args:
-            normalize: as batches were for `test_step`.
-            convert: gives a batch the types of the run's precision.
+            normalize: Normaliser of the batches of `test_step`.
+            convert: Function that converts a batch to the run's precision.
 
         Raises:
-            ConfigError: `describe_sample` returned something else than is known.
+            ConfigError: `describe_sample` returned an unknown key or a value of another form.
         """
         parts = ranks.gather((self._losses, self._places))
         if ranks.rank:
@@ -144,7 +146,7 @@ class DescribedSamples(pl.Callback):
 def _speller(
     place: DatasetPlace, schema: DatasetSchema, pack: Pack | None
 ) -> Callable[[Sequence[int]], str]:
-    """Return what gives the text of a dataset's tokens: its tokenizer, UTF-8 of bytes, else their numbers."""
+    """Return the function that turns a dataset's tokens into text: its tokenizer, UTF-8, or numbers."""
     if place.tokenizer:
         return open_tokenizer(place.tokenizer).text
     columns = columns_of(schema)

@@ -1,4 +1,4 @@
-"""What shows how a model errs, beside its metrics: calibration, residuals, single samples, and how sure a mean is."""
+"""Diagnostics beside an evaluation's metrics: calibration, residuals, samples and confidence intervals."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,11 +25,11 @@ MAX_POINTS = 300
 MAX_SAMPLES = 12
 MAX_FEATURES = 8
 _SHOWN = ("label", "predicted", "confidence", "loss")
-# Of more rows, 2,000 resamples take over 2 s
+# With more rows, 2,000 resamples take over 2 s
 MAX_ROWS = 100_000
 _RESAMPLES, _SEED = 2_000, 0
-_CHUNK_VALUES = 1 << 22  # of a resample, 32 MB
-_COLUMNS = {"loss": "loss", "mse": "loss", "mae": "error"}  # a row's share in each mean
+_CHUNK_VALUES = 1 << 22  # 32 MB of resampled values at a time
+_COLUMNS = {"loss": "loss", "mse": "loss", "mae": "error"}  # by metric, the column it averages
 
 
 class Bins:
@@ -79,7 +79,7 @@ def residuals(rows: Mapping[str, np.ndarray]) -> Residuals:
 
 
 class Spread:
-    """Keeps rows that are spread evenly over a split: each is the middle of its stretch.
+    """Keeps rows at even distances over a split: the middle row of each of `num_kept` equal parts.
 
     Args:
         num_rows: Rows of the split.
@@ -92,19 +92,19 @@ class Spread:
         self.rows: dict[str, np.ndarray] = {}
 
     def add(self, block: Mapping[str, np.ndarray]) -> None:
-        """Keep rows of a block, whose `place` tells where in the split they lie."""
+        """Keep the chosen rows of a block, by the column `place` (row index in the split)."""
         kept = np.isin(block["place"], self._places)
         self.rows = _joined(self.rows, {name: column[kept] for name, column in block.items()})
 
 
 class Hardest:
-    """Keeps the mistakes of the largest loss, the largest first, of equal ones the first."""
+    """Keeps the wrong predictions with the largest losses, the largest first."""
 
     def __init__(self) -> None:
         self.rows: dict[str, np.ndarray] = {}
 
     def add(self, block: Mapping[str, np.ndarray]) -> None:
-        """Keep the hardest rows of a block and of those kept before."""
+        """Keep the hardest of a block's rows and the rows kept before."""
         wrong = block["label"] != block["predicted"]
         rows = _joined(self.rows, {name: column[wrong] for name, column in block.items()})
         largest = np.argsort(-rows["loss"], kind="stable")[:MAX_SAMPLES]
@@ -115,8 +115,8 @@ class RowValues:
     """Keeps each row's value of a metric that is a mean over rows, for the bootstrap of its interval.
 
     Args:
-        metric: Name of the metric; of any other than `loss`, `mse` and `mae`, and of more than
-            `MAX_ROWS` rows, nothing is kept.
+        metric: Name of the metric. Rows are kept for `loss`, `mse` and `mae` only, and only if the
+            split has at most `MAX_ROWS` rows.
         num_rows: Rows of the split.
     """
 
@@ -130,7 +130,7 @@ class RowValues:
             self._kept.append(np.abs(block[self._column]))  # a loss is not negative
 
     def with_interval(self, headline: HeadlineValue) -> HeadlineValue:
-        """Return a headline with the 95 % interval of the mean, where there is one."""
+        """Return a headline with the 95 % interval of the mean, if values were kept."""
         values = np.concatenate([*self._kept, []])
         if len(values) < 2 or not values.std() > 0:
             return headline
@@ -151,10 +151,10 @@ def _joined(
 
 
 class SampleRows:
-    """Describes single rows of a split; reads those rows alone, whatever the split's size.
+    """Describes single rows of a split, and reads no other rows.
 
     Args:
-        datasets: The datasets, whose rows are counted one after another.
+        datasets: The datasets; row indices count through them in this order.
         split: Name of the split.
     """
 
@@ -168,14 +168,13 @@ class SampleRows:
         """Describe rows.
 
         Args:
-            rows: Each row's `place` in the split, `label`, `predicted`, `loss` and, for
-                classification, `confidence` [k]; labels of classification as places in the
-                schema's classes.
+            rows: Columns [k]: `place` in the split, `label`, `predicted`, `loss` and, for
+                classification, `confidence`. Classes are given by index.
 
         Returns:
-            Per row `row` (its id, as the source numbered it), `label`, `predicted`, `loss`,
-            `confidence` if known, and its `image` as a PNG data URL or its first eight `features`,
-            where the dataset has these. An image is one of the features' shape, or a column `image`.
+            Per row: `row` (its id in the source), `label`, `predicted`, `loss` and `confidence` as
+            far as known. If the dataset has features, also `image` (PNG data URL) if their shape is
+            an image's, else the first eight `features`. A column `image` is shown too.
         """
         return [self._describe(rows, index) for index in range(len(rows["place"]))]
 
@@ -199,7 +198,7 @@ def _shown(dataset: Dataset, piece: Sequence[Piece]) -> SampleView:
         return _image(dataset, piece)
     features = WindowMap(dataset.shards, piece).values("features", piece)[0]
     if is_image(features.shape):
-        known = dataset.statistics["features"]  # from the least to the greatest value that trains
+        known = dataset.statistics["features"]  # black and white: range of the training rows
         return {"image": picture(features, (known.min.min(), known.max.max()))}
     return {"features": [_stored(value) for value in features.ravel()[:MAX_FEATURES]]}
 
@@ -222,5 +221,5 @@ def _short(values: np.ndarray) -> list[float]:
 
 
 def _stored(value: np.generic) -> float | int:
-    """Return a number as it is stored, in as few digits as tell it: 0.1, not 0.10000000149."""
+    """Return a number with the fewest digits that identify it in its type: 0.1, not 0.10000000149."""
     return value.item() if value.dtype.kind in "iub" else float(str(value))

@@ -1,8 +1,8 @@
-"""Watches a training's loss, without waiting for it, and goes back where it is bad.
+"""Watch the training loss without waiting for it, and roll back after a bad step.
 
-At the end of each optimiser step the ranks begin to agree on the worst of it, and look at what they
-agreed on one step later (two on a GPU, where the loss stays until then), or before a validation or a
-save: all of them at the same step.
+At the end of each optimiser step the ranks start an all-reduce of the worst loss. They read the
+result one step later (on a GPU two steps later), or before a validation or save. So all ranks act at
+the same step.
 """
 
 import math
@@ -28,7 +28,7 @@ from shardline.training.step_all_reduce import NO_LOSS, Reading, StepAllReduce
 
 
 class RollbackRequired(Exception):
-    """Raised on all ranks at the same step, once a step is known to be bad."""
+    """A step was bad; raised on all ranks at the same step."""
 
     def __init__(self, trouble: Trouble) -> None:
         super().__init__(trouble.place)
@@ -36,13 +36,13 @@ class RollbackRequired(Exception):
 
 
 class LossWatch(Callback):
-    """Raises `RollbackRequired` where the training loss is bad on any rank, or the weights are.
+    """Raises `RollbackRequired` if the training loss is bad on any rank, or a weight is not finite.
 
-    Comes before all callbacks that save: a state whose own step is bad is not saved.
+    This callback must come before all callbacks that save, so that no bad state is saved.
 
     Args:
-        max_loss: a loss above it is bad; None: only one that is NaN or infinite is.
-        agreement: brings the ranks' losses together.
+        max_loss: Losses above this number are bad; None: only NaN and infinite losses are.
+        agreement: All-reduce of the ranks' losses.
     """
 
     def __init__(self, max_loss: float | None, agreement: StepAllReduce) -> None:
@@ -51,7 +51,7 @@ class LossWatch(Callback):
         self._lr: Any = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Have the optimisers tell their learning rate, which schedules have changed when a step ends."""
+        """Record the learning rate before each step, since schedules change it before the step ends."""
         self._agreement.start(trainer.strategy.root_device)
         for optimizer in trainer.optimizers:
             optimizer.register_step_pre_hook(self._note_lr)
@@ -62,11 +62,11 @@ class LossWatch(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_: Any
     ) -> None:
-        """Take in a batch's loss; at a step's end look at that of the step before."""
+        """Add a batch's loss; at the end of a step, check the loss of the step before."""
         returned = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         loss = None if LEFT_OUT in returned else returned.get("loss")
         if isinstance(loss, torch.Tensor):
-            # Lightning has divided it for the sum over the parts
+            # Lightning has divided the loss by the number of accumulated batches
             self._worst = _worse(self._worst, loss.detach(), trainer.accumulate_grad_batches)
         if is_accumulating(trainer):
             return
@@ -78,18 +78,18 @@ class LossWatch(Callback):
         self._worst = NO_LOSS
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Choose among good weights only."""
+        """Check loss and weights before a validation, so that no bad weights are chosen."""
         self._check_all(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """End an epoch with good weights only."""
+        """Check loss and weights at the end of an epoch."""
         self._check_all(trainer)
 
     def look(self) -> None:
-        """Wait for what the ranks agree on of the last steps.
+        """Wait for the losses of the last steps and check them.
 
         Raises:
-            RollbackRequired: one is bad; on all ranks.
+            RollbackRequired: A loss is bad; raised on all ranks.
         """
         for reading in self._agreement.read_all():
             self._act_on(reading)
@@ -112,13 +112,13 @@ class LossWatch(Callback):
         )
 
     def may_save(self, trainer: pl.Trainer) -> bool:
-        """Return whether the present state is good; asked by all ranks, at a step's end.
+        """Return whether the current state may be saved; all ranks call this at the end of a step.
 
-        Weights that are bad after a good loss are not acted upon in mid-epoch: the next loss
-        tells, at the same step however often states are saved.
+        Bad weights after a good loss raise no error in mid-epoch. The next loss raises it, so the
+        step of the rollback does not depend on how often states are saved.
 
         Raises:
-            RollbackRequired: the last loss is bad.
+            RollbackRequired: The last loss is bad.
         """
         self.look()
         return self._has_good_weights(trainer)
@@ -147,19 +147,19 @@ class LossWatch(Callback):
         return f"{loss:.6g}, above divergence.max_loss={self._max_loss:g}"
 
     def _has_good_weights(self, trainer: pl.Trainer) -> bool:
-        # of weights that are sharded, what this rank holds
+        # for sharded weights, this rank's part
         held = [getattr(p, "to_local", p.detach)() for p in trainer.lightning_module.parameters()]
         if not held:
             return True
         good = torch.stack([torch.isfinite(part).all() for part in held]).all().int()
-        if trainer.world_size > 1:  # each rank may hold a part of them alone
+        if trainer.world_size > 1:  # each rank may have only a part of the weights
             dist.all_reduce(good, dist.ReduceOp.MIN)
         return bool(good)
 
 
 def _worse(worst: float | torch.Tensor, loss: torch.Tensor, parts: int) -> float | torch.Tensor:
-    """Return the worse of a step's losses so far and one more; NaN goes before all others."""
-    if loss.is_cuda:  # which is not waited for
+    """Return the worse of two losses: the larger one, or NaN if either is NaN."""
+    if loss.is_cuda:  # stays on the GPU, so that the program does not wait
         seen = torch.nan_to_num(
             loss.float() * parts, nan=math.nan, posinf=math.inf, neginf=math.inf
         )
@@ -170,10 +170,10 @@ def _worse(worst: float | torch.Tensor, loss: torch.Tensor, parts: int) -> float
 
 
 def check_policy(settings: RunSettings, model: pl.LightningModule, name: str) -> None:
-    """Refuse what a model that takes its optimiser steps itself cannot follow.
+    """Reject settings that do not work with manual optimisation.
 
     Raises:
-        ConfigError: names the run, the setting and the remedy.
+        ConfigError: The message names the run, the setting and the remedy.
     """
     if model.automatic_optimization:
         return
@@ -184,26 +184,26 @@ def check_policy(settings: RunSettings, model: pl.LightningModule, name: str) ->
     ):
         if value:
             raise ConfigError(
-                f'run "{name}": {key}={value}, but {type(model).__name__} takes its optimiser steps itself '
+                f'run "{name}": {key}={value}, but {type(model).__name__} uses manual optimisation '
                 f"(automatic_optimization=False); use {key}={remedy}"
             )
 
 
 def intervene(spec: RunSpec, world: World, plan: Plan, trouble: Trouble, work: Path) -> Plan:
-    """Decide what is done about a bad step, and bring that to disk before anything else happens.
+    """Decide on an intervention after a bad step, and write it to disk before training continues.
 
-    Later training checkpoints go first: they were made before the decision. A kill in between
-    then only lets the same trouble be seen again.
+    Later training checkpoints are deleted first. If the job is killed between the two, the resumed
+    training meets the same bad step again.
 
     Args:
-        work: the run's folder in the store.
+        work: The run's folder in the store.
 
     Returns:
-        How each step is done from now on, the same on all ranks.
+        The plan for all further steps, the same on all ranks.
 
     Raises:
-        Diverged: the training ends; names step, epoch, loss, learning rate, the last good
-            training checkpoint and the remedies.
+        Diverged: The training ends; the message names step, epoch, loss, learning rate, the last
+            good training checkpoint and the remedies.
     """
     settings, saved = spec.settings.divergence, work / "checkpoints"
     plan = plan.extended(trouble, settings, _remedy(last_step(saved)), spec.title)
@@ -220,11 +220,11 @@ def intervene(spec: RunSpec, world: World, plan: Plan, trouble: Trouble, work: P
 
 def _remedy(step: int) -> str:
     good = (
-        f"the last good training checkpoint is that of step {step}"
+        f"the last good training checkpoint is from step {step}"
         if step
-        else ("there is no training checkpoint from before")
+        else "there is no earlier training checkpoint"
     )
     return (
-        f"{good}; look at that step's samples, lower optim.lr, set trainer.gradient_clip, or have "
-        "divergence.policy skip such steps or lower the learning rate"
+        f"{good}; check the samples of the bad step, lower optim.lr, set trainer.gradient_clip, or set "
+        "divergence.policy to skip such steps or to lower the learning rate"
     )

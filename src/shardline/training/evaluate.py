@@ -1,4 +1,4 @@
-"""Evaluating a sealed model on held-out data, every sample once, in memory that no split fills."""
+"""Evaluate a sealed model on held-out data: every sample once, in bounded memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -37,27 +37,28 @@ def evaluate(
 ) -> Evaluated | None:  # fmt: skip
     """Evaluate a sealed model, on one rank or several.
 
-    A model with a `test_step` is evaluated by it. Of another one `forward` gives logits [B, C] for
-    classification and values [B] or [B, 1] for regression, where rows are features and a label, or
-    the model is a `Classifier` of one of their columns;
-    `evaluation.metrics` are further metrics of what `forward` gives, and the only ones where labels
-    are something else. Without these, the model's `validation_step` is the evaluation.
+    The first of these methods that applies is used:
+
+    1. The model has a `test_step`: its logged metrics.
+    2. Rows are features and a label, or the model is a `Classifier` of a column: `forward` returns
+       logits [B, C] (classification) or values [B] or [B, 1] (regression), which Shardline scores.
+       `evaluation.metrics` adds metrics. For labels of other shapes these are the only metrics.
+    3. Otherwise: the metrics that `validation_step` logs.
 
     Args:
-        spec: the run; `settings.evaluation` names split, batch, metrics and headline.
-        datasets: those that the run was trained on.
-        verify: when a shard is verified against its digest.
-        has_test_step: whether the model's source shows a `test_step`, as its identity has it.
-        has_samples: likewise, whether that model describes samples, see `DescribedSamples`.
-        world: this rank's place among those that evaluate together, with a device each; None: this
-            process alone, on the CPU.
+        spec: The run; `settings.evaluation` names split, batch, metrics and headline.
+        datasets: Datasets that the run was trained on.
+        verify: When a shard is verified against its checksum.
+        has_test_step: Whether the model's source defines `test_step`.
+        has_samples: Whether the model describes samples, see `DescribedSamples`.
+        world: This rank's place in the job; None for one process on the CPU.
 
     Returns:
-        None on another rank than the first.
+        The evaluation on rank 0, None on other ranks.
 
     Raises:
-        ConfigError: a metric or the headline does not fit the model.
-        DataError: outputs have the wrong shape or are not finite.
+        ConfigError: A metric or the headline does not fit the model.
+        DataError: Outputs have the wrong shape or are not finite.
     """
     settings = spec.settings
     run_batches = RunBatches(datasets, settings, verify=verify)
@@ -101,7 +102,7 @@ def evaluate(
 
 
 def _alone(spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches) -> Evaluated:
-    """Evaluate a model by its `validation_step`, which knows nothing of other ranks' blocks."""
+    """Evaluate a model by its `validation_step` on one rank, which reads the whole split."""
     evaluation = spec.settings.evaluation
     stream, order = run_batches.held_out(evaluation.split, batch=evaluation.batch, num_epochs=1)
     return by_validation_step(spec, model, run_batches, HeldOutLoader(stream, order))
@@ -111,7 +112,7 @@ def _by_forward(
     spec: RunSpec, run_batches: RunBatches, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]], order: BlockOrder,
     named: NamedMetrics, ranks: EvaluationRanks,
 ) -> Evaluated | None:  # fmt: skip
-    """Return a task's own metrics, the named ones, and samples; None but on rank 0."""
+    """Return the task's metrics, the named metrics and samples on rank 0, None on other ranks."""
     evaluation, num_rows = spec.settings.evaluation, order.num_rows
     task = make_task(run_batches.manifest.schema, num_rows, run=spec.title)
     typical, hardest = Spread(num_rows, MAX_SAMPLES), Hardest()
@@ -119,7 +120,7 @@ def _by_forward(
     for block in blocks(ranks.in_order(_scored(outputs, task, named), order)):
         for part in (task, typical, hardest, rows):
             part.add(block)
-    further = named.result()  # of all ranks, on each
+    further = named.result()  # combines all ranks, so each rank must call it
     if ranks.rank:
         return None
     result = task.result()
@@ -141,7 +142,7 @@ def _by_forward(
 def _by_metrics(
     spec: RunSpec, outputs: Iterable[tuple[Any, torch.Tensor]], named: NamedMetrics
 ) -> Evaluated:
-    """Return the named metrics of outputs that no task has."""
+    """Return the named metrics of outputs for which no task has metrics."""
     for output, labels in outputs:
         named.update(output, labels)
     metrics = named.result()
@@ -163,13 +164,12 @@ def _outputs(
     model: pl.LightningModule, normalize: Normalizer, batches: Iterable[Batch], device: torch.device,
     column: str, scored: Scored,
 ) -> Iterator[tuple[Any, torch.Tensor]]:  # fmt: skip
-    """Yield what `forward` gives of each batch's column, or of the batch where it has none, and the labels.
-
-    Both are on the CPU, where they are counted.
+    """Yield the outputs of `forward` and the labels of each batch, both on the CPU.
 
     Args:
-        column: Of the batch, where that is a dict; `features` if it is empty.
-        scored: Counts the batches.
+        column: Input of `forward` in a batch by column; empty for `features`. A batch without this
+            column is passed as a whole.
+        scored: Counter of the batches.
     """
     for batch in batches:
         scored.add()
@@ -178,8 +178,8 @@ def _outputs(
             continue
         if "labels" not in batch:
             raise ConfigError(
-                f"evaluation.metrics is given, but rows have {', '.join(batch)}, expected a column labels; name the "
-                "column so, or define a test_step and log these metrics there"
+                f"evaluation.metrics is set, but the rows have the columns {', '.join(batch)}, expected a column "
+                "`labels`; rename the labels' column, or define a test_step and log these metrics there"
             )
         seen: Any = normalize.batch(move_data_to_device(batch, device))
         yield _call(model, seen.get(column or "features", seen)), batch["labels"]
@@ -189,7 +189,7 @@ def _scored(
     outputs: Iterable[tuple[Any, torch.Tensor]], task: Task, named: NamedMetrics
 ) -> Iterator[Columns]:
     for output, labels in outputs:
-        columns = task.score(output, labels)  # which refuses other shapes first
+        columns = task.score(output, labels)  # checks the shapes first
         if named:
             flat = output.ndim == 2 and output.shape[1] == 1 and "error" in columns
             named.update(output.squeeze(1) if flat else output, labels)

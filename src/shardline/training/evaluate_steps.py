@@ -1,4 +1,4 @@
-"""Evaluating a sealed model by its own step: what `test_step` logs, or else `validation_step`."""
+"""Evaluate a sealed model by the metrics that its `test_step` or `validation_step` logs."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -28,7 +28,7 @@ from shardline.training.trainer import quieten_lightning
 
 
 class _HeldOut(pl.LightningDataModule):
-    """A held-out split, normalised as a training's batches are."""
+    """A held-out split, normalised like the batches of the training."""
 
     def __init__(self, loader: HeldOutLoader, normalize: Normalizer) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class _HeldOut(pl.LightningDataModule):
         return self._loader
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Normalise a batch where it will be used."""
+        """Normalise a batch on the device that uses it."""
         return self._normalize.batch(batch)
 
 
@@ -47,20 +47,20 @@ def by_test_step(
     spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches, loader: HeldOutLoader,
     ranks: EvaluationRanks, samples: DescribedSamples | None = None,
 ) -> Evaluated | None:  # fmt: skip
-    """Evaluate a model by what its `test_step` logs over a split; None but on rank 0.
+    """Evaluate a model by the metrics that its `test_step` logs; return None except on rank 0.
 
-    Each rank tests its own blocks, and no process group stands until it has: ranks have unequally
-    many, so a step must not wait for another rank.
+    Ranks have different numbers of blocks, so a step must not wait for another rank. The process
+    group is formed only after the last block.
 
-    Of these metrics `evaluation.headline` ranks the run, or else `checkpoint.monitor`, or else the
-    first that was logged of which it is known which end is better.
+    The headline is `evaluation.headline`, else `checkpoint.monitor`, else the first logged metric
+    whose direction (higher or lower is better) is known.
 
     Args:
-        samples: describes samples, where the model does.
+        samples: Callback that describes samples; None if the model describes none.
 
     Raises:
-        ConfigError: nothing is logged, the headline is not among it, which end of it is better is
-            not known, or the step would wait for other ranks.
+        ConfigError: Nothing is logged, the headline is not logged, the direction of no metric is
+            known, or the step waits for other ranks.
     """
     settings = spec.settings
     what = f'run "{spec.title}": the model\'s test_step'
@@ -97,30 +97,30 @@ def by_test_step(
 
 def _refuse(what: str, *_: Any, **__: Any) -> NoReturn:
     raise ConfigError(
-        f"{what} waits for other ranks (all_gather, all_reduce), expected none that does: ranks have unequally many "
-        "blocks; log a metric of torchmetrics, which is combined at the end, or a number, which Shardline combines"
+        f"{what} waits for other ranks (all_gather or all_reduce), expected a step without communication, since ranks "
+        "have different numbers of batches; log a torchmetrics metric or a number, which Shardline combines over ranks"
     )
 
 
 def by_validation_step(
     spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches, loader: HeldOutLoader
 ) -> Evaluated:
-    """Evaluate a model by what its `validation_step` logs over a split.
+    """Evaluate a model by the metrics that its `validation_step` logs over a split.
 
-    Of these metrics `evaluation.headline` ranks the run, or else `checkpoint.monitor`. A `test_step`
-    that the model's source does not show, as in an installed package, stands for the
-    `validation_step`, and `val_` is read as `test_` where only that is logged.
+    The headline is `evaluation.headline`, else `checkpoint.monitor`. If the model inherits a
+    `test_step` from an installed package, that step is used instead. The monitored metric may then
+    have `test` in its name in place of `val`.
 
     Raises:
-        ConfigError: the model has no such step, or logs no such metric; the message names those that it logs.
+        ConfigError: The model has neither step, or does not log the headline.
     """
     settings = spec.settings
     is_test = is_overridden("test_step", model)
     if not is_test and not is_overridden("validation_step", model):
         raise ConfigError(
             f'run "{spec.title}": {spec.model_class} has neither a test_step nor a validation_step, and the rows are '
-            "no features with a class or a number as the label, so nothing evaluates it; define test_step, and log "
-            "there what is to be known of the model (self.log), or name evaluation.metrics for labels of other shapes"
+            "not features with a class or a number as label, so Shardline cannot evaluate the model; define a "
+            "test_step that logs metrics (self.log), or set evaluation.metrics"
         )
     scored, ranks = Scored(loader.stream), EvaluationRanks()
     trainer = _trainer(spec, [scored], ranks)
@@ -134,21 +134,21 @@ def by_validation_step(
     if usual is None and (wanted is None or not metrics):
         raise ConfigError(
             f'run "{spec.title}": the model\'s {step} logs '
-            f"{', '.join(metrics) or 'nothing'}, expected {' or '.join(_names(settings))}, by checkpoint.monitor; "
-            "log it there, or set checkpoint.monitor to what is logged"
+            f"{', '.join(metrics) or 'nothing'}, expected {' or '.join(_names(settings))} (checkpoint.monitor); "
+            "log this metric there, or set checkpoint.monitor to a logged metric"
         )
     headline = choose_headline(metrics, wanted=wanted, what=what, usual=usual)
     return _result(spec, run_batches, total, metrics, headline)
 
 
 def _names(settings: RunSettings) -> dict[str, None]:
-    """Return what the metric that chose the weights may be called in a test."""
+    """Return the names that the monitored metric may have in a test, in order."""
     monitor = settings.checkpoint.monitor
     return dict.fromkeys((monitor, monitor.replace("val", "test", 1)))
 
 
 def _monitored(settings: RunSettings, metrics: Mapping[str, float]) -> HeadlineValue | None:
-    """Return the metric that chose the weights as a headline; None where it is not among the metrics."""
+    """Return the monitored metric as a headline; None if it was not logged."""
     metric = next((name for name in _names(settings) if name in metrics), None)
     if metric is None:
         return None

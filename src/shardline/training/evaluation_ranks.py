@@ -1,4 +1,4 @@
-"""The ranks that evaluate one model: their devices, and what rank 0 gathers of them."""
+"""The ranks that evaluate one model: their devices, and how rank 0 gathers their results."""
 
 import os
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from shardline_io.order.blocks import BlockOrder
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRanks:
-    """The ranks that have a block.
+    """The ranks that have at least one block to evaluate.
 
     Attributes:
-        rank: this one.
-        size: ranks in all; those without a block do not count.
-        device: of this rank.
-        world: where the ranks meet; None of one that was not started by a launcher.
+        rank: This rank.
+        size: Number of ranks with a block.
+        device: Device of this rank.
+        world: This rank's place in the job; None if no launcher started the process.
     """
 
     rank: int = 0
@@ -33,15 +33,15 @@ class EvaluationRanks:
 
     @classmethod
     def of(cls, world: World | None, accelerator: str, num_blocks: int) -> "EvaluationRanks":
-        """Return the ranks that have a block, of which this is one.
+        """Return the ranks that have a block; this rank must be one of them.
 
         Args:
-            world: this rank's place; None: one process on the CPU.
-            accelerator: setting of the run.
-            num_blocks: blocks of all ranks.
+            world: This rank's place in the job; None for one process on the CPU.
+            accelerator: The run's setting `accelerator`.
+            num_blocks: Number of blocks of all ranks together.
 
         Raises:
-            LaunchError: there are fewer GPUs than ranks.
+            LaunchError: There are fewer GPUs than ranks.
         """
         if world is None:
             return cls()
@@ -56,7 +56,7 @@ class EvaluationRanks:
         )
 
     def join(self) -> None:
-        """Form the process group, where there are several ranks."""
+        """Form the process group if there are several ranks."""
         if self.size == 1 or self.world is None or dist.is_initialized():
             return
         os.environ["MASTER_ADDR"] = self.world.master_addr
@@ -65,7 +65,7 @@ class EvaluationRanks:
         dist.init_process_group(backend, init_method="env://", rank=self.rank, world_size=self.size)
 
     def gather(self, mine: Any) -> list[Any]:
-        """Return what every rank gives, on every rank, after `join`."""
+        """Return the objects of all ranks, by rank; call `join` first."""
         if self.size == 1:
             return [mine]
         found: list[Any] = [None] * self.size
@@ -73,11 +73,11 @@ class EvaluationRanks:
         return found
 
     def in_order(self, own: Iterator[Columns], order: BlockOrder) -> Iterator[Columns]:
-        """Yield the columns of all ranks' blocks by block on rank 0, after `join`; none on another rank.
+        """Yield the columns of all ranks' blocks in block order on rank 0, nothing on other ranks.
 
         Args:
-            own: columns of this rank's blocks, numbers that float64 holds exactly.
-            order: this rank's.
+            own: Columns of this rank's blocks; float64 must represent all values exactly.
+            order: Block order of this rank.
         """
         if self.size == 1:
             yield from own
@@ -102,7 +102,7 @@ class EvaluationRanks:
                 }
 
     def _collect(self, sent: torch.Tensor) -> list[torch.Tensor]:
-        """Return what each rank sends, on rank 0; nothing elsewhere."""
+        """Return the tensors that all ranks send, on rank 0; an empty list on other ranks."""
         received = [torch.empty_like(sent) for _ in range(self.size)] if self.rank == 0 else None
         dist.gather(sent, received)
         return received or []

@@ -1,4 +1,4 @@
-"""Training one run on one rank, from `run.json` to sealed weights."""
+"""Train a run on one rank, from its settings to sealed weights."""
 
 import gc
 import math
@@ -47,16 +47,16 @@ _TORCH_TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What a training ended with.
+    """Result of a training.
 
     Attributes:
-        best: file of the weights that are sealed.
-        best_score: its value of the monitored metric.
-        resumed_step: optimiser step that this attempt resumed from last, 0 for none.
-        parameters: names of the model's parameters among the weights, which hold buffers too.
-        packs: None where the samples are rows.
-        interventions: what was done where the training diverged.
-        sealed_check: on rank 0.
+        best: File of the best weights, which are sealed.
+        best_score: Value of the monitored metric with these weights.
+        resumed_step: Optimiser step from which this attempt last resumed; 0 for none.
+        parameters: Names of the parameters in `best`, which contains buffers too.
+        packs: Counts of packed samples; None if samples are rows.
+        interventions: Interventions after divergence.
+        sealed_check: Result of evaluating the sealed weights again, on rank 0.
     """
 
     best: Path
@@ -77,15 +77,15 @@ def train(
     task: RankTask, world: World, callbacks: Sequence[Callback] = (), *, set_by_row: Sequence[str] = (),
     is_grouped: bool = False,
 ) -> Trained:  # fmt: skip
-    """Train a run to its end, from its last training checkpoint where there is one.
+    """Train a run to its end, from its last training checkpoint if there is one.
 
     Args:
-        callbacks: measure the training and change nothing in it.
-        set_by_row: settings that the run's own row sets; rejected where the model ignores them.
-        is_grouped: train by the strategy of several ranks, where there is one.
+        callbacks: Callbacks that only measure the training.
+        set_by_row: Settings in the run's own row; rejected if the model ignores them.
+        is_grouped: Use the strategy of several ranks even on one rank.
 
     Raises:
-        ConfigError, DataError, LaunchError: see the messages.
+        ConfigError, DataError, LaunchError: See the messages.
     """
     here = ActualGeometry(nodes=world.num_nodes, devices=world.local_world_size)
     spec, runtime = task.run, task.runtime
@@ -93,7 +93,7 @@ def train(
     saved, policy = task.work / "checkpoints", runtime.checkpoint
     chosen = settings.checkpoint
     logger, agreement = JsonLinesLogger(task.work / "metrics.jsonl"), StepAllReduce()
-    # an unnamed error of torch must not come before the watchdog's
+    # the watchdog's diagnosis must come before torch's timeout, whose error names no cause
     timeout_s = max(_TORCH_TIMEOUT_S, 2 * runtime.hang_timeout_s)
     new_trainer = partial(make_trainer, settings, world, timeout_s=timeout_s, is_grouped=is_grouped)
     plan, seconds = read_plan(task.work, spec.identity), 0.0
@@ -114,7 +114,7 @@ def train(
             AgreedStop(world, manager, agreement),
             *_early_stopping(settings.early_stopping),
         ]
-        # the manager comes first: between two epochs nothing may have happened before it
+        # the manager comes first: between two epochs it must act before all other callbacks
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
         ordered = [manager, validated, seeds, OptimizerSteps(plan), watch, *around, best]
         try:
@@ -137,7 +137,7 @@ def train(
             )  # fmt: skip
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             del trainer
-            gc.collect()  # the trained model, before there is another
+            gc.collect()  # free the trained model before another is made
             check = repeat_batch(
                 spec, settings, world, data, trained.best, best.records.get(trained.best.name),
                 is_recorded_here=trained.best.name in best.recorded_here,
@@ -146,7 +146,7 @@ def train(
             )  # fmt: skip
             return replace(trained, sealed_check=check)
         seconds += manager.seconds
-        gc.collect()  # the model that went wrong, before there is another
+        gc.collect()  # free the diverged model before another is made
         plan = intervene(spec, world, plan, trouble, task.work)
 
 
@@ -154,13 +154,13 @@ def _fit(
     task: RankTask, settings: RunSettings, world: World, set_by_row: Sequence[str],
     manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], callbacks: list[Callback],
 ) -> tuple[pl.Trainer, int, PackedSamples | None, ConsumedSteps]:  # fmt: skip
-    """Train until the end; returns the trainer, the optimiser step that was resumed from, its packs and its steps.
+    """Train to the end; return the trainer, the resumed optimiser step, the packs and the steps.
 
     Args:
-        settings: of the run, on the ranks that are there.
+        settings: The run's settings for the actual number of ranks.
 
     Raises:
-        RollbackRequired: a step is bad, and the training has to go back.
+        RollbackRequired: A step is bad, and the training must go back.
     """
     spec = task.run
     pl.seed_everything(settings.seed, workers=True, verbose=False)
@@ -171,7 +171,7 @@ def _fit(
     )  # fmt: skip
     model = make_model(spec, data.manifest.schema)
     if settings.precision == "64-true":
-        model.double()  # Lightning does it after a state is restored, which would round its weights
+        model.double()  # Lightning does so only after restoring a state, which would round its weights
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=set_by_row)
     check_validates(settings, model)
     check_policy(settings, model, spec.title)
@@ -188,14 +188,14 @@ def _fit(
 def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Trained:
     if not best.best_model_path:
         raise ConfigError(
-            f"checkpoint.monitor={best.monitor} was never logged, so no weights can be chosen; "
-            f"the model logged {', '.join(sorted(trainer.callback_metrics)) or 'nothing'}"
+            f"checkpoint.monitor={best.monitor} was never logged, so no weights can be chosen; set it to a metric that "
+            f"the model logs ({', '.join(sorted(trainer.callback_metrics)) or 'none so far'})"
         )
     score = None if best.best_model_score is None else float(best.best_model_score)
     if score is not None and not math.isfinite(score):  # what Lightning makes of NaN
         raise Diverged(
-            f"checkpoint.monitor={best.monitor} was never a finite number, so no weights can be chosen; lower "
-            "optim.lr, set trainer.gradient_clip, or look at the model's validation_step"
+            f"checkpoint.monitor={best.monitor} was never finite, so no weights can be chosen; lower "
+            "optim.lr, set trainer.gradient_clip, or check the model's validation_step"
         )
     return Trained(
         best=Path(best.best_model_path),
@@ -212,11 +212,11 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
 
 
 def check_validates(settings: RunSettings, model: pl.LightningModule) -> None:
-    """Refuse a model that never validates: nothing could choose its weights."""
+    """Reject a model without a `validation_step`, since validation chooses the weights."""
     if not is_overridden("validation_step", model):
         raise ConfigError(
             f"{type(model).__name__} has no validation_step, so checkpoint.monitor="
-            f"{settings.checkpoint.monitor} cannot be measured; add one that logs it"
+            f"{settings.checkpoint.monitor} cannot be measured; add a validation_step that logs this metric"
         )
 
 
@@ -240,7 +240,7 @@ def seal_model(trained: Trained, spec: RunSpec, path: Path) -> None:
     """Write the best weights as safetensors, all or nothing.
 
     Raises:
-        Diverged: a weight is NaN or infinite.
+        Diverged: A weight is NaN or infinite.
     """
     weights = load_file(trained.best)
     for name, value in weights.items():
@@ -249,6 +249,6 @@ def seal_model(trained: Trained, spec: RunSpec, path: Path) -> None:
                 f'run "{spec.title}": weight {name} is NaN or infinite; lower optim.lr or set '
                 "trainer.gradient_clip"
             )
-    # one key of metadata: safetensors writes several in no fixed order
+    # only one key of metadata: safetensors does not write several keys in a fixed order
     weights = {name: value.clone().contiguous() for name, value in sorted(weights.items())}
     write_bytes(path, save(weights, metadata={"identity": spec.identity}))

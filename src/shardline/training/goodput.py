@@ -1,4 +1,4 @@
-"""Where a training's time went, and how fast its steps were once they were steady."""
+"""Measure where the time of a training went, and how fast its steady steps were."""
 
 import statistics
 import time
@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 from shardline.records.attempts import Attempt
 from shardline.records.measured import Goodput, StepSeconds, Throughput
 
-# In the order in which they are drawn.
+# In the order of the report's figure.
 PARTS = (
     "queue", "environment", "rendezvous", "data_wait", "compute", "validation", "checkpoint", "lost",
     "other",
 )  # fmt: skip
-# What can be measured of a training script: the rest happens in the user's own program.
+# Parts that are measured for a training script, which is the user's own program.
 _OF_SCRIPT = ("queue", "environment", "rendezvous", "other")
 WARMUP_STEPS, WARMUP_SHARE = 10, 10
 MIN_STEPS = 10
 
 
 class Timeline:
-    """Seconds of one attempt by part: at each moment exactly one part is under way.
+    """Seconds of one attempt by part; exactly one part is active at any time.
 
     Args:
-        started: when the attempt's job started, seconds since the epoch. What has
-            passed since is start-up.
+        started: Start of the attempt's job in seconds since the epoch. The time since
+            then counts as `environment`.
     """
 
     def __init__(self, started: float) -> None:
@@ -33,7 +33,7 @@ class Timeline:
         self._since = time.perf_counter()
 
     def switch(self, part: str) -> str:
-        """Let another part begin now, and return the one that ends."""
+        """Start another part now, and return the part that ends."""
         now = time.perf_counter()
         before, self.part = self.part, part
         self._seconds[before] += now - self._since
@@ -41,28 +41,28 @@ class Timeline:
         return before
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each part up to now."""
+        """Return the seconds of each part so far."""
         self.switch(self.part)
         return dict(self._seconds)
 
     def go_back(self, kept: Mapping[str, float]) -> None:
-        """Count as lost what has been done since a state that is gone back to.
+        """Count as lost all time since a state to which the training goes back.
 
         Args:
-            kept: seconds of each part up to that state, as `seconds` gave them.
+            kept: Result of `seconds` when the state was saved.
         """
         now = self.seconds()
         lost = sum(now.values()) - sum(kept.values())
         self._seconds = {**kept, "lost": kept["lost"] + lost}
 
     def stepping_s(self) -> float:
-        """Return the seconds of steps up to now: waiting for batches, and computing."""
+        """Return the seconds of steps so far: waiting for batches, and computing."""
         self.switch(self.part)
         return self._seconds["data_wait"] + self._seconds["compute"]
 
 
 def kept_seconds(kept: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
-    """Return, by attempt, the seconds whose work is kept."""
+    """Return the seconds of kept work by attempt."""
     return {number: sum(parts.values()) for number, parts in kept.items()}
 
 
@@ -71,20 +71,19 @@ def goodput(
 ) -> Goodput:
     """Return where the time of all attempts went.
 
-    The time between two attempts counts nowhere. Nor does it count as lost that a resumed
-    training starts up again: that stands under the parts' own names.
+    The time between two attempts is not counted. The start-up of a resumed training is not lost
+    time: it counts under its own parts.
 
     Args:
-        attempts: all of them, the last one just sealed.
-        kept: by attempt (from 1), the seconds of each part whose work is in the
-            result; the rest of an attempt's time is lost.
-        is_script: whether the user's own program trained, of which no more is known than
-            when it ran, and what it did again if it reads by `shardline_io`; then all that is
-            not known stands under `other`.
+        attempts: All attempts; the last one has just been sealed.
+        kept: By attempt (from 1), the seconds of each part whose work is in the result. The
+            rest of an attempt's time is lost.
+        is_script: Whether a training script trained. Its run time counts as `other`, except for
+            work that `shardline_io` reports as lost.
     """
     queues = [attempt.queue_s for attempt in attempts if attempt.queue_s is not None]
     durations = [max(0.0, attempt.duration_s) for attempt in attempts]
-    # the last one's is measured by a clock that nobody sets
+    # the last attempt was measured with a monotonic clock
     durations[-1] = kept_seconds(kept).get(len(attempts), durations[-1])
     elapsed = sum(durations) + sum(queues)
     parts: dict[str, float | None] = {
@@ -112,14 +111,16 @@ def goodput(
 def throughput(
     readings: Sequence[float], steps_a_reading: int, *, global_batch: int, ranks: int
 ) -> Throughput:
-    """Return how fast steps are once they are steady.
+    """Return the speed of the steady steps.
 
-    The first steps are left out: the larger of 10 steps and a tenth of all, at
-    most half of them. Validations and saves are in no reading.
+    The first steps are dropped: 10 steps or a tenth of all steps, whichever is more, but at most
+    half of them. Readings contain no validations and saves.
 
     Args:
-        readings: seconds of a step; each the mean of `steps_a_reading` optimiser steps.
-        global_batch: samples of a step over all ranks.
+        readings: Seconds of a step; each is the mean of `steps_a_reading` optimiser steps.
+        steps_a_reading: Optimiser steps of a reading.
+        global_batch: Samples of a step over all ranks.
+        ranks: Number of ranks.
     """
     num_steps = len(readings) * steps_a_reading
     dropped = min(max(WARMUP_STEPS, num_steps // WARMUP_SHARE), num_steps // 2)

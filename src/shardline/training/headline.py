@@ -1,4 +1,4 @@
-"""Which metric of an evaluation ranks its run, and which end of it is better."""
+"""Choose the headline of an evaluation: the metric that ranks the run, and its direction."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _HIGHER = {
 
 
 def guess_mode(metric: str) -> Mode | None:
-    """Return which end of a metric is better, by the words of its name; None where that is not obvious."""
+    """Guess from its name whether lower or higher values of a metric are better; None if unclear."""
     words = set(re.split(r"[^a-z0-9]+", metric.lower()))
     is_lower, is_higher = bool(words & _LOWER), bool(words & _HIGHER)
     if is_lower == is_higher:
@@ -26,7 +26,7 @@ def guess_mode(metric: str) -> Mode | None:
 
 
 def mode_of(metric: Any) -> Mode | None:
-    """Return which end of a metric of torchmetrics is better, where its class tells."""
+    """Return whether lower or higher values of a torchmetrics metric are better; None if unknown."""
     is_higher = metric.higher_is_better
     return None if is_higher is None else "max" if is_higher else "min"
 
@@ -38,14 +38,14 @@ def choose_headline(
     """Return the `headline` of an evaluation.
 
     Args:
-        metrics: Value by name, at least one.
-        wanted: `evaluation.headline`.
-        what: What gave them, as messages begin.
-        modes: Which end is better, of metrics of which that is known.
-        usual: The headline where none is wanted; None: the first metric of which it is known which end is better.
+        metrics: Values by name, at least one.
+        wanted: The setting `evaluation.headline`.
+        what: Source of the metrics, with which messages begin.
+        modes: Known directions by metric.
+        usual: Headline if `wanted` is None. If both are None, the first metric with a known direction is chosen.
 
     Raises:
-        ConfigError: The metric is not there, or of none it is known which end is better.
+        ConfigError: The wanted metric is missing, or the direction of no metric is known.
     """
     if wanted is not None:
         if wanted.metric not in metrics:
@@ -63,6 +63,6 @@ def choose_headline(
             return HeadlineValue(metric=metric, value=value, mode=mode)
     first = next(iter(metrics))
     raise ConfigError(
-        f"{what} gave {', '.join(metrics)}, and of none is known whether more of it is better; set "
-        f"evaluation.headline: {{metric: {first}, mode: max}}, or mode: min"
+        f"{what} gave {', '.join(metrics)}, and Shardline cannot tell for any of them whether higher is better; set "
+        f"evaluation.headline: {{metric: {first}, mode: max}} (or mode: min)"
     )

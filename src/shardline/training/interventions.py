@@ -1,8 +1,8 @@
-"""What is done about a training that diverges: decided as a function of the run, kept on disk.
+"""Interventions in a training that diverges: decided from the run alone, and kept on disk.
 
-`divergence.json` in the run's folder of the store holds the interventions so far. It is written
-before the training goes back, and read at each start. What a step does then follows from the run
-alone, never from when its state was saved or its job killed.
+`divergence.json` in the run's folder of the store lists the interventions so far. It is written
+before the training goes back, and read at each start. So a step's result does not depend on when a
+state was saved or the job was killed.
 """
 
 import math
@@ -22,33 +22,34 @@ FILE = "divergence.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """How each step is done, given the interventions so far."""
+    """The interventions so far, and how they change each step."""
 
     interventions: tuple[Intervention, ...] = ()
 
     def skips(self, step: int) -> bool:
-        """Return whether an optimiser step's update is left out."""
+        """Return whether the update of an optimiser step is skipped."""
         return any(
             done.action == "skip" and done.first <= step <= done.step for done in self.interventions
         )
 
     def lr_factor(self, step: int) -> float:
-        """Return what an optimiser step's learning rate is multiplied by."""
+        """Return the factor of an optimiser step's learning rate."""
         return math.prod(done.factor for done in self.interventions if step >= done.first)
 
     def extended(self, trouble: Trouble, settings: Divergence, remedy: str, run: str) -> "Plan":
         """Return the plan with one more intervention.
 
-        Trouble within the steps of the last intervention, or right after them, began
-        before them: the new one reaches as much further back as the last one was long.
+        A bad step within the steps of the last intervention, or right after them, has an earlier
+        cause. The new intervention then starts earlier, by the length of the last one.
 
         Args:
-            settings: `divergence` of the run.
-            remedy: what the error ends with.
-            run: named in the error.
+            trouble: The bad step.
+            settings: The run's settings `divergence`.
+            remedy: End of the error's message.
+            run: Name of the run, for the error.
 
         Raises:
-            Diverged: the policy is to stop, or there were as many interventions as may be.
+            Diverged: The policy is "stop", or the limit of interventions is reached.
         """
         done = self.interventions
         if settings.policy == "stop" or len(done) >= settings.limit:
@@ -68,14 +69,14 @@ class Plan:
 
 
 def read_plan(work: Path, identity: str) -> Plan:
-    """Return what a run's interventions so far make of its steps.
+    """Read the plan of a run; an empty plan if there were no interventions.
 
     Args:
-        work: the run's folder in the store.
-        identity: of the run.
+        work: The run's folder in the store.
+        identity: Identity of the run.
 
     Raises:
-        DataError: the file is damaged, or of another run.
+        DataError: The file is damaged or belongs to another run.
     """
     path = work / FILE
     if not path.exists():
@@ -83,11 +84,13 @@ def read_plan(work: Path, identity: str) -> Plan:
     remedy = f"delete {path} and {work / 'checkpoints'} to train from the start"
     found = read_record(path, Interventions, remedy=remedy)
     if found.identity != identity:
-        raise DataError(f"{path} is of another run (identity {found.identity[:12]}); {remedy}")
+        raise DataError(
+            f"{path} belongs to a run with identity {found.identity[:12]}, expected {identity[:12]}; {remedy}"
+        )
     return Plan((*found.interventions,))
 
 
 def write_plan(work: Path, identity: str, plan: Plan) -> None:
-    """Bring a run's interventions to disk."""
+    """Write a run's interventions to disk."""
     record = Interventions(identity=identity, interventions=[*plan.interventions])
     write_json(work / FILE, encode(record))

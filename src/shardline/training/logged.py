@@ -1,4 +1,4 @@
-"""What a model logs while it is tested, combined over blocks of rows in float64."""
+"""The metrics that a model logs while it is tested, combined over blocks of rows in float64."""
 
 import inspect
 import math
@@ -25,18 +25,18 @@ _COMBINE: dict[str, Callable[[list[float]], float]] = {"sum": math.fsum, "min": 
 
 
 class LoggedMetrics(Callback):
-    """Listens to a model's `log` while a Trainer tests it.
+    """Records what a model logs while a Trainer tests it.
 
-    A number that `test_step` logs is combined by its `reduce_fx`: the mean weighs each block by
-    `batch_size`, or by its rows. A metric of torchmetrics is computed at the end, as Lightning does.
+    Numbers that `test_step` logs are combined by their `reduce_fx`; the mean weights each block by
+    `batch_size` or by its rows. Torchmetrics metrics are computed at the end, as Lightning does.
 
     Args:
-        model: the model, which is listened to until the end of `trainer.test`.
-        what: what messages call it.
-        ranks: those that test blocks of one split; they meet when all are tested.
+        model: The model, whose `log` is wrapped until the end of `trainer.test`.
+        what: Name of the step in messages.
+        ranks: Ranks that test blocks of one split; they communicate after their last block.
 
     Attributes:
-        modes: which end is better, of metrics of torchmetrics that know.
+        modes: Known directions of the logged torchmetrics metrics, "max" if higher is better.
     """
 
     def __init__(self, model: pl.LightningModule, what: str, ranks: EvaluationRanks) -> None:
@@ -52,30 +52,30 @@ class LoggedMetrics(Callback):
     def on_test_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any
     ) -> None:
-        """Note the block that is tested."""
+        """Keep the batch, whose size weights the logged numbers."""
         self._batch, self._in_step = batch, True
 
     def on_test_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
-        """Meet the other ranks after the last block, before Lightning computes metrics of torchmetrics."""
+        """Join the other ranks after the last block, before Lightning computes torchmetrics metrics."""
         if args[3] == int(trainer.num_test_batches[0]) - 1:
             self._ranks.join()
 
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note that all blocks were tested."""
+        """Leave the step: numbers that are logged from now on belong to no batch."""
         self._batch, self._in_step = None, False
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop listening."""
+        """Restore the model's own `log`."""
         del pl_module.log
 
     def result(self, logged: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of all ranks by name, in the order in which they were first logged.
 
         Args:
-            logged: what `trainer.test` returned on this rank.
+            logged: Result of `trainer.test` on this rank.
 
         Raises:
-            ConfigError: nothing was logged, or another number on another rank.
+            ConfigError: Nothing was logged, or ranks logged different numbers for one epoch metric.
         """
         mine = {
             name: (kind, self._numbers(name) if kind else _of_lightning(logged, name))
@@ -90,8 +90,8 @@ class LoggedMetrics(Callback):
         metrics = {name: value for name, value in found.items() if value is not None}
         if not metrics:
             raise ConfigError(
-                f"{self._what} logs nothing, expected one metric at least; log what is to be known of the model by "
-                "self.log, in test_step or on_test_epoch_end"
+                f"{self._what} logs nothing, expected at least one metric; log metrics by self.log in test_step or "
+                "on_test_epoch_end"
             )
         return metrics
 
@@ -106,7 +106,7 @@ class LoggedMetrics(Callback):
         if len({repr(value) for value in values}) > 1:
             raise ConfigError(
                 f"{self._what}: on_test_epoch_end logs {name} as {' and '.join(map(str, values))} on different ranks, "
-                "expected one number; log a metric of torchmetrics, which is combined over ranks, or log in test_step"
+                "expected one number; log a torchmetrics metric, which is combined over ranks, or log in test_step"
             )
         value: float | None = first
         return value
@@ -120,10 +120,10 @@ class LoggedMetrics(Callback):
         if kind is None:
             raise ConfigError(
                 f"{self._what} logs {name} with reduce_fx={given.arguments['reduce_fx']}, expected mean, sum, min or "
-                "max; use one of these, or a metric of torchmetrics"
+                "max; use one of these, or a torchmetrics metric"
             )
         self._log(*args, **options)
-        if given.arguments["on_epoch"] is False:  # a number of the step alone
+        if given.arguments["on_epoch"] is False:  # not a metric of the split
             return
         self._names.setdefault(name, kind)
         if isinstance(value, Metric) and (mode := mode_of(value)):
@@ -141,7 +141,7 @@ def _reduced(kind: str, pairs: list[tuple[float, float]]) -> float:
     if kind != "mean":
         return _COMBINE[kind]([value for value, _ in pairs])
     total = math.fsum(weight for _, weight in pairs)
-    # exact, so that neither the blocks' order nor their ranks decide the last bits
+    # fsum is exact, so the last bits depend neither on the blocks' order nor on their ranks
     return math.fsum(value * weight for value, weight in pairs) / total if total else math.nan
 
 

@@ -1,4 +1,4 @@
-"""Losses of tokens, averaged over a step's global batch: ranks have different numbers of tokens."""
+"""Average losses over all tokens of a global batch, where ranks have different numbers of tokens."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,35 +13,35 @@ def token_mean(
     *,
     mean_count: float | torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return what makes a step's gradient that of the mean over all tokens of the global batch.
+    """Return a loss whose averaged gradient is that of the mean over all tokens of the global batch.
 
-    Gradients are averaged over the ranks, and over the batches that are accumulated. The mean over
-    a rank's own tokens would therefore weigh a token more, the fewer others its batch has. This is
-    `sum(losses * mask) / mean_count`, whose average over all batches of a step is the sum over the
-    global batch, divided by its count; so is the average of the values that are logged.
+    Gradients are averaged over ranks and accumulated batches. With the mean over a rank's own tokens,
+    a token in a short batch would count more. This function returns
+    `sum(losses * mask) / mean_count` instead. Its average over all batches of a step is the mean over
+    the global batch.
 
-    Without `mean_count`, what the mask has of the present batch is counted over all ranks
-    (`all_reduce` of one number, where `torch.distributed` is initialised). That is exact for
-    `trainer.accumulate: 1`. With more, each accumulated batch weighs alike, whichever tokens it has.
+    Without `mean_count`, the mask of the current batch is summed over all ranks (`all_reduce` of one
+    number, if `torch.distributed` is initialised). This is exact for `trainer.accumulate: 1`. For
+    larger values, each accumulated batch has the same weight, however many tokens it has.
 
     Args:
-        losses: of each token, of any shape.
-        mask: what each token counts, 0 for none, of the same shape; None where all count.
-        mean_count: count of the step's global batch, divided by the batches that it is made of
-            (ranks times `trainer.accumulate`), such as `batch["tokens.mean_count"]`: the same
-            number in all of them, so that each token weighs alike, whatever is counted.
+        losses: Loss of each token, of any shape.
+        mask: Weight of each token, 0 for none, of the same shape; None: all tokens count.
+        mean_count: Weight of the step's global batch, divided by its number of batches (ranks times
+            `trainer.accumulate`), such as `batch["tokens.mean_count"]`. The number must be the same
+            in all of these batches.
 
     Returns:
-        A scalar, in float32 at least; 0 where no token counts.
+        A scalar, in float32 at least; 0 if no token counts.
 
     Raises:
-        ValueError: losses and mask differ in shape.
+        ValueError: `losses` and `mask` differ in shape.
     """
     mask = torch.ones_like(losses, dtype=torch.bool) if mask is None else mask
     if losses.shape != mask.shape:
         raise ValueError(
-            f"losses have the shape {list(losses.shape)} and their mask {list(mask.shape)}, expected one shape; give "
-            "each token a loss and what it counts"
+            f"losses have shape {list(losses.shape)} and mask has shape {list(mask.shape)}, expected the same shape; "
+            "pass a loss and a weight for each token"
         )
     dtype = torch.promote_types(losses.dtype, torch.float32)
     # a masked token's loss may be NaN
@@ -58,12 +58,13 @@ def token_mean(
 def batch_mean(
     losses: torch.Tensor, counts: torch.Tensor, batch: Mapping[str, Any], column: str
 ) -> torch.Tensor:
-    """Return `token_mean` of a batch by column, whose count the feed gives, or full blocks have.
+    """Return `token_mean` of a batch by column, with the count that the batch contains.
 
     Args:
-        losses: of each token.
-        counts: what each token counts, 0 for none, of the same shape.
-        column: the tokens.
+        losses: Loss of each token.
+        counts: Weight of each token, 0 for none, of the same shape.
+        batch: The batch; without `{column}.mean_count` and `weights` its blocks are full.
+        column: Column of the tokens.
     """
     mean_count = batch.get(f"{column}.mean_count")
     if mean_count is None and "weights" not in batch:

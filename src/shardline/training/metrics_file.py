@@ -1,4 +1,4 @@
-"""Metrics as JSON lines, and progress as plain lines."""
+"""Write metrics as JSON lines, and print progress as plain lines."""
 
 import json
 import math
@@ -19,35 +19,34 @@ from shardline.records.metrics import MetricLine
 
 
 class NoWriterError(ConfigError, AttributeError):
-    """A model calls a tracker's own method; `hasattr` finds none."""
+    """A model uses a method of a tracker's client, which Shardline does not provide."""
 
 
 class NoWriter:
-    """The value of `self.logger.experiment`: no tracker's object, since trackers are processes of their own."""
+    """The value of `self.logger.experiment`: a placeholder, since trackers run in other processes."""
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse a tracker's own method.
+        """Reject any attribute.
 
         Raises:
-            NoWriterError: names it.
+            NoWriterError: The message names the attribute; `hasattr` returns False.
         """
         if name.startswith("__"):
             raise AttributeError(name)
         raise NoWriterError(
-            f"the model uses self.logger.experiment.{name}, expected self.log, since trackers run in processes of "
-            "their own; log numbers with self.log, and choose who shows them with runtime.tracking"
+            f"the model uses self.logger.experiment.{name}, expected self.log, since trackers run in other processes; "
+            "log numbers with self.log, and choose trackers with runtime.tracking"
         )
 
 
 class JsonLinesLogger(Logger):
     """Appends one JSON object per record to a file, on rank 0 only.
 
-    A record holds `step` (optimiser steps), `epoch`, `wall_s` (seconds of
-    training, all attempts together) and the metrics by name. NaN and infinity,
-    which JSON lacks, are written as null.
+    A record contains `step` (optimiser steps), `epoch`, `wall_s` (seconds of training, all attempts
+    together) and the metrics by name. NaN and infinity, which JSON lacks, become null.
 
     Args:
-        path: the file; records after the resumed step are dropped by `rewind`.
+        path: The file; `rewind` drops records after the resumed step.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,32 +68,32 @@ class JsonLinesLogger(Logger):
     @property
     @rank_zero_experiment
     def experiment(self) -> NoWriter:
-        """An object that names `self.log` to a model that calls a method of a tracker."""
+        """An object whose errors point models to `self.log`."""
         return NoWriter()
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: settings stand in run.json."""
+        """Do nothing: the settings are in run.json."""
 
     @rank_zero_only
     def rewind(self, step: int) -> None:
-        """Drop the records after `step`, which a resumed training writes again."""
+        """Drop the records after `step`, since a resumed training writes them again."""
         records = read_json_lines(self._path) if self._path.exists() else []
         lines = [line for line in map(MetricLine.of, records) if line and line.step <= step]
-        # all or nothing: a full disk must not cost the records of hours; and another file of that
-        # name, so that who follows it begins at the beginning again
+        # all or nothing: a full disk must not lose the records of hours; and a new file, so that
+        # programs that follow the file read it again from the start
         write_bytes(
             self._path, "".join(json.dumps(line.to_json()) + "\n" for line in lines).encode()
         )
-        # an epoch's own record may already stand behind the step that is resumed from
+        # the last line may be the record of an epoch that ends with the resumed step
         self._last = lines[-1] if lines else None
         self._started = time.monotonic() - ((self._last and self._last.wall_s) or 0.0)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append one record, unless it is the last one again."""
+        """Append one record, unless it repeats the last one."""
         values = {
-            # `_step` and `_epoch` are Lightning's marks for one metric logged at both paces
+            # Lightning appends `_step` and `_epoch` to metrics that are logged at both intervals
             key: float(value) if math.isfinite(value) else None
             for key, value in metrics.items()
             if key != "epoch"
@@ -113,7 +112,7 @@ class JsonLinesLogger(Logger):
 
 
 class PlainProgress(pl.Callback):
-    """Prints a line at most every `every_s` seconds: what a log, or a bar made of it, needs."""
+    """Prints a progress line at most every `every_s` seconds, for logs and progress bars."""
 
     def __init__(self, every_s: float = 2.0) -> None:
         self._every_s = every_s
@@ -121,7 +120,7 @@ class PlainProgress(pl.Callback):
 
     @rank_zero_only
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Print what trains, and from where."""
+        """Print the number of ranks, nodes and batches, and the first step."""
         start = f"resuming from step {trainer.global_step}" if trainer.global_step else "starting"
         print(
             f"{start}: {trainer.world_size} ranks on {trainer.num_nodes} nodes, "
@@ -131,13 +130,13 @@ class PlainProgress(pl.Callback):
 
     @rank_zero_only
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Print the step if the last line is old enough."""
+        """Print a progress line if the last one is old enough."""
         if time.monotonic() - self._last >= self._every_s:
             self._print(trainer)
 
     @rank_zero_only
     def on_train_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Print the final line."""
+        """Print the last progress line."""
         self._print(trainer)
 
     def _print(self, trainer: pl.Trainer) -> None:

@@ -1,4 +1,4 @@
-"""Making a run's model from its import path."""
+"""Make a run's model from its import path."""
 
 import inspect
 from collections.abc import Mapping
@@ -19,17 +19,19 @@ from shardline.records.datasets import DatasetSchema
 
 
 def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
-    """Create a run's model.
+    """Make a run's model.
 
-    The constructor gets `settings.model_args` and, where it names them,
-    `num_classes`, `feature_shape` (tuple of int, where a row is features and a label) and `columns`
-    (type by name, such as `int32[*]`, where the source names them) from the dataset's schema, and
-    `sample_columns`: these behind `data.pack` and `data.transform`, see
-    `shardline.data.sample_columns`. A constructor with `**kwargs` also gets those that its bases require.
+    The constructor gets `settings.model_args` and each of these arguments that it has:
+
+    - `num_classes`: Number of classes of the dataset.
+    - `feature_shape`: Shape of a row's features (tuple of int), if a row is features and a label.
+    - `columns`: Type by column, such as `int32[*]`, if the source names columns.
+    - `sample_columns`: Columns after `data.pack` and `data.transform`, see `data.sample_columns`.
+
+    A constructor with `**kwargs` also gets the arguments that its base classes require.
 
     Raises:
-        ConfigError: the class does not import, is no LightningModule, or
-            refuses its arguments.
+        ConfigError: The class cannot be imported, is not a LightningModule, or rejects its arguments.
     """
     cls = import_class(spec.model_class, f'run "{spec.title}": model')
     if not (isinstance(cls, type) and issubclass(cls, pl.LightningModule)):
@@ -40,19 +42,19 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     arguments, what = arguments_of(spec, schema), f'run "{spec.title}": model={spec.model_class}'
     check_arguments(cls, arguments, what, "change the model_args columns")
     model: pl.LightningModule = cls(**arguments)
-    watch_reads.look()  # at weights that compiled code has mapped
+    watch_reads.look()  # finds weights that compiled code has mapped into memory
     return model
 
 
 def sealed_model(spec: RunSpec, schema: DatasetSchema, weights: Path) -> pl.LightningModule:
-    """Return a run's model with sealed weights, as it is evaluated; see `make_model`."""
+    """Return a run's model in evaluation mode, with sealed weights; see `make_model`."""
     model = make_model(spec, schema)
     load_weights(model, load_file(weights))
     return model.eval()
 
 
 def arguments_of(spec: RunSpec, schema: DatasetSchema) -> dict[str, Any]:
-    """Return what a run's model is constructed with; see `make_model`."""
+    """Return the constructor arguments of a run's model; see `make_model`."""
     cls = import_class(spec.model_class, f'run "{spec.title}": model')
     given: dict[str, Any] = {"num_classes": len(schema.classes)}
     if schema.columns:
@@ -67,7 +69,7 @@ def arguments_of(spec: RunSpec, schema: DatasetSchema) -> dict[str, Any]:
 
 
 def _parameters(cls: type) -> set[str]:
-    """Return the names that a constructor takes, and those that it needs of its bases where it passes `**kwargs` on."""
+    """Return the constructor's parameter names and, if it has `**kwargs`, those that its bases require."""
     own = inspect.signature(cls).parameters
     names = set(own)
     if not _has_kwargs(own):
@@ -78,7 +80,7 @@ def _parameters(cls: type) -> set[str]:
         if "__init__" not in vars(base):
             continue
         below = inspect.signature(base).parameters
-        # an optional one keeps its default, which it had before bases were looked at
+        # optional parameters of bases keep their defaults, so that existing models do not change
         names |= {name for name, one in below.items() if one.default is one.empty}
         if not _has_kwargs(below):
             break

@@ -1,7 +1,7 @@
-"""Trying a model before hours of building: the run's own training for a step on two rows, on the CPU.
+"""Check a model before its data is built: train one step on two rows, on the CPU.
 
-The model is constructed, trained for a step, validated, and its training checkpoint is loaded into another one that
-trains for a step too and is sealed, all by what trains the run; then the sealed weights are evaluated.
+The check runs the same code as a training: construct, train a step, validate, save a training checkpoint, resume from
+it in a second model, train another step and seal. Then the sealed weights are evaluated.
 """
 
 import math
@@ -44,16 +44,16 @@ from shardline.training.stop_agreement import StepsDone
 from shardline.training.strategies import SteadyDDPStrategy
 
 _STEP = "does a training step on two rows"
-_STEPS = 1000  # of a training at least, as schedules see it; two are done
+_STEPS = 1000  # length of the training for schedules, at least; only two steps are done
 _ROWS = 2
 
 
 def check_models(tasks: Sequence[RankTask], world: World) -> None:
-    """Check each model, and write what was found of it as soon as it is checked."""
+    """Check each model, and write its result as soon as it is checked."""
     known: Known = {}
     for number, task in enumerate(tasks):
         assert isinstance(task.action, Check)
-        if number == 0:  # of what libraries have mapped by now, little is used
+        if number == 0:  # libraries have mapped their memory by now
             limit_memory(task.action.memory_bytes)
         write_result(task.action.output, check_model(task, task.action, world, known))
 
@@ -64,7 +64,7 @@ def check_model(
     """Check a model on the first rows of its datasets.
 
     Args:
-        known: rows that were read for other models; more are added.
+        known: Rows that were read for other models; new rows are added.
     """
     found, known = ModelResult(), {} if known is None else known
     try:
@@ -84,7 +84,7 @@ def check_model(
         name = task.run.model or task.run.model_class
         found.not_checked.append(f"model={name} was not checked: {error}")
     except (ShardlineError, MemoryError) as error:
-        doing, is_elsewhere = "is given its first rows", action.is_elsewhere
+        doing, is_elsewhere = "reads its first rows", action.is_elsewhere
         sort_error(error, task.run, doing, found, is_elsewhere=is_elsewhere)
     return found
 
@@ -93,8 +93,8 @@ class _Trial:
     """Trains the model of one check.
 
     Args:
-        places: datasets of a few rows with the schemas of the run's, see `data.first_rows`.
-        folder: for what is written meanwhile.
+        places: Datasets of a few rows with the schemas of the run's datasets, see `data.first_rows`.
+        folder: Folder for temporary files.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class _Trial:
         )
 
     def check(self, found: ModelResult) -> None:
-        """Add what is wrong, and what cannot be checked on this machine."""
+        """Add problems, and checks that this machine cannot do, to the result."""
         watch, doing = _Watch(self._asked, found), _STEP
         try:
             weights = self._asked.settings.data.class_weights
@@ -146,7 +146,7 @@ class _Trial:
             sort_error(wrong or error, self._asked, doing, found, is_elsewhere=is_elsewhere)
         finally:
             self._leave()
-        # which is of the check, and removed behind it
+        # the folder is temporary: its path tells a user nothing
         place = re.compile(rf" {re.escape(str(self._folder))}\S*")
         found.problems = [place.sub("", sentence) for sentence in found.problems]
 
@@ -160,7 +160,7 @@ class _Trial:
         )
 
     def _leave(self) -> None:
-        """End the process group of the training, which an evaluation does without."""
+        """End the process group of the training; the evaluation needs none."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -174,9 +174,9 @@ class _Trial:
         )
 
     def _wrong_outputs(self, model: pl.LightningModule | None) -> DataError | None:
-        """Return the error of an evaluation that refuses the outputs of a model, trained or not.
+        """Evaluate the model after a failed training step, and return an error about its outputs.
 
-        Too few outputs for the labels are an IndexError of the loss, which tells nobody.
+        Too few outputs for the labels are an IndexError in the loss, which does not name the cause.
         """
         if self._action.has_test_step or model is None:
             return None
@@ -193,7 +193,7 @@ class _Trial:
 
 
 def _on_two_rows(settings: RunSettings) -> RunSettings:
-    """Return the settings with which two rows are a global batch of one rank on the CPU, and an epoch."""
+    """Return the settings for one CPU rank whose epoch and global batch are two rows."""
     data, trainer = settings.data, settings.trainer
     weights = "balanced" if isinstance(data.class_weights, dict) else data.class_weights
     small: Data = replace(
@@ -212,17 +212,17 @@ def _on_two_rows(settings: RunSettings) -> RunSettings:
             validate_every_epochs=1,
             max_epochs=max(_STEPS, trainer.max_epochs),
         ),
-        # two rows may well have a larger loss than a batch
+        # the loss of two rows may be larger than that of a batch
         divergence=replace(settings.divergence, max_loss=None),
     )
 
 
 class _Watch(Callback):
-    """Ends a training after its first epochs, and looks at what a training does not.
+    """Ends a training after its first epochs, and makes checks that a training does not make.
 
     Attributes:
-        num_epochs: after the first of them the training is cut off, after another one it ends.
-        model: once it is to be trained.
+        num_epochs: 1: interrupt the training after the first epoch; 2: end it after the second.
+        model: The model, once `setup` was called.
     """
 
     def __init__(self, run: RunSpec, found: ModelResult) -> None:
@@ -233,24 +233,24 @@ class _Watch(Callback):
         self.model: pl.LightningModule | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Note the model, and its size."""
+        """Record the model and its size."""
         if self.model is None:
             self.model, self._found.weights_bytes = pl_module, _bytes_of(pl_module)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Cut the training off once the first epoch is saved."""
+        """Interrupt the training once the first epoch is saved."""
         if trainer.current_epoch >= self.num_epochs:
             raise StepsDone
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
-        """Refuse a loss that is no finite number."""
+        """Reject a loss that is not a finite scalar."""
         self._has_loss = True
         if loss.numel() != 1:
             raise ConfigError(
                 f"model={self._name}: training_step returned a loss of shape {list(loss.shape)}, expected a scalar; "
-                "reduce it, for instance by .mean()"
+                "reduce it, for example with .mean()"
             )
         if not math.isfinite(value := float(loss.detach())):
             raise ConfigError(
@@ -260,13 +260,13 @@ class _Watch(Callback):
             )
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Refuse a step that trains nothing, or leaves out parameters where several ranks need all gradients."""
+        """Reject a step without a loss or, for several ranks, without a gradient for each parameter."""
         self.check_trained()
         if isinstance(trainer.strategy, SteadyDDPStrategy):
             trainer.strategy.check_gradients()
 
     def check_trained(self) -> None:
-        """Refuse a training step that trains nothing."""
+        """Reject a training step that returns no loss."""
         if not (self._has_loss or self._found.problems):
             raise ConfigError(
                 f"model={self._name}: training_step returned no loss for the first {_ROWS} rows, expected a scalar; "
@@ -274,7 +274,7 @@ class _Watch(Callback):
             )
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Name all that is watched and not logged, of which a training names the first; end the second training."""
+        """Report all monitored metrics that are not logged; end the second training."""
         schedules = trainer.lr_scheduler_configs
         plateaus = [one for one in schedules if one.reduce_on_plateau and one.strict]
         watched = {"lr_scheduler.monitor": str(plateaus[0].monitor)} if plateaus else {}
@@ -287,11 +287,11 @@ class _Watch(Callback):
 
 
 def _unlogged(settings: RunSettings, watched: dict[str, str], names: list[str]) -> Iterator[str]:
-    """Yield what is watched and never logged.
+    """Yield a sentence for each monitored metric that is not logged.
 
     Args:
-        watched: by schedules, by what messages call it.
-        names: metrics that are known when a validation ends, as what chooses weights sees them.
+        watched: Metrics that schedules monitor, by their setting in messages.
+        names: Metrics that are logged when a validation ends.
     """
     wanted = {"checkpoint.monitor": settings.checkpoint.monitor}
     if settings.early_stopping.patience:

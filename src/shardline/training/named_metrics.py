@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics that `evaluation.metrics` names, of a model's outputs and the labels."""
+"""The torchmetrics metrics of `evaluation.metrics`, computed from a model's outputs and labels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,17 +13,17 @@ from shardline.training.headline import Mode, mode_of
 
 
 class NamedMetrics:
-    """The metrics of one evaluation.
+    """The named metrics of one evaluation.
 
     Args:
-        written: `evaluation.metrics`.
-        run: name of the run, for errors.
+        written: Value of `evaluation.metrics`.
+        run: Name of the run, for errors.
 
     Attributes:
-        modes: which end is better, of those that know.
+        modes: Known directions by metric, "max" if higher is better.
 
     Raises:
-        ConfigError: a class is no metric, or refuses its arguments.
+        ConfigError: A class is not a metric, or rejects its arguments.
     """
 
     def __init__(self, written: Sequence[Any] | None, run: str) -> None:
@@ -41,19 +41,19 @@ class NamedMetrics:
         """Add a batch.
 
         Args:
-            outputs: what `forward` gave.
-            labels: [B, ...].
+            outputs: Outputs of `forward`.
+            labels: Labels [B, ...].
 
         Raises:
-            ConfigError: a metric does not take them.
+            ConfigError: A metric does not accept them.
         """
         for name, metric in self._metrics.items():
             try:
                 metric.update(outputs, labels)
             except (RuntimeError, TypeError, ValueError) as error:
                 raise ConfigError(
-                    f"{self._what}: {name} does not take forward's outputs {_shown(outputs)} and labels "
-                    f"{_shown(labels)} ({str(error).splitlines()[0]}); give it arguments that fit, or name another "
+                    f"{self._what}: {name} does not accept forward's outputs {_shown(outputs)} and labels "
+                    f"{_shown(labels)} ({str(error).splitlines()[0]}); change the metric's arguments, or use another "
                     "metric"
                 ) from None
 
@@ -61,7 +61,7 @@ class NamedMetrics:
         """Return the values by name.
 
         Raises:
-            ConfigError: a metric gives several values.
+            ConfigError: A metric has several values.
         """
         return dict(self._values())
 
@@ -70,8 +70,8 @@ class NamedMetrics:
             value = metric.compute()
             if not isinstance(value, torch.Tensor) or value.numel() != 1:
                 raise ConfigError(
-                    f"{self._what}: {name} gives {_shown(value)}, expected one number; have it average them (average: "
-                    "macro), or name another metric"
+                    f"{self._what}: {name} returns {_shown(value)}, expected one number; average the values (average: "
+                    "macro), or use another metric"
                 )
             yield name, float(value)
 
@@ -82,8 +82,8 @@ def tell_kept_outputs(metrics: Mapping[str, Metric]) -> None:
         kept = [state for state, default in metric._defaults.items() if isinstance(default, list)]
         if kept:
             print(
-                f"metric {name} ({type(metric).__name__}) keeps what it is given of every row ({', '.join(kept)}): its "
-                "memory grows with the split",
+                f"metric {name} ({type(metric).__name__}) keeps values of every row ({', '.join(kept)}), so its memory "
+                "grows with the split",
                 flush=True,
             )
 
@@ -96,11 +96,11 @@ def _made(table: Mapping[str, Any], what: str) -> Metric:
         metric = cls(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{what}: {kind} does not take {arguments} ({error}); change its arguments"
+            f"{what}: {kind} does not accept {arguments} ({error}); change its arguments"
         ) from None
     if not isinstance(metric, Metric):
         raise ConfigError(
-            f"{what}: {kind} gives a {type(metric).__name__}, expected a metric of torchmetrics; derive it from "
+            f"{what}: {kind} is a {type(metric).__name__}, expected a torchmetrics metric; derive the class from "
             "torchmetrics.Metric"
         )
     return metric

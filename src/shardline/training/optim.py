@@ -1,4 +1,4 @@
-"""Optimiser and schedule from a run's settings, for models that bring none of their own."""
+"""Make the optimiser and schedule of a run's settings, for models that define none."""
 
 import math
 from collections.abc import Sequence
@@ -21,24 +21,24 @@ def attach_optimizer(
     total_steps: int,
     set_by_row: Sequence[str] = (),
 ) -> None:
-    """Give a model the optimiser that its run asks for, unless it defines one.
+    """Give a model the optimiser and schedule of its run, unless it defines `configure_optimizers`.
 
     Args:
-        set_by_row: dotted keys that the run's own row sets.
-        total_steps: optimiser steps of the whole training, at which schedules end.
-            (Lightning's own estimate would load the data before the resumed
-            state is known, and the resumed position would be lost.)
+        set_by_row: Dotted keys that the run's own row sets.
+        total_steps: Optimiser steps of the whole training, at which schedules end.
+            (Lightning's estimate would load the data before the state is restored,
+            and lose the resumed position.)
 
     Raises:
-        ConfigError: the run's row sets `optim.*` or `schedule.*`, and the
-            model's own `configure_optimizers` would ignore it.
+        ConfigError: The run's row sets `optim.*` or `schedule.*`, and the
+            model's `configure_optimizers` would ignore the value.
     """
     if is_overridden("configure_optimizers", model):
         ignored = [key for key in set_by_row if key.startswith(("optim.", "schedule."))]
         if ignored:
             raise ConfigError(
                 f'run "{spec.title}" sets {", ".join(ignored)}, but {spec.model} has its own '
-                "configure_optimizers, which ignores it; drop the column's cell or the method"
+                "configure_optimizers, which ignores these settings; empty the cells, or remove the method"
             )
         return
     settings = spec.settings
@@ -55,7 +55,7 @@ def attach_optimizer(
 def make_optimizer(
     model: torch.nn.Module, settings: Optim, world_size: int
 ) -> torch.optim.Optimizer:
-    """Return the optimiser over a model's trainable parameters.
+    """Make the optimiser of a model's trainable parameters.
 
     With `scale_lr` the learning rate is multiplied by the world size (linear
     scaling rule, Goyal et al. 2017, arXiv:1706.02677).
@@ -73,7 +73,7 @@ def make_optimizer(
 
 
 def lr_factor(step: int, *, name: str, warmup_steps: int, total_steps: int) -> float:
-    """Return the learning rate's factor at a step: linear warm-up, then the named course to zero."""
+    """Return the learning rate factor at a step: linear warm-up, then the named schedule."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
@@ -89,7 +89,7 @@ def lr_factor(step: int, *, name: str, warmup_steps: int, total_steps: int) -> f
 def make_schedule(
     optimizer: torch.optim.Optimizer, settings: Schedule, total_steps: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return the schedule over `total_steps` optimiser steps."""
+    """Make the learning rate schedule over `total_steps` optimiser steps."""
     return torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: lr_factor(

@@ -1,7 +1,7 @@
-"""How an optimiser step is done: seeded alike on any number of ranks, and by the run's plan.
+"""Seed micro-batches independently of the number of ranks, and apply a run's interventions to steps.
 
-A global batch is cut into micro-batches, whose places in it are its *slots*: rank r of the ranks,
-in its p-th of `accumulate` parts, has slot r * accumulate + p. Fewer ranks take more parts each.
+A global batch is split into micro-batches, each with a *slot* (its index in the global batch): the
+p-th of `accumulate` micro-batches of rank r has slot r * accumulate + p.
 """
 
 import hashlib
@@ -18,18 +18,19 @@ from pytorch_lightning.callbacks import Callback
 from shardline.core.lightning_compat import drop_step_values
 from shardline.training.interventions import Plan
 
-LEFT_OUT = "left_out"  # in the output of a training step that was
+LEFT_OUT = "left_out"  # key in the output of a skipped training step
 
 
 class StepSeeds(Callback):
     """Seeds every micro-batch from (seed, epoch, step of the epoch, slot).
 
-    Randomness in a step is then a function of which samples it is drawn for: a resumed
-    training draws what an uninterrupted one draws, on as many ranks or on fewer.
+    So a resumed training draws the same random numbers as an uninterrupted training, on the same
+    number of ranks or fewer.
 
     Args:
-        rank: this rank.
-        accumulate: parts into which a rank splits its share of a global batch.
+        seed: Seed of the run.
+        rank: This rank.
+        accumulate: Number of micro-batches of a step on this rank.
     """
 
     def __init__(self, seed: int, rank: int, accumulate: int) -> None:
@@ -37,7 +38,7 @@ class StepSeeds(Callback):
         self._generators = [torch.default_generator]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Find the generators in use: `torch.manual_seed` takes a fifth of a small model's step."""
+        """Look up the generators: `torch.manual_seed` would take a fifth of a small model's step."""
         device = trainer.strategy.root_device
         self._generators = [torch.default_generator]
         if device.type == "cuda":
@@ -57,13 +58,13 @@ class StepSeeds(Callback):
             generator.manual_seed(value)
 
     def state_dict(self) -> dict[str, int]:
-        """Return what Lightning's counts of batches are to be read with."""
+        """Return `accumulate`, by which Lightning's batch counts are rescaled on resume."""
         return {"accumulate": self._accumulate}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Count micro-batches as this many ranks do, where others have saved the state."""
+        """Rescale the counts of micro-batches if another number of ranks saved the state."""
         saved_with = checkpoint["callbacks"][self.state_key]["accumulate"]
         counts = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         for count in (counts["total"], counts["current"]):
@@ -71,10 +72,10 @@ class StepSeeds(Callback):
 
 
 class OptimizerSteps(Callback):
-    """Does each optimiser step by the run's plan.
+    """Applies a plan of interventions to each optimiser step.
 
-    The samples of a step that is left out are consumed, but not looked at: neither weights nor
-    statistics of the data within the model learn from them. Schedules and counts go on.
+    A skipped step consumes its samples without a forward pass, so neither weights nor running
+    statistics change. Schedules and step counts continue.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -82,7 +83,7 @@ class OptimizerSteps(Callback):
         self._lrs: list[Any] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Have the optimisers ask for each step's learning rate."""
+        """Register hooks that lower the learning rate for single steps."""
         for optimizer in trainer.optimizers if self._plan.interventions else ():
             optimizer.register_step_pre_hook(partial(self._lower, trainer))
             optimizer.register_step_post_hook(self._restore)
@@ -90,26 +91,26 @@ class OptimizerSteps(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any
     ) -> None:
-        """Put a loss that leads nowhere in the place of the model's."""
+        """Replace the model's training step by a constant loss, if the step is skipped."""
         if self._plan.skips(trainer.global_step + 1):
             pl_module.training_step = partial(_left_out, pl_module)  # type: ignore[method-assign]
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Without gradients an optimiser changes neither weights nor its own state."""
+        """Remove the gradients of a skipped step, so the optimiser changes neither weights nor state."""
         if self._plan.skips(trainer.global_step + 1):
             optimizer.zero_grad(set_to_none=True)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any
     ) -> None:
-        """Give the model its own training step back, and nothing to log of this one."""
+        """Restore the model's training step, and drop the logged values of a skipped step."""
         if pl_module.__dict__.pop("training_step", None) is not None:
             drop_step_values(trainer)
 
     def _lower(self, trainer: pl.Trainer, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        # for this step alone: schedules that go on from the present rate would add to it
+        # restored after the step, since some schedules compute the next rate from the current one
         factor = self._plan.lr_factor(trainer.global_step + 1)
         self._lrs = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
@@ -120,18 +121,20 @@ class OptimizerSteps(Callback):
             group["lr"] = lr
 
 
-def _left_out(model: pl.LightningModule, *_: Any) -> dict[str, Any]:
-    """Return a loss that every weight takes part in, as the ranks' exchange of gradients expects."""
+def _left_out(model: pl.LightningModule, *_: Any) -> dict[str, torch.Tensor | bool]:
+    """Return a zero loss that depends on every weight, as the ranks' gradient all-reduce requires."""
     parts = [p.sum() for p in model.parameters() if p.requires_grad]
     return {"loss": torch.stack(parts).sum() * 0.0, LEFT_OUT: True}
 
 
 def rescaled(counts: Mapping[str, int], before: int, now: int) -> dict[str, int]:
-    """Return counts of micro-batches, saved at a step's end, at another number of them a step.
+    """Convert counts of micro-batches to another number of micro-batches per step.
 
     Args:
-        counts: `ready` ones, a whole number of steps, and those that got further: the last
-            one may not be `completed` yet.
+        counts: Lightning's counts at the end of a step. `ready` is a whole number of steps; the
+            last micro-batch may not be `completed` yet.
+        before: Micro-batches per step when the counts were saved.
+        now: Micro-batches per step now.
     """
     ready = counts["ready"] // before * now
     return {name: ready - (counts["ready"] - value) for name, value in counts.items()}

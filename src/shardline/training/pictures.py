@@ -1,4 +1,4 @@
-"""Rows that are images, as small PNG pictures that a page can hold."""
+"""Draw rows that are images as small PNG pictures for the report's pages."""
 
 import base64
 import math
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 MAX_SIDE = 64
-_MIN_SIDE = 4  # less is a table or a sequence of numbers
+_MIN_SIDE = 4  # smaller arrays are tables or sequences of numbers
 _COLOR_TYPES = {1: 0, 3: 2}  # by number of channels: grey, RGB (PNG, third edition, 11.2.1)
 _PALETTE = 3
-# of Okabe and Ito, which readers who confuse colours tell apart; page.css has them again for its legend
+# Okabe and Ito's colours, which colour-blind readers can distinguish; page.css repeats them in its legend
 COLOURS = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
 )  # fmt: skip
@@ -20,7 +20,7 @@ _FILLED = 100  # of 255: how much of the image a class covers
 
 
 def is_image(feature_shape: tuple[int, ...]) -> bool:
-    """Return whether a row of this shape is an image: [H, W], [C, H, W] or [H, W, C], C 1 or 3."""
+    """Return whether rows of this shape are images: [H, W], [C, H, W] or [H, W, C] with C 1 or 3."""
     channels, height, width = _as_image(np.empty(feature_shape, np.uint8)).shape
     return channels in _COLOR_TYPES and min(height, width) >= _MIN_SIDE
 
@@ -31,13 +31,12 @@ def picture(
     """Draw an image as a PNG data URL.
 
     Args:
-        row: One row's features, of a shape that `is_image` accepts. Values of uint8 are shown as
-            they are; others are scaled.
-        bounds: What black and white stand for, of others than uint8.
-        max_side: Pixels of a side at most.
+        row: Features of one row, of a shape that `is_image` accepts. uint8 values are not scaled.
+        bounds: Values of black and white, if the features are not uint8.
+        max_side: Largest side in pixels.
 
     Returns:
-        `data:image/png;base64,...`: larger images are reduced by a whole factor, small ones stay as they are.
+        `data:image/png;base64,...`; larger images are reduced by a whole factor.
     """
     image = _as_image(row)
     if image.dtype != np.uint8:
@@ -49,12 +48,12 @@ def picture(
 
 
 def mask_picture(mask: np.ndarray, max_side: int = MAX_SIDE) -> str:
-    """Draw a mask as a PNG data URL that is laid over its image: classes in translucent colours with solid borders.
+    """Draw a mask as a PNG data URL to lay over its image: translucent colours with solid borders.
 
     Args:
-        mask: Class of each pixel [H, W], integers. 0 and less are left clear; of the colours there are
-            `len(COLOURS)`, so classes that are that far apart share one.
-        max_side: As of `picture`; of the pixels that become one the middle one counts.
+        mask: Class of each pixel [H, W], integers. Classes up to 0 are transparent; colours repeat after
+            `len(COLOURS)` classes.
+        max_side: Largest side in pixels; larger masks are reduced by keeping the middle pixel of each block.
     """
     factor = math.ceil(max(mask.shape) / max_side)
     sides = [max(1, side // factor) for side in mask.shape]
@@ -74,7 +73,7 @@ def mask_picture(mask: np.ndarray, max_side: int = MAX_SIDE) -> str:
 
 
 def _as_image(row: np.ndarray) -> np.ndarray:
-    """Return a row as [C, H, W]; of no channel where it is no image."""
+    """Return a row as [C, H, W]; with no channels if it is not an image."""
     if row.ndim == 2:
         return row[None]
     if row.ndim == 3:
@@ -96,8 +95,8 @@ def _url(png: bytes) -> str:
 
 
 def _png(image: np.ndarray, color_type: int, more: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
-    """Return pixels [H, W, C] of uint8 as a file, with further chunks before the pixels."""
-    # Not by Pillow: with it in the training's environment every trained run would be stale.
+    """Return pixels [H, W, C] uint8 as a PNG file, with further chunks before the pixels."""
+    # Without Pillow: adding it to the training's environment would make every trained run stale.
     height, width, _ = image.shape
     lines = image.reshape(height, -1)
     filtered = np.hstack([np.zeros((height, 1), np.uint8), lines])  # each line with filter none

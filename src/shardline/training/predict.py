@@ -1,7 +1,7 @@
-"""Predicting the rows of a split with a sealed model: part by part, each a file that is complete or not there.
+"""Predict the rows of a split with a sealed model, part by part; each part is one file, complete or missing.
 
-A part is `BLOCKS` blocks of `evaluation.batch` rows, by row number. Which rank computes it changes no
-byte of it, and what is there already is not computed again.
+A part is `BLOCKS` blocks of `evaluation.batch` rows, in row order. Its bytes do not depend on the rank
+that computes the part.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,10 +39,10 @@ Columns = dict[str, np.ndarray]
 
 
 class TrainedOn:
-    """What a prediction reads of the datasets that a run was trained on: no shard of them.
+    """Manifests and statistics of the datasets that a run was trained on; reads no shard.
 
     Args:
-        places: where they are.
+        places: Places of the datasets.
     """
 
     def __init__(self, places: Sequence[DatasetPlace]) -> None:
@@ -52,7 +52,7 @@ class TrainedOn:
 
     @cached_property
     def statistics(self) -> ByColumn:
-        """The train rows' statistics by column, see `RunBatches.statistics`."""
+        """Statistics of the train rows by column, see `RunBatches.statistics`."""
         pairs = zip(self._manifests, self._places, strict=True)
         return pooled([read_statistics(manifest, place.shards) for manifest, place in pairs])
 
@@ -61,22 +61,23 @@ def predict(
     spec: RunSpec, *, model_file: Path, trained_on: Sequence[DatasetPlace], rows: DatasetPlace, split: str,
     folder: Path, parts: Sequence[int], verify: Policy = "first", world: World | None = None,
 ) -> Iterator[int]:  # fmt: skip
-    """Predict this rank's share of some parts, and write each.
+    """Predict and write this rank's share of some parts.
 
     Args:
-        spec: the run; `settings.evaluation.batch` are the rows of a forward pass.
-        trained_on: its datasets, whose statistics normalise.
-        rows: the dataset that is predicted.
-        folder: for the parts.
-        parts: what all ranks together compute; the i-th is of rank i mod the number of ranks.
-        verify: when a shard is verified against its digest.
-        world: this rank's place, with a device each; None: this process alone, on the CPU.
+        spec: The run; `settings.evaluation.batch` is the number of rows of a forward pass.
+        trained_on: Datasets of the training, whose statistics normalise the rows.
+        rows: The dataset to predict.
+        split: Split of `rows` to predict.
+        folder: Folder for the parts.
+        parts: Parts of all ranks together; rank i mod world size computes the i-th part.
+        verify: When a shard is verified against its checksum.
+        world: This rank's place in the job; None for one process on the CPU.
 
     Yields:
-        The number of rows of each part, once it is written.
+        Number of rows of each part, once the part is written.
 
     Raises:
-        DataError: outputs have the wrong shape or are not finite.
+        DataError: Outputs have the wrong shape or are not finite.
     """
     place = (world.rank, world.world_size) if world else (0, 1)
     own = parts[place[0] :: place[1]]
@@ -106,11 +107,11 @@ def predict(
 
 
 class Outputs:
-    """What a model makes of batches, as columns.
+    """Computes the columns of a prediction from batches.
 
     Args:
-        manifest: of the rows; `has_labels` is false where labels stand for nothing.
-        device: of model and batches.
+        manifest: Manifest of the rows; `has_labels` is false if their labels are placeholders.
+        device: Device of the model and the batches.
     """
 
     def __init__(
@@ -128,10 +129,10 @@ class Outputs:
         """Return the columns of a block.
 
         Args:
-            ids: of its rows [B].
+            ids: Ids of the block's rows [B].
 
         Raises:
-            DataError: an output has another number of rows, or is not finite.
+            DataError: An output has another number of rows, or is not finite.
         """
         try:
             return {
@@ -159,10 +160,10 @@ class Outputs:
         return self._named(found, rows, what)
 
     def joined(self, name: str, blocks: Sequence[Columns]) -> np.ndarray:
-        """Return a column of some blocks; lists of varying length are filled up to the longest.
+        """Join a column of some blocks; lists of varying length are padded to the longest.
 
         Raises:
-            DataError: blocks have values of another shape, and no lengths beside them.
+            DataError: Blocks have values of different shapes, and the column has no lengths.
         """
         parts = [block[name] for block in blocks]
         shapes = {part.shape[1:] for part in parts}
@@ -174,8 +175,8 @@ class Outputs:
         elif len(shapes) > 1:
             found = " and ".join(str(["rows", *shape]) for shape in sorted(shapes)[:2])
             raise DataError(
-                f"{self._what}: the model gave {found} as {name}, expected one shape in all batches; let its "
-                f"predict_step return the rows' lengths [rows] as {name}{LENGTHS} too, or values of one shape"
+                f"{self._what}: the model returned {found} as {name}, expected one shape in all batches; return values "
+                f"of one shape from predict_step, or return the rows' lengths [rows] too, as {name}{LENGTHS}"
             )
         return np.concatenate(parts)
 
@@ -188,7 +189,7 @@ class Outputs:
         return {LABEL: labels.numpy().copy()}
 
     def _scored(self, output: torch.Tensor, rows: int) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Return classes and probabilities of logits, and the values of numbers."""
+        """Return the classes and probabilities of logits, or the values of a regression."""
         task = self._schema.task
         if task == "classification" and output.shape == (rows, len(self._schema.classes)):
             return predicted_rows(output.float().cpu(), CLASSES)
@@ -197,7 +198,7 @@ class Outputs:
         return output
 
     def _named(self, found: Any, rows: int, what: str) -> Columns:
-        """Return each tensor of an output as a column."""
+        """Return each tensor of a model's output as a column."""
         if isinstance(found, Mapping):
             named = {str(name): one for name, one in found.items()}
         elif isinstance(found, list | tuple):
@@ -209,8 +210,8 @@ class Outputs:
             if not shape or shape[0] != rows or name in (ID, LABEL):
                 text = f"a tensor {list(shape)}" if shape is not None else type(one).__name__
                 raise DataError(
-                    f"{self._what}: the model's {what} gave {text} as {name}, expected a tensor [{rows}, ...] with an "
-                    f"entry for each row of the batch, under another name than {ID} and {LABEL}; change it, or define "
+                    f"{self._what}: the model's {what} returned {text} as {name}, expected a tensor [{rows}, ...] with "
+                    f"one entry for each row of the batch, not named {ID} or {LABEL}; change {what}, or define "
                     "predict_step"
                 )
         return {name: _array(one) for name, one in named.items()}
@@ -219,5 +220,5 @@ class Outputs:
 def _array(values: torch.Tensor) -> np.ndarray:
     values = values.detach().cpu()
     is_half = values.dtype in (torch.bfloat16, torch.float16)
-    # copied: what the model passes on of its input lies in memory that the next batch takes
+    # copied: outputs may be views of the input, whose memory the next batch reuses
     return np.array((values.float() if is_half else values).numpy(), order="C")

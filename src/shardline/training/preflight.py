@@ -1,4 +1,4 @@
-"""The preflight check of a task's ranks."""
+"""The preflight check of a task's ranks, with the arguments that the task determines."""
 
 from dataclasses import asdict
 from typing import Any
@@ -12,12 +12,12 @@ def meet(task: RankTask, world: World, **describe: Any) -> dict[str, Any]:
     """Run the preflight check of a task's ranks; see `launch.preflight.check`.
 
     Args:
-        describe: what else this rank reports of itself.
+        describe: Further values that this rank reports about itself.
 
     Raises:
-        LaunchError: a rank or a device is missing, or a path does not work.
+        LaunchError: A rank or a device is missing, or a path does not work.
     """
-    # torch is imported only once the arguments are good
+    # torch is imported only after the arguments were read without an error
     from shardline.launch.device import libraries, resolve_accelerator
     from shardline.launch.preflight.preflight_check import run_preflight
 

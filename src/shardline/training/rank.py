@@ -1,4 +1,4 @@
-"""The program of one rank: `python -m shardline.training.rank rank.json`, started by a launcher."""
+"""The program of one rank, which a launcher starts: `python -m shardline.training.rank rank.json`."""
 
 import argparse
 import sys
@@ -23,12 +23,12 @@ from shardline.training.rank_task import (
     read_task,
 )
 
-# The preflight check has as long for each of its parts: to meet, to form a group, for a message.
+# The timeout applies to each part of the preflight check: rendezvous, process group, one message.
 _PREFLIGHT_PARTS = 3
 
 
 def main() -> int:
-    """Be one rank. Returns the exit code."""
+    """Run one rank, and return the exit code."""
     tasks = _read_tasks()
     first = tasks[0]
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
@@ -47,7 +47,7 @@ def _read_tasks() -> list[RankTask]:
         "tasks",
         nargs="+",
         type=Path,
-        help="what the rank is given, see `RankTask`; several only to check models, one after the other",
+        help="JSON file with the task of the rank, see `RankTask`; several files only to check several models",
     )
     return [read_task(path) for path in parser.parse_args().tasks]
 
@@ -63,7 +63,7 @@ def _watch_of(task: RankTask) -> Watch | None:
 
 
 def _run(tasks: Sequence[RankTask], world: World) -> None:
-    # torch is imported only once what the ranks are given is good
+    # torch is imported only after the task was read without an error
     task = tasks[0]
     match task.action:
         case Train() as action:
@@ -86,13 +86,13 @@ def _run(tasks: Sequence[RankTask], world: World) -> None:
 
 
 def _evaluate(task: RankTask, action: Evaluate, world: World) -> None:
-    """Evaluate as one rank; rank 0 writes what was found."""
+    """Evaluate as one rank; rank 0 writes the evaluation."""
     import torch
 
     from shardline.training.evaluate import evaluate
 
     meet(task, world)
-    # whatever the launcher gave: their number changes the last bits of sums
+    # the number of threads changes the last bits of sums, so it must not depend on the launcher
     torch.set_num_threads(1)
     watch_reads.start_rank(task.work, task.runtime.watch_reads)
     found = evaluate(
@@ -111,13 +111,13 @@ def _evaluate(task: RankTask, action: Evaluate, world: World) -> None:
 
 
 def _predict(task: RankTask, action: Predict, world: World) -> None:
-    """Predict as one rank, which writes its own parts."""
+    """Predict as one rank; each rank writes its own parts."""
     import torch
 
     from shardline.training.predict import predict
 
     meet(task, world)
-    torch.set_num_threads(1)  # as of an evaluation
+    torch.set_num_threads(1)  # as in an evaluation
     for num_rows in predict(
         task.run,
         model_file=action.model,
@@ -129,7 +129,7 @@ def _predict(task: RankTask, action: Predict, world: World) -> None:
         verify=task.runtime.verify,
         world=world,
     ):
-        print(f"{num_rows} rows are predicted", flush=True)
+        print(f"{num_rows} rows predicted", flush=True)
 
 
 def _leave() -> None:
@@ -142,7 +142,7 @@ def _leave() -> None:
 
 
 def _watch_spawned(task: RankTask) -> None:
-    """Watch what a process reads that user code has multiprocessing spawn."""
+    """Watch the reads of a process that user code spawned by multiprocessing."""
     if isinstance(task.action, Train | Evaluate):
         watch_reads.start_rank(task.work, task.runtime.watch_reads, is_spawned=True)
 

@@ -1,6 +1,6 @@
-"""`rank.json`: what the program of a rank is given, whatever it does; see `shardline.training.rank`.
+"""The task of a rank, as `rank.json` contains it; see `shardline.training.rank`.
 
-msgspec reads it, since it checks names and types by the classes below, and takes 40 ms to import.
+msgspec reads the file: it checks names and types by the classes below, and imports in 40 ms.
 """
 
 from pathlib import Path
@@ -23,15 +23,16 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
     """The settings under `runtime` that ranks read. None of them changes a result.
 
     Attributes:
-        log_every_steps: optimiser steps between two metric records.
-        ledger: write which rows each step consumed.
-        verify: when a shard is verified against its checksum.
-        strict_env: what to do where installed packages differ from the lock.
-        watch_reads: what to do about files that are read and count in no identity.
-        oversubscribe: allow ranks to share devices and cores.
-        rendezvous_timeout_s: seconds that ranks wait for one another.
-        hang_timeout_s: seconds without progress after which a rank counts as hung; 0 for never.
-        check_sealed: what to do where a fresh model with the best weights does not repeat their validation.
+        log_every_steps: Optimiser steps between two metric records.
+        checkpoint: When training checkpoints are saved, and how many are kept.
+        ledger: Whether to write which rows each step consumed.
+        verify: When a shard is verified against its checksum.
+        strict_env: What to do if installed packages differ from the lock.
+        watch_reads: What to do about files that a training reads and no identity contains.
+        oversubscribe: Whether ranks may share devices and cores.
+        rendezvous_timeout_s: Seconds that ranks wait for one another.
+        hang_timeout_s: Seconds without progress after which a rank counts as hung; 0 for never.
+        check_sealed: What to do if a fresh model with the best weights does not repeat their validation.
     """
 
     log_every_steps: int
@@ -47,20 +48,20 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, runtime: Runtime) -> "RankRuntime":
-        """Return the part of the profile's settings that ranks read."""
+        """Return those settings of a profile's `runtime` that ranks read."""
         return msgspec.convert(msgspec.to_builtins(runtime), cls)
 
 
 class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
-    """What the ranks do with the run; its tag is the class in lower case."""
+    """An action of the ranks on the run; its tag in JSON is the class name in lower case."""
 
 
 class ShortTraining(msgspec.Struct, frozen=True, kw_only=True):
     """A training that ends after some steps and seals nothing.
 
     Attributes:
-        num_steps: optimiser steps.
-        metrics: file for the metrics of each.
+        num_steps: Number of optimiser steps.
+        metrics: File to write, with the metrics of each step.
     """
 
     num_steps: int
@@ -71,14 +72,14 @@ class Train(_Action, frozen=True, kw_only=True):
     """Train the run, and seal the results.
 
     Attributes:
-        run_json: the resolved run's file, which a training script reads.
-        results: folder for the sealed files.
-        attempt: number of the attempt that the job has begun; 0: rank 0 begins one.
-        set_by_row: settings that the run's own row sets; rejected where the model ignores them.
-        tracking: trackers whose links go into the provenance.
-        first_steps: None: train to the end.
-        script_python: words that start the Python of an environment that the script has of its own.
-        script_environment: that environment, where each node builds it.
+        run_json: File of the resolved run, which a training script reads.
+        results: Folder for the sealed files.
+        attempt: Number of the attempt that the job has begun; 0: rank 0 begins an attempt.
+        set_by_row: Settings in the run's own row; rejected if the model ignores them.
+        tracking: Trackers whose links go into the provenance.
+        first_steps: Only train these steps; None: train to the end.
+        script_python: Command that starts Python in the script's own environment; empty if it has none.
+        script_environment: The script's own environment, if each node builds it.
     """
 
     run_json: Path
@@ -95,10 +96,10 @@ class Evaluate(_Action, frozen=True, kw_only=True):
     """Evaluate a sealed model.
 
     Attributes:
-        model: the sealed weights.
-        output: file for what is found.
-        has_test_step: whether the evaluation is by `test_step`.
-        has_samples: whether the model describes samples.
+        model: File of the sealed weights.
+        output: File to write, with the evaluation.
+        has_test_step: Whether the model's source defines `test_step`.
+        has_samples: Whether the model describes samples.
     """
 
     model: Path
@@ -111,11 +112,11 @@ class Predict(_Action, frozen=True, kw_only=True):
     """Predict rows with a sealed model.
 
     Attributes:
-        model: the sealed weights.
-        rows: where the dataset is that is predicted; the task's own are those of the training.
-        split: which of its rows.
-        parts: what the ranks compute.
-        folder: for the parts.
+        model: File of the sealed weights.
+        rows: The dataset to predict; the task's `datasets` are those of the training.
+        split: Split of `rows` to predict.
+        parts: Numbers of the parts that all ranks together compute.
+        folder: Folder for the parts.
     """
 
     model: Path
@@ -129,7 +130,7 @@ class Preflight(_Action, frozen=True, kw_only=True):
     """Run the preflight check alone.
 
     Attributes:
-        output: file for what is found.
+        output: File to write, with the found ranks, devices and libraries.
     """
 
     output: Path
@@ -139,15 +140,15 @@ class CheckedDataset(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset of a run, sealed or not.
 
     Attributes:
-        id: of its identity.
-        name: as people read it.
-        manifest: where its manifest is, once it is sealed.
-        shards: folder of its shards.
-        source_class: import path of the source.
-        source: its settings.
-        num_shards: files that it is cut into.
-        files: what the source reads.
-        weight: its share of a mix, as in `DatasetPlace`.
+        id: First characters of the dataset's identity.
+        name: Name of the dataset in the config.
+        manifest: File of the manifest; exists once the dataset is sealed.
+        shards: Folder of the shards.
+        source_class: Import path of the source class.
+        source: Settings of the source.
+        num_shards: Number of shards.
+        files: Files that the source reads.
+        weight: Weight in a mix, as in `DatasetPlace`.
     """
 
     id: str
@@ -165,12 +166,12 @@ class Check(_Action, frozen=True, kw_only=True):
     """Try the run's model for one step on the first rows of its datasets, which need not be built.
 
     Attributes:
-        sources: the run's datasets, in the place of the task's.
-        output: file for a `ModelResult`.
-        has_test_step: whether the evaluation is by `test_step`.
-        set_by_row: settings that the run's own row sets.
-        memory_bytes: what the program may allocate; a model that needs more is not checked.
-        is_elsewhere: whether jobs have packages of their own, so that one missing here tells nothing.
+        sources: Datasets of the run, used instead of the task's `datasets`.
+        output: File to write, with a `ModelResult`.
+        has_test_step: Whether the model's source defines `test_step`.
+        set_by_row: Settings in the run's own row.
+        memory_bytes: Memory limit of the program; a model that needs more is not checked.
+        is_elsewhere: Whether jobs run in another environment. A package missing here is then no problem.
     """
 
     sources: tuple[CheckedDataset, ...]
@@ -182,16 +183,16 @@ class Check(_Action, frozen=True, kw_only=True):
 
 
 class RankTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a rank does: an action on a run, and where.
+    """The task of a rank: an action on a run, and where its files are.
 
     Attributes:
-        run: the resolved run; classes that it names are where they lie now.
-        action: what is done with it.
-        datasets: where the datasets are, in the order in which their weights are added up.
-        work: folder in the store, where a rank that fails records its error.
-        rank_logs: folder for the logs of all ranks but the first.
-        runtime: how the work is done.
-        geometry: the ranks that are started; as planned where it is None.
+        run: The resolved run, with the current import paths of its classes.
+        action: What to do with the run.
+        datasets: Places of the run's datasets, in the order in which their weights are added up.
+        work: The run's folder in the store, where a failing rank records its error.
+        rank_logs: Folder for the logs of all ranks except rank 0.
+        runtime: Settings that do not change results.
+        geometry: Nodes and devices that are started; None if they are as planned.
     """
 
     run: RunSpec
@@ -204,15 +205,15 @@ class RankTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ModelResult(msgspec.Struct, kw_only=True):
-    """What a `Check` has found of a model.
+    """The result of a `Check` of a model.
 
     Attributes:
-        problems: a sentence for each mistake.
-        not_checked: a sentence for each thing that could not be checked here, and why.
-        weights_bytes: size of the sealed model; 0 where it is not known.
-        state_bytes: size of a training checkpoint; 0 where it is not known.
-        inferred: what the files of each dataset say, by its name, see `data.inferred`.
-        num_rows: of the one dataset, all splits together; None of several, and where counting would take long.
+        problems: A sentence for each mistake.
+        not_checked: A sentence for each check that this machine cannot do, with the reason.
+        weights_bytes: Size of the sealed model; 0 if unknown.
+        state_bytes: Size of a training checkpoint; 0 if unknown.
+        inferred: Properties inferred from the files of each dataset, by its name, see `data.inferred`.
+        num_rows: Rows of the only dataset, all splits together; None for several datasets or if unknown.
     """
 
     problems: list[str] = []
@@ -224,12 +225,12 @@ class ModelResult(msgspec.Struct, kw_only=True):
 
 
 def write_result(path: Path, result: ModelResult) -> None:
-    """Write what a check has found, all or nothing."""
+    """Write the result of a check, all or nothing."""
     write_bytes(path, msgspec.json.encode(result) + b"\n")
 
 
 def read_result(path: Path) -> ModelResult | None:
-    """Read what a check has found of a model; None where that was not written to its end."""
+    """Read the result of a check; None if the file is missing or incomplete."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ModelResult)
     except (OSError, msgspec.DecodeError):
@@ -237,15 +238,15 @@ def read_result(path: Path) -> ModelResult | None:
 
 
 def write_task(path: Path, task: RankTask) -> None:
-    """Write what a rank is given, all or nothing."""
+    """Write the task of a rank, all or nothing."""
     write_bytes(path, msgspec.json.format(msgspec.json.encode(task, enc_hook=str)) + b"\n")
 
 
 def read_task(path: Path) -> RankTask:
-    """Read what a rank is given.
+    """Read the task of a rank.
 
     Raises:
-        DataError: the file cannot be read, or a field is missing, unknown or of another type.
+        DataError: The file cannot be read, or a field is missing, unknown or has another type.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=RankTask, dec_hook=_to_path)
@@ -259,20 +260,20 @@ def _to_path(kind: type, value: Any) -> Any:
 
 
 def read_run(run_json: Path, *, name: str = "") -> RunSpec:
-    """Return a resolved run.
+    """Read a resolved run.
 
     Args:
-        name: what messages call it, which the file does not hold.
+        name: Name of the run in messages, which the file does not contain.
 
     Raises:
-        DataError: the file cannot be read, or has another order of samples.
+        DataError: The file cannot be read, or has another version of the sample order.
     """
     document = read_record(
         run_json, ResolvedRun, remedy="run the pipeline again to resolve the run"
     )
     if document.order != ORDER_VERSION:
         raise DataError(
-            f"{run_json} has the order of samples of version {document.order}, expected {ORDER_VERSION}, this "
-            "Shardline's; delete the run's folder beside it to resolve it again, or use the Shardline that wrote it"
+            f"{run_json} has version {document.order} of the sample order, expected {ORDER_VERSION}, as in this "
+            f"Shardline; delete {run_json.parent} to resolve the run again, or use the Shardline that wrote the file"
         )
     return RunSpec.of(document, name=name)

@@ -1,7 +1,7 @@
-"""One batch of the best validation, evaluated again by a fresh model from the weights that are to be sealed.
+"""Evaluate one batch of the best validation again, by a fresh model with the weights that will be sealed.
 
-This finds what the validation depended on and no sealed model has: values in callbacks, in plain attributes, in
-buffers that are not persistent.
+A difference shows that the validation used values that sealed weights do not contain, such as values in callbacks, in
+plain attributes or in buffers that are not persistent.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from shardline.data.datamodule import ShardDataModule
 from shardline.records.measured import SealedCheck
 from shardline.training.model import make_model
 
-# of the largest value: another processor or order of sums, never another model
+# relative to the largest value: allows for another processor or order of sums, not another model
 _TOLERANCES = {"64-true": 1e-9, "32-true": 1e-3}
 _OF_SHORT_NUMBERS = 5e-2
 
@@ -36,22 +36,22 @@ def repeat_batch(
     spec: RunSpec, settings: RunSettings, world: World, data: ShardDataModule, best: Path,
     record: FirstBatchRecord | None, *, is_recorded_here: bool, is_error: bool, new_trainer: Callable[..., pl.Trainer],
 ) -> SealedCheck | None:  # fmt: skip
-    """Evaluate the first batch of rank 0 again, and compare; each rank calls this.
+    """Evaluate the first batch of rank 0 again and compare the values; each rank must call this.
 
     Args:
-        settings: of the run, on the ranks that are there.
-        data: of the training that is over.
-        best: file of the weights that are to be sealed.
-        record: of the validation that they are of, see `FirstBatch`; None if there is none.
-        is_recorded_here: by this process, so that all bits are compared where the training is deterministic.
-        is_error: whether a difference ends the run.
-        new_trainer: gives the Trainer of some callbacks, a logger and the steps between its records.
+        settings: The run's settings for the actual number of ranks.
+        data: Data module of the ended training.
+        best: File of the weights that will be sealed.
+        record: First batch of the validation of these weights, see `FirstBatch`; None if there is none.
+        is_recorded_here: Whether this process made the record. A deterministic training must then be bit-identical.
+        is_error: Whether a difference raises an error.
+        new_trainer: Function that makes a Trainer from callbacks, a logger and the steps between records.
 
     Returns:
-        What the provenance records, on rank 0.
+        The result for the provenance on rank 0, None on other ranks.
 
     Raises:
-        ConfigError: a fresh model gives other values, or does not take the weights.
+        ConfigError: A fresh model returns other values, or the weights do not fit it.
     """
     reason = _reason(settings, world, record)
     if world.world_size > 1:
@@ -65,7 +65,7 @@ def repeat_batch(
         return None
     if reason:
         print(
-            f"warning: the sealed weights are not compared with their validation: {reason}",
+            f"warning: the sealed weights were not compared with their validation: {reason}",
             flush=True,
         )
         return SealedCheck(is_repeated=False, reason=reason)
@@ -80,15 +80,15 @@ def repeat_batch(
 
 
 def _reason(settings: RunSettings, world: World, record: FirstBatchRecord | None) -> str:
-    """Return why the batch cannot be evaluated again, empty if it can."""
+    """Return why the batch cannot be evaluated again; empty if it can."""
     if settings.strategy == "fsdp":
-        return "strategy=fsdp: no rank holds a whole model"
+        return "strategy=fsdp: no rank has a whole model"
     if not record:
         return "rank 0 had no batch in the best validation"
     if not record["values"]:
         return "validation_step neither logs nor returns anything for a batch"
     if record["world_size"] != world.world_size:
-        return f"the best validation was on {record['world_size']} ranks, and there are {world.world_size}"
+        return f"the best validation ran on {record['world_size']} ranks, and now there are {world.world_size}"
     return ""
 
 
@@ -96,12 +96,12 @@ def _evaluate(
     spec: RunSpec, settings: RunSettings, data: ShardDataModule, best: Path, record: FirstBatchRecord,
     new_trainer: Callable[..., pl.Trainer],
 ) -> tuple[Values, str]:  # fmt: skip
-    """Return what came of the batch, or the reason why nothing did."""
+    """Return the values of the batch, or the reason why there are none."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = make_model(spec, data.manifest.schema)
     if settings.precision == "64-true":
         model.double()
-    model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, nothing around them
+    model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, no callbacks
     again = _Again(best, record)
     trainer = new_trainer([again], DummyLogger(), 1)
     ignore_signals(trainer)
@@ -117,7 +117,7 @@ def _evaluate(
             {},
             f"a fresh model fails in its validation: {short_traceback(error).splitlines()[0]}",
         )
-    return {}, "no batch came"
+    return {}, "the validation had no batch"
 
 
 def _report(
@@ -126,10 +126,10 @@ def _report(
     within = f"within {tolerance:g} of the largest value" if tolerance else "bit for bit"
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     sentence = (
-        f'run "{spec.title}": a fresh model with the weights that are to be sealed does not give what was validated: '
-        f"of the first batch of the validation at step {step}, {found[0]}{more}; expected the same {within}; keep what "
-        "the validation depends on in parameters and buffers of the model, not in callbacks, plain attributes or "
-        "buffers with persistent=False, or set runtime.check_sealed: warn to seal it as it is"
+        f'run "{spec.title}": a fresh model with the best weights does not repeat its validation: in the first batch '
+        f"of the validation at step {step}, {found[0]}{more}; expected the same {within}; keep all values that the "
+        "validation uses in parameters and persistent buffers of the model, not in callbacks or plain attributes, or "
+        "set runtime.check_sealed: warn to seal the weights as they are"
     )
     if is_error:
         raise ConfigError(sentence)
@@ -137,11 +137,11 @@ def _report(
 
 
 class _BatchDone(Exception):
-    """The batch has been evaluated."""
+    """The batch was evaluated, and the validation can end."""
 
 
 class _Again(Callback):
-    """Has a model evaluate one batch as the recorded one was."""
+    """Restores weights and random state before a validation, and ends it after the first batch."""
 
     def __init__(self, best: Path, record: FirstBatchRecord) -> None:
         self.values: Values = {}
@@ -149,7 +149,7 @@ class _Again(Callback):
         self._first_batch = FirstBatch()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Come behind the model's own hook, which may exchange weights, and draw numbers."""
+        """Act after the model's own hook, which may exchange weights or draw random numbers."""
         after_hook(pl_module, "on_validation_epoch_start", lambda: self._begin(pl_module))
 
     def _begin(self, module: pl.LightningModule) -> None:
@@ -158,14 +158,14 @@ class _Again(Callback):
         except RuntimeError as error:
             what = " ".join(str(error).split())
             raise ConfigError(
-                f"the weights that are to be sealed do not fit a fresh model: {what}; make every parameter and buffer "
-                "in the model's constructor, and have its state_dict hold all that load_state_dict expects"
+                f"the best weights do not fit a fresh model: {what}; create all parameters and buffers in the "
+                "model's constructor, and return everything from state_dict that load_state_dict expects"
             ) from None
         self._first_batch.resume(module, self._record)
 
     def on_validation_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_: Any
     ) -> None:
-        """End here: what follows would synchronise metrics."""
+        """End the validation before Lightning synchronises metrics with other ranks."""
         self.values = self._first_batch.values(trainer, pl_module, outputs)
         raise _BatchDone

@@ -1,4 +1,4 @@
-"""What a training used of its machines, rank by rank."""
+"""Measure the memory and processor time that each rank of a training used."""
 
 import resource
 import socket
@@ -18,11 +18,11 @@ _Found = TypeVar("_Found")
 
 
 def used_by_rank(world: World, work: Path, seconds: Mapping[str, float] | None = None) -> RankUsage:
-    """Return what this rank used up to now, with the programs that it ran.
+    """Return the resources that this rank and its child processes used so far.
 
     Args:
-        work: the run's folder in the store, where its watchdog keeps the machine curve.
-        seconds: of each part of the last attempt, as a `Timeline` gives them.
+        work: The run's folder in the store, where the watchdog writes the machine curve.
+        seconds: Seconds of each part of this attempt, see `Timeline.seconds`.
     """
     own, children = (
         resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -41,7 +41,7 @@ def used_by_rank(world: World, work: Path, seconds: Mapping[str, float] | None =
 
 
 def gather(mine: _Found, world: World) -> list[_Found]:
-    """Return what all ranks have found, by rank; each rank calls this while their group stands."""
+    """Return the objects of all ranks, by rank; each rank must call this before the process group ends."""
     if world.world_size == 1:
         return [mine]
     import torch.distributed as dist
@@ -52,7 +52,7 @@ def gather(mine: _Found, world: World) -> list[_Found]:
 
 
 def _peak_rss() -> int | None:
-    """Return this program's own peak; getrusage also tells that of the one that started it."""
+    """Return the peak memory of this program; getrusage may return that of its parent."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a model's `describe_sample` returns, checked, and small enough for the record of an evaluation."""
+"""Check what a model's `describe_sample` returns, and reduce it to a small record for the evaluation."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,17 +21,17 @@ _MAX_TOKENS = 2000
 _KEYS = ("image", "mask", "boxes", "labels", "scores", "text", "label", "predicted")
 _PAIR = ("true", "predicted")
 _TEXTS = ("prompt", *_PAIR)
-# control characters become the pictures of them, but for tabulators and line ends
+# control characters are replaced by visible symbols, except tabs and line ends
 _VISIBLE = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleViews:
-    """Makes the record of single samples.
+    """Makes the records of single samples.
 
     Attributes:
-        what: what messages call the method.
-        classes: names of the dataset's classes, which stand for numbers of masks and labels; may be empty.
+        what: Name of the method in messages.
+        classes: Names of the dataset's classes, shown for the integers in masks and labels; may be empty.
     """
 
     what: str
@@ -43,16 +43,16 @@ class SampleViews:
         """Return the record of a sample.
 
         Args:
-            described: what `describe_sample` returned.
-            default_image: image of the batch, where the method returns none; None if there is none.
-            spell: gives the text of tokens.
+            described: Result of `describe_sample`.
+            default_image: Image of the batch, used if the method returns no image; None if there is none.
+            spell: Function that returns the text of tokens.
 
         Returns:
-            What is known of `image` and `mask` (PNG data URLs), `boxes`, `text`, `label` and `predicted`;
-            docs/how-to/evaluate-a-model.md has the form.
+            Those keys of `image` and `mask` (PNG data URLs), `boxes`, `text`, `label` and `predicted` that are
+            known; see docs/how-to/evaluate-a-model.md.
 
         Raises:
-            ConfigError: a key or a value has another form; the message names both.
+            ConfigError: A key is unknown or a value has another form; the message names both.
         """
         if not isinstance(described, Mapping):
             raise ConfigError(
@@ -61,9 +61,7 @@ class SampleViews:
         for key in described:
             if key not in _KEYS:
                 remedy = did_you_mean(str(key), _KEYS, otherwise="leave it out")
-                self._refuse(
-                    str(key), "a key that is not known", f"one of {', '.join(_KEYS)}", remedy
-                )
+                self._refuse(str(key), "an unknown key", f"one of {', '.join(_KEYS)}", remedy)
         image = self._image(described.get("image"), default_image)
         size = None if image is None else _size(image)
         found: SampleView = {}
@@ -128,7 +126,7 @@ class SampleViews:
     def _boxes(self, described: Mapping[Any, Any], size: tuple[int, int] | None) -> SampleView:
         if size is None:
             self._refuse(
-                "boxes", "boxes without an image", "an image beside them", "return image as well"
+                "boxes", "boxes without an image", "boxes and an image", "return the image as well"
             )
         assert size is not None
         boxes = {kind: _array(of) for kind, of in self._pair("boxes", described["boxes"]).items()}
@@ -159,7 +157,7 @@ class SampleViews:
             return None
         values = given if isinstance(given, list | tuple) else _array(given).reshape(-1).tolist()
         if len(values) != count:
-            self._refuse(key, f"{len(values)} values", f"{count}, one for each box")
+            self._refuse(key, f"{len(values)} values", f"{count} values, one for each box")
         return [self._value(key, value) for value in values]
 
     def _text(self, given: Any, spell: Callable[[Sequence[int]], str]) -> dict[str, str]:
@@ -169,7 +167,7 @@ class SampleViews:
                 tokens = _array(value)
                 if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
                     self._refuse(
-                        f"text.{name}", _form(tokens), "a text, or its tokens as integers [n]"
+                        f"text.{name}", _form(tokens), "a string, or its tokens as integers [n]"
                     )
                 part = tokens[-_MAX_TOKENS:] if name == "prompt" else tokens[:_MAX_TOKENS]
                 value = spell([int(one) for one in part])
@@ -188,7 +186,7 @@ class SampleViews:
         ):
             return self._name(value)
         if not isinstance(value, int | float):
-            self._refuse(key, type(value).__name__, "a text or a number")
+            self._refuse(key, type(value).__name__, "a string or a number")
         return _number(value)
 
     def _name(self, number: int) -> str:
@@ -209,7 +207,7 @@ def _form(array: np.ndarray) -> str:
 
 
 def _size(image: np.ndarray) -> tuple[int, int]:
-    """Return height and width of what `is_image` accepts."""
+    """Return height and width of an image that `is_image` accepts."""
     if image.ndim == 3 and image.shape[0] not in (1, 3):
         return image.shape[0], image.shape[1]
     return image.shape[-2], image.shape[-1]
@@ -228,9 +226,10 @@ def _drawn(image: np.ndarray) -> str:
 def _placed(
     rows: np.ndarray, size: tuple[int, int], beside: Mapping[str, Sequence[Any]]
 ) -> list[SampleView]:
-    """Return boxes as shares of the image's width and height, clipped to it, the surest first.
+    """Return boxes as fractions of the image's width and height, by falling score.
 
-    Those that are not finite, empty or wholly outside are left out, and those beyond the limit.
+    Boxes are clipped to the image. Boxes that are not finite, empty or wholly outside are left out, and
+    all boxes after the first `MAX_BOXES`.
     """
     height, width = size
     shares = rows.astype(np.float64) / [width, height, width, height]
@@ -252,7 +251,7 @@ def _placed(
 def _cut(text: str, *, from_end: bool) -> str:
     if len(text) > MAX_CHARS:
         text = "…" + text[-MAX_CHARS:] if from_end else text[:MAX_CHARS] + "…"
-    # UTF-8 holds no lone surrogate
+    # UTF-8 cannot encode a lone surrogate
     return text.translate(_VISIBLE).encode("utf-8", "replace").decode()
 
 

@@ -1,8 +1,8 @@
-"""How well a model predicts the rows of a split, in memory that does not grow with them.
+"""Score the outputs of a model on a split, in memory that does not grow with the split.
 
-A batch's outputs become a few numbers per row as soon as they are there. Rows are summed in blocks
-of fixed size by their place in the split, in float64, and the blocks' sums are added in the blocks'
-order. So a metric depends neither on the size of batches nor on who evaluates which block.
+The outputs of a batch are reduced at once to a few numbers per row. Rows are summed in float64, in
+blocks of fixed size by their place in the split, and the sums are added in block order. So a metric
+depends neither on the batch size nor on which rank evaluates a block.
 """
 
 import math
@@ -18,23 +18,22 @@ from shardline.records.evaluations import Evaluated, HeadlineValue
 from shardline.training.confusion import Confusion
 from shardline.training.diagnostics import MAX_POINTS, Bins, Spread, residuals
 
-# Less than the 32,768 values from which torch splits a sum among threads, whose number would
-# then change its last bits.
+# From 32,768 values on, torch splits a sum among threads, and their number changes the last bits.
 BLOCK_ROWS = 1 << 14
-_CHUNK_VALUES = 1 << 18  # of float64: 2 MB, which stay in a processor's cache
+_CHUNK_VALUES = 1 << 18  # 2 MB of float64, which fit into a processor's cache
 
 Columns = Mapping[str, np.ndarray]
 
 
 def make_task(schema: DatasetSchema, num_rows: int, run: str) -> "Task":
-    """Return what evaluates the outputs of a run's model on a split of `num_rows` rows."""
+    """Make the task that scores a model's outputs on a split of `num_rows` rows."""
     if schema.task == "classification":
         return Classification(schema.classes, run)
     return Regression(num_rows, run)
 
 
 def blocks(batches: Iterable[Columns], num_rows: int = BLOCK_ROWS) -> Iterator[Columns]:
-    """Cut the rows of batches into blocks, whatever the batches' sizes.
+    """Cut the rows of batches of any size into blocks of one size.
 
     Args:
         batches: Columns of each batch, in the split's order.
@@ -83,7 +82,7 @@ class Classification:
         self._loss, self._num_rows = 0.0, 0
 
     def score(self, outputs: torch.Tensor, label: torch.Tensor) -> Columns:
-        """Return what is kept of a batch.
+        """Return the scores of a batch by row.
 
         Args:
             outputs: Logits [B, C] float32.
@@ -97,7 +96,7 @@ class Classification:
         """
         _check_shape(self._run, outputs, (len(label), len(self._classes)), "logits ")
         _check_finite(self._run, outputs)
-        # few rows at a time: all of a batch's logits in float64 would be twice the batch, twice
+        # few rows at a time: float64 copies of all logits would be several times the batch
         num_chunks = min(len(label), -(-outputs.numel() // _CHUNK_VALUES))
         chunks = zip(outputs.tensor_split(num_chunks), label.tensor_split(num_chunks), strict=True)
         return _join([_score_logits(*chunk) for chunk in chunks])
@@ -136,7 +135,7 @@ class Regression:
         self._num_rows = 0
 
     def score(self, outputs: torch.Tensor, label: torch.Tensor) -> Columns:
-        """Return what is kept of a batch.
+        """Return the scores of a batch by row.
 
         Args:
             outputs: Values [B] or [B, 1] float32.
@@ -153,7 +152,7 @@ class Regression:
         _check_finite(self._run, values)
         error = (values - label).double()
         columns = {"label": label, "predicted": values, "error": error, "loss": error**2}
-        # copied: a view would keep all that the model made
+        # copied: a view would keep the whole output of the model in memory
         return {name: column.numpy().copy() for name, column in columns.items()}
 
     def add(self, block: Columns) -> None:
@@ -186,7 +185,7 @@ def _sum(column: np.ndarray) -> float:
 
 
 def _sum_of_losses(loss: np.ndarray) -> float:
-    """Return the sum in the order of torch's cross-entropy over all rows, which has other last bits."""
+    """Sum losses in the order of torch's cross-entropy, since another order changes the last bits."""
     column = torch.from_numpy(loss).unsqueeze(1)
     rows = torch.zeros(len(loss), dtype=torch.int64)
     return -float(functional.nll_loss(column, rows, reduction="sum"))
@@ -197,15 +196,16 @@ def _check_shape(
 ) -> None:
     if outputs.shape != expected:
         raise DataError(
-            f'run "{run}": forward gave shape {tuple(outputs.shape)}, expected {what}{expected}; '
+            f'run "{run}": forward returned shape {tuple(outputs.shape)}, expected {what}{expected}; '
             "fix the model's forward"
         )
 
 
 def _check_finite(run: str, outputs: torch.Tensor) -> None:
-    if not all(math.isfinite(end) for end in outputs.aminmax()):  # NaN is either end of all
+    if not all(math.isfinite(end) for end in outputs.aminmax()):  # any NaN makes both ends NaN
         raise DataError(
-            f'run "{run}": the model gave NaN or infinite outputs; it cannot be evaluated'
+            f'run "{run}": forward returned NaN or infinity, expected finite outputs; train with a '
+            "lower optim.lr, or fix the model's forward"
         )
 
 

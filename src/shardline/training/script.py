@@ -1,4 +1,4 @@
-"""A training script as one rank's program: its variables, its end, and the sealing of what it leaves."""
+"""Run a training script as the program of one rank, and seal its outputs."""
 
 import json
 import math
@@ -42,35 +42,35 @@ _OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
 _MODEL = "model.safetensors"
 _TAIL_BYTES = 65536
 _LINES_SHOWN = 10
-_DRAIN_S = 5.0  # what the script left in a session of its own may hold its standard error
+_DRAIN_S = 5.0  # processes that the script left in another session may keep its stderr open
 _LOOK_S = 0.2
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?", re.MULTILINE)  # torch's, once a group is made
-# A peer that failed closes its connections, and which of both ends first is a matter
-# of milliseconds: the one that only lost its peer is to tell later.
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?", re.MULTILINE)  # torch adds it to tracebacks
+# A failing rank closes its connections, so its peers fail within milliseconds. A rank
+# that only lost its peer waits, so that the cause is reported first.
 _LOST_PEER = re.compile(r"by peer|Broken pipe|remote process|Dist(Backend|Network|Store)Error")
 _LOST_PEER_S = 3.0
 
 
 class ScriptError(ShardlineError):
-    """A training script failed, or was ended; carries its own last lines."""
+    """A training script failed or was killed; the message ends with its last lines."""
 
 
 def prepare(work: Path) -> None:
-    """Empty what an earlier attempt left; rank 0 does so before the ranks meet.
+    """Remove the outputs of an earlier attempt; rank 0 calls this before the rendezvous.
 
     Args:
-        work: the run's folder in the store; its training checkpoints stay.
+        work: The run's folder in the store; its training checkpoints are kept.
     """
     for name in (_OUTPUT, _ENDED):
         shutil.rmtree(work / name, ignore_errors=True)
         make_folder(work / name)
     make_folder(work / _CHECKPOINTS)
     shutil.rmtree(work / MODULES, ignore_errors=True)
-    # an environment without Shardline in it has shardline_io all the same, and nothing else of this one
+    # the script's own environment gets shardline_io, and nothing else from this environment
     source = Path(heartbeat_memory.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(source, work / MODULES / source.name, ignore=ignored)
-    for partial in (work / _CHECKPOINTS).glob("step-*.partial*"):  # of shardline_io
+    for partial in (work / _CHECKPOINTS).glob("step-*.partial*"):  # incomplete, from shardline_io
         shutil.rmtree(partial, ignore_errors=True)
 
 
@@ -79,35 +79,36 @@ def run_script(
     window_rows: int = 0, ledger: bool = False, reads: Mapping[str, Any] | None = None,
     answers: Mapping[str, Answer] | None = None, python: Sequence[str] = (), python_args: Sequence[str] = (),
 ) -> list[RankUsage]:  # fmt: skip
-    """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
+    """Run a script on this rank; rank 0 returns once the scripts of all ranks have succeeded.
 
     Args:
-        model_class: the script and its arguments.
-        dataset: the one that it reads; of a mix the first.
-        work: the run's folder in the store.
-        window_rows: rows of the dataset that are in memory at a time, by which its order is shuffled.
-        ledger: have `shardline_io` write which rows each step consumed.
-        reads: how `shardline_io` reads the data: `datasets`, `data` settings and `verify`.
-        answers: what `shardline_io` may ask, see `script_requests.answered`.
-        python: starts the Python of an environment that the script has of its own; if left out,
-            this process's is started.
-        python_args: stand between Python and the script.
+        model_class: Script and its arguments, as in the run table.
+        world: This rank's place in the job.
+        run_json: File of the resolved run.
+        dataset: Dataset of the script; the first dataset of a mix.
+        work: The run's folder in the store.
+        window_rows: Rows in memory at a time, within which the order is shuffled.
+        ledger: Whether `shardline_io` writes which rows each step consumed.
+        reads: How `shardline_io` reads the data: `datasets`, `data` settings and `verify`.
+        answers: Requests that `shardline_io` may send, see `script_requests.answered`.
+        python: Command of Python in the script's own environment; empty for this process's Python.
+        python_args: Arguments between Python and the script.
 
     Returns:
-        What the ranks used, see `resources.used_by_rank`; on rank 0 all of them.
+        Resources that the ranks used, see `resources.used_by_rank`: all ranks on rank 0, else this rank.
 
     Raises:
-        ConfigError: it read a file that no identity holds, and that is an error.
-        ScriptError: it ended with another code than 0; carries the end of its traceback.
-        Stopped: it saved and ended since it was asked to, by `shardline_io`.
-        SystemExit: this rank was asked to stop, and the script has ended.
+        ConfigError: The script read a file that no identity contains, and this is set to be an error.
+        ScriptError: The exit code was not 0; the message contains the end of the traceback.
+        Stopped: The script saved and ended after a stop request, through `shardline_io`.
+        SystemExit: This rank received SIGTERM, and the script has ended.
     """
     path, *arguments = split_script(model_class)
     folders = {"RUN_JSON": run_json, "MANIFEST": dataset.manifest, "SHARDS": dataset.shards}
     folders |= {"WORK": work / _CHECKPOINTS, "OUTPUT": work / _OUTPUT}
     memory = heartbeat_memory.mine()
     shared = (memory.descriptor,) if memory.descriptor >= 0 else ()
-    of_io = {"WINDOW_ROWS": str(window_rows)}  # what shardline_io reads beside the folders
+    of_io = {"WINDOW_ROWS": str(window_rows)}  # further variables that shardline_io reads
     of_io |= {"READS": json.dumps(reads)} if reads else {}
     of_io |= {"HEARTBEAT": str(shared[0])} if shared else {}
     if shared:
@@ -120,7 +121,7 @@ def run_script(
         **export_world(world),
         **{f"SHARDLINE_{name}": str(folder.absolute()) for name, folder in folders.items()},
         **{f"SHARDLINE_{name}": value for name, value in of_io.items()},
-        "PYTHONPATH": os.pathsep.join(search),  # the user's own modules
+        "PYTHONPATH": os.pathsep.join(search),
     }
     with answered(answers or {}) as requests:
         code, tail = _run_child(
@@ -129,7 +130,7 @@ def run_script(
             (*shared, requests),
         )
     memory.record_program(0)
-    if memory.heeds_stops:  # the training is over, and nothing ticks while other ranks end theirs
+    if memory.heeds_stops:  # no more heartbeats from here, while other ranks end
         memory.again("script")
         if code == Stopped.exit_code and (reason := memory.stop_reason()):
             saved = last_saved(work / _CHECKPOINTS)
@@ -149,14 +150,14 @@ def run_script(
 def _run_child(
     command: list[str], env: Mapping[str, str], shared: Sequence[int]
 ) -> tuple[int, str]:
-    """Return a program's exit code and the end of its standard error, which is passed on as it comes."""
+    """Run a program; return its exit code and the end of its stderr, which is passed on as it arrives."""
     child = subprocess.Popen(
         command,
         env=dict(env),
         stderr=subprocess.PIPE,
         pass_fds=shared,
         preexec_fn=die_with_parent,  # even when this rank is killed outright
-        process_group=0,  # a SIGTERM to this rank's group then reaches it through us alone
+        process_group=0,  # so that SIGTERM to this rank's group reaches the script only through us
     )
     tail = bytearray()
     assert child.stderr is not None
@@ -164,14 +165,14 @@ def _run_child(
     reader.start()
     with _sigterm_passed_on(child):
         code = child.wait()
-    kill_group(child.pid)  # what it left running
+    kill_group(child.pid)  # processes that the script left running
     reader.join(_DRAIN_S)
     return code, tail.decode(errors="replace")
 
 
 def _pass_on(stream: IO[bytes], tail: bytearray) -> None:
     while chunk := os.read(stream.fileno(), _TAIL_BYTES):
-        with suppress(OSError):  # nobody reads this rank's output any more
+        with suppress(OSError):  # the reader of this rank's output may be gone
             os.write(2, chunk)
         tail += chunk
         del tail[:-_TAIL_BYTES]
@@ -179,9 +180,9 @@ def _pass_on(stream: IO[bytes], tail: bytearray) -> None:
 
 @contextmanager
 def _sigterm_passed_on(child: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Pass SIGTERM on; afterwards end as a process that SIGTERM ended, whatever the script did.
+    """Pass SIGTERM on to the script; once it has ended, exit with SIGTERM's code.
 
-    A script that reads its stops by `shardline_io` finds them in the memory that it shares.
+    A script that uses `shardline_io` gets stop requests through shared memory instead.
     """
     received, memory = [], heartbeat_memory.mine()
 
@@ -211,25 +212,25 @@ def _sigterm_passed_on(child: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _failure(path: str, code: int, tail: str) -> str:
-    """Return what ended a script: the exception and the frames before it, else its last lines."""
+    """Return why a script ended: the last exception with its frames, else the last lines of stderr."""
     how = f"ended with code {code}" if code > 0 else f"was ended by {signal_name(-code)}"
-    if -code == DUMP_SIGNAL:  # which Python no longer takes
-        how = "did not end after its interpreter had"
+    if -code == DUMP_SIGNAL:  # Python no longer handles the signal
+        how = "did not exit after its interpreter had ended"
     lines = _RANK_PREFIX.sub("", tail).rstrip().splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     if starts:
         lines = lines[starts[-1] + 1 :]
         last = next((i for i, line in enumerate(lines) if line and not line[0].isspace()), 0)
-        # what libraries log while the interpreter ends is no part of it
+        # lines that libraries log at exit are not part of the traceback
         end = next((i for i in range(last + 1, len(lines)) if lines[i].startswith("[")), len(lines))
         lines = lines[:end]
     if not lines:
-        return f"script {path} {how} and wrote nothing to standard error; see its log"
+        return f"script {path} {how} and wrote nothing to standard error; see the run's log"
     return "\n  ".join([f"script {path} {how}:", *lines[-_LINES_SHOWN:]])
 
 
 def _wait_for_all(folder: Path, world_size: int) -> list[RankUsage]:
-    # no deadline: a rank that fails has the launcher end the others
+    # no deadline: if a rank fails, the launcher ends the others
     names = [f"rank-{rank}.json" for rank in range(world_size)]
     while set(names) - {path.name for path in folder.iterdir()}:
         time.sleep(_LOOK_S)
@@ -237,11 +238,11 @@ def _wait_for_all(folder: Path, world_size: int) -> list[RankUsage]:
 
 
 def seal(spec: RunSpec, *, work: Path, results: Path) -> Training:
-    """Check what a script left, seal its model and metrics, and return what is known of the training.
+    """Check a script's outputs, seal its model and metrics, and return the record of the training.
 
     Raises:
-        DataError: `model.safetensors` is missing, not readable, empty or not
-            finite, or another file has the wrong form; nothing is sealed then.
+        DataError: `model.safetensors` is missing, unreadable, empty or not finite, or another file
+            has the wrong form. Nothing is sealed then.
     """
     output = work / _OUTPUT
     path, *arguments = split_script(spec.model_class)
@@ -259,8 +260,8 @@ def _check_model(path: Path) -> None:
 
     if not path.is_file():
         raise DataError(
-            f"the script ended well, but rank 0 left no {path}; have it save its weights to "
-            f"{_MODEL} in the folder SHARDLINE_OUTPUT"
+            f"the script succeeded, but rank 0 wrote no {path}; save the weights to {_MODEL} in the folder that "
+            "the variable SHARDLINE_OUTPUT names"
         )
     try:
         with safe_open(path, framework="pt") as file:
@@ -268,25 +269,25 @@ def _check_model(path: Path) -> None:
             for name in names:
                 value = file.get_tensor(name)
                 if value.is_floating_point() and value.element_size() == 1:
-                    value = value.float()  # torch cannot tell of 8-bit numbers
+                    value = value.float()  # isfinite does not support 8-bit floats
                 if not bool(torch.isfinite(value).all()):
                     raise DataError(
                         f"{path}: weight {name} is NaN or infinite; lower the learning rate or clip gradients"
                     )
     except (SafetensorError, OSError) as error:
         raise DataError(
-            f"{path} is not a whole safetensors file ({error}); write it with safetensors.torch.save_file"
+            f"{path} is not a complete safetensors file ({error}); write it with safetensors.torch.save_file"
         ) from None
     if not names:
-        raise DataError(f"{path} holds no weight; save the model's state_dict")
+        raise DataError(f"{path} contains no weights; save the model's state_dict")
 
 
 def _copy_model(source: Path, target: Path, identity: str) -> None:
-    """Copy a safetensors file, with the run's identity among its metadata."""
+    """Copy a safetensors file, and add the run's identity to its metadata."""
     with source.open("rb") as weights, atomic_writer(target) as file:
         header = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
         header["__metadata__"] = {**header.get("__metadata__", {}), "identity": identity}
-        # sorted, since safetensors writes metadata in no fixed order
+        # sorted, since safetensors does not write metadata in a fixed order
         text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
         text = text.ljust(-(-len(text) // 8) * 8)  # tensors begin aligned
         file.write(len(text).to_bytes(8, "little") + text)
@@ -294,14 +295,13 @@ def _copy_model(source: Path, target: Path, identity: str) -> None:
 
 
 def read_metrics(path: Path) -> bytes:
-    """Return the records of the `metrics.jsonl` that a script left, in one form; none if it left none.
+    """Read and normalise the `metrics.jsonl` of a script; return empty bytes if there is none.
 
-    Each is a JSON object with an integer `step`, and best also `epoch`,
-    `wall_s` (seconds of training) and metrics by name. NaN and infinity, which
-    JSON lacks, become null.
+    Each line is a JSON object with an integer `step` and optionally `epoch`, `wall_s` (seconds of
+    training) and metrics by name. NaN and infinity, which JSON lacks, become null.
 
     Raises:
-        DataError: a line is no such object; the message names it.
+        DataError: A line is not such an object; the message names the line.
     """
     if not path.exists():
         return b""

@@ -1,7 +1,7 @@
-"""A training script's own figures: checked when the script has ended, shown as an evaluation."""
+"""Read the metrics that a training script wrote about itself, and turn them into an evaluation."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from shardline.config.settings.run_settings import Evaluation
@@ -13,39 +13,39 @@ from shardline.records.evaluations import Evaluated, HeadlineValue
 from shardline.records.runs import ScriptEvaluation, Training
 from shardline.training.headline import choose_headline
 
-# By task: the metric that runs are ranked by, and which end of it is better. The
-# same as of the models that Shardline evaluates itself, so that both stand in one table.
+# Headline metric and direction by task, the same as for models that Shardline evaluates,
+# so that both can be ranked in one table.
 _HEADLINES = {"classification": ("accuracy", "max"), "regression": ("mse", "min")}
 _KEYS = {"metrics", "num_samples", "headline"}
 _FORM = 'write {"metrics": {"accuracy": 0.9}, "num_samples": 1000}'
 
 
 def read_evaluation(path: Path) -> ScriptEvaluation | None:
-    """Read the `evaluation.json` that a script left; None if it left none.
+    """Read the `evaluation.json` of a script; None if there is none.
 
-    It holds `metrics` (number by name), `num_samples` (held-out samples behind
-    them) and, where another metric than the task's own is to rank the run,
-    `headline`: its name as `metric`, and `mode`, `max` or `min`.
+    The file contains `metrics` (numbers by name) and `num_samples` (number of held-out samples).
+    Optionally, `headline` (`{"metric": name, "mode": "max" or "min"}`) names the metric that ranks
+    the run instead of the task's default.
 
     Raises:
-        DataError: it has another form, or a number is not finite; the message names the key.
+        DataError: The file has another form, or a number is not finite; the message names the key.
     """
     if not path.exists():
         return None
     document = read_object(path, remedy=_FORM)
     if unknown := sorted(document.keys() - _KEYS):
         raise DataError(
-            f"{path}: {unknown[0]} is not one of {', '.join(sorted(_KEYS))}; drop it, or put a number "
-            "into metrics"
+            f"{path}: {unknown[0]} is an unknown key, expected only {', '.join(sorted(_KEYS))}; remove the key, or "
+            "move its number into metrics"
         )
     metrics, num_samples = document.get("metrics"), document.get("num_samples")
     if not isinstance(metrics, dict) or not metrics:
-        raise DataError(f"{path}: metrics={metrics} is not a number by name; {_FORM}")
+        raise DataError(f"{path}: metrics={metrics} is not an object of numbers by name; {_FORM}")
     for name, value in metrics.items():
         if not _is_finite(value):
             raise DataError(f"{path}: metrics.{name}={value} is not a finite number; {_FORM}")
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise DataError(f"{path}: num_samples={num_samples} is not a count of samples; {_FORM}")
+        raise DataError(f"{path}: num_samples={num_samples} is not a positive integer; {_FORM}")
     _check_headline(path, document.get("headline"), metrics)
     return decode(
         {k: v for k, v in document.items() if v is not None},
@@ -59,36 +59,37 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check_headline(path: Path, headline: object, metrics: Mapping[str, object]) -> None:
+def _check_headline(path: Path, headline: object, metrics: Collection[str]) -> None:
     if headline is None:
         return
     given = headline if isinstance(headline, dict) else {}
     if given.keys() != {"metric", "mode"} or given["mode"] not in ("max", "min"):
         raise DataError(
-            f'{path}: headline={headline} names no metric and mode; write {{"metric": "f1", "mode": "max"}}'
+            f"{path}: headline={headline} is not an object with metric and mode (max or min); write "
+            '{"metric": "f1", "mode": "max"}'
         )
     if given["metric"] not in metrics:
         raise DataError(
-            f"{path}: headline.metric={given['metric']} is not among metrics ({', '.join(metrics)}); "
-            "add its value"
+            f"{path}: headline.metric={given['metric']} is not in metrics ({', '.join(metrics)}); "
+            "add its value to metrics"
         )
 
 
 def evaluation_of(
     training: Training, manifest: Manifest, wanted: Evaluation, run: str
 ) -> Evaluated:
-    """Return a script's run's evaluation, from what the script left.
+    """Make the evaluation of a script's run from the metrics that the script wrote.
 
-    Without figures the headline's value is None: the run is shown, not ranked.
+    Without metrics the headline's value is None: the run is shown, but not ranked.
 
     Args:
-        training: of the run's provenance, in whose `evaluation` the figures are sealed.
-        manifest: the dataset's.
-        wanted: the run's settings; their headline stands before the script's own.
-        run: its name, for errors.
+        training: Record of the training from the run's provenance, with the script's metrics.
+        manifest: Manifest of the dataset.
+        wanted: The run's settings `evaluation`; their headline overrides the script's.
+        run: Name of the run, for errors.
 
     Raises:
-        ConfigError: no headline is named and the task has none, or the one that is wanted is missing.
+        ConfigError: The wanted headline is missing, or neither script nor task determines a headline.
     """
     figures = training.evaluation or None
     task, split = manifest.schema.task, str(wanted.split)
@@ -106,7 +107,7 @@ def evaluation_of(
             metrics, wanted=wanted.headline, what=what, usual=usual if knows else None
         )
     if num_samples not in (None, manifest.splits[split]):
-        # other samples than the split's: a ranking of its own
+        # the script used other samples than the split, so the run is ranked separately
         split = f"own {num_samples}-sample"
     return Evaluated(
         split=split,

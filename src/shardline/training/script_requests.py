@@ -1,7 +1,7 @@
-"""What a script asks and tells its rank by `shardline_io`: whether a shard is damaged, and where it resumes.
+"""Answer requests that a script sends to its rank through `shardline_io`: verify a shard, record a resume.
 
-A line of JSON each way, through a socket whose far end the script inherits. The rank verifies, since
-BLAKE3 is in no environment that has NumPy alone, and one verification serves all ranks of a node.
+Requests and answers are lines of JSON through a socket that the script inherits. The rank verifies
+shards, since the script's environment may lack BLAKE3, and one verification serves all ranks of a node.
 """
 
 import json
@@ -16,18 +16,18 @@ from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ShardlineError
 from shardline.records.attempts import Attempt
 
-Answer = Callable[[Any], None]  # raises what the script is to raise
+Answer = Callable[[Any], None]  # its error is raised in the script
 
 
 @contextmanager
 def answered(answers: Mapping[str, Answer]) -> Iterator[int]:
-    """Answer a script while it runs.
+    """Answer the requests of a script while it runs.
 
     Args:
-        answers: by what is asked; a request is `{name: value}`.
+        answers: Functions by name of the request; a request is `{name: value}`.
 
     Yields:
-        The descriptor of the script's end.
+        File descriptor of the script's end of the socket.
     """
     near, far = socket.socketpair()
     thread = threading.Thread(target=_answer_all, args=(near, answers), daemon=True)
@@ -43,7 +43,7 @@ def answered(answers: Mapping[str, Answer]) -> Iterator[int]:
 
 
 def _answer_all(near: socket.socket, answers: Mapping[str, Answer]) -> None:
-    # suppressed around the file too, which writes once more when it is closed
+    # suppress must enclose makefile, which flushes when it is closed
     with suppress(OSError), near.makefile("rw", encoding="utf-8") as lines:
         for line in lines:
             lines.write(json.dumps(_answer(line, answers)) + "\n")
@@ -56,18 +56,18 @@ def _answer(line: str, answers: Mapping[str, Answer]) -> str | None:
             answers.get(name, lambda _: None)(value)
     except ShardlineError as error:
         return str(error)
-    except Exception as error:  # a script that waits for ever would be worse
+    except Exception as error:  # without an answer the script would wait forever
         return short_traceback(error)
     return None
 
 
 def kept_until(attempts: list[Attempt], step: int, saved_s: float | None) -> dict[int, float]:
-    """Return, by attempt but the last, the seconds whose work is in the checkpoint that the last one resumes from.
+    """Return, for all attempts but the last, the seconds of work that are in the resumed checkpoint.
 
     Args:
-        attempts: all of them; the last one is running.
-        step: of the checkpoint; 0: there is none.
-        saved_s: when it was saved, seconds since the epoch; None: not known, and no work counts as lost.
+        attempts: All attempts; the last one is running and resumes.
+        step: Step of the checkpoint; 0: there is none.
+        saved_s: Time of saving in seconds since the epoch; None: unknown, and no work counts as lost.
     """
     kept = {}
     if saved_s is None:
@@ -76,9 +76,7 @@ def kept_until(attempts: list[Attempt], step: int, saved_s: float | None) -> dic
         duration = attempt.duration_s
         if attempt.started_s >= saved_s:
             kept[number] = 0.0
-        elif (
-            attempt.started_s + duration <= saved_s
-        ):  # its loss is known since the next one resumed
+        elif attempt.started_s + duration <= saved_s:  # its loss was recorded at the next resume
             kept[number] = duration - (attempt.lost_s or 0.0)
         else:
             kept[number] = saved_s - attempt.started_s

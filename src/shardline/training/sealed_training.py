@@ -4,6 +4,7 @@ import importlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypedDict
 
 from msgspec import UNSET
@@ -53,33 +54,34 @@ from shardline.training.script_requests import kept_until
 from shardline_io import heartbeat_memory
 
 _SEALED = ("model.safetensors", "metrics.jsonl")
+_VALUES_AT_A_TIME = 1 << 24  # 64 MB of float32
 
 
 class _Measured(TypedDict, total=False):
-    """What the training tells of itself, for its provenance."""
+    """Measurements of the training, for its provenance."""
 
     attempts: int
     attempt_log: list[Attempt]
     goodput: Goodput
     throughput: Throughput
     resources: Resources
-    packs: PackedSamples  # rows that are samples leave no key
+    packs: PackedSamples  # missing if samples are rows
     weights: Weights
     sealed_check: SealedCheck
 
 
-# What a training ended with, and what gives its measurements when all else is sealed.
+# The record of the training, and a function that measures it once all else is sealed.
 _Trained = tuple[Training, Callable[[], _Measured]]
 
 
 def train_and_seal(task: RankTask, action: Train, world: World) -> None:
     """Train as one rank; rank 0 seals the results."""
-    # torch is imported only once what the ranks are given is good
+    # torch is imported only after the task was read without an error
     from shardline.provenance import record as provenance
     from shardline.training import script
 
     timeline = Timeline(time.time())
-    if world.rank == 0:  # the job has begun the attempt, unless ranks were started without one
+    if world.rank == 0:  # the job has begun the attempt, unless ranks were started without a job
         action = replace(action, attempt=action.attempt or begin_attempt(task.work))
         timeline = Timeline(read_attempts(task.work)[action.attempt - 1].started_s)
     run, is_strict = task.run, task.runtime.strict_env == "error"
@@ -93,7 +95,7 @@ def train_and_seal(task: RankTask, action: Train, world: World) -> None:
     problem = explain_differences(differences)
     if problem and not is_strict:
         print(f"warning: {problem}", flush=True)
-    importlib.import_module("torch")  # its seconds are not the ranks' waiting
+    importlib.import_module("torch")  # must not count as waiting for other ranks
     timeline.switch("rendezvous")
     heartbeat_memory.mine().tick(0, "rendezvous")
     preflight = meet(task, world, differences=differences, problem=problem if is_strict else "")
@@ -103,7 +105,7 @@ def train_and_seal(task: RankTask, action: Train, world: World) -> None:
         _train_first_steps(task, action, action.first_steps, world)
         return
     clock = time.monotonic()
-    # as they are before hours have passed
+    # read now, since the files may change during hours of training
     sources = provenance.sources() if world.rank == 0 else {}
     began = Action(id=f"train/{run.run}", git=sources.get("git", {}))
     if is_own:
@@ -143,7 +145,7 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
 
     stopwatch = Stopwatch(timeline, action.attempt, note)
     trained = train(task, world, [stopwatch, *_callbacks(task)], set_by_row=action.set_by_row)
-    if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
+    if trained.resumed_step == trained.steps:  # nothing was left to train
         note(trained.resumed_step, stopwatch.kept())
         if world.rank == 0 and trained.steps:
             print(f"warning: {sealed_again(trained.steps, task.run.run)}", flush=True)
@@ -175,7 +177,7 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
 
 
 def _train_first_steps(task: RankTask, action: Train, first: ShortTraining, world: World) -> None:
-    """Train some steps of a LightningModule; rank 0 writes their metrics."""
+    """Train the first steps of a LightningModule; rank 0 writes their metrics."""
     from shardline.training.fit import train
     from shardline.training.stop_agreement import EndAfter, StepsDone
 
@@ -186,7 +188,7 @@ def _train_first_steps(task: RankTask, action: Train, first: ShortTraining, worl
 
 
 def _callbacks(task: RankTask) -> list[Any]:
-    """Return what looks at reads in `setup`, and ends a training where a model has caught the error of a read."""
+    """Return callbacks that check watched reads, since a model may catch the error of a read."""
     from pytorch_lightning.callbacks import LambdaCallback
 
     if task.runtime.watch_reads == "off":
@@ -198,7 +200,7 @@ def _callbacks(task: RankTask) -> list[Any]:
 
 
 def _report_reads(task: RankTask, world: World) -> None:
-    """Have rank 0 name the files that any rank has read and no identity holds."""
+    """Let rank 0 warn about files that any rank has read and no identity contains."""
     if task.runtime.watch_reads == "off":
         return
     found = gather(watch_reads.found(), world)
@@ -208,7 +210,7 @@ def _report_reads(task: RankTask, world: World) -> None:
 
 
 def _run_script(task: RankTask, action: Train, world: World, timeline: Timeline) -> _Trained:
-    """Run a training script; rank 0 seals what it left."""
+    """Run a training script; rank 0 seals its outputs."""
     from shardline.data.dataset import Dataset
     from shardline.training import script
 
@@ -232,7 +234,7 @@ def _run_script(task: RankTask, action: Train, world: World, timeline: Timeline)
         reads=_reads(task),
         answers={"shard": dataset.verifier.check, "resumed": resumed},
         python=action.script_python,
-        # what looks at reads is Shardline's, which an environment of its own may lack
+        # the script's own environment may lack Shardline, which watches the reads
         python_args=()
         if action.script_python
         else watch_reads.command_of_script(task.runtime.watch_reads, task.work),
@@ -253,7 +255,7 @@ def _run_script(task: RankTask, action: Train, world: World, timeline: Timeline)
 
 
 def _reads(task: RankTask) -> dict[str, Any]:
-    """Return how a script's `shardline_io` reads the data."""
+    """Return how the `shardline_io` of a script reads the data, as JSON types."""
     places = [
         {"manifest": str(one.manifest.absolute()), "shards": str(one.shards.absolute()), "weight": one.weight}
         for one in task.datasets
@@ -266,10 +268,33 @@ def _reads(task: RankTask) -> dict[str, Any]:
 
 
 def _weights(action: Train, parameters: Collection[str] = ()) -> Weights:
-    """Return what is recorded of the sealed weights."""
-    from shardline.training.largest_weight import largest_weight
-
+    """Return the record of the sealed weights."""
     return Weights(largest=largest_weight(action.results / "model.safetensors", parameters))
+
+
+def largest_weight(path: Path, parameters: Collection[str] = ()) -> float | None:
+    """Return the largest absolute value of a model's parameters; None if it has none.
+
+    Buffers do not count, since running statistics and masks may contain any number.
+
+    Args:
+        path: File of the sealed weights, whose values are finite.
+        parameters: Names of the parameters; if empty, all names that end with `weight` or `bias`.
+    """
+    import torch
+    from safetensors import safe_open
+
+    largest = None
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118, a file is no mapping
+            known = name in parameters if parameters else name.split(".")[-1] in ("weight", "bias")
+            value = file.get_tensor(name) if known else torch.empty(0)
+            if value.numel() and (value.is_floating_point() or value.is_complex()):
+                for part in torch.split(value.flatten(), _VALUES_AT_A_TIME):
+                    # torch has no abs() of 8-bit floats
+                    part = part if part.is_complex() else part.float()
+                    largest = max(largest or 0.0, float(part.abs().max()))
+    return largest
 
 
 def _measured(

@@ -1,4 +1,4 @@
-"""Which parts of a model are sharded over the ranks, and gathered when they compute (FSDP2)."""
+"""Shard a model's parameters over the ranks, in units that are gathered to compute (FSDP2)."""
 
 from collections import Counter
 from typing import Any
@@ -11,17 +11,17 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_s
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import broadcast_buffers
 
-# 40 MB in float32: far above what a network's latency costs, far below a GPU's memory
+# 40 MB in float32: large compared with network latency, small compared with GPU memory
 MIN_PARAMETERS = 10_000_000
-# their children are never called by themselves, as in torch.distributed.fsdp.wrap
+# modules whose children, or which themselves, are never called, as in torch.distributed.fsdp.wrap
 _WHOLE, _NEVER_CALLED = (nn.MultiheadAttention,), (nn.ModuleList, nn.ModuleDict)
 
 
 class Root(nn.Module):
-    """Holds a sharded LightningModule, so that a whole step runs within its forward.
+    """The root unit around a LightningModule, within whose `forward` a whole step runs.
 
-    What no other unit gathers is gathered before `training_step` then, also where a step
-    does not call the module's own `forward`.
+    So parameters in no other unit are gathered before `training_step`, even if the step does not
+    call the module's own `forward`.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup) -> None:
@@ -30,12 +30,12 @@ class Root(nn.Module):
         self._group = group
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run what Lightning has put in the place of the module's `forward`."""
+        """Run the step by which Lightning has replaced the module's `forward`."""
         self._take_buffers_of_rank_0()
         return self.module(*args, **kwargs)
 
     def _take_buffers_of_rank_0(self) -> None:
-        """Give all ranks the same running statistics, as DDP does: one state is saved of them."""
+        """Copy running statistics from rank 0 to all ranks, as DDP does, since one copy is saved."""
         buffers = [buffer for buffer in self.module.buffers() if buffer.numel()]
         if buffers and self._group.size() > 1:
             broadcast_buffers(self._group, buffers)
@@ -44,18 +44,20 @@ class Root(nn.Module):
 def shard(module: nn.Module, mesh: DeviceMesh, min_parameters: int = MIN_PARAMETERS) -> Root:
     """Shard a model's parameters over the ranks, in units that are gathered one at a time.
 
-    Gradients and sums are in the parameters' own type. A model that applied `fully_shard`
-    to its submodules in `configure_model` keeps its own units.
+    Gradients are reduced in the parameters' own type. A model that applies `fully_shard` to its
+    submodules in `configure_model` keeps its own units.
 
     Args:
-        mesh: one-dimensional mesh of all ranks.
-        min_parameters: least size of a unit; what is smaller is gathered with its parent.
+        module: Model to shard; its parameters become DTensors.
+        mesh: One-dimensional mesh of all ranks.
+        min_parameters: Least number of parameters of a unit; smaller modules are gathered with
+            their parent.
 
     Returns:
-        The root to compute with; the module's own parameters are DTensors from now on.
+        The root module to call.
 
     Raises:
-        ConfigError: the model cannot be sharded; names the parameter or module and the remedy.
+        ConfigError: The model cannot be sharded; the message names the parameter or module.
     """
     _check(module)
     root = Root(module, mesh.get_group())
@@ -67,18 +69,18 @@ def shard(module: nn.Module, mesh: DeviceMesh, min_parameters: int = MIN_PARAMET
 
 
 def find_units(module: nn.Module, min_parameters: int) -> list[nn.Module]:
-    """Return the submodules that are gathered by themselves, inner ones first.
+    """Return the submodules that become units, inner ones first.
 
-    Those with at least `min_parameters` that are in no inner unit, as torch's
-    `size_based_auto_wrap_policy` chooses. Tied parameters stay with the root, since a
-    parameter can be in one unit only.
+    A unit has at least `min_parameters` that are in no inner unit, as in torch's
+    `size_based_auto_wrap_policy`. Tied parameters stay in the root, since a parameter can be in
+    only one unit.
     """
     names = Counter(value for _, value in module.named_parameters(remove_duplicate=False))
     tied = {value for value, times in names.items() if times > 1}
     units: list[nn.Module] = []
 
     def left_of(part: nn.Module) -> set[nn.Parameter]:
-        """Return a module's parameters that are in no unit."""
+        """Return the parameters of a module that are in no unit, and collect its units."""
         is_whole = isinstance(part, _WHOLE)
         left = set(part.parameters(recurse=is_whole))
         for child in () if is_whole else part.children():
@@ -98,15 +100,15 @@ def _check(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, FullyShardedDataParallel):
             raise ConfigError(
-                f"strategy=fsdp: {name} is wrapped by FullyShardedDataParallel (FSDP1); leave sharding to the "
-                "strategy, or apply torch.distributed.fsdp.fully_shard in configure_model"
+                f"strategy=fsdp: {name} is wrapped by FullyShardedDataParallel (FSDP1), expected FSDP2; remove the "
+                "wrapper, or apply torch.distributed.fsdp.fully_shard in configure_model"
             )
     for name, value in module.named_parameters():
         if value.ndim == 0:
             raise ConfigError(
-                f"strategy=fsdp: parameter {name} is a scalar and cannot be sharded; give it the shape (1,)"
+                f"strategy=fsdp: parameter {name} is a scalar, which cannot be sharded; give it the shape (1,)"
             )
         if isinstance(value, nn.UninitializedParameter):
             raise ConfigError(
-                f"strategy=fsdp: parameter {name} of a lazy module has no shape yet; give the module its sizes"
+                f"strategy=fsdp: parameter {name} of a lazy module has no shape yet; use a module with explicit sizes"
             )

@@ -1,7 +1,7 @@
-"""What ranks agree on at each step: the worst loss of any, and whether any was asked to stop.
+"""Exchange each step's worst loss and stop requests between ranks, without waiting.
 
-Both go into one all-reduce, which is begun as a step ends and read as the next one does: no step
-waits for it, and all ranks act at the same step. Memory is allocated once.
+Both values are in one all-reduce, which starts when a step ends and is read when the next step ends.
+So no step waits, and all ranks act at the same step. Memory is allocated once.
 """
 
 import math
@@ -17,7 +17,7 @@ from shardline_io.heartbeat_memory import REASONS, mine
 
 NO_LOSS = float(np.finfo(np.float32).min)
 _LOSS, _STOP = 0, 1
-# A GPU works behind the program, which does not wait for the step that it has just begun.
+# A GPU runs behind the program, which does not wait for the step that it has just started.
 _LAG_CPU, _LAG_GPU = 1, 2
 _MAX = dist.AllreduceOptions()
 _MAX.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # its stub lacks the names
@@ -25,12 +25,14 @@ _MAX.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # its stub lacks 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What the ranks agree on of one step.
+    """The reduced values of one step.
 
     Attributes:
-        own: this rank's worst loss.
-        largest: that of all ranks; infinity in the place of NaN.
-        lr: learning rate of the step; None where no optimiser has taken one.
+        step: Optimiser step.
+        epoch: Epoch of the step.
+        lr: Learning rate of the step; None if no optimiser step was made.
+        own: Worst loss of this rank.
+        largest: Worst loss of all ranks, with infinity instead of NaN.
     """
 
     step: int
@@ -41,10 +43,10 @@ class Reading:
 
 
 class StepAllReduce:
-    """One all-reduce a step.
+    """One all-reduce per step, of a loss and a stop request.
 
     Attributes:
-        stop_reason: one of `heartbeat_memory.REASONS` once all ranks know that one of them was asked to stop.
+        stop_reason: One of `heartbeat_memory.REASONS`, once all ranks know of a stop request; else None.
     """
 
     def __init__(self) -> None:
@@ -55,22 +57,25 @@ class StepAllReduce:
         self._under_way: deque[_Words] = deque()
 
     def start(self, device: torch.device) -> None:
-        """Begin a training; every rank calls this at the same place."""
+        """Prepare for a training; every rank must call this."""
         self.stop_reason = None
         self._under_way.clear()
         on_gpu = device.type == "cuda"
         if self._group is None and dist.is_initialized() and dist.get_world_size() > 1:
-            # gloo's has its own threads, so that it waits for no gradients
+            # a gloo group of its own has its own threads, so it does not wait for gradients
             self._group = dist.group.WORLD if on_gpu else dist.new_group(backend="gloo")
         self._lag = _LAG_GPU if on_gpu else _LAG_CPU
         words = _GpuWords if on_gpu else _Words
         self._free = deque(words(device) for _ in range(self._lag + 1))
 
     def begin(self, loss: float | torch.Tensor, *, step: int, epoch: int, lr: Any) -> None:
-        """Begin to agree on a step, and wait for nothing.
+        """Start the all-reduce of a step, without waiting.
 
         Args:
-            loss: this rank's worst one of the step: a number, or a scalar on a GPU.
+            loss: Worst loss of this rank in the step: a number, or a scalar tensor on a GPU.
+            step: Optimiser step.
+            epoch: Epoch of the step.
+            lr: Learning rate of the step.
         """
         words = self._free.popleft()
         words.about = step, epoch, lr
@@ -80,11 +85,11 @@ class StepAllReduce:
         self._under_way.append(words)
 
     def read(self) -> Reading | None:
-        """Return what was begun a step before, two steps before on a GPU; None if nothing was."""
+        """Return the reading of the last step (on a GPU, the step before); None if there is none."""
         return self._take() if len(self._under_way) >= self._lag else None
 
     def read_all(self) -> list[Reading]:
-        """Wait for all that was begun and return it, the oldest first."""
+        """Wait for all started reductions and return their readings, oldest first."""
         return [self._take() for _ in range(len(self._under_way))]
 
     def _take(self) -> Reading:
@@ -99,12 +104,12 @@ class StepAllReduce:
 
 
 class _Words:
-    """One reduction under way: a loss, and the code of a reason to stop.
+    """The buffers of one reduction: a loss, and the code of a stop reason.
 
     Attributes:
-        about: step, epoch and learning rate.
-        host: both as the program reads and writes them [2] float32.
-        own: this rank's loss as it is.
+        about: Step, epoch and learning rate.
+        host: Both values in CPU memory [2] float32.
+        own: This rank's loss, possibly NaN.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -115,19 +120,19 @@ class _Words:
         self._work: Any = None
 
     def begin(self, loss: Any, group: Any) -> None:
-        """Reduce it over a process group, None for one rank."""
+        """Start to reduce the loss over a process group; None for one rank."""
         self.own = loss
         self.host[_LOSS] = math.inf if math.isnan(loss) else loss
         self._work = None if group is None else group.allreduce([self._reduced], _MAX)
 
     def wait(self) -> None:
-        """Return when `host` holds what the ranks agree on."""
+        """Wait until `host` contains the reduced values."""
         if self._work is not None:
             self._work.wait()
 
 
 class _GpuWords(_Words):
-    """The same beside a GPU, for which only `wait` waits."""
+    """The buffers of one reduction on a GPU; only `wait` waits for the GPU."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -141,7 +146,7 @@ class _GpuWords(_Words):
         self._reduced.copy_(self._pinned, non_blocking=True)
         self._reduced[_LOSS] = torch.nan_to_num(self.own, nan=math.inf, posinf=math.inf)
         if group is not None:
-            group.allreduce([self._reduced], _MAX).wait()  # has the device wait, not this program
+            group.allreduce([self._reduced], _MAX).wait()  # makes the device wait, not this program
         self._pinned.copy_(self._reduced, non_blocking=True)
         self._arrived.record()
 

@@ -1,4 +1,4 @@
-"""An orderly stop: once any rank is asked to, all of them save at the same step, and end."""
+"""Stop a training in order: once any rank is asked to stop, all ranks save at the same step and end."""
 
 from typing import Any
 
@@ -16,17 +16,16 @@ from shardline_io.heartbeat_memory import mine
 
 
 class AgreedStop(Callback):
-    """Ends a training that was asked to stop, where all ranks agree to save.
+    """Saves and ends a training that was asked to stop, on all ranks at the same step.
 
-    What a rank was asked goes into the agreement on each step, which is read at the next step's
-    end: all ranks act at the same step, the second boundary after the first of them was asked (the
-    third on GPUs). Between two epochs they agree at once. A training that has done its steps comes
-    to no boundary any more, and is sealed.
+    Stop requests are part of each step's all-reduce, which is read at the end of the next step. So
+    all ranks act at the second step boundary after the first request (on GPUs the third). Between
+    two epochs they agree at once. A training that has done all of its steps is sealed.
 
     Args:
-        world: this rank's place.
-        checkpoints: saves the state; stands before this callback.
-        agreement: of the ranks on each step.
+        world: This rank's place in the job.
+        checkpoints: Callback that saves the state; must come before this callback.
+        agreement: All-reduce of the ranks at each step.
     """
 
     def __init__(
@@ -36,16 +35,16 @@ class AgreedStop(Callback):
         self._checkpoints, self._agreement = checkpoints, agreement
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Come behind the model's own hook, and leave signals to the rank's program."""
+        """Act after the model's own hook, and disable Lightning's signal handlers."""
         ignore_signals(trainer)
         after_hook(pl_module, "on_train_batch_end", lambda: self._end_batch(trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """From now on there is something to save."""
+        """Allow stops to save from now on."""
         signals.can_save()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Act between two epochs, and before the first step."""
+        """Check for stop requests between two epochs and before the first step."""
         if not self._is_alone and not self._agreement.stop_reason:
             place = {"step": trainer.global_step, "epoch": trainer.current_epoch}
             self._agreement.begin(NO_LOSS, lr=None, **place)
@@ -66,17 +65,16 @@ class AgreedStop(Callback):
 
 
 class StepsDone(Exception):
-    """A training has done the steps that it was started for."""
+    """The training has done its requested number of steps."""
 
 
 class EndAfter(Callback):
-    """Ends a training before the step that follows the first `steps`.
+    """Ends a training before step `steps` + 1 begins, after all logged metrics were written.
 
-    What was logged of them, also at the end of an epoch, has been written then. Lightning's own
-    `max_steps` would tell a model's schedules of another length.
+    Lightning's own `max_steps` would change the length of a model's schedules.
 
     Args:
-        steps: optimiser steps.
+        steps: Number of optimiser steps.
     """
 
     def __init__(self, steps: int) -> None:

@@ -1,7 +1,4 @@
-"""Times a training as Lightning runs it, and changes nothing in it.
-
-Two readings of a clock in a step.
-"""
+"""Measure the time of a training under Lightning, with two clock readings per step."""
 
 from array import array
 from collections.abc import Callable, Mapping
@@ -17,26 +14,24 @@ from shardline.training.goodput import Timeline
 _FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 _SAVE = "save_checkpoint"
 _READINGS_KEPT = 100_000
-# A GPU works behind the program, by two steps at most (see `agreement`), so that single steps
-# cannot be distinguished. It is as far behind at both ends of a reading.
+# A GPU runs up to two steps behind the program (see `step_all_reduce`), so single steps cannot be
+# distinguished. It is equally far behind at both ends of a reading.
 _STEPS_A_READING_GPU = 10
 
 Parts = dict[int, dict[str, float]]
 
 
 class Stopwatch(Callback):
-    """Splits a training's time into parts, and reads how long its steps take.
+    """Splits the time of a training into parts, and measures its steps.
 
-    A step lasts from one batch's arrival to when the next is asked for: on a GPU the wait for
-    its work shows where metrics are recorded. Validations and saves count apart.
-    What the attempts before have done that is not lost stands in the training checkpoint, and
-    is continued from there.
+    Computing lasts from the arrival of a batch to the request for the next. Validations and saves
+    count separately. The kept time of earlier attempts is in the training checkpoint.
 
     Args:
-        timeline: of this attempt.
-        number: of this attempt.
-        on_start: called once, before the first step: with the step that the training resumes
-            from, and the kept parts of all attempts.
+        timeline: Timeline of this attempt.
+        number: Number of this attempt.
+        on_start: Function that is called before the first step, with the step from which the
+            training resumes and the kept parts of all attempts.
     """
 
     def __init__(
@@ -44,7 +39,7 @@ class Stopwatch(Callback):
     ) -> None:
         self._timeline, self._number, self._on_start = timeline, number, on_start
         self._earlier: Parts = {}
-        self._at_state: dict[str, float] | None = None  # of this attempt, when the state was saved
+        self._at_state: dict[str, float] | None = None  # this attempt's parts in the resumed state
         self._at_start: dict[str, float] = {}
         self._readings, self._num_readings = array("d", bytes(8 * _READINGS_KEPT)), 0
         self._read_at = (0, 0.0)
@@ -52,31 +47,31 @@ class Stopwatch(Callback):
 
     @property
     def readings(self) -> list[float]:
-        """Seconds of a step: the mean of each `steps_a_reading` of them in turn."""
+        """Seconds of a step; each reading is the mean of `steps_a_reading` consecutive steps."""
         kept, end = min(self._num_readings, _READINGS_KEPT), self._num_readings % _READINGS_KEPT
         return [*self._readings[end:kept], *self._readings[:end]]
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each part of this attempt up to now, those of lost work under `lost`."""
+        """Return the seconds of each part of this attempt so far; lost work counts under `lost`."""
         return self._timeline.seconds()
 
     def kept(self) -> Parts:
-        """Return, by attempt, the seconds of each part whose work is in the present state."""
+        """Return the seconds of each part by attempt, for work that is in the current state."""
         return {**self._earlier, self._number: self._timeline.seconds()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Parts]:
         """Return the kept parts, for the training checkpoint."""
         return {"kept": self.kept()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the kept parts up to the state that is gone on from."""
+    def load_state_dict(self, state_dict: Mapping[str, Parts]) -> None:
+        """Restore the kept parts of a state."""
         self._at_state = state_dict["kept"].get(self._number)
         self._earlier = {
             number: parts for number, parts in state_dict["kept"].items() if number < self._number
         }
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Have Lightning tell when it fetches a batch, and when it saves."""
+        """Install a profiler, which Lightning calls when it fetches a batch and when it saves."""
         trainer.profiler = _Watch(self._timeline)  # type: ignore[attr-defined]  # not declared there
         self.steps_a_reading = (
             _STEPS_A_READING_GPU if trainer.strategy.root_device.type == "cuda" else 1
@@ -85,11 +80,11 @@ class Stopwatch(Callback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Reset the state that the training resumed from: it may go back to the beginning."""
+        """Reset the resumed state, since the training may restart from the beginning."""
         self._earlier, self._at_state = {}, None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin to count steps; what an earlier start in this attempt did after the state is lost."""
+        """Start to count steps; after a rollback, count the time since the state as lost."""
         self._timeline.switch("other")
         if self._at_start:
             self._timeline.go_back(self._at_state or self._at_start)
@@ -98,7 +93,7 @@ class Stopwatch(Callback):
         self._on_start(trainer.global_step, self.kept())
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Read the clock, if this batch completed an optimiser step."""
+        """Take a reading if enough optimiser steps were completed."""
         before, since = self._read_at
         steps = trainer.global_step - before
         if steps < self.steps_a_reading:
@@ -108,19 +103,19 @@ class Stopwatch(Callback):
         self._num_readings += 1
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """A validation begins."""
+        """Start the part `validation`."""
         self._timeline.switch("validation")
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """It ends."""
+        """End the part `validation`."""
         self._timeline.switch("other")
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The next step begins with the next epoch's first batch."""
+        """End the steps of an epoch."""
         self._timeline.switch("other")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """What comes now is the sealing."""
+        """End the steps; sealing counts as `other`."""
         self._timeline.switch("other")
 
 
@@ -128,7 +123,7 @@ _NOTHING = nullcontext()
 
 
 class _Watch(PassThroughProfiler):
-    """Hears from Lightning what it is about to do; of most things, without any cost."""
+    """A profiler that switches the timeline at fetches and saves; other actions cost nothing."""
 
     def __init__(self, timeline: Timeline) -> None:
         super().__init__()

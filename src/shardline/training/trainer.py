@@ -1,4 +1,4 @@
-"""Lightning's Trainer for one rank, with nothing left for it to guess."""
+"""Make Lightning's Trainer of one rank, with every option set explicitly."""
 
 import logging
 import warnings
@@ -19,7 +19,7 @@ from shardline.training.strategies import SteadyDDPStrategy, SteadyFSDPStrategy
 
 
 class WorldEnvironment(ClusterEnvironment):
-    """Tells Lightning this process's place, so that it never guesses from variables."""
+    """Gives Lightning this rank's place in the job, so that it does not read variables."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class WorldEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Ranks are started by a launcher, never by Lightning."""
+        """Whether a launcher starts the ranks; always true."""
         return True
 
     @property
@@ -42,29 +42,29 @@ class WorldEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """Never chosen automatically."""
+        """Return False: Lightning never selects this environment by itself."""
         return False
 
     def world_size(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return self._world.world_size
 
     def set_world_size(self, size: int) -> None:
-        """Ignore Lightning's own count; the geometry is checked before."""
+        """Do nothing: the preflight check has verified the geometry."""
 
     def global_rank(self) -> int:
-        """This rank."""
+        """Return this rank."""
         return self._world.rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Ignore Lightning's own count."""
+        """Do nothing, as in `set_world_size`."""
 
     def local_rank(self) -> int:
-        """Place on this node."""
+        """Return the rank on this node."""
         return self._world.local_rank
 
     def node_rank(self) -> int:
-        """Place of this node."""
+        """Return the index of this node."""
         return self._world.node_rank
 
 
@@ -75,14 +75,14 @@ _STEP_HOOKS = (
 
 
 class LeanSteps(Callback):
-    """Has Lightning call only those callbacks at a step that do something there.
+    """Removes empty hooks of callbacks, so that Lightning calls only useful hooks in a step.
 
-    It skips a hook that is no function; each call of an empty one costs some 3 us, and there are
-    some fifty of them in a step.
+    An empty hook costs about 3 us, and a step has about fifty of them. Lightning skips hooks that are
+    not functions.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take away the hooks that each callback has from its base class, the model's own callbacks' too."""
+        """Remove the hooks that callbacks, including the model's own, inherit from `Callback`."""
         for callback in trainer.callbacks:  # type: ignore[attr-defined]  # not declared there
             for name in _STEP_HOOKS:
                 is_empty = getattr(type(callback), name) is getattr(Callback, name)
@@ -91,14 +91,14 @@ class LeanSteps(Callback):
 
 
 class DoubleMetrics(Callback):
-    """Has metrics compute in 64 bits from the first batch on.
+    """Makes metrics compute in 64 bits from the first batch on.
 
-    A metric computes in the type that was the default when it was moved last. Lightning moves it with the model,
-    and again when it has logged its first batch in 64 bits. So the first batches of an attempt had another last bit.
+    A metric computes in the default type at the time of its last move. Lightning moves metrics with the model,
+    and again after their first logged batch. Otherwise the first batches of an attempt would differ in the last bit.
     """
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Come behind the move to the device."""
+        """Move the metrics again, after Lightning has moved the model to the device."""
         with trainer.precision_plugin.forward_context():
             for metric in (one for one in pl_module.modules() if isinstance(one, Metric)):
                 metric.to(metric.device)
@@ -110,11 +110,11 @@ def make_trainer(
     settings: RunSettings, world: World, callbacks: list[Callback], logger: Logger,
     log_every_steps: int, *, timeout_s: float, is_grouped: bool = False,
 ) -> pl.Trainer:  # fmt: skip
-    """Return the Trainer of this rank, with nothing left for Lightning to guess.
+    """Make the Trainer of this rank.
 
     Args:
-        timeout_s: of the ranks' collective operations.
-        is_grouped: give one rank the strategy of several, in a process group of its own.
+        timeout_s: Timeout of the ranks' collective operations, in seconds.
+        is_grouped: Use the strategy of several ranks even on one rank.
     """
     quieten_lightning()
     spare_moves()
@@ -125,14 +125,14 @@ def make_trainer(
         devices=settings.devices,
         num_nodes=settings.nodes,
         strategy=strategy,
-        # one rank without a strategy: Lightning would look for a scheduler's variables
+        # without a strategy, Lightning would look for a scheduler's variables
         plugins=[WorldEnvironment(world)] if isinstance(strategy, str) else None,
         precision=settings.precision,
         max_epochs=settings.trainer.max_epochs,
         accumulate_grad_batches=settings.trainer.accumulate,
         gradient_clip_val=settings.trainer.gradient_clip or None,
         check_val_every_n_epoch=settings.trainer.validate_every_epochs,
-        # partitions differ in length, so each epoch's is asked for
+        # partitions differ in length, so each epoch needs a new loader
         reload_dataloaders_every_n_epochs=int(settings.data.epoch == "partition"),
         deterministic=settings.deterministic,
         callbacks=[
@@ -152,7 +152,7 @@ def make_trainer(
 def make_strategy(
     settings: RunSettings, world: World, accelerator: str, timeout_s: float, *, is_grouped: bool = False
 ) -> Strategy | str:  # fmt: skip
-    """Return the Lightning strategy; a world of one without sharding needs none, unless it is to be grouped."""
+    """Make the Lightning strategy; "auto" for a single rank without sharding, unless `is_grouped`."""
     environment, backend = WorldEnvironment(world), "gloo" if accelerator == "cpu" else "nccl"
     timeout = timedelta(seconds=timeout_s)
     if settings.strategy == "fsdp":
@@ -168,7 +168,7 @@ def make_strategy(
 
 
 def quieten_lightning() -> None:
-    """Silence hints that do not apply: loading is ours, and the trainer is fully set."""
+    """Silence Lightning's hints that do not apply to Shardline."""
     for name in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
@@ -176,7 +176,7 @@ def quieten_lightning() -> None:
         ".*isinstance.treespec.*",
         ".*exists and is not empty.*",
         ".*smaller than the logging interval.*",
-        # a batch has scalars, `{name}.mean_count`, behind its columns; the first column's size is right
+        # batches end with scalars (`{name}.mean_count`); Lightning correctly uses the first column's size
         ".*`batch_size` from an ambiguous collection.*",
     ):
         warnings.filterwarnings("ignore", message)

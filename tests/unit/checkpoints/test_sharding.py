@@ -57,7 +57,7 @@ class Scalar(nn.Module):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (Scalar(), "parameter scale is a scalar and cannot be sharded; give it the shape (1,)"),
+        (Scalar(), "parameter scale is a scalar, which cannot be sharded; give it the shape (1,)"),
         (nn.Sequential(nn.LazyLinear(3)), "parameter 0.weight of a lazy module has no shape yet"),
     ],
 )

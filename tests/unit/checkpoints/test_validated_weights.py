@@ -94,8 +94,8 @@ def test_what_a_fresh_model_does_not_repeat_is_not_sealed_nor_where_it_resumes_a
 ):
     chain = Chain(trainings, case("Outside"), tmp_path)
     message = (
-        r"of the first batch of the validation at step \d+, validation_step.val_loss was .* buffers with "
-        "persistent=False, or set runtime.check_sealed: warn"
+        r"in the first batch of the validation at step \d+, validation_step.val_loss was .* persistent "
+        "buffers of the model, not in callbacks or plain attributes, or set runtime.check_sealed: warn"
     )
     for _ in range(2):
         with pytest.raises(ConfigError, match=message):

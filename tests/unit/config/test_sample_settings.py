@@ -280,7 +280,5 @@ def test_another_order_of_samples_is_refused(project, monkeypatch: pytest.Monkey
     run_json = run.folder / "run.json"
     assert rank_task.read_run(run_json).run == run.id, "what holds none is of version 1"
     monkeypatch.setattr(rank_task, "ORDER_VERSION", 2)
-    with pytest.raises(
-        Exception, match=r"run.json has the order of samples of version 1, expected 2"
-    ):
+    with pytest.raises(Exception, match=r"run.json has version 1 of the sample order, expected 2"):
         rank_task.read_run(run_json)

@@ -25,7 +25,7 @@ from shardline.records.model_warnings import (
 from shardline.report import read_report
 from shardline.report.page import render_page
 from shardline.results.states import describe_runs
-from shardline.training.largest_weight import largest_weight
+from shardline.training.sealed_training import largest_weight
 
 LOSSES = st.floats(1e-6, 1e6)
 CURVES = st.lists(LOSSES, min_size=1, max_size=40)

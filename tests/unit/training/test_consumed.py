@@ -37,8 +37,8 @@ def test_a_whole_training_has_no_reason(trainings):
 @pytest.mark.parametrize(
     ("model", "steps", "reason"),
     [
-        ("StopsItself", 8, "the model or a callback of it set trainer.should_stop"),
-        ("SkipsTheRest", 14, "on_train_batch_start returned -1 in 1 epochs, at first after step 6"),
+        ("StopsItself", 8, "the model or one of its callbacks set trainer.should_stop"),
+        ("SkipsTheRest", 14, "on_train_batch_start returned -1 in 1 epochs, first after step 6"),
     ],
 )
 def test_a_reason_is_recorded_and_stays_over_kills(trainings, model, steps, reason):
@@ -68,8 +68,8 @@ def test_early_stopping_is_a_reason(trainings):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("FewTested", r"the model's test_step scored 14 samples, expected the \d+ that the split holds; look"),
-        ("FewJudged", r"the model's validation_step scored 14 samples, expected the \d+ that the split holds"),
+        ("FewTested", r"the model's test_step scored 14 samples, expected all \d+ samples of the split; look"),
+        ("FewJudged", r"the model's validation_step scored 14 samples, expected all \d+ samples of the split"),
     ],
 )  # fmt: skip
 def test_an_evaluation_of_a_part_is_refused(tmp_path, model, message):

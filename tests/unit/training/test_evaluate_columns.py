@@ -145,7 +145,7 @@ def test_what_a_model_logs_is_its_evaluation(
 
 
 def test_a_model_that_does_not_log_the_monitor_is_refused(tmp_path: Path) -> None:
-    message = r'run "one": .* validation_step logs perplexity, expected val_loss or test_loss, by checkpoint\.monitor'
+    message = r'run "one": .* validation_step logs perplexity, expected val_loss or test_loss .checkpoint\.monitor'
     with pytest.raises(ConfigError, match=message):
         evaluated(tmp_path, Silent)
 

@@ -111,9 +111,9 @@ def test_a_test_step_gets_features_as_its_training_does(tmp_path: Any) -> None:
         (
             Wordless,
             None,
-            r"gave wibble, and of none is known .* set evaluation.headline: \{metric: wibble, mode: max\}",
+            r"gave wibble, and Shardline cannot tell .* set evaluation.headline: \{metric: wibble, mode: max\}",
         ),
-        (Silent, None, "test_step logs nothing, expected one metric at least"),
+        (Silent, None, "test_step logs nothing, expected at least one metric"),
         (Odd, None, "logs loss with reduce_fx=.*, expected mean, sum, min or max"),
         (Tested, "test_f2", 'gave test_loss, test_f1, .*headline.metric=test_f2 .*mean "test_f1"'),
     ],
@@ -192,13 +192,13 @@ def test_a_named_metric_of_a_regression_takes_values_of_one_column(tmp_path: Any
     [
         (
             {"type": "MeanSquaredError"},
-            "does not take forward's outputs float32.* and labels int64",
+            "does not accept forward's outputs float32.* and labels int64",
         ),
-        ({"type": "F1Score"}, "F1Score does not take {}"),
-        ({"type": "torch.nn:Identity"}, "gives a Identity, expected a metric of torchmetrics"),
+        ({"type": "F1Score"}, "F1Score does not accept {}"),
+        ({"type": "torch.nn:Identity"}, "is a Identity, expected a torchmetrics metric"),
         (
             {**NAMED[0], "average": "none"},
-            r"f1 gives float32\[3\], expected one number; have it average",
+            r"f1 returns float32\[3\], expected one number; average the values",
         ),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_metric_that_keeps_all_outputs_says_so(tmp_path: Any, capsys: Any) -> 
     evaluated(tmp_path, Rows(**TABLE), 0, metrics=[kept, NAMED[0]])
     lines = [line for line in capsys.readouterr().out.splitlines() if "memory grows" in line]
     assert len(lines) == 1
-    assert lines[0].startswith("metric AUROC (MulticlassAUROC) keeps what it is given of every row")
+    assert lines[0].startswith("metric AUROC (MulticlassAUROC) keeps values of every row")
 
 
 # --- intervals ----------------------------------------------------------------------------------

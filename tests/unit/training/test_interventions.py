@@ -67,7 +67,9 @@ def test_what_is_on_disk_is_the_plan_of_the_next_start(tmp_path):
     plan = extended(extended(Plan(), 7), 20, policy="lower")
     write_plan(tmp_path, IDENTITY, plan)
     assert read_plan(tmp_path, IDENTITY) == plan
-    with pytest.raises(DataError, match="is of another run .identity aaaaaaaaaaaa"):
+    with pytest.raises(
+        DataError, match="belongs to a run with identity aaaaaaaaaaaa, expected bbbbbbbbbbbb"
+    ):
         read_plan(tmp_path, "b" * 64)
     for damaged in ({}, {"identity": IDENTITY, "interventions": [{"step": 1}]}):
         (tmp_path / FILE).write_text(json.dumps(damaged))

@@ -100,5 +100,5 @@ def test_the_sum_is_of_float32_where_losses_are_of_less() -> None:
 
 
 def test_another_shape_of_the_mask_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"shape \[2, 3\] and their mask \[3\]"):
+    with pytest.raises(ValueError, match=r"shape \[2, 3\] and mask has shape \[3\]"):
         token_mean(torch.ones(2, 3), torch.ones(3))

@@ -288,7 +288,7 @@ def test_what_another_machine_can_do_is_not_checked_and_no_mistake(line, check):
     found = check((forward, f"        {line}\n{forward}"))
     assert not found.problems
     (sentence,) = found.not_checked
-    assert "was not checked where it does a training step on two rows: it needs " in sentence
+    assert "was not checked when it does a training step on two rows: it needs " in sentence
 
 
 def test_ranks_that_the_check_does_not_have_are_no_mistake(check):
@@ -310,7 +310,7 @@ def test_a_run_that_asks_for_the_cpu_needs_no_gpu(check):
 def test_a_package_that_only_the_jobs_have_is_no_mistake_where_they_run_elsewhere(file, check):
     found = check((file, f"{file}import timmm\n"), is_elsewhere=True)
     assert not found.problems
-    assert "it needs packages of the environment that its jobs run in" in found.not_checked[0]
+    assert "it needs packages that only the environment of its jobs has" in found.not_checked[0]
 
 
 def test_memory_that_is_not_there_is_no_mistake(check):
@@ -434,9 +434,9 @@ SAVING = """    def configure_callbacks(self):
     [
         # by the sealed model's own check, by the strategy, and by what a model with its own steps cannot follow
         ([(LAYER, f"{LAYER}\n{HIDDEN}"), (STEP, f"{STEP}\n        self.log(\"val_offset\", self.offset)")], {},
-         "a fresh model with the weights that are to be sealed does not give what was validated"),
+         "a fresh model with the best weights does not repeat its validation"),
         ([(FORWARD, SAVING)], {"strategy": "fsdp"}, "strategy=fsdp: the model saves training checkpoints itself"),
-        (WELL["steps that the model takes itself"][0], {"elastic": True}, "elastic=true, but Net takes its optimiser"),
+        (WELL["steps that the model takes itself"][0], {"elastic": True}, "elastic=true, but Net uses manual optim"),
     ],
 )  # fmt: skip
 def test_what_callbacks_and_the_strategy_of_a_training_refuse_is_refused(

@@ -237,7 +237,7 @@ def test_sizes_come_from_the_data() -> None:
     [
         (
             {"image": "bytes", "labels": "int64"}, {},
-            r"model_args\.column=tokens is no column of the samples, which have image, labels; name another one",
+            r"model_args\.column=tokens is not a column of the samples, which have image, labels; set",
         ),
         ({"token": "uint8[8]"}, {}, 'did you mean "token"'),
         ({"tokens": "float32[*]"}, {}, r"model_args\.column=tokens is float32\[\*\], expected integers"),
@@ -245,16 +245,16 @@ def test_sizes_come_from_the_data() -> None:
         ({"tokens": "text"}, {}, r"tokens is text, .*data\.pack: \{column: tokens, length: 256\}"),
         (
             {"features": "uint8[8]", "labels": "int64"}, {"column": "features"},
-            r"is uint8\[8\], as features of a table, expected integers",
+            r"is uint8\[8\] \(features of a table\), expected integers",
         ),
-        ({"tokens": "uint16[8]"}, {}, r"model_args\.vocab is not given.*tokenizer's number of tokens"),
-        ({"tokens": "uint8[*]"}, {}, r"model_args\.context is not given.*data\.pack"),
-        ({"tokens": "uint8[8]"}, {"context": 7}, r"context=7 is less than the 8 values"),
-        ({"tokens": "uint8[8]"}, {"width": 10, "heads": 4}, r"width=10 .*heads=4; use 12"),
-        ({"tokens": "uint8[8]"}, {"loss_mask": "mask"}, r"model_args\.loss_mask=mask is no column of the samples"),
+        ({"tokens": "uint16[8]"}, {}, r"model_args\.vocab is not set.*tokenizer's number of tokens"),
+        ({"tokens": "uint8[*]"}, {}, r"model_args\.context is not set.*data\.pack"),
+        ({"tokens": "uint8[8]"}, {"context": 7}, r"context=7 is shorter than a sample's tokens \(8 values\)"),
+        ({"tokens": "uint8[8]"}, {"width": 10, "heads": 4}, r"width=10 .*heads=4; use model_args.width=12"),
+        ({"tokens": "uint8[8]"}, {"loss_mask": "mask"}, r"model_args\.loss_mask=mask is not a column of the samples"),
         (
             {"tokens": "uint8[8]", "mask": "bool[*]"}, {"loss_mask": "mask"},
-            r"loss_mask=mask is bool\[\*\], expected .* for each value of tokens, .* name mask in data\.pack\.with",
+            r"loss_mask=mask is bool\[\*\], expected .* for each value of tokens, .* add mask to data\.pack\.with",
         ),
     ],
 )  # fmt: skip
@@ -268,13 +268,13 @@ def test_data_and_settings_that_do_not_fit_are_named(
 def test_tokens_and_rows_beyond_the_models_sizes_are_named() -> None:
     model = gpt()
     with pytest.raises(
-        DataError, match=r"has the token 11, expected 0 to 10 by model_args\.vocab; set"
+        DataError, match=r"has the token 11, expected 0 to 10; set model_args\.vocab"
     ):
         model.losses({"tokens": torch.tensor([[1, VOCAB]])})
     with pytest.raises(DataError, match="has the token -1, expected"):
         model.losses({"tokens": torch.tensor([[1, -1]])})
     with pytest.raises(
-        DataError, match=r"a row of 14 values, expected at most 13 by model_args\.context"
+        DataError, match=r"a row of 14 values, expected at most 13 \(model_args\.context\)"
     ):
         model.losses({"tokens": tokens(1, LENGTH + 2)})
 

@@ -74,15 +74,18 @@ def test_a_causal_model_counts_each_next_token_of_a_row_and_continues_it() -> No
         ({"pretrained": "x"}, "has both of"),
         ({"config": {**BERT, "model_type": "brt"}}, 'model_type=brt, .* did you mean "bert"'),
         ({"config": {**BERT, "hiden_size": 8}}, 'has hiden_size, .* did you mean "hidden_size"'),
-        ({"config": {**BERT, "hidden_size": 15}}, "fits no AutoModelForSequenceClassification"),
-        ({"config": {"model_type": "vit"}}, "fits no AutoModelForSequenceClassification"),
+        (
+            {"config": {**BERT, "hidden_size": 15}},
+            "does not fit AutoModelForSequenceClassification",
+        ),
+        ({"config": {"model_type": "vit"}}, "does not fit AutoModelForSequenceClassification"),
         ({"config": None, "pretrained": "bert-base-uncased"}, "nothing is downloaded"),
-        ({"config": {**BERT, "hidden_size": "x"}}, "is no config of bert .* expected int"),
-        ({"config": {**BERT, "num_attention_heads": 0}}, "fits no AutoModelFor"),
-        ({"config": {**BERT, "num_labels": 2}}, "num_labels or id2label of 2 labels, expected 3"),
+        ({"config": {**BERT, "hidden_size": "x"}}, "is not a valid config of bert .* expected int"),
+        ({"config": {**BERT, "num_attention_heads": 0}}, "does not fit AutoModelFor"),
+        ({"config": {**BERT, "num_labels": 2}}, "num_labels or id2label for 2 labels, expected 3"),
         ({"config": {**BERT, "attn_implementation": "a/b"}}, "nothing is downloaded; use eager"),
         ({"config": {**BERT, "auto_map": {}}}, "has auto_map, which a config of bert does not"),
-        ({"config": {"model_type": "t5"}}, "model_type=t5 finds a row's class by tokens that mark"),
+        ({"config": {"model_type": "t5"}}, "model_type=t5 needs end or padding tokens in each row"),
         ({"column": "labels"}, "model_args.column=labels is int64, expected integers"),
     ],
 )
@@ -96,12 +99,14 @@ def test_a_token_or_a_row_that_the_model_does_not_have_is_an_error_of_the_data()
     model = bert(config={**BERT, "max_position_embeddings": 4})
     with pytest.raises(DataError, match="a row of 9 values, expected at most 4"):
         model({"tokens": torch.zeros(2, 9)})
-    with pytest.raises(DataError, match="has the token 256, expected 0 to 255 by vocab_size"):
+    with pytest.raises(DataError, match="has the token 256, expected 0 to 255; set vocab_size"):
         model({"tokens": torch.full((2, 4), 256)})
 
 
 def test_an_encoder_that_sees_what_it_predicts_is_no_causal_model() -> None:
-    with pytest.raises(ConfigError, match="is_decoder=False sees the tokens that it is to predict"):
+    with pytest.raises(
+        ConfigError, match="is_decoder=False attends to the tokens that it must predict"
+    ):
         CausalLM({"tokens": "uint8[*]"}, config=BERT)
     CausalLM({"tokens": "uint8[*]"}, config={**BERT, "is_decoder": True})
 
@@ -156,7 +161,7 @@ def test_a_folder_that_needs_code_pickles_or_other_files_is_refused(
 
 def test_packs_of_several_rows_and_labels_without_classes_are_refused() -> None:
     packed = {"tokens": "uint8[8]", "tokens.positions": "int32[8]"}
-    with pytest.raises(ConfigError, match="best_fit keeps the rows"):
+    with pytest.raises(ConfigError, match="best_fit separates the rows"):
         CausalLM(packed, config=GPT2)
     with pytest.raises(ConfigError, match="without classes"):
         SequenceClassification(0, COLUMNS, config=BERT)

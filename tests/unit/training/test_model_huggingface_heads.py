@@ -110,7 +110,7 @@ def test_a_row_that_only_fills_up_a_batch_counts_nothing() -> None:
 
 def test_labels_that_do_not_fit_the_tokens_are_named() -> None:
     model, tokens = _tokens("token"), torch.ones(1, 3)
-    with pytest.raises(DataError, match=r"labels has the shape \[1, 2\], expected \[1, 3\]"):
+    with pytest.raises(DataError, match=r"labels has shape \[1, 2\], expected \[1, 3\]"):
         model.measured({"tokens": tokens, "labels": torch.ones(1, 2)})
     with pytest.raises(DataError, match="has the label 5, expected 0 to 4, or -100"):
         model.measured({"tokens": tokens, "labels": torch.full((1, 3), 5)})
@@ -120,7 +120,7 @@ def test_labels_that_do_not_fit_the_tokens_are_named() -> None:
         TokenClassification(5, {"tokens": "int32[*]", "labels": "int64"}, config=BERT)
     with pytest.raises(ConfigError, match="set model_args.classes"):
         TokenClassification(0, None, config=BERT)
-    with pytest.raises(ConfigError, match="fits no AutoModelForMaskedLM"):
+    with pytest.raises(ConfigError, match="does not fit AutoModelForMaskedLM"):
         MaskedLM(None, config=GPT2)
 
 
@@ -186,5 +186,7 @@ def test_an_export_has_equal_logits_in_transformers(
 
 
 def test_images_without_classes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="model=hf:AutoModelForImageClassification tells classes"):
+    with pytest.raises(
+        ConfigError, match="model=hf:AutoModelForImageClassification needs at least 2 classes"
+    ):
         ImageClassification(0, {"image": "uint8[8,8]", "labels": "int64"}, config=VIT)

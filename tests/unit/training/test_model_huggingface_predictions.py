@@ -162,7 +162,9 @@ def test_a_decoder_s_classes_are_exported_for_any_number_of_rows(make: Any) -> N
 
 
 def test_a_language_model_predicts_nothing_of_a_row(make: Any) -> None:
-    with pytest.raises(ConfigError, match="scores what follows each token, which is no prediction"):
+    with pytest.raises(
+        ConfigError, match="scores the next tokens and makes no prediction of a row"
+    ):
         predicted(make("Tags", CausalLM, config=GPT2))
 
 
@@ -170,7 +172,7 @@ def test_positions_that_roberta_reserves_do_not_count(make: Any) -> None:
     model = make("Classes", SequenceClassification, config=ROBERTA)  # of rows of 1 to 5 tokens
     with pytest.raises(
         DataError,
-        match="row of 5 values, expected at most 4 by max_position_embeddings of the model's config less 2 that are",
+        match="row of 5 values, expected at most 4 .max_position_embeddings of the model's config, minus 2 reserved",
     ):
         predicted(model)
 

@@ -81,13 +81,13 @@ def test_stem_and_channels_come_from_the_data(
         ({"features": "float32[10]", "labels": "int64"}, {},
          r"features is float32\[10\], expected an image .*; use a model for flat features, such as mlp"),
         ({"image": "bytes", "labels": "int64"}, {}, r"column=image is bytes, .*decode it by data\.transform"),
-        ({"picture": "uint8[8,8,3]", "labels": "int64"}, {}, "image is no column .* have picture, labels; name"),
-        ({"image": "uint8[8,8,3]"}, {}, "takes a column labels, but the samples have image; name"),
+        ({"picture": "uint8[8,8,3]", "labels": "int64"}, {}, "image is not a column .* have picture, labels; set"),
+        ({"image": "uint8[8,8,3]"}, {}, "needs a column `labels`, but the samples have image; rename"),
         ({"image": None, "labels": "int64"}, {}, r"stem=auto needs the images' size.*small for images of up to 64"),
         (None, {}, r"stem=auto needs the images' size"),
-        (PHOTOS, {"depth": 34}, "depth=34 is not known, expected 18 or 50"),
+        (PHOTOS, {"depth": 34}, "depth=34 is not supported, expected 18 or 50"),
         (PHOTOS, {"stem": "tiny"}, "stem=tiny is not known; known are auto, large, small"),
-        (PHOTOS, {"num_classes": 0}, "the dataset has 0; name them in the source"),
+        (PHOTOS, {"num_classes": 0}, "the dataset has 0; set `classes` or `num_classes`"),
     ],
 )  # fmt: skip
 def test_data_and_settings_that_a_resnet_cannot_take_are_named(
@@ -106,7 +106,7 @@ def test_images_of_any_layout_give_the_same_logits() -> None:
         torch.testing.assert_close(model(images / 255), expected)
         assert torch.equal(model({"image": images, "labels": torch.zeros(2)}), expected)
     with pytest.raises(
-        DataError, match=r"the shape \[2, 1, 8, 8\], expected \[B, 3, H, W\].*channels"
+        DataError, match=r"have shape \[2, 1, 8, 8\], expected \[B, 3, H, W\].*channels"
     ):
         model(images[:, :1])
 
@@ -196,11 +196,11 @@ def test_pixels_and_samples_that_do_not_count_have_no_gradient() -> None:
 @pytest.mark.parametrize(
     ("columns", "given", "message"),
     [
-        ({"image": "uint8[8,8,3]"}, {}, r"model_args\.mask=mask is no column of the samples, which have image"),
+        ({"image": "uint8[8,8,3]"}, {}, r"model_args\.mask=mask is not a column of the samples, which have image"),
         ({**MASKED, "mask": "float32[8,8]"}, {}, r"mask is float32\[8,8\], expected a class for each pixel"),
         ({**MASKED, "mask": "bytes"}, {}, "mask is bytes, expected .* decode"),
-        ({**MASKED, "image": "uint8[*,8,3]"}, {}, r"image is uint8\[\*,8,3\], .*bring all to one size"),
-        (MASKED, {"num_classes": 0}, r"model_args\.classes=0 is too few, expected 2 at least.*set it"),
+        ({**MASKED, "image": "uint8[*,8,3]"}, {}, r"image is uint8\[\*,8,3\], .*bring all images to one size"),
+        (MASKED, {"num_classes": 0}, r"model_args\.classes=0 is too small, expected at least 2; set it"),
     ],
 )  # fmt: skip
 def test_data_that_a_unet_cannot_take_is_named(
@@ -215,10 +215,10 @@ def test_masks_that_do_not_fit_are_named() -> None:
     images, masks = torch.rand(1, 3, 4, 4), torch.zeros(1, 4, 4).long()
     masks[0, 1, 2] = 7
     with pytest.raises(
-        DataError, match=r"mask has the value 7, expected 0 to 1 by model_args\.classes; raise it"
+        DataError, match=r"mask has the value 7, expected 0 to 1; raise model_args\.classes"
     ):
         model.losses({"image": images, "mask": masks})
-    with pytest.raises(DataError, match=r"mask has the shape \[1, 4, 3\], expected \[1, 4, 4\]"):
+    with pytest.raises(DataError, match=r"mask has shape \[1, 4, 3\], expected \[1, 4, 4\]"):
         model.losses({"image": images, "mask": masks[:, :, :3]})
 
 

@@ -197,7 +197,8 @@ def test_a_number_is_predicted_and_outputs_of_its_own_become_columns(tmp_path):
 def test_outputs_that_are_no_rows_are_named(tmp_path):
     summed = sealed(tmp_path / "summed", Summed)
     with pytest.raises(
-        DataError, match=r"predict_step gave a tensor \[\] as prediction, expected a tensor \[\d,"
+        DataError,
+        match=r"predict_step returned a tensor \[\] as prediction, expected a tensor \[\d,",
     ):
         summed.compute(tmp_path / "a")
     broken = sealed(tmp_path / "broken", Broken)

@@ -160,17 +160,17 @@ PIXELS = np.zeros((5, 6), np.uint8)
     ("described", "message"),
     [
         (None, "returned NoneType, expected a dict with some of image, mask"),
-        ({"masks": {}}, 'returned masks as a key that is not known, .*did you mean "mask"'),
+        ({"masks": {}}, 'returned masks as an unknown key, .*did you mean "mask"'),
         ({"image": torch.zeros(2, 3, 5, 6)}, r"returned image as float32\[2, 3, 5, 6\], expected numbers"),
         ({"mask": PIXELS}, "returned mask as ndarray, expected a dict with some of true, predicted"),
         ({"mask": {"guess": PIXELS}}, "returned mask as a dict with guess, expected"),
         ({"mask": {"true": PIXELS / 2}}, r"mask.true as float64\[5, 6\], expected integers"),
         ({"image": PIXELS, "mask": {"true": PIXELS.T}}, r"mask.true as uint8\[6, 5\], .*shape \[5, 6\], the image's"),
-        ({"boxes": {"true": []}}, "boxes as boxes without an image, .*return image as well"),
+        ({"boxes": {"true": []}}, "boxes as boxes without an image, .*return the image as well"),
         ({"image": PIXELS, "boxes": {"true": [[1, 2, 3]]}}, r"boxes.true as int64\[1, 3\], .*\[n, 4\]"),
         ({"image": PIXELS, "boxes": {"predicted": [[0, 0, 1, 1]]}, "scores": []}, "scores as 0 values, expected 1"),
-        ({"text": {"prompt": [1.5]}}, r"text.prompt as float64\[1\], expected a text, or its tokens"),
-        ({"label": object()}, "label as object, expected a text or a number"),
+        ({"text": {"prompt": [1.5]}}, r"text.prompt as float64\[1\], expected a string, or its tokens"),
+        ({"label": object()}, "label as object, expected a string or a number"),
     ],
 )  # fmt: skip
 def test_another_form_is_a_sentence_that_names_the_key(described: Any, message: str) -> None:

@@ -104,9 +104,9 @@ FIGURES = "evaluation.json"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda output: (output / "model.safetensors").unlink(), "rank 0 left no .*model.safetensors; have it"),
-        (text("model.safetensors", "no"), "is not a whole safetensors file .*; write it with"),
-        (weights(), "holds no weight; save the model's state_dict"),
+        (lambda output: (output / "model.safetensors").unlink(), "rank 0 wrote no .*model.safetensors; save"),
+        (text("model.safetensors", "no"), "is not a complete safetensors file .*; write it with"),
+        (weights(), "contains no weights; save the model's state_dict"),
         (weights(w=NAN), "weight w is NaN or infinite; lower the learning rate"),
         (weights(w=NAN.to(torch.bfloat16)), "weight w is NaN or infinite"),
         (weights(w=NAN.to(torch.float8_e4m3fn)), "weight w is NaN or infinite"),
@@ -115,16 +115,22 @@ FIGURES = "evaluation.json"
         (text("metrics.jsonl", '{"step": 1}\n{"st'), "line 2 is not a JSON object"),
         (text(FIGURES, "{"), "is not valid JSON; write"),
         (text(FIGURES, "[]"), "is not a JSON object; write"),
-        (text(FIGURES, '{"accuracy": 1}'), "accuracy is not one of headline, metrics, num_samples; drop it"),
-        (text(FIGURES, '{"metrics": {}, "num_samples": 1}'), "metrics={} is not a number by name"),
+        (
+            text(FIGURES, '{"accuracy": 1}'),
+            "accuracy is an unknown key, expected only headline, metrics, num_samples; remove the key",
+        ),
+        (text(FIGURES, '{"metrics": {}, "num_samples": 1}'), "metrics={} is not an object of numbers by name"),
         (text(FIGURES, '{"metrics": {"f1": NaN}, "num_samples": 1}'), "metrics.f1=nan is not a finite number"),
         (text(FIGURES, '{"metrics": {"f1": "1"}, "num_samples": 1}'), "metrics.f1=1 is not a finite number"),
-        (text(FIGURES, '{"metrics": {"f1": 1}}'), "num_samples=None is not a count of samples"),
-        (text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 0}'), "num_samples=0 is not a count"),
-        (text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 1, "headline": "f1"}'), "headline=f1 names no metric"),
+        (text(FIGURES, '{"metrics": {"f1": 1}}'), "num_samples=None is not a positive integer"),
+        (text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 0}'), "num_samples=0 is not a positive integer"),
+        (
+            text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 1, "headline": "f1"}'),
+            "headline=f1 is not an object with metric and mode",
+        ),
         (
             text(FIGURES, '{"metrics": {"f1": 1}, "num_samples": 1, "headline": {"metric": "f2", "mode": "max"}}'),
-            r"headline.metric=f2 is not among metrics \(f1\); add its value",
+            r"headline.metric=f2 is not in metrics \(f1\); add its value to metrics",
         ),
     ],
 )  # fmt: skip
@@ -252,7 +258,7 @@ def test_a_failures_last_frames_and_exception_are_told(rank: Callable[[str], lis
         ("import sys; sys.exit('no rows left')", "script train.py ended with code 1:\n  no rows left"),
         ("import os; os._exit(7)", "ended with code 7 and wrote nothing to standard error"),
         ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
-        (f"import os; os.kill(os.getpid(), {DUMP_SIGNAL})", "did not end after its interpreter had"),
+        (f"import os; os.kill(os.getpid(), {DUMP_SIGNAL})", "did not exit after its interpreter had ended"),
         (
             "import sys; sys.stderr.write('[rank1]: Traceback (most recent call last):\\n[rank1]:   File x\\n"
             "[rank1]: ValueError: bad\\n[rank1]:[W1 left]\\n'); sys.exit(3)",

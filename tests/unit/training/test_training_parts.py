@@ -211,7 +211,7 @@ def test_what_needs_gpus_is_refused_without_them():
     ("changes", "message"),
     [
         ({"divergence": Divergence(policy="skip")}, "divergence.policy=skip, but .* use divergence.policy=stop"),
-        ({"elastic": True}, "elastic=true, but OwnOptimizer takes its .* use elastic=false"),
+        ({"elastic": True}, "elastic=true, but OwnOptimizer uses manual .* use elastic=false"),
     ],
 )  # fmt: skip
 def test_a_model_that_takes_its_steps_itself_can_neither_be_helped_on_nor_shrink(changes, message):

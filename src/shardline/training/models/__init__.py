@@ -1,1 +1,1 @@
-"""Shipped models; a user's own is any LightningModule, named by import path."""
+"""The shipped models. Your own model can be any LightningModule, named by its import path."""

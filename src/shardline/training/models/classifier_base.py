@@ -1,6 +1,4 @@
-"""What the shipped classifiers share: losses, metrics and their reduction over ranks."""
-
-from typing import Any
+"""The base class of shipped classifiers: loss, metrics and their reduction over ranks."""
 
 import torch
 from pytorch_lightning import LightningModule
@@ -8,34 +6,34 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
-
-Batch = tuple[torch.Tensor, ...] | dict[str, Any]
+from shardline.data.collate import Batch
 
 
 class Classifier(LightningModule):
-    """Logs train_loss, val_loss and val_accuracy; a subclass defines `forward`.
+    """A classifier that logs train_loss, val_loss and val_accuracy; subclasses define `forward`.
 
-    `forward` takes features [B, *feature_shape] and gives logits [B, C]. It has
-    no optimiser of its own, so the run's `optim.*` and `schedule.*` apply.
+    `forward` maps features [B, *feature_shape] to logits [B, C]. The class defines no optimiser, so
+    the run's `optim.*` and `schedule.*` apply.
 
     Attributes:
-        column: what `forward` takes of a batch that is a dict by column; `labels` are beside it.
+        column: Input column of `forward` in a batch by column, which also contains `labels`.
     """
 
     column = "features"
 
     def __init__(self) -> None:
         super().__init__()
-        # Lightning's own mean rounds the mean batch size of the ranks down, which
-        # is wrong where they do not divide the split (measured: 0.593 for 0.585)
+        # Lightning's own mean rounds down the mean batch size of the ranks, which is
+        # wrong if the ranks do not divide the split (measured: 0.593 instead of 0.585)
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
-        """Return the mean cross-entropy of one rank's part of a global batch.
+        """Return the mean cross-entropy of this rank's part of a global batch.
 
         Args:
-            batch: features, labels [B] and, under `data.last_batch=pad`, weights [B]; or these by
-                column.
+            batch: Tuple of features, labels [B] and, with `data.last_batch=pad`, weights [B]; or a
+                dict of these columns.
+            batch_idx: Index of the batch in the epoch.
         """
         features, labels, *weights = self._parts(batch)
         losses = functional.cross_entropy(self(features), labels, reduction="none")
@@ -44,7 +42,7 @@ class Classifier(LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Log loss and accuracy, each sample of all ranks counting once."""
+        """Log loss and accuracy; each sample of all ranks counts once."""
         features, labels = self._parts(batch)
         logits = self(features)
         losses = functional.cross_entropy(logits, labels, reduction="none")
@@ -60,17 +58,18 @@ class Classifier(LightningModule):
 
 
 def refuse_numbers(model: str, num_classes: int) -> None:
-    """Refuse a dataset without classes, whose labels a model that tells classes apart cannot predict.
+    """Reject a dataset without classes, which a classifier cannot predict.
 
     Args:
-        model: its name, for the message.
+        model: Name of the model, for the message.
+        num_classes: Number of classes of the dataset.
 
     Raises:
-        ConfigError: there are no classes.
+        ConfigError: The dataset has no classes.
     """
     if num_classes < 1:
         raise ConfigError(
-            f"model={model} predicts a class for each row, but the dataset has none: its labels are numbers "
-            "(task: regression); if they stand for classes, set source.task: classification and source.num_classes, "
+            f"model={model} predicts a class for each row, but the dataset has no classes: its labels are numbers "
+            "(task: regression); if the numbers are classes, set source.task: classification and source.num_classes, "
             "else write a model class with one output for each row (docs/how-to/write-a-model.md)"
         )

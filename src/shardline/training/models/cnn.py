@@ -1,4 +1,4 @@
-"""A small convolutional network for images of one channel."""
+"""A small convolutional network for single-channel images."""
 
 import torch
 from torch import nn
@@ -8,15 +8,15 @@ from shardline.training.models.classifier_base import Classifier, refuse_numbers
 
 
 class CNN(Classifier):
-    """Two convolutions, one pooling, one hidden layer.
+    """A network of two convolutions, one pooling and one hidden layer.
 
     Args:
         feature_shape: (height, width) of an image, from the dataset; each at least 4.
-        num_classes: number of classes, from the dataset.
-        channels: filters of the first convolution; the second has twice as many.
+        num_classes: Number of classes, from the dataset.
+        channels: Number of filters of the first convolution; the second has twice as many.
 
     Raises:
-        ConfigError: the dataset's rows are not images of one channel.
+        ConfigError: The dataset has no classes, or its rows are not single-channel images.
     """
 
     def __init__(
@@ -26,8 +26,8 @@ class CNN(Classifier):
         refuse_numbers("cnn", num_classes)
         if len(feature_shape) != 2 or min(feature_shape) < 4:
             raise ConfigError(
-                f"model=cnn takes images of height x width, but a row has shape {tuple(feature_shape)}; "
-                "use mlp or linear"
+                f"model=cnn expects images [height, width] of at least 4 x 4 pixels, but a row has shape "
+                f"{tuple(feature_shape)}; use mlp or linear"
             )
         height, width = feature_shape
         self.net = nn.Sequential(

@@ -1,4 +1,4 @@
-"""A decoder-only transformer: a language model."""
+"""A decoder-only transformer language model."""
 
 import math
 
@@ -12,31 +12,31 @@ from shardline.training.models.model_inputs import SampleColumns
 
 
 class GPT(LanguageModel):
-    """The transformer of Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+    """The GPT-2 transformer (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
 
     Normalisation comes before attention and multilayer perceptron, positions are learned, and the
-    output layer has the weights of the embedding. It logs train_loss, val_loss, val_perplexity,
-    test_loss and test_perplexity: the mean loss in nats of a token, and its exponential.
+    output layer shares its weights with the embedding. The model logs train_loss, val_loss,
+    val_perplexity, test_loss and test_perplexity (mean loss of a token in nats, and its exponential).
 
-    A batch has the tokens [B, L] under `column`. Where `{column}.positions` is there, as of
-    `best_fit` packs, tokens see those of their own row alone; where `{column}.lengths` is there,
-    values behind a row's end do not count. A token whose place in `loss_mask` is 0 or false does
-    not count either, and is only read.
+    A batch contains the tokens [B, L] in `column`. Further columns change which tokens count:
+
+    - `{column}.positions` (from `best_fit` packs): tokens attend only to tokens of their own row.
+    - `{column}.lengths`: values after the end of a row do not count.
+    - `loss_mask`: tokens with 0 or false are read, but their loss does not count.
 
     Args:
-        sample_columns: columns of the samples, from dataset and settings.
-        column: integers or bytes.
-        loss_mask: column beside the tokens, of numbers or booleans, such as of `data.pack.with`;
-            left out, all tokens count.
-        vocab: number of tokens; left out, 256 for bytes.
-        context: most tokens that one is predicted from; left out, the samples' length.
-        layers: blocks of attention and multilayer perceptron.
-        heads: of the attention, which divide the width.
-        width: of the embedding; the multilayer perceptron has four times as many.
-        dropout: share of units dropped in training.
+        sample_columns: Columns of the samples, from dataset and settings.
+        column: Column of the tokens, integers or bytes.
+        loss_mask: Column with a number or boolean for each token; None: all tokens count.
+        vocab: Number of tokens in the vocabulary; default for bytes: 256.
+        context: Longest input in tokens; default: length of the samples.
+        layers: Number of blocks of attention and multilayer perceptron.
+        heads: Number of attention heads; must divide `width`.
+        width: Width of the embedding; the multilayer perceptron is four times as wide.
+        dropout: Probability of dropping a unit in training.
 
     Raises:
-        ConfigError: the dataset has no such tokens, or a setting is missing or out of range.
+        ConfigError: The dataset has no such tokens, or a setting is missing or out of range.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class GPT(LanguageModel):
         known_vocab, length = token_sizes(sample_columns, column)
         if width % heads:
             raise ConfigError(
-                f"model_args.width={width} cannot be shared by model_args.heads={heads}; use "
-                f"{-(-width // heads) * heads}"
+                f"model_args.width={width} is not divisible by model_args.heads={heads}; use "
+                f"model_args.width={-(-width // heads) * heads}"
             )
         if loss_mask is not None:
             check_loss_mask(sample_columns, column, loss_mask)
@@ -60,8 +60,8 @@ class GPT(LanguageModel):
         )
         if length and length > self.context:
             raise ConfigError(
-                f"model_args.context={context} is less than the {length} values of a sample's {column}; leave it "
-                "out, or use a smaller data.pack.length"
+                f"model_args.context={context} is shorter than a sample's {column} ({length} values); leave "
+                "model_args.context out, or use a smaller data.pack.length"
             )
         self.embed = nn.Embedding(self.vocab, width)
         self.places = nn.Embedding(self.context, width)
@@ -71,17 +71,17 @@ class GPT(LanguageModel):
         self.head = nn.Linear(width, self.vocab, bias=False)
         self.apply(_initialize)
         for name, weight in self.blocks.named_parameters():
-            if name.endswith(("join.weight", "narrow.weight")):  # what blocks add, by their number
+            if name.endswith(("join.weight", "narrow.weight")):  # scaled by depth, as in GPT-2
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers))
         self.head.weight = self.embed.weight
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the logits [B, L, vocab] of what follows each token.
+        """Return the logits [B, L, vocab] of the token after each position.
 
         Args:
-            tokens: integers [B, L], L at most `context`.
-            positions: place of each token in its row [B, L], 0 for a row's first; left out, a row
-                is one text.
+            tokens: Integers [B, L] with L <= `context`.
+            positions: Position of each token in its row [B, L], 0 for the first token; None: all
+                tokens [L] form one row.
         """
         tokens = tokens.long()
         mask = None
@@ -89,7 +89,7 @@ class GPT(LanguageModel):
             places = torch.arange(tokens.shape[1], device=tokens.device)
         else:
             places = positions.long()
-            rows = (places == 0).cumsum(dim=1)  # what fills up is at 0: a row of its own each
+            rows = (places == 0).cumsum(dim=1)  # padding has position 0: each value is its own row
             mask = (rows[:, :, None] == rows[:, None, :]).tril().unsqueeze(1)
         hidden = self.drop(self.embed(tokens) + self.places(places))
         for block in self.blocks:
@@ -113,7 +113,8 @@ class _Block(nn.Module):
         """Return [B, L, width].
 
         Args:
-            mask: which tokens each token sees [B, 1, L, L]; None for all before it.
+            hidden: Input [B, L, width].
+            mask: Tokens that each token attends to [B, 1, L, L]; None: all tokens up to itself.
         """
         batch, length, width = hidden.shape
         parts = self.split(self.norm_1(hidden)).view(batch, length, 3, self.heads, -1)
@@ -140,6 +141,6 @@ def _given(key: str, value: int | None, known: int | None, what: str) -> int:
     found = value or known
     if found is None:
         raise ConfigError(
-            f"model_args.{key} is not given, and the dataset does not tell it; set it ({what})"
+            f"model_args.{key} is not set, and the dataset does not determine it; set model_args.{key} ({what})"
         )
     return found

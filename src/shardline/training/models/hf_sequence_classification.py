@@ -1,13 +1,11 @@
-"""`hf:AutoModelForSequenceClassification`: a class, or numbers, for each row of tokens, by a model of transformers."""
-
-from collections.abc import Mapping
-from typing import Any
+"""`hf:AutoModelForSequenceClassification`: a transformers model that predicts classes or numbers of token rows."""
 
 import torch
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
+from shardline.data.collate import NamedBatch
 from shardline.training.models.hf_inputs import (
     Limits,
     check_no_packs,
@@ -15,36 +13,39 @@ from shardline.training.models.hf_inputs import (
     row_mask,
     takes_last_token,
 )
-from shardline.training.models.huggingface import make_hub_model
+from shardline.training.models.huggingface import HubConfig, make_hub_model
 from shardline.training.models.model_inputs import SampleColumns, column_of, token_column
 from shardline.training.models.outputs import CLASSES, FLAGS, NUMBERS, predicted_rows
 from shardline.training.models.token_steps import MeasuredModel
 
 
 class SequenceClassification(MeasuredModel):
-    """Logs train_loss, val_loss, val_accuracy, test_accuracy and test_loss; of numbers, the mean absolute error `_mae`.
+    """A model of token rows that logs train_loss, val_loss, val_accuracy, test_loss and test_accuracy.
 
-    A batch has the tokens [B, L] under `column` and `labels`: classes [B], numbers [B] or [B, K] of a
-    float column, or flags [B, K] of an integer or boolean one, each of them true or not. Where `{column}.lengths` is
-    there, values behind a row's end are masked.
+    A batch contains the tokens [B, L] in `column`, and `labels`. With `{column}.lengths`, values after
+    the end of a row are masked. The labels determine the task:
+
+    - classes [B];
+    - numbers [B] or [B, K] in a float column: `_mae` (mean absolute error) is logged, not `_accuracy`;
+    - flags [B, K] in an integer or boolean column.
 
     Args:
-        num_classes: number of classes, from the dataset.
-        sample_columns: columns of the samples, from dataset and settings.
-        config: of the model: a table with `model_type`, or a folder with a `config.json`.
-        pretrained: a folder with a `config.json` and the weights that the training begins from.
-        column: integers, less than the config's `vocab_size`.
+        num_classes: Number of classes, from the dataset.
+        sample_columns: Columns of the samples, from dataset and settings.
+        config: Table with `model_type`, or folder with a `config.json`.
+        pretrained: Folder with a `config.json` and the initial weights.
+        column: Column of the tokens, integers less than the config's `vocab_size`.
 
     Attributes:
-        hub: the model of transformers.
+        hub: The transformers model.
 
     Raises:
-        ConfigError: see `make_hub_model`; or the dataset has no such labels or no such tokens.
+        ConfigError: See `make_hub_model`; or the dataset has no such labels or tokens.
     """
 
     def __init__(
         self, num_classes: int, sample_columns: SampleColumns = None, *,
-        config: Mapping[str, Any] | str | None = None, pretrained: str | None = None,
+        config: HubConfig = None, pretrained: str | None = None,
         column: str = "tokens",
     ) -> None:  # fmt: skip
         super().__init__()
@@ -62,11 +63,11 @@ class SequenceClassification(MeasuredModel):
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
         self.test_loss, self.test_accuracy = MeanMetric(), MeanMetric()
 
-    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+    def forward(self, batch: NamedBatch) -> torch.Tensor:
         """Return logits [B, C].
 
         Args:
-            batch: by column; the tokens [B, L], and the rows' lengths [B] where they differ.
+            batch: Batch by column: tokens [B, L], and the rows' lengths [B] if these differ.
         """
         tokens = read_tokens(batch, self._column, self._limits)
         mask = row_mask(batch, self._column)
@@ -78,12 +79,12 @@ class SequenceClassification(MeasuredModel):
         ends = batch.get(f"{self._column}.lengths")
         if ends is None:
             return scores[:, -1]
-        # gathered: places by arange(B) would fix the number of rows of a traced program
+        # gather, since an index with arange(B) would fix the batch size of a traced program
         last = (ends.to(scores.device) - 1).clamp(min=0)[:, None, None]
         return scores.gather(1, last.expand(-1, 1, scores.shape[2]))[:, 0]
 
-    def measured(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return each row's loss [B], whether its class was found [B], of numbers their distance, and ones [B]."""
+    def measured(self, batch: NamedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return each row's loss [B], accuracy or, for numbers, mean absolute error [B], and ones [B]."""
         logits, labels = self(batch).float(), batch["labels"]
         if self._problem == CLASSES:
             labels = labels.long()
@@ -98,20 +99,20 @@ class SequenceClassification(MeasuredModel):
             losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         return losses.mean(1), right.mean(1), torch.ones_like(losses[:, 0])
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
-        """Return the mean loss of one rank's part of a global batch."""
+    def training_step(self, batch: NamedBatch, batch_idx: int) -> torch.Tensor:
+        """Return the mean loss of this rank's part of a global batch."""
         losses, _, _ = self.measured(batch)
         loss = (losses * batch["weights"]).mean() if "weights" in batch else losses.mean()
         self.log("train_loss", loss, batch_size=len(losses))
         return loss
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
-        """Return what a prediction holds of each row, see `predicted_rows`."""
+    def predict_step(self, batch: NamedBatch, batch_idx: int) -> dict[str, torch.Tensor]:
+        """Return the predicted columns of each row, see `predicted_rows`."""
         return predicted_rows(self(batch), self._problem)
 
 
 def _problem_of(num_classes: int, columns: SampleColumns) -> tuple[str, int]:
-    """Return what labels are, and their number for a row."""
+    """Return the kind of the labels, and the number of outputs for a row."""
     if num_classes:
         return CLASSES, num_classes
     column = column_of(columns, "labels", "labels") if columns and "labels" in columns else None
@@ -122,7 +123,7 @@ def _problem_of(num_classes: int, columns: SampleColumns) -> tuple[str, int]:
         if not column.dtype.startswith("float") and len(column.shape) == 1:
             return FLAGS, count
     raise ConfigError(
-        "model=hf:AutoModelForSequenceClassification was given a dataset without classes, whose labels are "
-        f"{column or 'not known'}, expected classes, numbers such as float32 or float32[3], or flags such as bool[5]; "
-        "set num_classes or classes of the dataset's source, or give it such a column labels"
+        "model=hf:AutoModelForSequenceClassification has a dataset without classes, whose labels are "
+        f"{column or 'unknown'}, expected classes, numbers such as float32 or float32[3], or flags such as bool[5]; "
+        "set num_classes or classes of the dataset's source, or change its column labels to one of these types"
     )

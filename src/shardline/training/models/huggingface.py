@@ -1,4 +1,4 @@
-"""Models of Hugging Face's transformers: made from a config or from a folder of the project, never downloaded."""
+"""Make models of Hugging Face's transformers from a config or a folder of the project, without downloads."""
 
 import importlib.util
 import re
@@ -11,38 +11,37 @@ from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean
 
 _ATTENTION = "attn_implementation"
+HubConfig = Mapping[str, Any] | str | None
 
 
-def make_hub_model(
-    head: str, config: Mapping[str, Any] | str | None, pretrained: str | None, **overrides: Any
-) -> Any:
-    """Return a model of transformers: with random weights of a config, or with those of a folder.
+def make_hub_model(head: str, config: HubConfig, pretrained: str | None, **overrides: Any) -> Any:
+    """Make a transformers model, with random weights from a config or with weights from a folder.
 
     Args:
-        head: a class such as `AutoModelForCausalLM`.
-        config: a table with `model_type`, or a folder of the project with a `config.json`.
-        pretrained: a folder of the project with a `config.json` and the weights.
-        overrides: values of the config that the dataset decides, where the config does not name them.
+        head: Class such as `AutoModelForCausalLM`.
+        config: Table with `model_type`, or a folder of the project with a `config.json`.
+        pretrained: Folder of the project with a `config.json` and weights.
+        overrides: Config values from the dataset, used where the config does not set them.
 
     Raises:
         ConfigError: transformers is not installed, not exactly one of `config` and `pretrained` is
-            given, there is no such folder, the config fits no such model, or the weights are of another one.
+            given, the folder does not exist, or config or weights do not fit the model.
     """
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError(
-            f"model=hf:{head} needs the package transformers, which is not installed here; pip install "
-            "'shardline[huggingface]', and name it in the project's lock"
+            f"model=hf:{head} needs the package transformers, which is not installed here; run pip install "
+            "'shardline[huggingface]', and add the package to the project's lock"
         )
     if (config is None) == (pretrained is None):
         found = "neither" if config is None else "both"
         raise ConfigError(
-            f"model=hf:{head} has {found} of model_args.config and model_args.pretrained, expected one: give "
-            "model_args.config.model_type and the model's sizes beside it, or a folder in model_args.pretrained"
+            f"model=hf:{head} has {found} of model_args.config and model_args.pretrained, expected exactly one; set "
+            "model_args.config.model_type and the model's sizes, or set model_args.pretrained to a folder"
         )
     import torch
     import transformers
 
-    transformers.logging.set_verbosity_error()  # each rank would report what it loads
+    transformers.logging.set_verbosity_error()  # otherwise each rank reports what it loads
     transformers.logging.disable_progress_bar()
     known, where = _config(config, pretrained, overrides)
     auto = getattr(transformers, head)
@@ -55,7 +54,7 @@ def make_hub_model(
         )  # fmt: skip
     except _unfit() as error:
         raise ConfigError(
-            f"{where} fits no {head} ({_first_line(error)}); change the config, or name another head in "
+            f"{where} does not fit {head} ({_first_line(error)}); change the config, or use another head in "
             "the column `model`"
         ) from None
     _check_loaded(hub, loaded["missing_keys"], where)
@@ -63,19 +62,19 @@ def make_hub_model(
 
 
 def _check_loaded(hub: Any, missing: Any, where: str) -> None:
-    """Refuse weights of another model: transformers draws all that is missing at random, not the head's alone."""
+    """Reject weights of another model: transformers would replace all missing weights by random ones."""
     body = {name for name in hub.state_dict() if name.startswith(f"{hub.base_model_prefix}.")}
     if body and body <= set(missing):
         raise ConfigError(
-            f"{where} has weights of another model than its config.json ({hub.config.model_type}), expected such as "
-            f"{min(body)}; save the model there again"
+            f"{where} has weights of another model than its config.json ({hub.config.model_type}), expected names such "
+            f"as {min(body)}; save the model there again"
         )
 
 
 def _config(
-    config: Mapping[str, Any] | str | None, pretrained: str | None, overrides: Mapping[str, Any]
+    config: HubConfig, pretrained: str | None, overrides: Mapping[str, Any]
 ) -> tuple[Any, str]:
-    """Return the config of a model, and the key that gave it."""
+    """Return the config of a model, and the setting that it comes from, for messages."""
     from transformers import AutoConfig
 
     if isinstance(config, Mapping):
@@ -90,7 +89,7 @@ def _config(
         known = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"{where} has no config that transformers reads ({_first_line(error)}); save the model there again"
+            f"{where} has no config that transformers can read ({_first_line(error)}); save the model there again"
         ) from None
     labels = overrides.get("num_labels", known.num_labels)  # the other sizes are the folder's own
     if labels != known.num_labels:
@@ -108,7 +107,7 @@ def _of_table(given: dict[str, Any], overrides: Mapping[str, Any], where: str) -
     if kind not in CONFIG_MAPPING:
         names = sorted(CONFIG_MAPPING.keys())
         remedy = did_you_mean(
-            str(kind), names, otherwise="name one that transformers has, such as bert"
+            str(kind), names, otherwise="use a model_type of transformers, such as bert"
         )
         raise ConfigError(
             f"{where} has model_type={kind}, which transformers does not know; {remedy}"
@@ -126,35 +125,35 @@ def _of_table(given: dict[str, Any], overrides: Mapping[str, Any], where: str) -
         made = AutoConfig.for_model(kind, **{**sizes, **given})
     except _unfit() as error:
         raise ConfigError(
-            f"{where} is no config of {kind} ({_first_line(error)}); change it"
+            f"{where} is not a valid config of {kind} ({_first_line(error)}); change it"
         ) from None
     _check_made(made, overrides, where)
     return made
 
 
 def _check_made(made: Any, overrides: Mapping[str, Any], where: str) -> None:
-    """Refuse a config with another number of labels than the dataset, or whose attention is downloaded."""
+    """Reject a config whose labels do not fit the dataset, or whose attention would be downloaded."""
     labels = overrides.get("num_labels", made.num_labels)
     if made.num_labels != labels:
         raise ConfigError(
-            f"{where} has num_labels or id2label of {made.num_labels} labels, expected {labels} by the dataset; leave "
-            "them out"
+            f"{where} has num_labels or id2label for {made.num_labels} labels, expected {labels} as in the dataset; "
+            "leave both out"
         )
     wanted = overrides.get("problem_type", "single_label_classification")
     if made.problem_type not in (None, wanted):
         raise ConfigError(
-            f"{where} has problem_type={made.problem_type}, expected {wanted} by the dataset's labels; leave it out"
+            f"{where} has problem_type={made.problem_type}, expected {wanted} for the dataset's labels; leave it out"
         )
     attention = str(made._attn_implementation)
     if "/" in attention:
         raise ConfigError(
-            f"{where} has {_ATTENTION}={attention}, expected one of transformers' own, since nothing is downloaded; "
-            "use eager or sdpa"
+            f"{where} has {_ATTENTION}={attention}, expected an implementation in transformers, since nothing is "
+            "downloaded; use eager or sdpa"
         )
 
 
 def _unfit() -> tuple[type[Exception], ...]:
-    """Return what transformers raises of a config that makes no model, and of damaged weights."""
+    """Return the errors that transformers raises for an invalid config or damaged weights."""
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
 

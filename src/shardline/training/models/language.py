@@ -1,4 +1,4 @@
-"""What language models share: losses of next tokens, their mean and perplexity, and texts that are continued."""
+"""The base class of language models: next-token losses, perplexity and text generation."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
+from shardline.data.collate import NamedBatch
 from shardline.training.models.model_inputs import (
     SampleColumns,
     checked_tokens,
@@ -15,34 +16,32 @@ from shardline.training.models.model_inputs import (
 )
 from shardline.training.models.token_steps import MeasuredModel
 
-_BYTES = 256  # tokens of a column of bytes
-_CONTINUED = 64  # tokens of the text that continues a sample's first half, at most
-_PROMPT = (
-    256  # tokens that the model continues, at most: each new one is an evaluation of all of them
-)
+_BYTES = 256  # vocabulary of a column of bytes
+_CONTINUED = 64  # generated tokens of a described sample, at most
+_PROMPT = 256  # prompt tokens, at most: each new token costs a forward pass over all of them
 
 
 class Perplexity(MeanMetric):
-    """exp of the mean loss: the losses are there already, and torchmetrics' own takes logits."""
+    """The exponential of the mean loss; torchmetrics' own class needs logits instead of losses."""
 
     def compute(self) -> torch.Tensor:
-        """Return the perplexity of all tokens that were given."""
+        """Return the perplexity of all tokens so far."""
         return super().compute().exp()
 
 
 class LanguageModel(MeasuredModel):
-    """Logs train_loss, val_loss, val_perplexity, test_loss and test_perplexity; a subclass defines `forward`.
+    """A language model that logs losses and perplexities of train, val and test; subclasses define `forward`.
 
-    `forward` takes tokens [B, L] and, of `best_fit` packs, their positions [B, L], and gives the
-    logits [B, L, vocab] of what follows each token.
+    `forward` maps tokens [B, L] and, for `best_fit` packs, their positions [B, L] to the logits
+    [B, L, vocab] of the token after each position.
 
     Attributes:
-        column: the tokens of a batch.
-        loss_mask: column beside the tokens; None where all tokens count.
-        vocab: number of tokens.
-        context: most tokens that one is predicted from.
-        vocab_key: what sets `vocab`, for messages.
-        context_key: what sets `context`, likewise.
+        column: Column of the tokens in a batch.
+        loss_mask: Column with a weight for each token; None if all tokens count.
+        vocab: Number of tokens in the vocabulary.
+        context: Longest input in tokens.
+        vocab_key: Setting of `vocab`, for messages.
+        context_key: Setting of `context`, for messages.
     """
 
     measure = logged_as = "perplexity"
@@ -56,11 +55,11 @@ class LanguageModel(MeasuredModel):
         self.val_loss, self.test_loss = MeanMetric(), MeanMetric()
         self.val_perplexity, self.test_perplexity = Perplexity(), Perplexity()
 
-    def losses(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss of each next token [B, L - 1], and what it counts, 0 for none.
+    def losses(self, batch: NamedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of each next token [B, L - 1] and its weight, 0 for none.
 
         Raises:
-            DataError: a token is not in the vocabulary, or a row is longer than the context.
+            DataError: A token is not in the vocabulary, or a row is longer than the context.
         """
         tokens = self._tokens(batch)
         positions = batch.get(f"{self.column}.positions")
@@ -74,7 +73,7 @@ class LanguageModel(MeasuredModel):
         if self.loss_mask is not None:
             counts = counts * (batch[self.loss_mask][:, 1:] != 0)
         if "weights" in batch:
-            # rows that only fill up count nothing
+            # padding rows do not count
             counts = counts * (batch["weights"][:, None] > 0)
         seen = tokens[:, :-1]
         logits = self(seen) if positions is None else self(seen, positions)
@@ -84,30 +83,30 @@ class LanguageModel(MeasuredModel):
         )
         return losses.view(counts.shape), counts
 
-    def measured(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return `losses`, which the perplexity is of as well."""
+    def measured(self, batch: NamedBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return losses, losses and weights: the perplexity is computed from the losses too."""
         losses, counts = self.losses(batch)
         return losses, losses, counts
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
-        """Refuse: scores of each next token are no prediction of a row; a subclass may have one.
+    def predict_step(self, batch: NamedBatch, batch_idx: int) -> torch.Tensor:
+        """Reject predictions, which a subclass may define.
 
         Raises:
-            ConfigError: in any case.
+            ConfigError: Always.
         """
         raise ConfigError(
-            "a language model scores what follows each token, which is no prediction of a row; read the texts that the "
-            "report continues, export the model, or subclass it with a predict_step of your own"
+            "a language model scores the next tokens and makes no prediction of a row; read the generated texts in the "
+            "report, export the model, or define predict_step in a subclass of the model"
         )
 
-    def describe_sample(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the first text of a sample: how it begins, how it continues, and how the model continues it.
+    def describe_sample(self, batch: NamedBatch) -> dict[str, Any]:
+        """Return a sample's first text: its beginning, its continuation and the model's continuation.
 
         Args:
-            batch: of one sample.
+            batch: Batch of one sample.
         """
         tokens, length = self._tokens(batch)[0], batch[self.column].shape[1]
-        if f"{self.column}.positions" in batch:  # of a pack, whose first row begins at 0
+        if f"{self.column}.positions" in batch:  # a pack; its second row begins at the next 0
             begins = torch.nonzero(batch[f"{self.column}.positions"][0] == 0).flatten().tolist()
             length = next((place for place in begins if place), length)
         elif f"{self.column}.lengths" in batch:
@@ -129,15 +128,15 @@ class LanguageModel(MeasuredModel):
     def generate(
         self, tokens: torch.Tensor, count: int, generator: torch.Generator | None = None
     ) -> torch.Tensor:
-        """Continue texts, from the last `context` tokens each time.
+        """Continue texts token by token, each from the last `context` tokens.
 
         Args:
-            tokens: integers [B, L], L at least 1.
-            count: tokens to add.
-            generator: draws each token by its probability; left out, the likeliest is taken.
+            tokens: Integers [B, L] with L >= 1.
+            count: Number of tokens to add.
+            generator: Generator that samples tokens by probability; None: the likeliest token is used.
 
         Returns:
-            [B, L + count] int64.
+            Prompts and new tokens [B, L + count] int64.
         """
         was_training, tokens = self.training, tokens.long()
         self.eval()
@@ -152,7 +151,7 @@ class LanguageModel(MeasuredModel):
         self.train(was_training)
         return tokens
 
-    def _tokens(self, batch: dict[str, Any]) -> torch.Tensor:
+    def _tokens(self, batch: NamedBatch) -> torch.Tensor:
         return checked_tokens(
             batch, self.column, vocab=self.vocab, most=self.context + 1,
             vocab_key=self.vocab_key, most_key=self.context_key,
@@ -160,7 +159,7 @@ class LanguageModel(MeasuredModel):
 
 
 def token_sizes(columns: SampleColumns, name: str) -> tuple[int | None, int | None]:
-    """Return the number of tokens and the values of a sample, where the settings tell them."""
+    """Return the vocabulary size and the length of a sample; None for each that is not known yet."""
     remedy = f"make samples of it by data.pack: {{column: {name}, length: 256}}"
     column = token_column(columns, name, "uint16[*]", remedy)
     if column is None:
@@ -170,10 +169,10 @@ def token_sizes(columns: SampleColumns, name: str) -> tuple[int | None, int | No
 
 
 def check_loss_mask(columns: SampleColumns, tokens: str, name: str) -> None:
-    """Refuse a column that has no number for each token.
+    """Reject a loss mask that does not have one number for each token.
 
     Raises:
-        ConfigError: its shape is not that of the tokens.
+        ConfigError: The column has another shape than the tokens.
     """
     column = column_of(columns, name, "model_args.loss_mask")
     of = column_of(columns, tokens, "model_args.column")
@@ -181,6 +180,6 @@ def check_loss_mask(columns: SampleColumns, tokens: str, name: str) -> None:
         return
     if column.kind != "array" or (column.varies, column.shape) != (of.varies, of.shape):
         raise ConfigError(
-            f"model_args.loss_mask={name} is {column}, expected a number or boolean for each value of {tokens}, which "
-            f"is {of}; name {name} in data.pack.with, or another column"
+            f"model_args.loss_mask={name} is {column}, expected one number or boolean for each value of {tokens}, "
+            f"which is {of}; add {name} to data.pack.with, or use another column"
         )

@@ -1,4 +1,4 @@
-"""The one-layer model with which distributed training is debugged."""
+"""A one-layer model for debugging distributed training."""
 
 import math
 
@@ -12,8 +12,8 @@ class Linear(Classifier):
     """Multinomial logistic regression.
 
     Args:
-        feature_shape: shape of one row, from the dataset.
-        num_classes: number of classes, from the dataset.
+        feature_shape: Shape of one row, from the dataset.
+        num_classes: Number of classes, from the dataset.
     """
 
     def __init__(self, feature_shape: tuple[int, ...], num_classes: int) -> None:

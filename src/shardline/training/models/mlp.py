@@ -13,11 +13,11 @@ class MLP(Classifier):
     """Fully connected layers with ReLU and dropout.
 
     Args:
-        feature_shape: shape of one row, from the dataset.
-        num_classes: number of classes, from the dataset.
-        hidden: width of each hidden layer.
-        layers: number of hidden layers.
-        dropout: share of hidden units dropped in training.
+        feature_shape: Shape of one row, from the dataset.
+        num_classes: Number of classes, from the dataset.
+        hidden: Width of each hidden layer.
+        layers: Number of hidden layers.
+        dropout: Probability of dropping a hidden unit in training.
     """
 
     def __init__(

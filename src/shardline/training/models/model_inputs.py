@@ -1,33 +1,34 @@
-"""What the shipped models take from a dataset: sizes of its columns, images in one layout."""
+"""Inputs of the shipped models: check columns of a dataset, and bring images into one layout."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import did_you_mean
+from shardline.data.collate import NamedBatch
 from shardline.data.columns import Column
 
 SampleColumns = Mapping[str, str | None] | None
 
 
 def column_of(columns: SampleColumns, name: str, key: str) -> Column | None:
-    """Return a column of the samples; None where only the samples themselves tell its type.
+    """Return a column of the samples; None if its type is unknown before samples are made.
 
     Args:
-        columns: see `shardline.data.sample_columns`.
-        key: the setting that names it, for the message.
+        columns: Columns of the samples, see `shardline.data.sample_columns`.
+        name: Name of the column.
+        key: Setting that names the column, for the message.
 
     Raises:
-        ConfigError: the samples have no such column; the message names those that they have.
+        ConfigError: The samples have no such column; the message lists their columns.
     """
     if columns is None:
         return None
     if name not in columns:
-        remedy = did_you_mean(name, columns, otherwise=f"name another one in {key}")
+        remedy = did_you_mean(name, columns, otherwise=f"set {key} to one of these")
         raise ConfigError(
-            f"{key}={name} is no column of the samples, which have {', '.join(columns) or 'none'}; {remedy}"
+            f"{key}={name} is not a column of the samples, which have {', '.join(columns) or 'none'}; {remedy}"
         )
     written = columns[name]
     return None if written is None else Column.parse(name, written)
@@ -36,14 +37,14 @@ def column_of(columns: SampleColumns, name: str, key: str) -> Column | None:
 def token_column(
     columns: SampleColumns, name: str, example: str = "int32[*]", remedy: str = ""
 ) -> Column | None:
-    """Return a column of tokens; None where only the samples themselves tell its type.
+    """Return a column of tokens; None if its type is unknown before samples are made.
 
     Args:
-        example: of its type, for the message.
-        remedy: what to do with one of text or bytes.
+        example: Example of a valid type, for the message.
+        remedy: Remedy for a column of text or bytes.
 
     Raises:
-        ConfigError: there is no such column, or no row of whole numbers in it.
+        ConfigError: There is no such column, or its values are not one-dimensional integers.
     """
     column = column_of(columns, name, "model_args.column")
     if column is None or columns is None:
@@ -51,56 +52,54 @@ def token_column(
     is_number = column.dtype.removeprefix("u").startswith("int")
     is_table, is_array = columns.keys() == {"features", "labels"}, column.kind == "array"
     if column.varies + len(column.shape) != 1 or not is_number or not is_array or is_table:
-        remedy = (
-            "name a column of tokens in model_args.column" if is_array or not remedy else remedy
-        )
+        remedy = "set model_args.column to a column of tokens" if is_array or not remedy else remedy
         raise ConfigError(
-            f"model_args.column={name} is {column}{', as features of a table' if is_table else ''}, expected integers "
+            f"model_args.column={name} is {column}{' (features of a table)' if is_table else ''}, expected integers "
             f"such as {example}; {remedy}"
         )
     return column
 
 
 def checked_tokens(
-    batch: dict[str, Any], name: str, *, vocab: int, most: int, vocab_key: str, most_key: str
+    batch: NamedBatch, name: str, *, vocab: int, most: int, vocab_key: str, most_key: str
 ) -> torch.Tensor:
     """Return the tokens of a batch [B, L] as int64.
 
     Args:
-        name: their column.
-        vocab: number of tokens that the model knows.
-        most: tokens of a row, at most.
-        vocab_key: what sets `vocab`, for messages.
-        most_key: what sets `most`, likewise.
+        name: Column of the tokens.
+        vocab: Number of tokens in the model's vocabulary.
+        most: Longest row in tokens.
+        vocab_key: Setting of `vocab`, for messages.
+        most_key: Setting of `most`, for messages.
 
     Raises:
-        DataError: a token is not in the vocabulary, or rows are longer.
+        DataError: A token is not in the vocabulary, or a row is longer than `most`.
     """
     tokens: torch.Tensor = batch[name].long()
     if tokens.shape[1] > most:
         raise DataError(
-            f"column {name} has a row of {tokens.shape[1]:,} values, expected at most {most:,} by {most_key}; raise "
-            "it, or cut the rows by data.pack or in the source"
+            f"column {name} has a row of {tokens.shape[1]:,} values, expected at most {most:,} ({most_key}); raise "
+            "this limit, or cut the rows by data.pack or in the source"
         )
     if torch.compiler.is_exporting():
-        return tokens  # a traced program has no errors of the data's
-    # on a GPU the embedding's own check would end the process, and this one costs a wait
+        return tokens  # a traced program cannot raise errors about data
+    # worth the wait: on a GPU the embedding's own check would kill the process
     least, largest = (int(of) for of in tokens.aminmax())
     if least < 0 or largest >= vocab:
         raise DataError(
-            f"column {name} has the token {least if least < 0 else largest}, expected 0 to {vocab - 1:,} by "
-            f"{vocab_key}; set it to the tokenizer's number of tokens"
+            f"column {name} has the token {least if least < 0 else largest}, expected 0 to {vocab - 1:,}; set "
+            f"{vocab_key} to the tokenizer's number of tokens"
         )
     return tokens
 
 
 def image_shape(columns: SampleColumns, name: str, key: str) -> tuple[int, int, int] | None:
-    """Return an image's (channels, height, width); None where only the samples themselves tell it.
+    """Return the (channels, height, width) of an image column; None if unknown before samples are made.
 
-    Of three dimensions the channels are the smaller one of the first and the last.
+    In three dimensions, the smaller one of the first and the last is the channels.
 
     Raises:
-        ConfigError: there is no such column, or no image in it.
+        ConfigError: There is no such column, or its values are not images.
     """
     column = column_of(columns, name, key)
     if column is None:
@@ -121,27 +120,27 @@ def image_shape(columns: SampleColumns, name: str, key: str) -> tuple[int, int, 
 def labelled_images(
     columns: SampleColumns, column: str, num_classes: int, model: str
 ) -> tuple[int, int, int] | None:
-    """Return the (channels, height, width) of images with classes; None where only samples tell.
+    """Return the (channels, height, width) of images with classes; None if unknown before samples are made.
 
     Args:
-        column: the images; those of a table are its features.
-        num_classes: of the dataset.
-        model: its name, for messages.
+        column: Column of the images; in a table the images are its features.
+        num_classes: Number of classes of the dataset.
+        model: Name of the model, for messages.
 
     Raises:
-        ConfigError: there are no classes, no labels or no images.
+        ConfigError: The dataset has no classes, no labels or no images.
     """
     if num_classes < 2:
         raise ConfigError(
-            f"model={model} tells classes apart, but the dataset has {num_classes}; name them in the source "
-            "(`classes` or `num_classes`), or use another model"
+            f"model={model} needs at least 2 classes, but the dataset has {num_classes}; set `classes` or "
+            "`num_classes` of the source, or use another model"
         )
     if columns is not None and columns.keys() == {"features", "labels"}:
         column = "features"
     elif columns is not None and "labels" not in columns:
         raise ConfigError(
-            f"model={model} takes a column labels, but the samples have {', '.join(columns)}; name the classes' "
-            "column so in the source"
+            f"model={model} needs a column `labels`, but the samples have {', '.join(columns)}; rename the column of "
+            "the classes to labels in the source"
         )
     return image_shape(columns, column, "model_args.column")
 
@@ -150,18 +149,18 @@ def _remedy(column: Column) -> str:
     if column.kind == "bytes":
         return "decode it by data.transform and data.eval_transform"
     if column.varies or column.optional:
-        return "bring all to one size by a transform"
+        return "bring all images to one size by a transform"
     return "use a model for flat features, such as mlp"
 
 
 def as_images(images: torch.Tensor, channels: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return images as [B, channels, H, W] of a type, those of uint8 divided by 255.
+    """Convert images to [B, channels, H, W] of a type; uint8 values are divided by 255.
 
     Args:
-        images: [B, channels, H, W], [B, H, W, channels] or, of one channel, [B, H, W].
+        images: Images [B, channels, H, W], [B, H, W, channels] or, with one channel, [B, H, W].
 
     Raises:
-        DataError: they have another shape.
+        DataError: The images have another shape.
     """
     shape = list(images.shape)
     scaled = images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)
@@ -172,6 +171,6 @@ def as_images(images: torch.Tensor, channels: int, dtype: torch.dtype) -> torch.
     if len(shape) == 4 and shape[3] == channels:
         return scaled.permute(0, 3, 1, 2)
     raise DataError(
-        f"images have the shape {shape}, expected [B, {channels}, H, W] or [B, H, W, {channels}]; set "
-        "model_args.channels to the number that they have, or fix the source or the transform"
+        f"images have shape {shape}, expected [B, {channels}, H, W] or [B, H, W, {channels}]; set "
+        "model_args.channels to their number of channels, or fix the source or the transform"
     )

@@ -1,4 +1,4 @@
-"""What predictions hold of a model's scores: columns of rows, and lists of their tokens."""
+"""Turn a model's scores into the columns of a prediction, for rows and for tokens."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ import torch
 from shardline.core.errors import DataError
 from shardline.data.prediction_parts import LENGTHS, OUTPUT, PROBABILITIES, PROBABILITY
 
-# what labels are, as the config of transformers calls it
+# kinds of labels, by their names in transformers' configs
 CLASSES, NUMBERS = "single_label_classification", "regression"
 FLAGS = "multi_label_classification"
 
 
 class NotFiniteError(DataError):
-    """A model gave NaN or infinite outputs.
+    """A model returned NaN or infinite outputs.
 
     Args:
-        row: the first row with one, by its place in the batch.
+        row: Index in the batch of the first row with such an output.
     """
 
     def __init__(self, row: int) -> None:
@@ -25,26 +25,26 @@ class NotFiniteError(DataError):
 
     @staticmethod
     def text(row: str) -> str:
-        """Return the message, with what the row is called."""
+        """Return the message with a name of the row."""
         return (
-            f"the model gave NaN or infinite outputs for {row}, expected finite logits; look at this row, or train "
-            "with another rate"
+            f"the model returned NaN or infinite outputs for {row}, expected finite outputs; check the values of this "
+            "row, or train with a lower optim.lr"
         )
 
 
 def predicted_rows(logits: torch.Tensor, labels: str) -> dict[str, torch.Tensor]:
-    """Return the columns of rows.
+    """Return the predicted columns of rows.
 
     Args:
-        logits: [B, C].
-        labels: what they are.
+        logits: Outputs of the model [B, C].
+        labels: Kind of the labels: `CLASSES`, `FLAGS` or `NUMBERS`.
 
     Returns:
-        Of classes their places [B] and the probabilities of all [B, C]; of flags which are true [B, C]
-        and the probability of each; of numbers [B], or [B, C] of several.
+        For classes: index [B] and probabilities of all classes [B, C]. For flags: booleans [B, C] and
+        probability of each [B, C]. For numbers: values [B] or, for several numbers, [B, C].
 
     Raises:
-        NotFiniteError: a row's outputs are not finite.
+        NotFiniteError: The outputs of a row are not finite.
     """
     logits = _finite(logits).double()
     if labels == CLASSES:
@@ -61,14 +61,14 @@ def predicted_tokens(
     """Return the class of each token [B, L], its probability [B, L], and the rows' lengths [B].
 
     Args:
-        logits: [B, L, C].
-        mask: [B, L], 0 for what fills a row up; None where nothing does.
-        lengths: of the rows [B]; None where all have L tokens.
+        logits: Outputs of the model [B, L, C].
+        mask: 0 for padding [B, L]; None if there is no padding.
+        lengths: Lengths of the rows [B]; None if all rows have L tokens.
 
     Raises:
-        NotFiniteError: an output of a row's own token is not finite.
+        NotFiniteError: An output of a token that is not padding is not finite.
     """
-    if mask is not None:  # nothing is known of what the model gives there
+    if mask is not None:  # outputs of padding may be anything
         logits = logits.masked_fill(mask[..., None] == 0, 0.0)
     largest, places = _finite(logits).max(dim=2)
     shares = (largest - logits.logsumexp(dim=2)).exp().float()  # no second tensor [B, L, C]

@@ -1,7 +1,7 @@
 """Residual networks for images."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -9,31 +9,32 @@ from torch.nn import functional
 
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
+from shardline.data.collate import NamedBatch
 from shardline.training.models.classifier_base import Classifier
 from shardline.training.models.model_inputs import SampleColumns, as_images, labelled_images
 
-_SMALL = 64  # pixels of the shorter edge, at most, for a stem that keeps the resolution
+_SMALL = 64  # largest shorter edge in pixels for the small stem
 _STEMS = ("auto", "small", "large")
 
 
 class ResNet(Classifier):
     """The residual network of He et al. 2016, "Deep Residual Learning for Image Recognition".
 
-    Depth 18 has two basic blocks in each of four stages, depth 50 has 3, 4, 6 and 3 bottlenecks.
-    As is usual since, a bottleneck's stride is that of its 3x3 convolution. Parameters are as many
-    as published: 11,689,512 and 25,557,032 with 1,000 classes.
+    Depth 18 has two basic blocks in each of four stages, depth 50 has 3, 4, 6 and 3 bottlenecks. A
+    bottleneck's stride is in its 3x3 convolution, as in torchvision. The number of parameters is the
+    published one: 11,689,512 (depth 18) and 25,557,032 (depth 50) with 1,000 classes.
 
     Args:
-        num_classes: number of classes, from the dataset.
-        sample_columns: columns of the samples, from dataset and settings.
+        num_classes: Number of classes, from the dataset.
+        sample_columns: Columns of the samples, from dataset and settings.
         depth: 18 or 50.
-        stem: `large` is the paper's for ImageNet, which divides the resolution by 4; `small` is a
-            3x3 convolution without pooling, as the paper's for CIFAR; `auto` is small up to 64 pixels.
-        column: the images; those of a table are its features.
-        channels: of an image; left out, those of the dataset, or 3 where only samples tell.
+        stem: `large`: the paper's stem for ImageNet, which divides the resolution by 4. `small`: a
+            3x3 convolution without pooling, as for CIFAR. `auto`: small up to 64 pixels, else large.
+        column: Column of the images; in a table the images are its features.
+        channels: Channels of an image; default: those of the dataset, or 3 if unknown.
 
     Raises:
-        ConfigError: a setting is not one of these, or the dataset has no images or no classes.
+        ConfigError: A setting has another value, or the dataset has no images or no classes.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class ResNet(Classifier):
         super().__init__()
         if depth not in _LAYOUTS:
             raise ConfigError(
-                f"model_args.depth={depth} is not known, expected 18 or 50; use one of them"
+                f"model_args.depth={depth} is not supported, expected 18 or 50; use one of them"
             )
         if stem not in _STEMS:
             raise ConfigError(f"model_args.stem={stem} is not known; {suggest(str(stem), _STEMS)}")
@@ -52,8 +53,8 @@ class ResNet(Classifier):
         if stem == "auto":
             if shape is None:
                 raise ConfigError(
-                    "model_args.stem=auto needs the images' size, which only the samples themselves tell here; set "
-                    f"it to small for images of up to {_SMALL} pixels, else to large"
+                    "model_args.stem=auto needs the images' size, which is unknown before samples are made; set "
+                    f"model_args.stem to small for images of up to {_SMALL} pixels, else to large"
                 )
             stem = "small" if min(shape[1:]) <= _SMALL else "large"
         self.channels = channels or (shape[0] if shape else 3)
@@ -71,8 +72,8 @@ class ResNet(Classifier):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, images: torch.Tensor | dict[str, Any]) -> torch.Tensor:
-        """Return logits [B, C] of images, in a layout that `as_images` takes, or of a batch by column."""
+    def forward(self, images: torch.Tensor | NamedBatch) -> torch.Tensor:
+        """Return logits [B, C] of images in a layout of `as_images`, or of a batch by column."""
         images = images[self.column] if isinstance(images, dict) else images
         images = as_images(images, self.channels, self.head.weight.dtype)
         # adaptive pooling has no deterministic gradient on a GPU
@@ -88,10 +89,10 @@ def _stem(channels: int, stem: str) -> list[nn.Module]:
 
 
 class _Block(nn.Module):
-    """Some convolutions, to which the input is added.
+    """Convolutions with a residual connection.
 
     Attributes:
-        width: channels of the output.
+        width: Channels of the output.
     """
 
     def __init__(self, parts: list[nn.Module], before: int, width: int, stride: int) -> None:

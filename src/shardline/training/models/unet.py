@@ -1,4 +1,4 @@
-"""A network that gives each pixel of an image a class."""
+"""A network that predicts a class for each pixel of an image."""
 
 import math
 from itertools import pairwise
@@ -12,6 +12,7 @@ from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from shardline.core.errors import ConfigError, DataError
+from shardline.data.collate import NamedBatch
 from shardline.training.losses import token_mean
 from shardline.training.models.model_inputs import SampleColumns, as_images, column_of, image_shape
 
@@ -19,27 +20,27 @@ from shardline.training.models.model_inputs import SampleColumns, as_images, col
 class UNet(LightningModule):
     """The network of Ronneberger et al. 2015, "U-Net: Convolutional Networks for Biomedical Image Segmentation".
 
-    Other than there, images are padded, so that each pixel has a class, and convolutions are
-    followed by a group normalisation, which has no running statistics and is the same on any
-    number of ranks. It logs train_loss, val_loss and val_miou, and test_loss, test_miou and
-    test_pixel_accuracy. Mean IoU is that of all pixels together, over the classes that occur.
+    Unlike the paper's network, this one pads images, so that each pixel gets a class. It uses group
+    normalisation, which has no running statistics and is the same on any number of ranks. The model
+    logs train_loss, val_loss, val_miou, test_loss, test_miou and test_pixel_accuracy. The mean IoU is
+    computed from all pixels of a split together, over the classes that occur.
 
     Args:
-        num_classes: number of classes, from the dataset.
-        sample_columns: columns of the samples, from dataset and settings.
-        classes: of a pixel; left out, those of the dataset.
-        image: column of the images, in a layout that `as_images` takes.
-        mask: column of each pixel's class, integers [H, W].
-        ignore_index: value of a mask for pixels that do not count.
-        width: channels at full resolution, which double with each halving.
-        depth: how often the resolution is halved.
-        channels: of an image; left out, those of the dataset, or 3 where only samples tell.
+        num_classes: Number of classes, from the dataset.
+        sample_columns: Columns of the samples, from dataset and settings.
+        classes: Number of classes of a pixel; default: that of the dataset.
+        image: Column of the images, in a layout of `as_images`.
+        mask: Column of the masks: the class of each pixel, integers [H, W].
+        ignore_index: Value in a mask for pixels that do not count.
+        width: Channels at full resolution; each halving of the resolution doubles them.
+        depth: Number of halvings of the resolution.
+        channels: Channels of an image; default: those of the dataset, or 3 if unknown.
 
     Attributes:
-        column: what `forward` takes of a batch, the images.
+        column: Input column of `forward`: the images.
 
     Raises:
-        ConfigError: the dataset has no such columns or no classes.
+        ConfigError: The dataset has no such columns or no classes.
     """
 
     def __init__(
@@ -51,8 +52,8 @@ class UNet(LightningModule):
         self.classes = num_classes if classes is None else classes
         if self.classes < 2:
             raise ConfigError(
-                f"model_args.classes={self.classes} is too few, expected 2 at least, of which each pixel has one; set "
-                "it to their number"
+                f"model_args.classes={self.classes} is too small, expected at least 2; set it to the number of classes "
+                "of a pixel"
             )
         shape = image_shape(sample_columns, image, "model_args.image")
         _check_mask(sample_columns, mask)
@@ -67,7 +68,7 @@ class UNet(LightningModule):
         self.merge = nn.ModuleList(_twice(2 * before, before) for before, _ in reversed(levels))
         self.head = nn.Conv2d(width, self.classes, 1)
         self.val_loss, self.test_loss = MeanMetric(), MeanMetric()
-        # masks are checked already
+        # masks are checked before
         given: dict[str, Any] = {"ignore_index": ignore_index, "validate_args": False}
         self.val_miou = MulticlassJaccardIndex(self.classes, **given)
         self.test_miou = MulticlassJaccardIndex(self.classes, **given)
@@ -90,19 +91,19 @@ class UNet(LightningModule):
         return logits[:, :, :height, :width]
 
     def losses(
-        self, batch: dict[str, Any]
+        self, batch: NamedBatch
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return logits [pixels, classes], masks, losses and what each counts [pixels], 0 for none, image by image.
+        """Return logits [pixels, classes], masks, losses and weights [pixels] (0 for none), image by image.
 
         Raises:
-            DataError: a mask has another shape than its image, or a value that is no class.
+            DataError: A mask has another shape than its image, or a value that is not a class.
         """
         logits, masks = self(batch[self.image]), batch[self.mask].long()
         size = [len(logits), *logits.shape[2:]]
         if list(masks.shape) != size:
             raise DataError(
-                f"column {self.mask} has the shape {list(masks.shape)}, expected {size}, a class for each pixel of "
-                f"{self.image}; bring both to one size"
+                f"column {self.mask} has shape {list(masks.shape)}, expected {size}, a class for each pixel of "
+                f"{self.image}; bring both to the same size"
             )
         counts = torch.ones_like(masks, dtype=torch.float32)
         if self.ignore_index is not None:
@@ -118,31 +119,31 @@ class UNet(LightningModule):
         )
         return flat, masks.flatten(), losses, counts.flatten()
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
-        """Return the mean loss of the global batch's pixels that count, see `token_mean`."""
+    def training_step(self, batch: NamedBatch, batch_idx: int) -> torch.Tensor:
+        """Return the mean loss of all counting pixels of the global batch, see `token_mean`."""
         _, _, losses, counts = self.losses(batch)
         is_full = self.ignore_index is None and "weights" not in batch
         loss = token_mean(losses, counts, mean_count=losses.numel() if is_full else None)
         self.log("train_loss", loss, batch_size=len(batch[self.mask]))
         return loss
 
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Log loss and mean IoU, each pixel of all ranks counting once."""
+    def validation_step(self, batch: NamedBatch, batch_idx: int) -> None:
+        """Log loss and mean IoU; each pixel of all ranks counts once."""
         self._measure(batch, self.val_loss, {"val_miou": self.val_miou}, "val_loss")
 
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
-        """Log loss, mean IoU and accuracy of held-out pixels, likewise, and return each image's mean loss [B]."""
+    def test_step(self, batch: NamedBatch, batch_idx: int) -> dict[str, torch.Tensor]:
+        """Log loss, mean IoU and pixel accuracy of held-out data, and return each image's mean loss [B]."""
         metrics = {"test_miou": self.test_miou, "test_pixel_accuracy": self.test_pixel_accuracy}
         losses, counts = self._measure(batch, self.test_loss, metrics, "test_loss")
         size = len(batch[self.mask]), -1
         means = (losses * counts).view(size).sum(1) / counts.view(size).sum(1).clamp(min=1)
         return {"sample_losses": means}
 
-    def describe_sample(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return an image with its mask and the predicted one; pixels that do not count have class 0.
+    def describe_sample(self, batch: NamedBatch) -> dict[str, Any]:
+        """Return an image with its true and predicted masks; pixels that do not count get class 0.
 
         Args:
-            batch: of one sample.
+            batch: Batch of one sample.
         """
         logits, masks, _, counts = self.losses(batch)
         image, size = batch[self.image][0], batch[self.mask].shape[1:]
@@ -155,7 +156,7 @@ class UNet(LightningModule):
         }
 
     def _measure(
-        self, batch: dict[str, Any], loss: MeanMetric, metrics: dict[str, Metric], name: str
+        self, batch: NamedBatch, loss: MeanMetric, metrics: dict[str, Metric], name: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logits, masks, losses, counts = self.losses(batch)
         loss.update(losses, counts)
@@ -169,9 +170,8 @@ class UNet(LightningModule):
         least, most = (int(of) for of in masks.aminmax())
         if least < 0 or most >= self.classes:
             raise DataError(
-                f"column {self.mask} has the value {least if least < 0 else most}, expected 0 to {self.classes - 1} by "
-                "model_args.classes; raise it, or name the value of pixels that do not count in "
-                "model_args.ignore_index"
+                f"column {self.mask} has the value {least if least < 0 else most}, expected 0 to {self.classes - 1}; "
+                "raise model_args.classes, or set model_args.ignore_index to the value of pixels that do not count"
             )
 
 
@@ -195,5 +195,5 @@ def _check_mask(columns: SampleColumns, name: str) -> None:
     if not is_mask or not column.dtype.removeprefix("u").startswith("int"):
         raise ConfigError(
             f"model_args.mask={name} is {column}, expected a class for each pixel such as uint8[height,width]; decode "
-            "and convert it in the source or by a transform"
+            "and convert the masks in the source or by a transform"
         )
