@@ -1,4 +1,4 @@
-"""The command that packs what others need to check the report: `crate`."""
+"""The command `crate`, which packs the report and its evidence."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,21 +14,22 @@ from shardline.config.load import load_project
 def pack_crate(
     context: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Of the zip; one that is there is replaced.")
+        Path, typer.Argument(metavar="FILE", help="Zip file to write; an existing one is replaced.")
     ] = Path("crate.zip"),
     wants_zip: Annotated[
         bool, typer.Option("--zip", metavar="", help="Pack the crate into FILE.")
     ] = False,
     with_data: Annotated[
-        bool, typer.Option("--with-data", metavar="", help="Put models and shards into it too.")
+        bool, typer.Option("--with-data", metavar="", help="Pack models and shards too.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Describe the report and the files that it was made from as an RO-Crate.
+    """Describe the report and the files behind it as an RO-Crate.
 
-    --zip packs the present report, settings, metrics, evaluations, provenance, manifests and
-    the workflow, with a description by the Provenance Run Crate profile.
-    The same files give the same zip.
+    --zip packs report, settings, metrics, evaluations, provenance, manifests and
+    workflow, described by the Provenance Run Crate profile. The same files give
+    the same zip. In the unzipped crate, `shardline lineage` works; with
+    --with-data, `verify` and `replay` work too.
     """
     from shardline.provenance.crate.pack import write_zip
 
@@ -43,5 +44,5 @@ def pack_crate(
     elif wants_zip:
         say(f"{file}: {facts['files']} files, {facts['bytes'] / 1e6:,.1f} MB")
     else:
-        missing = "" if facts["exists"] else " (not there yet: run the pipeline)"
+        missing = "" if facts["exists"] else " (does not exist yet: run the pipeline)"
         say(f"metadata: {project.crate}{missing}\npack it: shardline crate --zip {file}")

@@ -116,11 +116,14 @@ class SealedRun:
         return read_record(path, EvaluationResult, remedy=REMAKE) if path else None
 
 
-def find_sealed_run(project: Project, wanted: str) -> SealedRun:
-    """Return the run of a name or id of the config, or of an id among results/runs.
+def find_sealed_run(project: Project, wanted: str, *, or_earlier: bool = False) -> SealedRun:
+    """Return the run with a name or id of the config, or with an id in results/runs.
+
+    Args:
+        or_earlier: For a stale name, return the latest sealed run that had the name.
 
     Raises:
-        ConfigError: there is none; names earlier ids of that name, or suggests the nearest.
+        ConfigError: No such run is recorded. The message lists earlier ids of the name, or the nearest name.
     """
     layout, present, named = project.layout, project.runs, project.named_runs()
     run = named.get(wanted) or present.get(wanted)
@@ -131,13 +134,13 @@ def find_sealed_run(project: Project, wanted: str) -> SealedRun:
         own = own or newest_evaluation(run.folder)
         return SealedRun(id=run.id, layout=layout, evaluation_file=own)
     earlier = [item for item in identities_of(layout, "run", wanted) if item in sealed]
-    # an id, or a name that has been
-    if meant := [wanted] if wanted in sealed else [] if run else earlier[:1]:
+    # an id, or an earlier name
+    if meant := [wanted] if wanted in sealed else [] if run and not or_earlier else earlier[:1]:
         evaluation = newest_evaluation(layout.run(meant[0]))
         return SealedRun(id=meant[0], layout=layout, evaluation_file=evaluation)
     if run:
-        known = f"name an earlier one ({', '.join(earlier)})" if earlier else "run the pipeline"
-        raise ConfigError(f'nothing is recorded of run "{wanted}" ({run.id}); {known}')
+        known = f"name an earlier id ({', '.join(earlier)})" if earlier else "run the pipeline"
+        raise ConfigError(f'run "{wanted}" ({run.id}) has no result yet; {known}')
     names = [*named, *present, *sealed]
     listed = "`shardline ls` lists the config's"
     remedy = did_you_mean(wanted, names, otherwise=listed, cutoff=0.4)

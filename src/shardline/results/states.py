@@ -31,7 +31,7 @@ class State(StrEnum):
     TRAINED = "trained"
     RUNNING = "running"
     FAILED = "failed"
-    IN_PROGRESS = "in progress"
+    STOPPED = "stopped"
     STALE = "stale"
     NEW = "new"
 
@@ -52,7 +52,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "dataset": run.dataset_name,
                 "model": run.row.model,
                 "state": state.value,
-                "step": last_step(run) if state is State.IN_PROGRESS else None,
+                "step": last_step(run) if state is State.STOPPED else None,
                 "progress": asdict(progress) if progress else None,
                 "failure": encode(failure) if failure else None,
                 "headline": headline_of(run) if state is State.DONE else None,
@@ -95,7 +95,7 @@ def state_of(run: RunPlan, known_names: set[str]) -> State:
         return State.TRAINED
     checkpoints = run.layout.work(run.id) / "checkpoints"
     if any(not path.name.startswith(".") for path in checkpoints.glob("*")):
-        return State.IN_PROGRESS  # a script's own are named as it likes
+        return State.STOPPED  # scripts choose the names of their checkpoints
     return State.NEW if known_names.isdisjoint(run.names) else State.STALE
 
 

@@ -142,11 +142,11 @@ def test_ls_shows_every_state(fake):
         ["run", "dataset", "model", "state", "headline", "identity"],
         ["a", "table", "linear", "done", "accuracy 0.9778", digests[0]],
         ["b", "table", "linear", "trained", "-", digests[1]],
-        ["c", "table", "linear", "in progress, step 1,234", "-", digests[2]],
+        ["c", "table", "linear", "stopped, step 1,234", "-", digests[2]],
         ["d", "table", "linear", "stale", "-", digests[3]],
         ["e", "table", "linear", "new", "-", digests[4]],
         [""],
-        ["5 runs: 1 done, 1 trained, 1 in progress, 1 stale, 1 new"],
+        ["5 runs: 1 done, 1 trained, 1 stopped, 1 stale, 1 new"],
     ]
 
 

@@ -75,7 +75,7 @@ def test_gc_delete_deletes_nothing_unasked(fake):
     result = shardline("gc", "--delete")
     assert (result.exit_code, result.stderr) == (
         1,
-        "gc --delete asks before it deletes and here is nobody to ask; add --yes\n",
+        "gc --delete asks before it deletes, but standard input is not a terminal; add --yes\n",
     )
     assert Path(f"store/work/{DIGEST}/f").exists()
 

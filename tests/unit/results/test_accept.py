@@ -302,7 +302,7 @@ def test_the_command_shows_what_differs_and_needs_a_yes(stale):
     result = shardline("accept", "flat", "--reason", REASON)
     assert result.exit_code == 1
     assert "optim.lr 0.1 -> 0.2" in result.stdout
-    assert "here is nobody to ask; add --yes" in result.stderr
+    assert "standard input is not a terminal; add --yes" in result.stderr
     assert not stale.run("flat").has_model
     result = shardline("accept", "flat", "--reason", REASON, "--yes")
     assert result.exit_code == 0, result.stderr

@@ -193,7 +193,9 @@ def test_a_run_that_is_not_there_is_told_with_what_is(fake):
     old = fake.run("net").id
     fake.rows[0]["seed"] = 2
     fake.load()
-    assert f"name an earlier one ({old})" in shardline("replay", "net").stderr
+    assert f"name an earlier id ({old})" in shardline("replay", "net").stderr
+    compared = shardline("diff", "net", "flat")
+    assert compared.stdout.startswith(f"net ({old}) -> flat ("), "its latest sealed result"
     near = shardline("replay", "flatt")
     assert (near.exit_code, near.stderr) == (
         2,

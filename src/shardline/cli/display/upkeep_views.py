@@ -26,7 +26,7 @@ _STYLES = {
     State.TRAINED: "cyan",
     State.RUNNING: "yellow",
     State.FAILED: "red",
-    State.IN_PROGRESS: "yellow",
+    State.STOPPED: "yellow",
     State.STALE: "magenta",
     State.NEW: "blue",
 }
@@ -116,7 +116,7 @@ def _verdict(explanation: Explanation) -> str:
             return "is trained, but its evaluation is stale"
         case State.TRAINED:
             return "is trained, but was never evaluated"
-        case State.IN_PROGRESS:
+        case State.STOPPED:
             step = last_step(explanation.run)
             place = f"near step {step:,}" if step else "where it stopped"
             return f"is not finished: training continues {place}"

@@ -88,9 +88,20 @@ def check_models(
         checked.findings += [
             Finding(kind="not checked", sentence=one, runs=names) for one in result.not_checked
         ]
-        blocks = [block(name, inferred) for name, inferred in result.inferred.items()]
+        with_files = {
+            part.dataset.names[0] for part in runs[key].parts if "files" in part.dataset.source
+        }
+        blocks = [
+            block(name, inferred if name in with_files else _but_files(inferred))
+            for name, inferred in result.inferred.items()
+        ]
         checked.findings += [Finding(kind="read", sentence=one) for one in blocks if one]
     return checked
+
+
+def _but_files(inferred: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was inferred, without the number of files of a source that comes with its own file."""
+    return {key: value for key, value in inferred.items() if key != "files"}
 
 
 def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
