@@ -155,7 +155,7 @@ def test_other_code_than_the_recorded_is_refused_by_name_unless_it_is_wanted(pro
     forced = shardline("replay", run, "--force")
     assert forced.exit_code == 3, "another forward gives other numbers"
     assert (
-        "with other code than were recorded: code of the model: mine: Net.forward changed"
+        "the code has changed since the evaluation: code of the model: mine: Net.forward changed"
         in forced.stdout
     )
 
@@ -171,7 +171,7 @@ def test_another_environment_than_the_recorded_is_refused_by_name_unless_it_is_w
     assert "runtime.environment" in result.stderr
     forced = shardline("replay", "cnn", "--force")
     assert forced.exit_code == 0, forced.output
-    assert "with other packages than were recorded: numpy" in forced.stdout
+    assert "the packages have changed since the evaluation: numpy" in forced.stdout
 
 
 def test_a_replay_starts_in_the_environment_that_the_profile_names(project):

@@ -109,7 +109,7 @@ def predict_rows(
         )
     if output.exists() or output.is_symlink():
         raise ConfigError(
-            f"{output} exists already, and predict overwrites nothing; delete it, or name another file: --output FILE"
+            f"{output} exists already, and nothing is overwritten; delete it, or name another file: --output FILE"
         )
     changes = check_repeatable(project, recorded, "used to predict", force=force)
     prediction = _prediction(project, recorded, rows, split)

@@ -1,4 +1,4 @@
-"""What there is of each run: sealed, evaluated, running, failed, begun, stale or new."""
+"""State of each run: done, trained, running, failed, stopped, stale or new."""
 
 import re
 from contextlib import suppress
@@ -20,12 +20,12 @@ from shardline.results.outcomes import failure_of
 from shardline.results.running import progress_of
 from shardline.supervision.attempt_log import last_recorded_step, read_attempts
 
-# how folders of datasets and runs are named
+# name of a folder of a dataset or run
 IDENTITY = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
 
 
 class State(StrEnum):
-    """What there is of a run."""
+    """State of a run."""
 
     DONE = "done"
     TRAINED = "trained"
@@ -64,7 +64,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
 
 
 def warnings_on(run: RunPlan) -> list[ModelWarning]:
-    """Return what makes a run's sealed model suspect, as far as its files are here."""
+    """Return the warnings on a run's sealed model; empty without a model."""
     if not run.has_model:
         return []
     provenance = read_if_sound(run.folder / "provenance.json")
@@ -72,7 +72,7 @@ def warnings_on(run: RunPlan) -> list[ModelWarning]:
 
 
 def read_if_sound(path: Path) -> dict[str, Any]:
-    """Return a JSON object; nothing of a file that is not there yet, or damaged, which `shardline verify` is for."""
+    """Return a JSON object; empty if the file is missing or damaged, which `shardline verify` reports."""
     try:
         return read_object(path, remedy="")
     except DataError:
@@ -83,7 +83,7 @@ def state_of(run: RunPlan, known_names: set[str]) -> State:
     """Return a run's state.
 
     Args:
-        known_names: the names under which a model was ever sealed, from `sealed_names`.
+        known_names: Names of all sealed models, from `sealed_names`.
     """
     if run.is_sealed:
         return State.DONE
@@ -100,12 +100,12 @@ def state_of(run: RunPlan, known_names: set[str]) -> State:
 
 
 def is_trained(run: RunPlan) -> bool:
-    """Return whether a run's model is sealed, here or in the storage."""
+    """Return whether the model of a run is sealed, here or in a storage."""
     return run.has_model
 
 
 def sealed_names(layout: ResultsLayout) -> set[str]:
-    """Return the names, present and past, of the identities under which a model is sealed."""
+    """Return all names, present and past, of identities with a sealed model."""
     names = names_that_have_been(layout, "run")
     folders = {model.parent.name for model in layout.folder_of("run").glob("*/model.safetensors*")}
     return {name for identity in folders for name in names.get(identity, ())}
@@ -121,11 +121,11 @@ def last_step(run: RunPlan) -> int | None:
 
 
 def headline_of(run: RunPlan) -> dict[str, Any] | None:
-    """Return the headline metric of an evaluated run, without a value where it cannot be read; None of no figures."""
+    """Return the headline metric of an evaluated run; None if the script reported no metrics."""
     try:
         headline = read_json(run.evaluation, remedy="")["headline"]
         if headline["value"] is None:
-            return None  # of a script that gave no figures
+            return None  # the script reported no metrics
         return {
             "metric": str(headline["metric"]),
             "mode": "min" if headline.get("mode") == "min" else "max",

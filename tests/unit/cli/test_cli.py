@@ -239,9 +239,9 @@ def test_why_in_the_other_states(fake):
         fake.load()
         return shardline("why", "flat").stdout.splitlines()[0].partition(") ")[2]
 
-    assert verdict() == "is new: nothing was trained before"
+    assert verdict() == "is new: no run was trained before"
     fake.seal_run(fake.run("net"))
-    assert verdict() == "is new; the nearest other run differs in this"
+    assert verdict() == "is new; differences from the nearest other run:"
     fake.begin_training(fake.run("flat"), steps=20)
     assert verdict() == "is not finished: training continues near step 20"
     fake.seal_run(fake.run("flat"))

@@ -168,7 +168,7 @@ def test_a_difference_is_held_against_the_spread_over_seeds(fake):
     assert accuracy[4] == "+0.07733 to +0.1227", "of the means, which are 0.1 apart"
     assert accuracy[5] == "more than the spread over seeds"
     repeat = shardline("diff", "a1", "a3")
-    assert "the seed alone differs: this is noise" in repeat.stdout
+    assert "only the seed differs: this is noise" in repeat.stdout
 
 
 def test_datasets_are_compared_within_and_their_metrics_not(fake):
@@ -182,7 +182,7 @@ def test_datasets_are_compared_within_and_their_metrics_not(fake):
     seal_with(fake, "flat", accuracy=0.9)
     result = shardline("diff", old.id, "flat")
     assert "dataset table: shards 4 -> 5" in result.stdout
-    assert "measured on other samples, so not to be compared" in result.stdout
+    assert "measured on other samples: not comparable" in result.stdout
 
 
 # --- which run --------------------------------------------------------------------------------
