@@ -183,8 +183,8 @@ def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force:
     changes = _changed_code(project, recorded, recorded.evaluation)
     if changes and not force:
         raise ConfigError(
-            f"{recorded.title} was evaluated with other code than the present code: {'; '.join(changes)}; check out the "
-            "earlier code (`shardline diff` lists the commits), or use the present code: --force"
+            f"{recorded.title} was evaluated with other code than the present code: {'; '.join(changes)}; check out "
+            "the earlier code (`shardline diff` lists the commits), or use the present code: --force"
         )
     return changes
 
