@@ -425,8 +425,8 @@ class Nothing(pl.LightningModule):
     ("model", "batch", "told"),
     [
         (ByName(), {"text": ["a"]}, "reads the column text, which is a list in a batch"),
-        (Nothing(), {"image": torch.ones(2, 3), "y": torch.ones(2)}, "the columns image, y (forward takes images"),
-        (Two(), {"left": torch.ones(2, 3)}, "forward takes left, right"),
+        (Nothing(), {"image": torch.ones(2, 3), "y": torch.ones(2)}, "image, y (forward has the parameters images"),
+        (Two(), {"left": torch.ones(2, 3)}, "forward has the parameters left, right"),
         (OfList(), [torch.ones(2)], "batches of type list"),
         (OfList(), {"image": torch.tensor(1.0)}, "one number of the whole batch"),
         (

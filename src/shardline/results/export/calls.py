@@ -121,8 +121,8 @@ def _read_by(
             return tuple(reading.read)
     raise ConfigError(
         f"{_name(model)} cannot be called with a batch of the columns {', '.join(map(str, batch))} (forward has the "
-        f"parameters {', '.join(wanted) or 'none'}{reason}), so it cannot be exported; name the parameters of forward like the "
-        "columns, or set the attribute `column` of the model to its only column"
+        f"parameters {', '.join(wanted) or 'none'}{reason}), so it cannot be exported; name the parameters "
+        "of forward like the columns, or set the attribute `column` of the model to its only column"
     )
 
 
