@@ -342,7 +342,7 @@ def test_links_that_lead_elsewhere_are_found(fake: FakeProject) -> None:
         layout.latest_datasets / "table": [("../latest/flat", "is no place of its results")],
         flat.folder / "evaluation.json": [
             (f"../{other.id}/evaluations/{other.evaluation.name}", "is no place of its results"),
-            (f"evaluations/{'f' * 12}.json", "which is not there"),
+            (f"evaluations/{'f' * 12}.json", "which does not exist"),
         ],
         layout.latest_report: [("../mine", "is no place of its results")],
     }
@@ -361,7 +361,7 @@ def test_links_that_lead_elsewhere_are_found(fake: FakeProject) -> None:
     shutil.rmtree(flat.folder)
     (problem,) = verify_names(layout).problems
     assert problem.startswith(f"{layout.latest_runs / 'flat'} points to ")
-    assert "which is not there; delete the link" in problem
+    assert "which does not exist; delete the link" in problem
 
 
 # --- the sample ledger --------------------------------------------------------------------------
