@@ -14,7 +14,6 @@ from shardline.cli import (
     upkeep,
     remove,
     evidence,
-    crate,
     drill,
 )
 

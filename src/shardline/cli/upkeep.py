@@ -34,9 +34,9 @@ def collect_garbage(
 ) -> None:
     """List, or delete, files in results and store that the config no longer uses.
 
-    A deleted result is computed again when its settings come back. If several
-    projects share a store, the list contains the other projects' data too: read
-    it before you delete.
+    A deleted result is computed again when its settings come back. If two
+    projects share a store and made the same result, the list may contain files
+    that the other project needs: read it before you delete.
     """
     project = load_project(config_file=context.obj)
     garbage = find_garbage(project, read_config(context.obj)["datasets"])
