@@ -234,7 +234,7 @@ def test_lineage_refuses_what_nothing_is_recorded_of(fake):
     fake.seal_all()
     for path, code, told in (
         ("config/config.yaml", 2, "nothing is recorded of config/config.yaml"),
-        ("results/none.json", 3, "results/none.json is not there"),
+        ("results/none.json", 3, "results/none.json does not exist"),
         ("..", 2, "nothing is recorded of"),
     ):
         result = shardline("lineage", path)

@@ -55,7 +55,9 @@ def test_a_truncated_shard_is_found_by_its_size(fake):
     size = shard(fake).stat().st_size
     shard(fake).write_bytes(shard(fake).read_bytes()[:-10])
     (problem,) = dataset_verdict(fake).problems
-    assert problem.startswith(f"{shard(fake)} has {size - 10} bytes, expected {size}; run `shardline")
+    assert problem.startswith(
+        f"{shard(fake)} has {size - 10} bytes, expected {size}; run `shardline"
+    )
 
 
 def test_each_missing_shard_is_found(fake):

@@ -139,7 +139,7 @@ def _inferred(earlier: Path) -> dict[str, object]:
 def _record(
     candidate: Candidate, reason: str, scratch: Path, earlier: Path, action: Action
 ) -> Accepted:
-    """Return what is recorded; an earlier acceptance on which this one rests stands in it."""
+    """Return the record of an acceptance; it contains an earlier acceptance, if any."""
     before = accepted_of(earlier)
     definitions = _differing(read_definitions(earlier), candidate.asked.definitions)
     files = [scratch / name for name in _TRAINED if (scratch / name).exists()]
