@@ -482,7 +482,7 @@ def test_first_steps_are_refused_where_nothing_can_be_compared(stale):
         ]
     }
     path.write_text(json.dumps(document))
-    with pytest.raises(ConfigError, match="trained in another way from step 5 on"):
+    with pytest.raises(ConfigError, match="its training was changed from step 5 on"):
         compare_first_steps(candidate, 8, **options)
 
 
