@@ -230,9 +230,10 @@ def help_text(command: Any) -> str:
     """Return a command's help in paragraphs, each on one line."""
 
     def paragraph(text: str) -> str:
-        if not text.startswith("\b\n"):  # the mark of lines that stay as they are
-            return " ".join(text.split())
-        return re.sub(r"^\[\w+\]([\w ]+)\[/\w+\] +", r"- `\1`: ", text[2:], flags=re.MULTILINE)
+        row = r"(?:\[\w+\])?([\w-]+)(?:\[/\w+\])?  +(.+)"  # of a table of two columns
+        found = [re.fullmatch(row, line.strip()) for line in text.splitlines()]
+        lines = [f"- `{one[1]}`: {one[2]}" for one in found if one]
+        return "\n".join(lines) if len(lines) == len(found) else " ".join(text.split())
 
     return "\n\n".join(map(paragraph, command.help.strip().split("\n\n")))
 

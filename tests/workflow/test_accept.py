@@ -33,7 +33,7 @@ def test_an_accepted_training_is_evaluated_and_reported_and_not_trained_again(ti
     steps = ("--after-steps", "10", "--profile", str(REPOSITORY / "profiles/local"))
     tiny({**ROW, "optim.lr": 0.011})
     told = shardline(workspace, "accept", "run", "--reason", REASON, "--yes", *steps, code=1)
-    assert re.search(r"\d came out otherwise \(train_loss at step \d", told), told
+    assert re.search(r"\d differ \(train_loss at step \d", told), told
     assert not workspace.matching("results/runs/<run>/model.safetensors")
     tiny({**ROW, "optim.weight_decay": 1e-9})
     told = shardline(workspace, "accept", "run", "--reason", REASON, "--yes", *steps)

@@ -146,7 +146,7 @@ def test_one_altered_byte_is_refused_by_name(project, command, what):
 def test_other_code_than_the_recorded_is_refused_by_name_unless_it_is_wanted(project):
     run = project.the("results/runs/<own>").name
     project.write("mine.py", MODEL.replace("return super()", "return -super()", 1))
-    assert "nothing is recorded of run" in shardline("replay", "own").stderr
+    assert "has no result yet; name an earlier id" in shardline("replay", "own").stderr
     result = shardline("replay", run)
     assert result.exit_code == 2
     assert f"({run}) was evaluated with other code" in result.stderr
@@ -155,7 +155,7 @@ def test_other_code_than_the_recorded_is_refused_by_name_unless_it_is_wanted(pro
     forced = shardline("replay", run, "--force")
     assert forced.exit_code == 3, "another forward gives other numbers"
     assert (
-        "with other code than were recorded: code of the model: mine: Net.forward changed"
+        "the code has changed since the evaluation: code of the model: mine: Net.forward changed"
         in forced.stdout
     )
 
@@ -171,7 +171,7 @@ def test_another_environment_than_the_recorded_is_refused_by_name_unless_it_is_w
     assert "runtime.environment" in result.stderr
     forced = shardline("replay", "cnn", "--force")
     assert forced.exit_code == 0, forced.output
-    assert "with other packages than were recorded: numpy" in forced.stdout
+    assert "the packages have changed since the evaluation: numpy" in forced.stdout
 
 
 def test_a_replay_starts_in_the_environment_that_the_profile_names(project):
@@ -197,7 +197,7 @@ def test_a_run_that_the_config_no_longer_names_is_replayed_by_its_id(project):
     project.configure(TINY_CONFIG, [{**ROWS[0], "optim.lr": 0.5}])
     stale = shardline("replay", "cnn")
     assert stale.exit_code == 2
-    assert f"name an earlier one ({run})" in stale.stderr
+    assert f"name an earlier id ({run})" in stale.stderr
     assert shardline("replay", run).exit_code == 0
 
 
@@ -305,6 +305,7 @@ def test_an_export_judges_stored_features_as_the_evaluation_did(project, to):
         outputs, shown = predicted(folder, lines_of_card(folder), row)
         assert np.array_equal(outputs, outputs_of(folder, features.numpy()))
         assert shown == str(outputs.argmax())
+        assert "Save these lines as `predict.py`" in (folder / "README.md").read_text()
     again = shardline("export", "cnn", "--to", to)
     assert again.exit_code == 2
     assert "nothing is overwritten" in again.stderr

@@ -97,4 +97,4 @@ def test_new_files_are_predicted_by_the_rule_and_by_the_command(tiny, monkeypatc
     )
     done = shardline("predict", "flat", "data/new.csv", "--output", "mine.parquet")
     assert done.exit_code == 2
-    assert "mine.parquet is there, and nothing is overwritten" in done.stderr
+    assert "mine.parquet exists already, and nothing is overwritten" in done.stderr

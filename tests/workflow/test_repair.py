@@ -43,7 +43,7 @@ def test_a_damaged_shard_is_repaired_by_its_own_parts_job_alone(tiny):
 
     found = shardline(workspace, "verify")
     assert found.returncode == 3
-    assert "`shardline verify --repair table` lets it be rebuilt" in found.stdout
+    assert "run `shardline verify --repair table`, then `snakemake`" in found.stdout
     repaired = shardline(workspace, "verify", "--repair", "table")
     assert repaired.returncode == 0, repaired.stdout + repaired.stderr
     assert "to rebuild 1 part" in repaired.stdout

@@ -1,7 +1,6 @@
 """The `shardline` command.
 
-What a command shows is found by a module beside this package (`states`, `why`,
-`garbage`, `verify`, `replay`, ...), and put on a terminal by `display`.
+Modules of `shardline.results` compute what a command shows; `display` prints it.
 """
 
 # ruff: noqa: F401, I001 - importing a module adds its commands, in the order in which the help lists them
@@ -15,7 +14,6 @@ from shardline.cli import (
     upkeep,
     remove,
     evidence,
-    crate,
     drill,
 )
 

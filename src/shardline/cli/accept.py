@@ -1,4 +1,4 @@
-"""The command that accepts an earlier result: `accept`."""
+"""The command `accept`, which accepts an earlier result."""
 
 import sys
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from shardline.results.accept.take import accept_dataset, accept_run
 from shardline.results.select import find_dataset, find_run
 
 _DATASET = "dataset:"
-# parts of an identity document that may differ, by what --cause names
+# parts of an identity document that may differ, by the value of --cause
 _CAUSES = {"environment": {"environment"}, "code": {"code", "code_files", "sample_code"}}
 
 
@@ -38,32 +38,34 @@ _CAUSES = {"environment": {"environment"}, "code": {"code", "code_files", "sampl
 def accept(
     context: typer.Context,
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why the difference is harmless; kept.")
+        str,
+        typer.Option("--reason", metavar="TEXT", help="Why the difference is harmless; recorded."),
     ],
     what: Annotated[
-        str | None, typer.Argument(metavar="RUN|dataset:NAME", help="Name or id; or --all.")
+        str | None,
+        typer.Argument(metavar="RUN|dataset:NAME", help="Name or id of a run or dataset."),
     ] = None,
     earlier: Annotated[
         str | None,
-        typer.Option("--from", metavar="ID", help="The earlier result; the nearest if left out."),
+        typer.Option("--from", metavar="ID", help="Earlier result; default: the nearest."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", metavar="", help="All that differs by --cause alone.")
+        bool, typer.Option("--all", metavar="", help="Accept all that differ only by --cause.")
     ] = False,
     cause: Annotated[
         Literal["environment", "code"] | None,
-        typer.Option("--cause", help="With --all: what alone may differ."),
+        typer.Option("--cause", help="With --all: the only part that may differ."),
     ] = None,
     evaluations: Annotated[
         Literal["again", "accept"],
-        typer.Option(help="Evaluate the model again, or take the earlier evaluation over too."),
+        typer.Option(help="Evaluate the model again, or accept the earlier evaluation too."),
     ] = "again",
     after_steps: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="First train N steps again, and compare all values that were recorded of them.",
+            help="First train N steps again, and compare all recorded values.",
         ),
     ] = None,
     profile: OnProfile = "profiles/local",
@@ -71,22 +73,22 @@ def accept(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take an earlier result in place of the one that the config asks for now, on the record.
+    """Accept an earlier result in place of the one that the config now describes.
 
-    What differs is shown first, as `why` shows it. The earlier files are linked
-    under the present identity with `accepted.json`, which verify, replay, diff,
-    lineage, report and crate show: who, when, why, and what differs. A model or
-    schema of another shape is rejected. No existing file is changed.
+    Prints the differences first, as `why` does. Links the earlier files under the
+    present identity, and records in `accepted.json` who accepted them, when, why,
+    and what differs. verify, replay, diff, lineage, report and crate show this.
+    A model or schema of another shape is rejected. Existing files do not change.
     """
-    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    sys.path.insert(0, str(Path.cwd()))  # the user's modules
     project = load_project(config_file=context.obj)
     check_unlocked(project.workdir)
     if after_steps and what and what.startswith(_DATASET):
         raise ConfigError(
-            f"--after-steps: {what} is a dataset, and only a run has steps; leave it out"
+            f"--after-steps: {what} is a dataset, and only a run has steps; remove --after-steps"
         )
     if not reason.strip():
-        raise ConfigError("--reason is empty; say why the difference is harmless")
+        raise ConfigError("--reason is empty; write why the difference is harmless")
     found = list(_candidates(project, what, earlier, every=every, cause=cause))
     if not as_json:
         show_candidates(found)
@@ -122,8 +124,8 @@ def _candidates(
 ) -> Iterator[Candidate]:
     if every == (what is not None) or every != (cause is not None) or (every and earlier):
         raise ConfigError(
-            "accept takes RUN or dataset:NAME (with --from ID, if another than the nearest is meant), or --all --cause "
-            "environment, or --all --cause code; name one of them"
+            "accept expects RUN or dataset:NAME (with --from ID for another result than the nearest), or --all --cause "
+            "environment, or --all --cause code; use one of these"
         )
     if every:
         yield from find_by_cause(project, _CAUSES[str(cause)])

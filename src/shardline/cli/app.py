@@ -1,4 +1,4 @@
-"""The `shardline` command as a whole: its options and exit codes."""
+"""The `shardline` application: shared options, exit codes and the handling of errors."""
 
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ EPILOG = "\n".join(
 
 
 class _Group(TyperGroup):
-    """Ends a user's mistake with its one sentence and its exit code."""
+    """Command group that prints a `ShardlineError` as one sentence and exits with its code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -43,42 +43,69 @@ app = typer.Typer(
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    pretty_exceptions_enable=False,  # a bug of ours keeps its plain traceback
+    pretty_exceptions_enable=False,  # a bug of Shardline keeps its plain traceback
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")]
 OnProfile = Annotated[
-    str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to run on.")
+    str, typer.Option("--profile", metavar="PROFILE", help="Snakemake profile to run with.")
 ]
 SetResources = Annotated[
-    list[str] | None, typer.Option(metavar="RULE:NAME=VALUE", help="Passed on to Snakemake.")
+    list[str] | None, typer.Option(metavar="RULE:NAME=VALUE", help="Passed to Snakemake.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask first.")]
+StoreOfProfile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile", metavar="PROFILE", help="Snakemake profile whose config and store to use."
+    ),
+]
+_WITH_STORE_OF_PROFILE = ("check", "why")  # they read this option themselves
+Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")]
 
 
 def main() -> None:
     """Run the `shardline` command."""
-    # for good: Python prints the traceback of a bug when all is left
+    # never restored: Python prints the traceback of a bug after this function ends
     sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr)
     app(prog_name="shardline")
 
 
 def resource_arguments(set_resources: list[str] | None) -> list[str]:
-    """Return `SetResources` as Snakemake's arguments."""
+    """Return the values of `--set-resources` as arguments for Snakemake."""
     return ["--set-resources", *set_resources] if set_resources else []
 
 
 def ask(question: str, command: str, verb: str, *, quiet: bool) -> None:
-    """Ask a person, and end the command if the answer is no.
+    """Ask for confirmation, and abort the command if the answer is no.
 
     Raises:
-        ShardlineError: nobody can answer, or what is printed is for a program.
+        ShardlineError: standard input is not a terminal, or the command prints JSON.
     """
     if quiet or not sys.stdin.isatty():
         raise ShardlineError(
-            f"{command} asks before it {verb} and here is nobody to ask; add --yes"
+            f"{command} asks before it {verb}, but standard input is not a terminal; add --yes"
         )
     typer.confirm(question, abort=True)
+
+
+def use_profile(context: typer.Context, profile: str | None) -> str | None:
+    """Use the store of a profile until the command ends, or name profiles with other stores.
+
+    Args:
+        profile: Value of `--profile` behind the command; None: the value before the command.
+
+    Returns:
+        The profile in use.
+    """
+    profile = profile or context.find_root().params.get("profile")
+    if profile:
+        context.with_resource(profile_store(profile))
+        return profile
+    for sentence in describe_other_stores(
+        configured_store(ResultsLayout(root=Path.cwd()), context.obj)
+    ):
+        say(sentence, is_error=True)
+    return None
 
 
 def _print_version(wanted: bool) -> None:
@@ -91,12 +118,14 @@ def _print_version(wanted: bool) -> None:
 def _options(
     context: typer.Context,
     config: Annotated[
-        Path, typer.Option("--config", metavar="FILE", help="Config that names the runs.")
+        Path, typer.Option("--config", metavar="FILE", help="Config of the project.")
     ] = Path("config/config.yaml"),
     profile: Annotated[
         str | None,
         typer.Option(
-            "--profile", metavar="PROFILE", help="Snakemake's profile, if it names the store."
+            "--profile",
+            metavar="PROFILE",
+            help="Snakemake profile that sets runtime.store, if any.",
         ),
     ] = None,
     version: Annotated[
@@ -106,16 +135,13 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Inspect the runs of a Shardline project; call it in the project's folder.
+    """Check, inspect and share the runs of a Shardline project.
 
-    `snakemake` makes the runs. Of the commands only `rerun` trains one, and only
-    `gc --delete`, `rm --delete` and `verify --repair` delete files.
+    Call it in the project's folder. `snakemake` trains and evaluates the runs.
+    Of these commands, only `gc --delete`, `rm --delete` and `verify --repair`
+    delete results.
     """
-    layout = ResultsLayout(root=Path.cwd())
-    check_layout(layout)
+    check_layout(ResultsLayout(root=Path.cwd()))
     context.obj = config
-    if profile:
-        context.with_resource(profile_store(profile))
-        return
-    for sentence in describe_other_stores(configured_store(layout, config)):
-        say(sentence, is_error=True)
+    if context.invoked_subcommand not in _WITH_STORE_OF_PROFILE:
+        use_profile(context, profile)

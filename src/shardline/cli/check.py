@@ -1,4 +1,4 @@
-"""The command that looks for mistakes before anything is built: `check`."""
+"""The command `check`, which finds mistakes before anything is built."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardline.cli.app import AsJson, app
+from shardline.cli.app import AsJson, StoreOfProfile, app, use_profile
 from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.config.load import load_project
 from shardline.config.plans import RunPlan
@@ -30,20 +30,24 @@ def check(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN", help="Names or ids; left out, all runs of the config."),
+        typer.Argument(metavar="RUN", help="Names or ids; default: all runs of the config."),
     ] = None,
+    profile: StoreOfProfile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for mistakes of config, profile, models, data and machine, before anything is built.
+    """Find mistakes in config, profile, models, data and machine before anything is built.
 
-    Each distinct model does one training step on two rows of its source, on the CPU;
-    models that were found well before are known by their code. All mistakes are
-    listed at once. Exit code 2 if there is any. `snakemake` begins with the same check.
+    Trains each distinct model for one step on two rows of its source, on the CPU.
+    Models that passed before with the same code are skipped. Lists all mistakes
+    at once. Exits with code 2 if there are any.
+
+    `snakemake` starts with the same check.
     """
-    findings = list(_of_profile(context))
+    file = _profile_file(use_profile(context, profile))
+    findings = list(_of_profile(file))
     runs: dict[str, RunPlan] = {}
     try:
-        project = load_project(_config(context))
+        project = load_project(_config(context.obj, file))
         runs = _chosen(project, names or [])
     except ShardlineError as error:
         findings += [Finding(kind="error", sentence=line) for line in str(error).splitlines()]
@@ -62,27 +66,26 @@ def _chosen(project: Project, names: list[str]) -> dict[str, RunPlan]:
     return {keys[id(run)]: run for run in (find_run(project, name) for name in names)}
 
 
-def _profile_file(context: typer.Context) -> Path | None:
-    name = context.parent and context.parent.params.get("profile")
+def _profile_file(name: str | None) -> Path | None:
     if not name:
         return None
     from snakemake.cli import get_profile_dir
 
-    found = get_profile_dir(str(name))  # that it is there, the group has checked
+    found = get_profile_dir(name)  # `use_profile` has checked that it exists
     return Path(found[1]) if found else None
 
 
-def _of_profile(context: typer.Context) -> Iterator[Finding]:
-    if file := _profile_file(context):
+def _of_profile(file: Path | None) -> Iterator[Finding]:
+    if file:
         for sentence in problems_of_profile(read_profile(file), file, *snakemake_options()):
             yield Finding(kind="error", sentence=sentence)
 
 
-def _config(context: typer.Context) -> dict[str, Any]:
-    """Return the config, with what the profile sets of it."""
-    config = read_config(Path.cwd() / context.obj)
-    if file := _profile_file(context):
-        config = merge(config, read_profile(file).get("config") or {})
+def _config(config_file: Path, profile: Path | None) -> dict[str, Any]:
+    """Return the config, with the values that the profile sets under `config`."""
+    config = read_config(Path.cwd() / config_file)
+    if profile:
+        config = merge(config, read_profile(profile).get("config") or {})
     return config
 
 

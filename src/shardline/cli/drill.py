@@ -1,4 +1,4 @@
-"""The command that injects faults into a training: `drill`."""
+"""The command `drill`, which injects faults into a training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,33 +23,34 @@ _Name = Literal[
 @app.command("drill")
 def drill(
     context: typer.Context,
-    name: Annotated[_Name, typer.Argument(metavar="DRILL", help="The fault to inject.")],
+    name: Annotated[_Name, typer.Argument(metavar="DRILL", help="Fault to inject.")],
     profile: OnProfile = "profiles/local",
-    nodes: Annotated[int, typer.Option(min=1, help="Machines of the training.")] = 1,
-    devices: Annotated[int, typer.Option(min=1, help="Ranks on each machine.")] = 2,
-    seed: Annotated[int, typer.Option(help="Seed of the steps at which faults are injected.")] = 0,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of machines.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="Ranks per machine.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed for the steps of the faults.")] = 0,
     interruptions: Annotated[
-        int, typer.Option(min=1, help="How often `resume` interrupts each training.")
+        int, typer.Option(min=1, help="Interruptions of each training, for `resume`.")
     ] = 3,
-    timeout_s: Annotated[float, typer.Option(help="Seconds that the test may take.")] = 1800.0,
+    timeout_s: Annotated[float, typer.Option(help="Time limit of the test, in seconds.")] = 1800.0,
     keep: Annotated[
         bool, typer.Option("--keep", metavar="", help="Keep the test's folder.")
     ] = False,
     set_resources: SetResources = None,
     as_json: AsJson = False,
 ) -> None:
-    """Inject faults into a tiny training on the profile's real machines, and check that nothing is lost.
+    """Inject faults into a tiny training on the profile's machines, and check that it survives.
 
-    resume           SIGKILL of all ranks, several times; writes the resume certificate
+    resume           SIGKILL of all ranks, several times; writes a certificate
     kill-rank        SIGKILL of one rank
     stop-rank        SIGSTOP of one rank
-    preempt          the job is preempted
-    timeout          the job's time limit falls into the training
+    preempt          the scheduler preempts the job
+    timeout          the job's time limit ends during the training
     kill-controller  SIGKILL of Snakemake while its job trains
     disk-full        the store's disk is full (a small disk made for the test)
 
-    Weights, the optimiser's state and samples must be bit-identical to those of an uninterrupted training.
-    The test lies in `drills/`; your own runs are not touched. Exit code 3 if the training did not survive.
+    Weights, optimiser state and samples must be bit-identical to an
+    uninterrupted training. The test runs in `drills/` and does not touch your
+    runs. Exits with code 3 if the training did not survive.
     """
     from shardline.drills.fault_injection import FaultTest, drilled
     from shardline.drills.outcome import certify
@@ -82,7 +83,7 @@ _FIGURES = ("steps_done", "steps_lost", "seconds_lost", "attempts", "commands")
 
 
 def show_drill(outcomes: Sequence["Outcome"], certificate: Path | None) -> None:
-    """Print a column for each run, why a run did not survive, and the kept folder."""
+    """Print the outcome of a fault-injection test, one column for each run."""
     sizes = (f"{one.ranks} rank{'s' if one.ranks > 1 else ''}" for one in outcomes)
     rows: list[list[str | Text]] = [["profile", *(one.profile for one in outcomes)]]
     styles = ("bold red" if one.reasons else "green" for one in outcomes)

@@ -1,10 +1,10 @@
-"""The commands that let others check a result: `replay`, `diff`, `lineage`, `export`."""
+"""The commands for checking and sharing a result: `replay`, `diff`, `lineage`, `export`, `crate`."""
 
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,7 +15,7 @@ from shardline.cli.display.evidence_views import (
     show_lineage,
     show_replay,
 )
-from shardline.cli.display.terminal import say_json, waiting_for
+from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.cli.profile import configured_store
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
@@ -26,7 +26,7 @@ from shardline.results.lineage.tracer import trace
 from shardline.results.replay.replay_run import replay
 from shardline.results.sealed_run import find_sealed_run
 
-_Run = Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run, or an earlier id.")]
+_Run = Annotated[str, typer.Argument(metavar="RUN", help="Name, id or earlier id of a run.")]
 _Force = Annotated[
     bool,
     typer.Option(
@@ -41,16 +41,16 @@ def replay_run(
     run: _Run,
     tolerance: Annotated[
         float,
-        typer.Option(metavar="REL", min=0, help="Relative difference that is allowed; 0: none."),
+        typer.Option(metavar="REL", min=0, help="Largest allowed relative difference."),
     ] = 0.0,
     force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a sealed model again, and compare every recorded number with the result.
+    """Evaluate a sealed model again, and compare every number with the recorded one.
 
-    Sealed files are verified against their checksums first, each shard as it is read.
-    Code and packages must be those of the recorded evaluation. Nothing is written.
-    Exit code 3 if a number differs.
+    Verifies the sealed files against their checksums first, and each shard while
+    reading it. Code and packages must be those of the recorded evaluation.
+    Writes nothing. Exits with code 3 if a number differs.
     """
     project = load_project(config_file=context.obj)
     recorded = find_sealed_run(project, run)
@@ -71,29 +71,32 @@ def diff(
     second: _Run,
     as_json: AsJson = False,
 ) -> None:
-    """List what differs between two runs: settings, data, code, environment, and metrics.
+    """Compare two runs: settings, data, code, environment and metrics.
 
-    Each difference of a metric stands beside its 95 % interval: from the spread over
+    Prints the 95 % interval of each metric's difference, from the spread over
     seeds if both runs were repeated, else from the choice of held-out samples.
+    For a stale run, compares the latest sealed result of its name.
     """
     project = load_project(config_file=context.obj)
-    found = compare_runs(find_sealed_run(project, first), find_sealed_run(project, second))
+    old, new = (find_sealed_run(project, one, or_earlier=True) for one in (first, second))
+    found = compare_runs(old, new)
     say_json(found) if as_json else show_comparison(found)
 
 
 @app.command("lineage")
 def lineage(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="In the results or the store.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File in the results or the store.")],
     shape: Annotated[
         Literal["text", "dot"],
-        typer.Option("--format", help="A tree, or a graph in Graphviz's language."),
+        typer.Option("--format", help="Print a tree, or a graph for Graphviz."),
     ] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """List what made a file: its action, the files that it read, and so on to the sources.
+    """Trace a file back to its sources: the action that wrote it, its inputs, their actions, ...
 
-    Only sealed files are read. Exit code 3 if the file is not what its action wrote.
+    Reads only sealed files. Exits with code 3 if the file differs from what its
+    action wrote.
     """
     found = trace(file, _layout(context.obj))
     if as_json:
@@ -109,7 +112,7 @@ def lineage(
 
 
 def _layout(config_file: Path) -> ResultsLayout:
-    """Return where results and store lie, from the one key of the config that names the store."""
+    """Return the layout of results and store; only `runtime.store` of the config is read."""
     layout = ResultsLayout(root=Path.cwd())
     named = os.environ.get("SHARDLINE_STORE") or configured_store(layout, config_file)
     return replace(layout, named_store=Path(named))
@@ -121,24 +124,63 @@ def export(
     run: _Run,
     to: Annotated[
         Literal["onnx", "torchscript", "safetensors", "huggingface"],
-        typer.Option("--to", help="Format of the written model."),
+        typer.Option("--to", help="Format of the exported model."),
     ],
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to be made; left out, exports/RUN-FORMAT."),
+        typer.Option(metavar="DIR", help="Folder to create; default: exports/RUN-FORMAT."),
     ] = None,
     force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a sealed model for others, with a model card, and compare it with the original.
+    """Export a sealed model with a model card, and compare it with the original.
 
-    The folder holds the model, config.json and README.md, and appears only if the
-    outputs on held-out rows are the original's. onnx and torchscript take features as
-    stored: the normalisation is inside. Nothing is overwritten.
+    The folder contains the model, config.json and README.md. It appears only if
+    the model's outputs on held-out rows match the original's. Models in onnx and
+    torchscript contain the normalisation: give them features as stored.
+    Nothing is overwritten.
     """
     project = load_project(config_file=context.obj)
     recorded = find_sealed_run(project, run)
-    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    sys.path.insert(0, str(Path.cwd()))  # the user's modules
     with waiting_for(f"exporting {recorded.title}"):
         done = export_run(project, recorded, to=to, output=output, force=force)
     say_json(done) if as_json else show_export(done)
+
+
+@app.command("crate")
+def pack_crate(
+    context: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Zip file to write; an existing one is replaced.")
+    ] = Path("crate.zip"),
+    wants_zip: Annotated[
+        bool, typer.Option("--zip", metavar="", help="Pack the crate into FILE.")
+    ] = False,
+    with_data: Annotated[
+        bool, typer.Option("--with-data", metavar="", help="Pack models and shards too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Describe the report and the files behind it as an RO-Crate.
+
+    --zip packs report, settings, metrics, evaluations, provenance, manifests and
+    workflow, described by the Provenance Run Crate profile. The same files give
+    the same zip. In the unzipped crate, `shardline lineage` works; with
+    --with-data, `verify` and `replay` work too.
+    """
+    from shardline.provenance.crate.pack import write_zip
+
+    project = load_project(config_file=context.obj)
+    facts: dict[str, Any] = {"metadata": project.crate, "exists": project.crate.exists()}
+    if wants_zip:
+        with waiting_for(f"packing {file}"):
+            files = write_zip(project, file, config=context.obj, with_data=with_data)
+        facts |= {"zip": file, "files": files, "bytes": file.stat().st_size}
+    if as_json:
+        say_json(facts)
+    elif wants_zip:
+        say(f"{file}: {facts['files']} files, {facts['bytes'] / 1e6:,.1f} MB")
+    else:
+        missing = "" if facts["exists"] else " (does not exist yet: run the pipeline)"
+        say(f"metadata: {project.crate}{missing}\npack it: shardline crate --zip {file}")

@@ -1,4 +1,4 @@
-"""The commands that begin a project: `init`, `digest`."""
+"""The commands for starting a project: `init`, `digest`."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.core.package import workflow_folder
 
-# Ends the shipped config, whose last table is `datasets`.
+# Appended to the shipped config, whose last table is `datasets`.
 _OWN_CONFIG = """\
   # Noisy points on two rings, by a class of your own: mypkg/sources.py.
   rings:
@@ -26,11 +26,13 @@ lock: requirements.lock # the packages that count in identities, and that are to
 
 @app.command("init")
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the project; created if missing.")
+    ],
 ) -> None:
-    """Start a project: config, profiles, a Snakefile, a model and a data source.
+    """Create a project: config, profiles, Snakefile, example model and data source.
 
-    Nothing is overwritten: if one of these files exists already, no file is written.
+    Nothing is overwritten: if one of these files exists, the command writes no file.
     """
     for name in init_project(folder):
         say(f"  {folder / name}")
@@ -40,12 +42,13 @@ def init(
 @app.command("digest")
 def digest(
     places: Annotated[
-        list[str], typer.Argument(metavar="URL|PATH...", help="Files, patterns, Delta tables.")
+        list[str], typer.Argument(metavar="URL|PATH...", help="Files, patterns or Delta tables.")
     ],
 ) -> None:
-    """Print what the config needs of remote files (url, sha256, bytes) and Delta tables (their id).
+    """Print the config entries of remote files (url, sha256, bytes) and Delta tables (table_id).
 
-    Every byte of the files is read. URLs may hold patterns, as in `s3://bucket/rows/*.parquet`.
+    Reads every byte of the files. A URL may contain a pattern, such as
+    `s3://bucket/rows/*.parquet`.
     """
     import yaml
 
@@ -60,20 +63,20 @@ def init_project(folder: Path) -> list[str]:
     """Write the files of a new project.
 
     Args:
-        folder: where to; made if it is not there.
+        folder: Folder of the project; created if missing.
 
     Returns:
-        The names of the files, from the folder.
+        Paths of the files, relative to the folder.
 
     Raises:
-        ConfigError: a file is in the way; all such are named, and nothing is written.
-        DataError: a file cannot be written.
+        ConfigError: Files exist already. The message names all of them; nothing is written.
+        DataError: A file cannot be written.
     """
     files = dict(sorted(_files(folder.resolve().name).items()))
     if taken := sorted(set(_in_the_way(folder, files))):
         raise ConfigError(
-            f"init {folder}: already there: {', '.join(taken)}; nothing was written; "
-            "name a folder without these, or move them away"
+            f"init {folder}: these files exist already: {', '.join(taken)}; nothing was written; "
+            "name another folder, or move the files away"
         )
     for name, content in files.items():
         write_bytes(folder / name, content)
@@ -83,9 +86,8 @@ def init_project(folder: Path) -> list[str]:
 def _files(project: str) -> dict[str, bytes]:
     shipped = workflow_folder()
     files = _read(shipped, "config/*", "profiles/*/profile.yaml", "requirements.lock")
-    files |= _read(
-        shipped / "config" / "project", "**/*"
-    )  # its run table goes before the shipped one
+    # the project's run table replaces the shipped one
+    files |= _read(shipped / "config" / "project", "**/*")
     files["config/config.yaml"] += _OWN_CONFIG.encode()
     files["README.md"] = files["README.md"].replace(b"{project}", project.encode())
     return files

@@ -1,4 +1,4 @@
-"""The command that uses a model, by the same steps as the rules': `predict`."""
+"""The command `predict`, which runs the steps of the prediction rules in one process."""
 
 import logging
 import shutil
@@ -34,19 +34,17 @@ from shardline.results.sealed_run import SealedRun, check_repeatable, find_seale
 @app.command("predict")
 def predict(
     context: typer.Context,
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Name or id of a run, or an earlier id.")
-    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name, id or earlier id of a run.")],
     rows: Annotated[
         list[str],
-        typer.Argument(metavar="DATASET|FILES...", help="A dataset of the config, or files."),
+        typer.Argument(metavar="DATASET|FILES...", help="Dataset of the config, or files."),
     ],
-    output: Annotated[
-        Path, typer.Option(metavar="FILE", help="File to be written, Parquet.")
-    ] = Path("predictions.parquet"),
+    output: Annotated[Path, typer.Option(metavar="FILE", help="Parquet file to write.")] = Path(
+        "predictions.parquet"
+    ),
     split: Annotated[
         Literal["train", "validation", "test"],
-        typer.Option(help="Which rows of a dataset; of files, all rows are predicted."),
+        typer.Option(help="Rows of a dataset to predict; of files, all rows are predicted."),
     ] = "test",
     force: Annotated[
         bool, typer.Option("--force", metavar="", help="Use the present code, even if it differs.")
@@ -55,12 +53,11 @@ def predict(
 ) -> None:
     """Predict the rows of a dataset or of files with a sealed model.
 
-    Files are read as the data that the run was trained on, and need no labels. What was
-    predicted before a command was killed is kept, and the same command resumes.
-    Nothing is overwritten.
+    Reads files like the data that the run was trained on; they need no labels.
+    If the command is killed, the same command resumes. Nothing is overwritten.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    sys.path.insert(0, str(Path.cwd()))  # the user's modules
     project = load_project(config_file=context.obj)
     recorded = find_sealed_run(project, run)
     found = predict_rows(project, recorded, rows, split=split, output=output, force=force)
@@ -72,15 +69,15 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What was predicted.
+    """Result of `shardline predict`.
 
     Attributes:
-        run: its id.
-        prediction: id of the prediction.
-        rows: their number.
-        output: the file that was asked for.
-        file: the same among the results.
-        code: how the code differs from that of the run's evaluation; none unless that was allowed.
+        run: Id of the run.
+        prediction: Id of the prediction.
+        rows: Number of predicted rows.
+        output: Written file, as given by --output.
+        file: The same file in the results folder.
+        code: Differences between the present code and that of the run's evaluation; empty without --force.
     """
 
     run: str
@@ -94,26 +91,25 @@ class Predicted:
 def predict_rows(
     project: Project, recorded: SealedRun, rows: Sequence[str], *, split: str, output: Path, force: bool
 ) -> Predicted:  # fmt: skip
-    """Predict the rows of a dataset, or of files, and write them to a file.
+    """Predict the rows of a dataset or of files, and write a Parquet file.
 
     Args:
-        rows: name of one dataset of the config, or files and patterns.
-        output: is not overwritten.
-        force: take the code of now, whatever it is.
+        rows: Name of one dataset of the config, or files and patterns.
+        output: Parquet file to write; must not exist.
+        force: Use the present code even if it differs from that of the evaluation.
 
     Raises:
-        ConfigError: there is no such dataset or file, the output is there, or the run cannot predict.
-        DataError: rows have other columns than the data that the run was trained on, or a sealed
-            file is damaged.
+        ConfigError: A dataset or file does not exist, the output exists, or the run cannot predict.
+        DataError: The columns differ from those of the training data, or a sealed file is damaged.
     """
     if output.suffix != ".parquet":
         raise ConfigError(
-            f"--output {output} does not end in .parquet, the format of predictions; name it so, and convert the file "
-            "where another format is needed, such as by pandas: read_parquet(...).to_csv(...)"
+            f"--output {output} does not end in .parquet, the only format of predictions; name a .parquet file, and "
+            "convert it if you need another format, such as with pandas: read_parquet(...).to_csv(...)"
         )
     if output.exists() or output.is_symlink():
         raise ConfigError(
-            f"{output} is there, and nothing is overwritten; delete it, or name another file: --output FILE"
+            f"{output} exists already, and nothing is overwritten; delete it, or name another file: --output FILE"
         )
     changes = check_repeatable(project, recorded, "used to predict", force=force)
     prediction = _prediction(project, recorded, rows, split)
@@ -133,7 +129,9 @@ def _prediction(
     project: Project, recorded: SealedRun, rows: Sequence[str], split: str
 ) -> PredictionPlan:
     spec = RunSpec.of(recorded.spec, name=recorded.title)
-    if (run := project.runs.get(recorded.id)) is not None:  # whose class may have moved
+    if (
+        run := project.runs.get(recorded.id)
+    ) is not None:  # its class may have moved since the training
         spec = run.spec
     paths = {
         "model": spec.model_class,
@@ -151,7 +149,7 @@ def _prediction(
 def _dataset(
     project: Project, recorded: SealedRun, rows: Sequence[str], trained_on: Sequence[str]
 ) -> DatasetPlan:
-    """Return the dataset that one word names, or the files that the words name."""
+    """Return the named dataset, or a dataset of the given files."""
     named = {name: one for one in project.built.values() for name in one.names}
     named |= {one.id: one for one in project.built.values()}
     if len(rows) == 1 and rows[0] in named:
@@ -159,13 +157,13 @@ def _dataset(
     datasets = [project.datasets[key] for key in trained_on if key in project.datasets]
     if len(trained_on) != 1:
         raise ConfigError(
-            f"{recorded.title} is trained on {len(trained_on)} datasets, so by which source files are read is not "
-            f"known; name a dataset of the config: {', '.join(named)}"
+            f"{recorded.title} was trained on {len(trained_on)} datasets, so Shardline cannot know which source reads "
+            f"these files; name a dataset of the config instead: {', '.join(named)}"
         )
     if not datasets:
         raise ConfigError(
-            f"the config names no dataset {trained_on[0]} any more, on which {recorded.title} was trained and by whose "
-            "source files are read; put its entry and files back, or check out the config of then"
+            f"the config no longer contains dataset {trained_on[0]}, which {recorded.title} was trained on and whose "
+            "source would read these files; restore its entry and files, or check out the config of the training"
         )
     for one in rows:
         if not any(Path().glob(one)) and not Path(one).exists():
@@ -179,7 +177,7 @@ def _make(project: Project, prediction: PredictionPlan, recorded: SealedRun) -> 
     if not rows.manifest.exists():
         if rows.read_as is None:
             raise DataError(
-                f"dataset {rows.name} is not sealed ({layout.manifest(rows.id)} is missing); make it first: "
+                f"dataset {rows.name} is not sealed ({layout.manifest(rows.id)} is missing); build it first: "
                 f"`snakemake {layout.manifest(rows.id)}` with your profile"
             )
         for part in rows.parts:
@@ -195,6 +193,6 @@ def _make(project: Project, prediction: PredictionPlan, recorded: SealedRun) -> 
     )
     file = layout.prediction(recorded.id, prediction.id)
     write_file(prediction, record, file, file.with_suffix(".json"))
-    if rows.id not in project.built:  # shards of files that no later command needs
+    if rows.id not in project.built:  # no later command needs the shards of these files
         for folder in (rows.manifest.parent, project.layout.shards(rows.id)):
             shutil.rmtree(folder, ignore_errors=True)

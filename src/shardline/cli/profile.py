@@ -1,4 +1,4 @@
-"""The store that a profile names: the only setting of a profile that the `shardline` command has to know."""
+"""The store that a Snakemake profile names."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,21 +17,23 @@ _PROFILES = Path("profiles")
 
 @contextmanager
 def profile_store(name: str) -> Iterator[None]:
-    """Look into the store that a profile names, unless SHARDLINE_STORE names another.
+    """Use the store of a profile inside the context, unless SHARDLINE_STORE is set.
 
-    The variable is set for this process and those that it starts.
+    Sets SHARDLINE_STORE for this process and its child processes.
 
     Args:
-        name: the profile, as Snakemake takes it.
+        name: Folder or name of the profile, as `snakemake --profile` accepts it.
 
     Raises:
-        ConfigError: there is no such profile, or its file cannot be read.
+        ConfigError: The profile does not exist, or its file cannot be read.
     """
     from snakemake.cli import get_profile_dir
 
     found = get_profile_dir(name)
     if found is None:
-        raise ConfigError(f"--profile {name} is not there; give a folder that holds a profile.yaml")
+        raise ConfigError(
+            f"--profile {name} does not exist; name a folder that contains a profile.yaml"
+        )
     store = _store_of(Path(found[1]))
     if store is None or os.environ.get(_VARIABLE):
         yield
@@ -44,7 +46,7 @@ def profile_store(name: str) -> Iterator[None]:
 
 
 def configured_store(layout: ResultsLayout, config: Path) -> Path:
-    """Return the store that the config file names, or the default; a file that cannot be read names none."""
+    """Return the store that the config file names, or the default if the file cannot be read."""
     try:
         store = _store_of(config, ("runtime", "store")) if config.exists() else None
     except ConfigError:
@@ -53,27 +55,27 @@ def configured_store(layout: ResultsLayout, config: Path) -> Path:
 
 
 def describe_other_stores(store: Path) -> Iterator[str]:
-    """Yield a sentence for each profile of the present folder that names another store, if that is here.
+    """Yield a sentence for each profile in `profiles/` that names another existing store.
 
     Args:
-        store: the store that the config names, whose data the command looks at.
+        store: Store that the command reads.
     """
-    if os.environ.get(_VARIABLE):  # which goes before the profiles
+    if os.environ.get(_VARIABLE):  # it overrides all profiles
         return
     for file in sorted(_PROFILES.glob("*/*.yaml")):
         try:
             named = _store_of(file)
         except ConfigError:
-            continue  # Snakemake reports it where it is used
+            continue  # Snakemake reports it when the profile is used
         if named and Path(named).is_dir() and Path(named).resolve() != store.resolve():
             yield (
-                f"{file} names the store {named}, and this command looks into {store}; for the runs of that "
-                f"profile, pass it: shardline --profile {file.parent} ..."
+                f"{file} sets runtime.store to {named}, but this command reads {store}; to see the runs of that "
+                f"profile, use shardline --profile {file.parent} ..."
             )
 
 
 def _store_of(file: Path, keys: Sequence[str] = ("config", "runtime", "store")) -> str | None:
-    """Return what a YAML file sets under some keys, which are a profile's by default."""
+    """Return the store that a YAML file names under nested keys, or None."""
     try:
         part: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -1,4 +1,4 @@
-"""The commands that remove one run, or train it again: `rm`, `rerun`."""
+"""The commands `rm` and `rerun`, which delete a run or train it again."""
 
 from typing import Annotated
 
@@ -20,25 +20,25 @@ def remove(
     context: typer.Context,
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names or ids.")],
     wants_deletion: Annotated[
-        bool, typer.Option("--delete", metavar="", help="Delete what is listed.")
+        bool, typer.Option("--delete", metavar="", help="Delete the listed files.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """List, or delete, all that there is of a run: results, training checkpoints, links.
+    """List, or delete, all files of a run: results, training checkpoints, links.
 
-    The next `snakemake` trains the run from its first step, if the config still names it.
-    Datasets stay, and so do files that another result has accepted.
+    If the config still names the run, the next `snakemake` trains it from the
+    first step. Datasets stay, and so do files that another result has accepted.
     """
     project = load_project(config_file=context.obj)
     ids = ids_of_runs(project, runs)
     items = find_runs(project, ids)
     if not items:
-        raise ConfigError(f"nothing is there of {', '.join(runs)}; `shardline ls` lists the runs")
+        raise ConfigError(f"{', '.join(runs)} has no files; `shardline ls` lists the runs")
     if not as_json:
         show_garbage(items, [], "" if wants_deletion else "; `shardline rm --delete` deletes them")
         for title in kept_by_others(project, ids):
-            say(f"{title} has accepted one of them; its files stay")
+            say(f"{title} has accepted one of these runs; the accepted files stay")
     if wants_deletion:
         if not yes:
             ask("Delete them?", "rm --delete", "deletes", quiet=as_json)
@@ -53,15 +53,15 @@ def remove(
 @app.command("rerun")
 def rerun_run(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run of the config.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run in the config.")],
     profile: OnProfile = "profiles/local",
     set_resources: SetResources = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a sealed run again beside its result, and compare weights and metrics.
+    """Train a sealed run again, and compare weights and metrics with its result.
 
-    The rerun's files are in results/reruns/ID/N, and the result stays as it is.
-    Exit code 3 if the weights have other bits.
+    Writes the rerun to results/reruns/ID/N; the result stays as it is.
+    Exits with code 3 if any bit of the weights differs.
     """
     project = load_project(config_file=context.obj)
     asked = find_run(project, run)

@@ -1,4 +1,4 @@
-"""The commands about the runs of the config: `ls`, `report`, `why`, `preflight`."""
+"""The commands for the runs of the config: `ls`, `report`, `why`, `preflight`."""
 
 import json
 import subprocess
@@ -9,7 +9,15 @@ from typing import Annotated
 
 import typer
 
-from shardline.cli.app import AsJson, OnProfile, SetResources, app, resource_arguments
+from shardline.cli.app import (
+    AsJson,
+    OnProfile,
+    SetResources,
+    StoreOfProfile,
+    app,
+    resource_arguments,
+    use_profile,
+)
 from shardline.cli.display.terminal import say, say_json
 from shardline.cli.display.upkeep_views import show_explanation, show_runs
 from shardline.config.load import load_project
@@ -28,15 +36,15 @@ from shardline.results.states import describe_runs
 
 @app.command("ls")
 def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the runs of the config: state, headline metric, identity.
+    """List the runs of the config with state, headline metric and id.
 
-    [green]done[/green]         trained and evaluated
-    [cyan]trained[/cyan]      trained; the evaluation is missing or stale
-    [yellow]running[/yellow]      it trains now: step, rate, time left
-    [red]failed[/red]       a job that it needs failed; the error and the log are shown
-    [yellow]in progress[/yellow]  training has begun and continues from its checkpoint
-    [magenta]stale[/magenta]        sealed under an earlier identity only: `shardline why RUN`
-    [blue]new[/blue]          nothing of this name is sealed
+    [green]done[/green]     trained and evaluated
+    [cyan]trained[/cyan]  trained; the evaluation is missing or stale
+    [yellow]running[/yellow]  trains now: step, rate, time left
+    [red]failed[/red]   a job failed; the error and its log are listed
+    [yellow]stopped[/yellow]  stopped early; the next `snakemake` resumes it
+    [magenta]stale[/magenta]    its code, data or settings changed: `shardline why RUN`
+    [blue]new[/blue]      never trained under this name
     """
     project = load_project(config_file=context.obj)
     records = describe_runs(project)
@@ -50,10 +58,11 @@ def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("report")
 def report(context: typer.Context, as_json: AsJson = False) -> None:
-    """Write the report over what is there now.
+    """Write the report of the results that exist now.
 
-    Snakemake writes it by itself; this command does so after a crash of Snakemake, while
-    trainings run, or without Snakemake. Runs without a result are listed with the cause.
+    Snakemake writes the report itself. Use this command while trainings run, or
+    after Snakemake crashed. The report also lists runs without a result, with the
+    cause.
     """
     done = subprocess.run(
         [sys.executable, "-m", "shardline.pipeline.late_report"],
@@ -62,7 +71,7 @@ def report(context: typer.Context, as_json: AsJson = False) -> None:
         stdout=subprocess.PIPE,
         check=False,
     )
-    if done.returncode:  # which the program has explained
+    if done.returncode:  # the program has printed the error
         raise typer.Exit(done.returncode)
     found = json.loads(done.stdout.splitlines()[-1])
     if as_json:
@@ -77,13 +86,15 @@ def report(context: typer.Context, as_json: AsJson = False) -> None:
 def why(
     context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run.")],
+    profile: StoreOfProfile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the causes that make a run stale.
+    """List what changed since a run was trained.
 
-    The run's identity document is compared with the nearest older one: of the
-    same name and sealed if there is such a one, then with the fewest differences.
+    Compares the run's identity document with the nearest older one: that of a
+    sealed run of the same name, else the one with the fewest differences.
     """
+    use_profile(context, profile)
     project = load_project(config_file=context.obj)
     explanation = explain(project, find_run(project, run))
     if as_json:
@@ -97,7 +108,9 @@ def preflight(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN", help="Names or ids; left out, one run of each geometry."),
+        typer.Argument(
+            metavar="RUN", help="Names or ids; default: one run per number of nodes and devices."
+        ),
     ] = None,
     profile: OnProfile = "profiles/local",
     set_resources: SetResources = None,
@@ -105,9 +118,9 @@ def preflight(
 ) -> None:
     """Check a run's ranks, devices and network paths without training.
 
-    A small job starts the ranks on the profile's real machines, by its
-    launcher, and prints a table: the device of each rank, and latency and
-    bandwidth between ranks. Every training begins with the same check.
+    Starts the ranks on the profile's machines, with its launcher. Prints the
+    device of each rank, and latency and bandwidth between ranks. Every training
+    starts with the same check.
     """
     project = load_project(config_file=context.obj)
     runs = [find_run(project, name) for name in names or []] or _one_of_each_geometry(project)
@@ -121,7 +134,7 @@ def preflight(
 
 
 def _one_of_each_geometry(project: Project) -> list[RunPlan]:
-    """Return the first run of each geometry: other runs of this geometry would start the same ranks."""
+    """Return the first run of each number of nodes and devices, and of each accelerator."""
     first: dict[tuple[object, ...], RunPlan] = {}
     for run in project.runs.values():
         asked = run.settings
@@ -132,15 +145,15 @@ def _one_of_each_geometry(project: Project) -> list[RunPlan]:
 def _preflight(
     runs: Sequence[RunPlan], *, config: Path, profile: str, arguments: Sequence[str]
 ) -> Iterator[tuple[RunPlan, PreflightReport]]:
-    """Have Snakemake run the preflight checks again, and yield their reports.
+    """Run the preflight checks again with Snakemake, and yield their reports.
 
     Args:
-        config: the project's config.
-        profile: Snakemake's profile: where the ranks start.
-        arguments: further arguments for Snakemake.
+        config: Config file of the project.
+        profile: Snakemake profile, which decides where the ranks start.
+        arguments: Further arguments for Snakemake.
 
     Raises:
-        LaunchError: a preflight check failed; Snakemake has printed the reason.
+        LaunchError: A preflight check failed. Snakemake has printed the reason.
     """
     found = {run.id: run.layout.declared.preflight(run.id) for run in runs}
     is_done = remake(found.values(), config=config, profile=profile, arguments=arguments)

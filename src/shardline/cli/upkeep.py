@@ -1,4 +1,4 @@
-"""The commands that look after what is there: `gc`, `verify`."""
+"""The commands for existing files: `gc`, `verify`."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -26,16 +26,16 @@ from shardline.results.verify_names import verify_names
 def collect_garbage(
     context: typer.Context,
     wants_deletion: Annotated[
-        bool, typer.Option("--delete", metavar="", help="Delete what is listed.")
+        bool, typer.Option("--delete", metavar="", help="Delete the listed files.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """List, or delete, what results and store hold that the config no longer names.
+    """List, or delete, files in results and store that the config no longer uses.
 
-    A deleted result is computed again when its settings come back. A store
-    that several projects share holds the data of all of them, and this
-    command knows the config of one: read the list before you delete.
+    A deleted result is computed again when its settings come back. If two
+    projects share a store and made the same result, the list may contain files
+    that the other project needs: read it before you delete.
     """
     project = load_project(config_file=context.obj)
     garbage = find_garbage(project, read_config(context.obj)["datasets"])
@@ -69,30 +69,32 @@ def verify(
         list[str] | None,
         typer.Argument(
             metavar="RUN|DATASET",
-            help="Names or ids; left out, all that exists of the config.",
+            help="Names or ids; default: everything of the config that exists.",
         ),
     ] = None,
     repair: Annotated[
         bool,
-        typer.Option("--repair", metavar="", help="Drop a dataset's bad shards, to be rebuilt."),
+        typer.Option("--repair", metavar="", help="Delete a dataset's bad shards."),
     ] = False,
     deep: Annotated[
         bool,
         typer.Option(
-            "--deep", metavar="", help="Also all that the store holds, and the history of names."
+            "--deep", metavar="", help="Verify the whole store and the history of names too."
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Verify shards and sealed files against manifests, identities and provenance.
 
-    Every byte of the shards and of plans of packs is read, and without names the links by names
-    are followed. With --deep every byte of the training checkpoints is read, too. Attempts and
-    markers are verified against their seals, statistics and plans against the dataset's rows,
-    ledgers against the planned order, and the history of names line by line.
-    Exit code 3 if anything is wrong.
-    --repair deletes bad shards of the named datasets, and the next `snakemake`
-    rebuilds just their parts.
+    Reads every byte of shards and pack plans. Without names, it also verifies the
+    links in results/. Exits with code 3 if anything is wrong.
+
+    --deep also reads every byte of the training checkpoints. It verifies attempts
+    and markers against their seals, statistics and pack plans against the
+    dataset's rows, ledgers against the planned order, and the history of names.
+
+    --repair deletes the bad shards of the named datasets. The next `snakemake`
+    rebuilds only the parts with these shards.
     """
     project = load_project(config_file=context.obj)
     targets = (datasets_to_repair if repair else find_targets)(project, names or [])
@@ -122,7 +124,7 @@ def verify(
 
 
 def _titles(project: Project, targets: Sequence[tuple[Kind, str]]) -> list[str]:
-    """Return what runs, datasets and reports are called, with their ids."""
+    """Return name and id of each run, dataset and report, as printed."""
     names = {
         **names_that_have_been(project.layout, "run"),
         **names_that_have_been(project.layout, "dataset"),

@@ -86,7 +86,10 @@ def _read_table(path: Path, shown: str) -> dict[int, list[str]]:
             reader = csv.reader(on, delimiter="\t", strict=True)
             lines = dict((reader.line_num, line) for line in reader)  # noqa: C402 (not one key)
     except OSError as error:
-        raise ConfigError(f"runs={shown}: cannot be read ({error.strerror}); create it") from None
+        raise ConfigError(
+            f"runs={shown}: cannot be read ({error.strerror}); create it: a header and one line per run, with the "
+            "columns name, dataset and model, separated by tabs"
+        ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{shown}: byte {error.start} is not UTF-8; save it as UTF-8") from None
     except csv.Error as error:

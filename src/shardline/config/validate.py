@@ -270,6 +270,12 @@ def problems_of(
             yield _problem(key, value, expected, bare=True, hint=hint)
 
 
+_RUN_TABLE = (
+    "add `runs: config/runs.tsv`, and create that file: a header and one line per run, with the columns name, "
+    "dataset and model, separated by tabs"
+)
+
+
 def _problems_of_table(value: Mapping[str, object], schema: KeySchema, key: str) -> Iterator[str]:
     below = f"{key}." if key else ""
     if not value and schema.limits.get("min_length"):
@@ -291,7 +297,7 @@ def _problems_of_table(value: Mapping[str, object], schema: KeySchema, key: str)
             yield f"{below}{name} is not a known key; {hint}"
     for name, one in known.items():
         if one.is_required and name not in value and name not in named:
-            yield f"{below}{name} is missing; add it"
+            yield f"{below}{name} is missing; {_RUN_TABLE if f'{below}{name}' == 'runs' else 'add it'}"
 
 
 def _problems_of_list(value: list[Any], schema: KeySchema, key: str) -> Iterator[str]:

@@ -1,5 +1,4 @@
-"""What the files hold that are sealed, or handed from one process to another: a type for each.
+"""Record types of the JSON files that Shardline seals or passes between processes.
 
-Whoever writes such a file encodes its record, and whoever reads it decodes it, so that one place says
-what its fields are.
+The writer of a file encodes its record, and each reader decodes it, so the fields are defined once.
 """

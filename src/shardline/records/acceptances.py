@@ -1,4 +1,4 @@
-"""`accepted.json`: the record beside a result that an earlier identity's files stand for."""
+"""`accepted.json`: the record of a result that was accepted from an earlier identity."""
 
 from pathlib import Path
 
@@ -13,27 +13,38 @@ ACCEPTED = "accepted.json"
 
 
 class Difference(Record, frozen=True, kw_only=True):
-    """What differs between the two identities: a kind, such as `settings`, and a sentence."""
+    """A difference between two identities.
+
+    Attributes:
+        kind: Part of the identity document, such as `settings`.
+        text: Sentence about the difference.
+    """
 
     kind: str
     text: str
 
 
 class FirstSteps(Record, frozen=True, kw_only=True):
-    """How many steps were trained again before an acceptance, and how many values were compared."""
+    """Comparison of the first steps before an acceptance.
+
+    Attributes:
+        steps: Number of optimiser steps that were trained again.
+        values: Number of compared values.
+    """
 
     steps: int
     values: int
 
 
 class Origin(Record, frozen=True, kw_only=True):
-    """The earlier result.
+    """The earlier result that was accepted.
 
     Attributes:
-        identity: digest of its document.
-        document: its identity document.
-        accepted: the acceptance on which it rests itself.
-        manifest_sha256: of a dataset's manifest.
+        id: Id of the earlier result.
+        identity: Digest of the earlier identity document.
+        document: Earlier identity document.
+        accepted: Acceptance of the earlier result, if that was accepted too.
+        manifest_sha256: SHA-256 of the earlier manifest, for a dataset.
     """
 
     id: Id
@@ -44,16 +55,18 @@ class Origin(Record, frozen=True, kw_only=True):
 
 
 class Accepted(Record, frozen=True, kw_only=True):
-    """accepted.json.
+    """accepted.json: why an earlier result replaces the one that the config describes.
 
     Attributes:
-        id: of the result now.
-        identity: digest of its identity document.
-        reason: as the user gave it.
-        differs: between the two identities.
-        definitions: of the user's code that differ, with both digests; None where one did not exist.
-        files: SHA-256 of the files that were taken over.
-        action: who, when and where.
+        id: Present id of the result.
+        identity: Digest of the present identity document.
+        from_: The earlier result.
+        reason: Reason that the user gave.
+        differs: Differences between the two identities.
+        definitions: Changed definitions of the user's code, each with the digest before and now; null if missing.
+        first_steps: Comparison of the first steps, if `--after-steps` was given.
+        files: SHA-256 of the accepted files, by name.
+        action: Record of the acceptance: who, when and where.
     """
 
     id: Id
@@ -68,11 +81,11 @@ class Accepted(Record, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> Origin:
-        """The origin of the first acceptance of a chain: what really was trained or built."""
+        """The result at the start of a chain of acceptances: the one that was trained or built."""
         return self.from_.accepted.origin if self.from_.accepted else self.from_
 
     def __str__(self) -> str:
-        """In one sentence from what, by whom, when and why."""
+        """Return one sentence: from which result, by whom, when and why."""
         return (
             f"accepted from {self.from_.id} by {self.action.agent} on {self.action.ended}: "
             f"{self.full_reason}"
@@ -80,7 +93,7 @@ class Accepted(Record, frozen=True, kw_only=True):
 
     @property
     def full_reason(self) -> str:
-        """The reason, with what was trained again before."""
+        """The reason, with the comparison of the first steps."""
         if not self.first_steps:
             return self.reason
         return (
@@ -90,10 +103,10 @@ class Accepted(Record, frozen=True, kw_only=True):
 
 
 def accepted_of(folder: Path) -> Accepted | None:
-    """Return `accepted.json` of a folder of results; None where nothing was accepted.
+    """Read `accepted.json` in a folder of results; None if the file does not exist.
 
     Raises:
-        DataError: it cannot be read, or has another form.
+        DataError: The file cannot be read or does not fit.
     """
     path = folder / ACCEPTED
     if not path.exists():

@@ -1,4 +1,4 @@
-"""A line of `attempts.jsonl` in a run's folder of the store, and of `attempt_log` in its `provenance.json`."""
+"""Attempts at a training: `attempts.jsonl` in the store, and `attempt_log` in `provenance.json`."""
 
 from datetime import datetime
 
@@ -6,26 +6,27 @@ from shardline.records.base import Record
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """A job's attempt at a training. None stands for what is not known, or not known yet.
+    """One job's attempt at a training. Null means unknown, or not known yet.
 
     Attributes:
-        host: the machine of the job.
-        job: the scheduler's number of the job.
-        queue_s: seconds that the job waited for its machines.
-        retry: 0: a user's command began it; n: the n-th retry by Snakemake.
-        started: UTC, as is `ended`.
-        end: `sealed`; `stopped`: on request, and saved; `failed`, `hung`, `diverged`: by a rank; `killed`: the
-            job ended before its ranks could save, or without a record.
-        reason: one sentence.
-        stop: why a stop was requested, see `core.errors.STOPS`.
-        exit_code: of the job.
-        is_final: whether another attempt would end alike.
-        resumed_step: optimiser steps of the training checkpoint that it began with.
-        last_step: optimiser steps at its end.
-        steps_done: optimiser steps between the two.
-        steps_lost: of these, how many a later attempt did again.
-        lost_s: seconds whose work a later attempt did again.
-        world: number of ranks.
+        host: Name of the job's machine.
+        job: Job id of the scheduler.
+        queue_s: Seconds that the job waited in the queue.
+        retry: Number of the retry by Snakemake; 0 for an attempt that a command started.
+        started: Start time, UTC, ISO 8601.
+        ended: End time, UTC, ISO 8601.
+        end: `sealed`; `stopped` (on request, after saving); `failed`, `hung` or `diverged` (by a rank);
+            `killed` (the job ended before its ranks could save, or without a record).
+        reason: Reason of the end, in one sentence.
+        stop: Reason of a requested stop, see `core.errors.STOPS`.
+        exit_code: Exit code of the job.
+        is_final: Whether another attempt would end the same way.
+        resumed_step: Optimiser steps in the training checkpoint that the attempt resumed from.
+        last_step: Optimiser steps at the end of the attempt.
+        steps_done: Optimiser steps from `resumed_step` to `last_step`.
+        steps_lost: Number of these steps that a later attempt repeated.
+        lost_s: Seconds of work that a later attempt repeated.
+        world: Number of ranks.
     """
 
     host: str
@@ -48,12 +49,12 @@ class Attempt(Record, frozen=True, kw_only=True):
 
     @property
     def started_s(self) -> float:
-        """Its start, in seconds since the epoch."""
+        """Start time, in seconds since the epoch."""
         return _seconds(self.started)
 
     @property
     def duration_s(self) -> float:
-        """Seconds from start to end, of one that has ended."""
+        """Seconds from start to end of an attempt that has ended."""
         assert self.ended is not None
         return _seconds(self.ended) - self.started_s
 

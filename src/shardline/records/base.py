@@ -1,4 +1,4 @@
-"""Records: immutable, by name, and read with the place of what does not fit."""
+"""Immutable records, and functions that encode and decode them."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,26 +11,26 @@ from shardline.core.seals import seal
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """What a file holds, or a part of it."""
+    """Content of a JSON file, or a part of it."""
 
 
 _Record = TypeVar("_Record", bound=Record)
 
 
 def encode(record: Record) -> dict[str, Any]:
-    """Return a record as plain values, for JSON."""
+    """Return a record as plain values for JSON."""
     document: dict[str, Any] = to_builtins(record)
     return document
 
 
 def decode(document: object, kind: type[_Record], *, where: Path | str, remedy: str) -> _Record:
-    """Return the record that plain values are.
+    """Convert plain values to a record.
 
     Args:
-        where: what holds the values, for the message.
+        where: File that contains the values, for the message.
 
     Raises:
-        DataError: they are no such record; names the place in it, and ends with the remedy.
+        DataError: The values do not fit. The message names the field and ends with the remedy.
     """
     try:
         return convert(document, kind)
@@ -41,14 +41,14 @@ def decode(document: object, kind: type[_Record], *, where: Path | str, remedy: 
 
 
 def read_record(path: Path, kind: type[_Record], *, remedy: str) -> _Record:
-    """Return the record that a JSON file holds.
+    """Read the record in a JSON file.
 
     Raises:
-        DataError: it cannot be read, or has another form; ends with the remedy.
+        DataError: The file cannot be read or does not fit. The message ends with the remedy.
     """
     return decode(read_object(path, remedy=remedy), kind, where=path, remedy=remedy)
 
 
 def sealed(record: Record) -> dict[str, Any]:
-    """Return a record as plain values with their seal."""
+    """Return a record as plain values with a seal."""
     return seal(encode(record))

@@ -5,7 +5,13 @@ from shardline.records.jobs import JobRecord
 
 
 class CertifiedEnvironment(Record, frozen=True, kw_only=True):
-    """Versions of Python and torch, and the digest of all packages."""
+    """Environment that a certificate is valid for.
+
+    Attributes:
+        python: Version of Python.
+        torch: Version of torch.
+        packages: Digest of all installed packages.
+    """
 
     python: str | None
     torch: str | None
@@ -13,11 +19,14 @@ class CertifiedEnvironment(Record, frozen=True, kw_only=True):
 
 
 class Certified(Record, frozen=True, kw_only=True):
-    """What a certificate holds for: code and environment must be those of a training that it fits.
+    """Code, environment and machine that a certificate is valid for.
 
     Attributes:
-        code: digest of the training code.
-        machine: models of the devices.
+        code: Digest of the training code.
+        environment: Versions of the packages.
+        machine: Models of the devices.
+        launcher: Launcher of the ranks.
+        world_sizes: Numbers of ranks.
     """
 
     code: str
@@ -31,11 +40,11 @@ class Interruption(Record, frozen=True, kw_only=True):
     """An injected fault.
 
     Attributes:
-        ranks: of the training.
-        place: such as `mid-epoch`.
-        step: optimiser steps done.
-        time: seconds since the epoch.
-        pid: of the rank.
+        ranks: Number of ranks of the training.
+        place: Place in the training, such as `mid-epoch`.
+        step: Optimiser steps done.
+        time: Time of the fault, in seconds since the epoch.
+        pid: Process id of the rank.
     """
 
     ranks: int
@@ -46,12 +55,14 @@ class Interruption(Record, frozen=True, kw_only=True):
 
 
 class ResumeCertificate(Record, frozen=True, kw_only=True):
-    """What the fault-injection test `resume` showed.
+    """Result of the fault-injection test `resume`.
 
     Attributes:
-        compared: whether `weights`, `optimizer` and `ledger` were those of an uninterrupted training.
+        identity: Code, environment and machine that the certificate is valid for.
+        interruptions: Injected faults.
+        compared: Whether `weights`, `optimizer` and `ledger` were bit-identical to an uninterrupted training.
         verdict: `survived` or `not survived`.
-        action: of the test.
+        action: Record of the test.
     """
 
     identity: Certified

@@ -1,4 +1,4 @@
-"""What a dataset's files hold: lists of parts in the store, the manifest and its provenance."""
+"""Files of a dataset: the manifest, its provenance, and the lists of parts in the store."""
 
 from typing import Annotated, Any
 
@@ -15,10 +15,9 @@ Name = Annotated[str, Meta(pattern=r"^[ -~]{1,200}$")]
 Count = Annotated[int, Meta(ge=0)]
 Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
 Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(DTYPES)})$")]
-Reference = dict[
-    str, Any
-]  # held-out values of others, as a source has them: `metric`, `value` and `meaning`
-Rows = dict[str, Count]  # by split, all three in the order of a shard's file
+# a published held-out value, as a source states it: `metric`, `value` and `meaning`
+Reference = dict[str, Any]
+Rows = dict[str, Count]  # by split, all three in the order of the rows in a shard
 _SPLITS = ("train", "validation", "test")
 
 
@@ -26,9 +25,11 @@ class Shard(Record, frozen=True, kw_only=True):
     """A shard.
 
     Attributes:
-        values: of each varying column, how many values its rows have together.
-        bytes: size of the file.
-        blake3: digest of the file's bytes.
+        file: Name of the file.
+        rows: Number of rows, by split.
+        values: Number of values, by column of varying length.
+        bytes: Size of the file.
+        blake3: BLAKE3 digest of the file.
     """
 
     file: Name
@@ -38,35 +39,52 @@ class Shard(Record, frozen=True, kw_only=True):
     blake3: str
 
     def __post_init__(self) -> None:
-        """Refuse rows of fewer splits."""
+        """Reject rows that do not have all three splits."""
         if (*self.rows,) != _SPLITS:
             raise ValueError(f"rows of {', '.join(self.rows) or 'no split'}")
 
 
 class Skipped(Record, frozen=True, kw_only=True):
-    """Rows or files that were left out: how many, and sentences about the first."""
+    """Rows or files that were skipped.
+
+    Attributes:
+        count: Number of skipped rows or files.
+        first: Sentences about the first ones.
+    """
 
     count: Count = 0
     first: list[str] = field(default_factory=list)
 
 
 class DatasetSchema(Record, frozen=True, kw_only=True):
-    """`schema` of a manifest: of a table its features, else the columns by name."""
+    """Schema of a dataset: the features of a table, or the columns.
+
+    Attributes:
+        task: Task of the dataset, such as `classification`.
+        classes: Names of the classes; a source of your own may give numbers.
+        columns: Types of the columns, by name; absent for a table of features.
+        feature_shape: Shape of a row's features, for a table.
+        feature_dtype: Data type of the features, for a table.
+    """
 
     task: str
-    classes: list[Any] = field(default_factory=list)  # a class of the user's may give numbers
+    classes: list[Any] = field(default_factory=list)
     columns: dict[str, str] | UnsetType = UNSET
     feature_shape: list[Count] | UnsetType = UNSET
     feature_dtype: Dtype | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse a table without a shape or a type of its features."""
+        """Reject a table without shape or data type."""
         if self.columns is UNSET and UNSET in (self.feature_shape, self.feature_dtype):
             raise ValueError("neither columns nor feature_shape and feature_dtype")
 
 
 class Summary(Record, frozen=True, kw_only=True):
-    """Statistics of a column's train rows, by feature; None is what JSON has no number for."""
+    """Statistics of the train rows of a column, by feature; null for NaN and infinity.
+
+    Attributes:
+        count: Number of rows.
+    """
 
     count: Count
     mean: list[float | None]
@@ -76,7 +94,12 @@ class Summary(Record, frozen=True, kw_only=True):
 
 
 class ShortSummary(Record, frozen=True, kw_only=True):
-    """Statistics over all features of a column whose own lie in a file."""
+    """Statistics over all features of a column whose statistics by feature are in a file.
+
+    Attributes:
+        count: Number of rows.
+        features: Number of features.
+    """
 
     count: Count
     features: Count
@@ -87,15 +110,15 @@ class ShortSummary(Record, frozen=True, kw_only=True):
 
 
 class DatasetStatistics(Record, frozen=True, kw_only=True):
-    """`statistics` of a manifest; those of very many features lie in a file, of which it has a summary.
+    """Statistics of a dataset. With very many features, they are in a file beside the shards.
 
     Attributes:
-        summary: by column, of what the file holds.
-        class_counts: rows of each class by split; empty where there are no classes.
-        features: of a table.
-        columns: by column, where the dataset is no table.
-        file: beside the shards.
-        blake3: digest of the file.
+        summary: Summary of the file, by column.
+        class_counts: Number of rows of each class, by split; empty without classes.
+        features: Statistics of the features of a table.
+        columns: Statistics by column, if the dataset is no table.
+        file: Name of the file beside the shards.
+        blake3: BLAKE3 digest of the file.
     """
 
     summary: dict[str, ShortSummary] | UnsetType = UNSET
@@ -106,7 +129,7 @@ class DatasetStatistics(Record, frozen=True, kw_only=True):
     blake3: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse statistics of no column, and a file of which only a part is recorded."""
+        """Reject statistics without a column, and a file without digest or summary."""
         given = [value is not UNSET for value in (self.file, self.blake3, self.summary)]
         if any(given) and not all(given):
             raise ValueError("some of file, blake3 and summary, not all")
@@ -115,14 +138,19 @@ class DatasetStatistics(Record, frozen=True, kw_only=True):
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """manifest.json.
+    """manifest.json: the content of a sealed dataset.
 
     Attributes:
-        dataset: its id.
-        bytes: of all shards.
-        reference: held-out values of others, as a source names them.
-        identity: the identity document of the dataset.
-        has_labels: of files that a run predicts, whether their labels stand for something.
+        dataset: Id of the dataset.
+        schema: Features or columns.
+        splits: Number of rows, by split.
+        bytes: Size of all shards together.
+        statistics: Statistics of the train rows.
+        reference: Published held-out value, as the source states it.
+        skipped: Skipped rows and files.
+        shards: All shards, in order.
+        identity: Identity document of the dataset.
+        has_labels: For files that a run predicts: whether they have real labels.
     """
 
     dataset: str
@@ -138,7 +166,14 @@ class Manifest(Record, frozen=True, kw_only=True):
 
 
 class RecordedMoments(Record, frozen=True, kw_only=True):
-    """Moments of a column's train rows, by feature; see `data.statistics.Moments`."""
+    """Moments of the train rows of a column, by feature; see `data.statistics.Moments`.
+
+    Attributes:
+        count: Number of rows.
+        m2: Sum of squared differences from the mean.
+        low: Smallest value.
+        high: Largest value.
+    """
 
     count: Count
     mean: list[float | None]
@@ -148,7 +183,15 @@ class RecordedMoments(Record, frozen=True, kw_only=True):
 
 
 class PartStatistics(Record, frozen=True, kw_only=True):
-    """Statistics of the shards from `first` to before `stop`."""
+    """Statistics of a range of shards.
+
+    Attributes:
+        first: Number of the first shard.
+        stop: Number after the last shard.
+        class_counts: Number of rows of each class, by split.
+        features: Moments of the features of a table.
+        columns: Moments by column, if the dataset is no table.
+    """
 
     first: Count
     stop: Count
@@ -157,7 +200,7 @@ class PartStatistics(Record, frozen=True, kw_only=True):
     columns: dict[str, RecordedMoments] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse statistics of no column."""
+        """Reject statistics without a column."""
         if not (self.features or self.columns):
             raise ValueError("statistics of neither features nor columns")
 
@@ -166,9 +209,11 @@ class Part(Record, frozen=True, kw_only=True):
     """parts/FIRST-LAST.json in the store: the shards that one job wrote.
 
     Attributes:
-        dataset: its id.
-        skipped: by shard's file.
-        action: of the job.
+        dataset: Id of the dataset.
+        shards: Written shards.
+        statistics: Statistics of these shards.
+        skipped: Skipped rows, by name of the shard's file.
+        action: Record of the job.
     """
 
     dataset: str
@@ -179,15 +224,17 @@ class Part(Record, frozen=True, kw_only=True):
 
 
 class PlanSeal(Record, frozen=True, kw_only=True):
-    """The metadata of a plan of packs.
+    """Metadata of a pack plan.
 
     Attributes:
-        dataset: its id.
-        shards: digest of the shards' digests.
-        split: its name.
-        version: of plans.
-        rows: digest of where the split's rows lie.
-        blake3: digest of the plan's tensors.
+        dataset: Id of the dataset.
+        shards: Digest of the shards' digests.
+        column: Packed column.
+        length: Length of a pack, in values.
+        split: Name of the split.
+        version: Version of the format of plans.
+        rows: Digest of the places of the split's rows.
+        blake3: BLAKE3 digest of the plan's tensors.
     """
 
     dataset: str
@@ -204,13 +251,13 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
     """provenance.json of a dataset.
 
     Attributes:
-        dataset: its id.
-        identity: digest of its identity document.
-        definitions: digests of the definitions of the user's code, see `config.documents`.
-        inferred: what was guessed of the source's files, see `data.inferred`.
-        action: of the job that sealed it.
-        parts: records of the jobs that wrote the parts.
-        files: SHA-256 of the sealed files.
+        dataset: Id of the dataset.
+        identity: Digest of the identity document.
+        definitions: Digests of the definitions in the user's code, see `config.documents`.
+        inferred: Facts that Shardline inferred from the source's files, see `data.inferred`.
+        action: Record of the job that sealed the dataset.
+        parts: Records of the jobs that wrote the shards.
+        files: SHA-256 of the sealed files, by name.
     """
 
     dataset: str

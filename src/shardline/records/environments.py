@@ -1,10 +1,15 @@
-"""What environments are: `environment.json` of each, and `image.json` of the container image."""
+"""Environments: `environment.json` of each, and `image.json` of the container image."""
 
 from shardline.records.base import Record
 
 
 class CondaPackage(Record, frozen=True, kw_only=True):
-    """A package of a conda environment."""
+    """A package of a conda environment.
+
+    Attributes:
+        build: Build string of the package.
+        subdir: Platform of the package, such as `linux-64`.
+    """
 
     name: str
     version: str
@@ -18,10 +23,13 @@ class CondaEnvironment(Record, frozen=True, kw_only=True):
     """environment.json of a conda environment.
 
     Attributes:
-        environment: its name.
-        prefix: its folder.
-        digest: of its pins.
-        made_by: versions of the programs that made it.
+        environment: Name of the environment.
+        prefix: Folder of the environment.
+        python: Version of Python.
+        platform: Platform of the packages, such as `linux-64`.
+        digest: Digest of the pinned packages.
+        made_by: Versions of the programs that created the environment.
+        packages: Installed packages.
     """
 
     environment: str
@@ -34,7 +42,14 @@ class CondaEnvironment(Record, frozen=True, kw_only=True):
 
 
 class VirtualEnvironment(Record, frozen=True, kw_only=True):
-    """environment.json of the virtual environment of training scripts; packages are versions by name."""
+    """environment.json of a virtual environment for training scripts.
+
+    Attributes:
+        prefix: Folder of the environment.
+        python: Version of Python.
+        packages: Versions of the installed packages, by name.
+        made_by: Versions of the programs that created the environment.
+    """
 
     kind: str
     prefix: str
@@ -44,7 +59,12 @@ class VirtualEnvironment(Record, frozen=True, kw_only=True):
 
 
 class ImageEnvironment(Record, frozen=True, kw_only=True):
-    """environment.json of an image that training scripts run in; `python` is None where it could not be asked."""
+    """environment.json of an image for training scripts.
+
+    Attributes:
+        image: Name of the image.
+        python: Version of Python in the image; null if unknown.
+    """
 
     environment: str = "image"
     image: str
@@ -52,12 +72,12 @@ class ImageEnvironment(Record, frozen=True, kw_only=True):
 
 
 class NamedImage(Record, frozen=True, kw_only=True):
-    """A container image as tools find it.
+    """Names of a container image.
 
     Attributes:
-        id: in the storage of what built it.
-        digest: the registry's, if it was pushed, else the id.
-        reference: its name in the registry, with the digest.
+        id: Id in the storage of the tool that built the image.
+        digest: Digest in the registry; the id if the image was not pushed.
+        reference: Name in the registry, with the digest.
     """
 
     id: str = ""
@@ -69,13 +89,13 @@ class BuiltImage(NamedImage, frozen=True, kw_only=True):
     """image.json.
 
     Attributes:
-        archive: the file that it was saved to.
-        base: the image that it was built on.
-        tool: that built it.
-        commit: of Shardline's checkout.
-        version: of Shardline.
-        lock: SHA-256 of the lock.
-        code: digest of Shardline's code.
+        archive: File that the image was saved to.
+        base: Base image.
+        tool: Tool that built the image.
+        commit: Commit of Shardline's checkout.
+        version: Version of Shardline.
+        lock: SHA-256 of the lock file.
+        code: Digest of Shardline's code.
     """
 
     archive: str | None

@@ -1,4 +1,4 @@
-"""What shows how a model errs, in an evaluation's file."""
+"""Held-out metrics of a model, and the details that show its errors."""
 
 from typing import Any
 
@@ -8,13 +8,18 @@ from shardline.records.base import Record
 from shardline.records.datasets import Reference
 from shardline.records.measured import Number
 
-SampleView = dict[
-    str, Any
-]  # as `describe_sample` of the model has it, see docs/how-to/evaluate-a-model.md
+# a value of the model's `describe_sample`, see docs/how-to/evaluate-a-model.md
+SampleView = dict[str, Any]
 
 
 class Mistake(Record, frozen=True, kw_only=True):
-    """How often one class was taken for another."""
+    """Number of samples of one class that were predicted as another class.
+
+    Attributes:
+        truth: True class.
+        predicted: Predicted class.
+        count: Number of samples.
+    """
 
     truth: Any
     predicted: Any
@@ -22,7 +27,13 @@ class Mistake(Record, frozen=True, kw_only=True):
 
 
 class HardClass(Record, frozen=True, kw_only=True):
-    """A class with its samples, and those of them that were found."""
+    """Accuracy of one class.
+
+    Attributes:
+        class_: Name of the class.
+        samples: Number of samples of the class.
+        right: Number of correctly predicted samples.
+    """
 
     class_: Any = field(name="class")
     samples: int
@@ -30,14 +41,16 @@ class HardClass(Record, frozen=True, kw_only=True):
 
 
 class ConfusionResult(Record, frozen=True, kw_only=True):
-    """Which classes a classifier takes for which: of up to 100 classes the table, of more what is mistaken most.
+    """Confusion of a classifier: the whole table for up to 100 classes, else the most frequent mistakes.
 
     Attributes:
-        classes: names, which a class of the user's may give as numbers.
-        counts: a row for each true class.
-        max_undercount: by how much a count of `mistakes` may be too low.
-        mistakes: the 100 most frequent ones.
-        hardest: the 100 classes of the lowest accuracy.
+        classes: Names of the classes; a source of your own may give numbers.
+        counts: Confusion matrix [classes, classes]: one row for each true class.
+        num_classes: Number of classes.
+        num_mistakes: Number of wrong predictions.
+        max_undercount: Largest possible error of a count in `mistakes`; counts are never too high.
+        mistakes: The 100 most frequent mistakes.
+        hardest: The 100 classes with the lowest accuracy.
     """
 
     classes: list[Any] | UnsetType = UNSET
@@ -49,7 +62,7 @@ class ConfusionResult(Record, frozen=True, kw_only=True):
     hardest: list[HardClass] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse what is neither a table nor a list."""
+        """Reject a record with neither a table nor a list."""
         table, listed = (self.classes, self.counts), (self.num_classes, self.mistakes, self.hardest)
         if UNSET in table and UNSET in listed:
             raise ValueError("neither classes and counts nor num_classes, mistakes and hardest")
@@ -59,7 +72,15 @@ class ConfusionResult(Record, frozen=True, kw_only=True):
 
 
 class ConfidenceBin(Record, frozen=True, kw_only=True):
-    """Samples of like confidence; mean confidence and accuracy are None of none."""
+    """Samples of similar confidence.
+
+    Attributes:
+        low: Lower end of the confidences.
+        high: Upper end of the confidences.
+        count: Number of samples.
+        confidence: Mean confidence; null without samples.
+        accuracy: Share of correct predictions; null without samples.
+    """
 
     low: Number
     high: Number
@@ -69,21 +90,36 @@ class ConfidenceBin(Record, frozen=True, kw_only=True):
 
 
 class Calibration(Record, frozen=True, kw_only=True):
-    """Confidence against accuracy, and the expected calibration error, 0 to 1."""
+    """Calibration of a classifier.
+
+    Attributes:
+        bins: Samples by confidence.
+        ece: Expected calibration error, 0 to 1.
+    """
 
     bins: list[ConfidenceBin]
     ece: Number | None
 
 
 class Residuals(Record, frozen=True, kw_only=True):
-    """True and predicted values of samples that are spread evenly over the split."""
+    """Values of samples spread evenly over the split.
+
+    Attributes:
+        truth: True values.
+        predicted: Predicted values.
+    """
 
     truth: list[Number]
     predicted: list[Number]
 
 
 class ShownSamples(Record, frozen=True, kw_only=True):
-    """Single samples: typical ones, spread evenly over the split, and those of the largest loss."""
+    """Single held-out samples.
+
+    Attributes:
+        typical: Samples spread evenly over the split.
+        hardest: Samples with the largest loss.
+    """
 
     typical: list[SampleView] | UnsetType = UNSET
     hardest: list[SampleView] | UnsetType = UNSET
@@ -93,9 +129,11 @@ class HeadlineValue(Record, frozen=True, kw_only=True):
     """The held-out metric that runs are ranked by.
 
     Attributes:
-        value: None where none could be computed.
-        mode: which end of it is better, `min` or `max`.
-        interval: ends of its 95 % interval, where the evaluation has found one by `interval_method`.
+        metric: Name of the metric.
+        value: Value; null if none could be computed.
+        mode: `max` if higher values are better, else `min`.
+        interval: Ends of the 95 % interval.
+        interval_method: Method of the interval, such as `wilson`.
     """
 
     metric: str
@@ -106,11 +144,21 @@ class HeadlineValue(Record, frozen=True, kw_only=True):
 
 
 class Evaluated(Record, frozen=True, kw_only=True):
-    """What was found of a model on a held-out split.
+    """Evaluation of a model on a held-out split.
 
     Attributes:
-        measured_by: `script` or `model`; absent where Shardline measured.
-        reference: a value of others to compare with.
+        run: Id of the run.
+        split: Name of the held-out split.
+        task: Task of the dataset, such as `classification`.
+        num_samples: Number of evaluated samples.
+        metrics: Metrics by name; null for NaN and infinity.
+        headline: Metric that runs are ranked by.
+        confusion: Confusion of a classifier.
+        calibration: Calibration of a classifier.
+        residuals: True and predicted values of a regression.
+        samples: Single samples that the report shows.
+        measured_by: `script` or `model` if these computed the metrics; absent if Shardline did.
+        reference: Published value to compare with.
     """
 
     run: str = ""

@@ -1,26 +1,26 @@
-"""How ranks and jobs ended with an error: `errors/rank-N.json` of a run's store folder, and the store's `failures/`."""
+"""Failures of ranks and jobs: `errors/rank-N.json` and `failures/` in the store."""
 
 from shardline.records.base import Record
 
 
 class Failure(Record, frozen=True, kw_only=True):
-    """The end of a rank or of a job.
+    """Failure of a rank or a job.
 
     Attributes:
-        sentence: the error; no secret is in it.
-        when: UTC, ISO 8601, by the clock of its host.
-        code: exit code; 128 and more: a signal ended a rank; 128: an unknown signal.
+        sentence: Error message, with secrets masked.
+        when: Time of the failure, UTC, ISO 8601, by the clock of its host.
+        code: Exit code. From 128 on, a signal ended the rank; exactly 128 is an unknown signal.
         kind: `failed`, `stopped` (saved, can be resumed), `hung` or `diverged`.
-        is_final: whether another attempt would end alike.
-        log: the file with the output, of a job from the project's folder; None: that of the job.
-        rank: None for a job, and for a process that could not resolve it.
-        host: name of the rank's machine.
-        scheduled: the scheduler's number of the rank's job.
-        step: optimiser steps done, where known.
-        stop: why a stop was requested, see `core.errors.STOPS`; None if it was not.
-        rule: of the job.
-        key: what the job was about, as in its log's name: an identity comes first.
-        command: when the pipeline run of the job began; None where that is not known.
+        is_final: Whether another attempt would end the same way.
+        log: File with the output, relative to the project's folder for a job; null for the log of the rank's job.
+        rank: Rank; null for a job, and for a process that did not know its rank.
+        host: Name of the rank's machine.
+        scheduled: Job id of the scheduler.
+        step: Optimiser steps done; null if unknown.
+        stop: Reason of a requested stop, see `core.errors.STOPS`; null if none was requested.
+        rule: Rule of the job.
+        key: Subject of the job, as in the name of its log: an id comes first.
+        command: Start time of the `snakemake` command; null if unknown.
     """
 
     sentence: str

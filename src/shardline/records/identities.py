@@ -1,6 +1,6 @@
-"""`identity.json` and the identity documents in other files: what their readers rely on.
+"""Checks for identity documents, in `identity.json` and other files.
 
-A document itself stays a JSON object: its digest is its address, and covers whatever it holds.
+A document stays a plain JSON object, since its digest covers all keys, also unknown ones.
 """
 
 from collections.abc import Mapping
@@ -38,19 +38,19 @@ class _TrainingSettings(Record, frozen=True, kw_only=True):
 
 
 def check_identity(document: IdentityDocument) -> None:
-    """Refuse what is no identity document.
+    """Reject a value that is no identity document.
 
     Raises:
-        msgspec.ValidationError: names the place in it.
+        msgspec.ValidationError: A field does not fit. The message names the field.
     """
     convert(document, _Document[dict[str, Any]])
 
 
 def read_identity(path: Path, *, remedy: str) -> IdentityDocument:
-    """Return the identity document of a training.
+    """Read the identity document of a training.
 
     Raises:
-        DataError: it cannot be read or has another form; ends with the remedy.
+        DataError: The file cannot be read or does not fit. The message ends with the remedy.
     """
     document = read_object(path, remedy=remedy)
     decode(document, _Document[_TrainingSettings], where=path, remedy=remedy)
@@ -58,7 +58,7 @@ def read_identity(path: Path, *, remedy: str) -> IdentityDocument:
 
 
 def weights_of_inputs(inputs: Mapping[str, Any]) -> dict[str, str]:
-    """Return the weight of each dataset by id, from `inputs` of a training's identity document."""
+    """Return the weight of each dataset, by id, from `inputs` in the identity document of a training."""
     if "dataset" in inputs:
         return {str(inputs["dataset"]): "1"}
     return {str(key): str(weight) for key, weight in inputs.get("datasets", ())}

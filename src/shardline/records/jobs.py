@@ -1,10 +1,16 @@
-"""What a job has recorded of itself, under `action` of the file that it wrote."""
+"""Record of a job, under `action` in each file that the job writes."""
 
 from shardline.records.base import Record
 
 
 class Commit(Record, frozen=True, kw_only=True):
-    """State of a git checkout."""
+    """State of a Git checkout.
+
+    Attributes:
+        commit: Commit hash.
+        dirty: Whether files differed from the commit.
+        diff_digest: Digest of these differences.
+    """
 
     commit: str | None = None
     dirty: bool | None = None
@@ -12,18 +18,22 @@ class Commit(Record, frozen=True, kw_only=True):
 
 
 class JobRecord(Record, frozen=True, kw_only=True):
-    """The record of a job, see `provenance.actions`.
+    """Record of a job, see `provenance.actions`.
 
     Attributes:
-        id: the rule and what the job was about, such as `train/{run}`: what a number names as its source.
-        started: UTC, ISO 8601, as is `ended`.
-        agent: login name.
-        command: the words of the command line.
-        variables: environment variables by name.
-        software: versions by name.
-        image: digest of the container image.
-        num_cpus: CPUs that the job could use.
-        memory_bytes: memory of the machine.
+        id: Rule and subject of the job, such as `train/{run}`. Numbers in the report link to this id.
+        rule: Rule of the job.
+        started: Start time, UTC, ISO 8601.
+        ended: End time, UTC, ISO 8601.
+        host: Name of the machine.
+        agent: Login name of the user.
+        command: Words of the command line.
+        variables: Environment variables, by name.
+        software: Versions of the software, by name.
+        git: State of the project's checkout.
+        image: Digest of the container image.
+        num_cpus: Number of CPUs that the job could use.
+        memory_bytes: Memory of the machine.
     """
 
     id: str

@@ -1,19 +1,19 @@
-"""What a training measured of itself, in its `provenance.json`."""
+"""Measurements of a training, in its `provenance.json`."""
 
 from msgspec import UNSET, UnsetType
 
 from shardline.records.base import Record
 
-Number = int | float  # as it was written: a whole one stays whole
+Number = int | float  # integers stay integers
 
 
 class Goodput(Record, frozen=True, kw_only=True):
-    """Where the time of all attempts went.
+    """Time of all attempts, by part.
 
     Attributes:
-        elapsed_s: of all attempts, each from its submission to its end.
-        parts: seconds by part, None where unknown; their sum is `elapsed_s`.
-        share: of computing in all; None of a training script.
+        elapsed_s: Seconds of all attempts, each from submission to end.
+        parts: Seconds by part; null if unknown. The sum is `elapsed_s`.
+        share: Share of the time that was spent computing; null for a training script.
     """
 
     elapsed_s: Number
@@ -22,7 +22,13 @@ class Goodput(Record, frozen=True, kw_only=True):
 
 
 class StepSeconds(Record, frozen=True, kw_only=True):
-    """Seconds of a step."""
+    """Seconds of a step.
+
+    Attributes:
+        median: Median.
+        p10: 10th percentile.
+        p90: 90th percentile.
+    """
 
     median: Number
     p10: Number
@@ -30,14 +36,15 @@ class StepSeconds(Record, frozen=True, kw_only=True):
 
 
 class Throughput(Record, frozen=True, kw_only=True):
-    """How fast steps are once they are steady.
+    """Speed of the steps after the warm-up.
 
     Attributes:
-        step_s: None where fewer than 10 steps were measured, as is `samples_per_s`.
-        samples_per_s: of all ranks together.
-        steps: that were measured.
-        warmup_steps: that were left out.
-        global_batch: samples of a step over all ranks.
+        step_s: Seconds of a step; null for fewer than 10 measured steps.
+        samples_per_s: Samples per second over all ranks; null for fewer than 10 measured steps.
+        steps: Number of measured steps.
+        warmup_steps: Number of steps before the measurement.
+        global_batch: Samples of a step over all ranks.
+        ranks: Number of ranks.
     """
 
     step_s: StepSeconds | None = None
@@ -49,9 +56,17 @@ class Throughput(Record, frozen=True, kw_only=True):
 
 
 class UsageCurve(Record, frozen=True, kw_only=True):
-    """What a rank used over time, by column, see `supervision.resource_usage.MachinePoint`.
+    """CPU, memory and GPU use of a rank over time, one list per quantity.
 
-    A column that was never known is absent.
+    See `supervision.resource_usage.MachinePoint`. A quantity that was never known is absent.
+
+    Attributes:
+        attempt: Number of the attempt, from 1.
+        s: Seconds of running, without the time between attempts.
+        rss_bytes: Resident memory of the rank and its child processes.
+        cpu_percent: CPU use; 100 is one core.
+        gpu_bytes: GPU memory that PyTorch holds; null if unknown.
+        gpu_percent: GPU utilisation, by NVML; null if unknown.
     """
 
     attempt: list[int]
@@ -62,7 +77,7 @@ class UsageCurve(Record, frozen=True, kw_only=True):
     gpu_percent: list[Number | None] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse columns of different lengths."""
+        """Reject lists of different lengths."""
         columns = (
             self.attempt,
             self.s,
@@ -76,15 +91,17 @@ class UsageCurve(Record, frozen=True, kw_only=True):
 
 
 class RankUsage(Record, frozen=True, kw_only=True):
-    """What a rank used up to its end, with the programs that it ran.
+    """CPU, memory and GPU use of a rank and its child processes.
 
     Attributes:
-        peak_rss_bytes: of the largest process.
-        cpu_s: user and system.
-        peak_gpu_bytes: as PyTorch allocated them; None without a GPU, or in a training script.
-        curve: of a rank that ran long enough.
-        data_wait_s: what the steps of the last attempt waited for batches.
-        compute_s: what they computed.
+        rank: Global rank.
+        host: Name of the machine.
+        peak_rss_bytes: Peak memory of the largest process.
+        cpu_s: CPU seconds, user and system.
+        peak_gpu_bytes: Peak memory that PyTorch allocated; null without a GPU, or for a training script.
+        curve: Use over time, if the rank ran long enough.
+        data_wait_s: Seconds that the steps of the last attempt waited for batches.
+        compute_s: Seconds that these steps computed.
     """
 
     rank: int
@@ -98,7 +115,13 @@ class RankUsage(Record, frozen=True, kw_only=True):
 
 
 class Resources(Record, frozen=True, kw_only=True):
-    """The CPUs that rank 0 may use, its machine's memory, and what each rank used."""
+    """Machine of rank 0, and the use of all ranks.
+
+    Attributes:
+        num_cpus: Number of CPUs that rank 0 may use.
+        memory_bytes: Memory of the machine.
+        ranks: Use of each rank.
+    """
 
     num_cpus: int
     memory_bytes: int
@@ -106,22 +129,24 @@ class Resources(Record, frozen=True, kw_only=True):
 
 
 class Weights(Record, frozen=True, kw_only=True):
-    """Of the sealed parameters.
+    """Size of the sealed weights.
 
     Attributes:
-        largest: in absolute value; None where no tensor is known to be a parameter.
+        largest: Largest absolute weight; null if no tensor is known to be a parameter.
     """
 
     largest: Number | None
 
 
 class SealedCheck(Record, frozen=True, kw_only=True):
-    """What came of a batch that a fresh model has evaluated again.
+    """Repeated evaluation of a batch by a fresh model with the sealed weights.
 
     Attributes:
-        reason: why it was not.
-        tolerance: relative; 0: all bits.
-        differences: a sentence for each value.
+        is_repeated: Whether the batch was evaluated again.
+        reason: Reason why the batch was not evaluated again.
+        step: Step of the weights.
+        tolerance: Allowed relative difference; 0 means bit-identical.
+        differences: Sentence for each value that differs.
     """
 
     is_repeated: bool
@@ -132,7 +157,13 @@ class SealedCheck(Record, frozen=True, kw_only=True):
 
 
 class ConsumedSteps(Record, frozen=True, kw_only=True):
-    """The steps that a training took, those of all epochs, and why there are fewer."""
+    """Number of steps of a training.
+
+    Attributes:
+        steps: Steps done.
+        planned: Steps of all planned epochs.
+        reasons: Reasons for fewer steps than planned.
+    """
 
     steps: int
     planned: int
@@ -140,14 +171,14 @@ class ConsumedSteps(Record, frozen=True, kw_only=True):
 
 
 class Trouble(Record, frozen=True, kw_only=True):
-    """The first step at which a training is known to be bad.
+    """The first step at which a training diverged.
 
     Attributes:
-        step: optimiser step, from 1, whose loss is bad.
-        epoch: from 0.
-        rank: where it was seen, where it was worst.
-        cause: such as `the training loss is NaN`.
-        lr: learning rate of the step; None where no optimiser has recorded it.
+        step: Optimiser step with the bad loss, from 1.
+        epoch: Epoch of the step, from 0.
+        rank: Rank with the worst loss.
+        cause: Cause, such as `the training loss is NaN`.
+        lr: Learning rate of the step; null if no optimiser recorded it.
     """
 
     step: int
@@ -158,19 +189,19 @@ class Trouble(Record, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where it was seen, as messages tell it."""
+        """Cause, step, epoch, rank and learning rate, for messages."""
         lr = "" if self.lr is None else f", lr {self.lr:.6g}"
         return f"{self.cause} at step {self.step} (epoch {self.epoch}, rank {self.rank}{lr})"
 
 
 class Intervention(Trouble, frozen=True, kw_only=True):
-    """What was done about a trouble.
+    """Intervention after a divergence.
 
     Attributes:
-        first: the first step that is done in another way; the training goes back before it.
-        action: `skip` leaves out the updates of steps first..step, `lower` multiplies the
-            learning rate by `factor` from `first` on.
-        factor: of the learning rate; 1 under `skip`.
+        first: First changed step; the training goes back to before this step.
+        action: `skip` leaves out the updates of steps `first` to `step`. `lower` multiplies the
+            learning rate by `factor` from step `first` on.
+        factor: Factor of the learning rate; 1 for `skip`.
     """
 
     first: int
@@ -189,7 +220,12 @@ class Intervention(Trouble, frozen=True, kw_only=True):
 
 
 class Interventions(Record, frozen=True, kw_only=True):
-    """divergence.json in a run's folder of the store: what was done so far, of the run of an identity."""
+    """divergence.json in the store: interventions of a training so far.
+
+    Attributes:
+        identity: Digest of the run's identity document.
+        interventions: Interventions, in order.
+    """
 
     identity: str
     interventions: list[Intervention]

@@ -1,4 +1,4 @@
-"""A line of `metrics.jsonl`: the metrics that were recorded at a step."""
+"""Lines of `metrics.jsonl`: the metrics of each logged step."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ _PLACE = frozenset({"step", "epoch", "wall_s"})
 
 
 class MetricLine(Record, frozen=True, kw_only=True):
-    """A record of metrics; its file has them by name beside the place.
+    """Metrics of one step; in the file, `values` are keys beside the others.
 
     Attributes:
-        step: optimiser steps done.
-        epoch: from 0; None where a script does not record it, as is `wall_s`.
-        wall_s: seconds of training, all attempts together.
-        values: by name; None for NaN and infinity, which JSON lacks.
+        step: Optimiser steps done.
+        epoch: Epoch, from 0; null if a script does not record it.
+        wall_s: Seconds of training over all attempts; null if a script does not record them.
+        values: Metrics by name; null for NaN and infinity.
     """
 
     step: int
@@ -24,9 +24,9 @@ class MetricLine(Record, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, document: object) -> "MetricLine | None":
-        """Return what a line holds; None where it is no object with an integer step.
+        """Return the metrics of a parsed line, or None if it has no integer step.
 
-        What is no number is passed over: a script may record more.
+        Skips values that are no numbers, since a script may record more.
         """
         if not isinstance(document, dict) or type(document.get("step")) is not int:
             return None
@@ -39,7 +39,7 @@ class MetricLine(Record, frozen=True, kw_only=True):
         return cls(step=document["step"], epoch=epoch, wall_s=wall_s, values=values)
 
     def to_json(self) -> dict[str, int | float | None]:
-        """Return the object of the line."""
+        """Return the record as the JSON object of its line."""
         place = {"step": self.step, "epoch": self.epoch, "wall_s": self.wall_s}
         return {key: of for key, of in place.items() if of is not None} | self.values
 

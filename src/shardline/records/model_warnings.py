@@ -1,4 +1,4 @@
-"""Warnings on a sealed model that did not learn, derived from its sealed files whenever they are read.
+"""Warnings on a sealed model that did not learn, derived from its sealed files.
 
 A false alarm costs more than a miss: where noise explains what is seen, nothing is reported. A record without
 loss curve, classes or residuals (a training script's, or metrics that a model logs) is examined as far as it goes.
@@ -26,7 +26,7 @@ _MIN_CONSTANT = 3  # equal values in a row: two may be one validation, repeated
 _MIN_RISEN, _RISEN = 4, 10
 _MAX_SAMPLED_R2 = -0.05  # where R2 is known by some of the rows alone
 _HELD_OUT = {"dev", "eval", "test", "val", "valid", "validation"}
-_PACES = {"step", "epoch", "train", "training"}  # what stands before or behind the word loss
+_PACES = {"step", "epoch", "train", "training"}  # words before or after the word loss
 # `shardline ls` reads the records of all runs: this takes a fifth of the time of json.loads
 _RECORD = JsonDecoder(dict[str, Any])
 
@@ -65,7 +65,7 @@ def read_warnings(
     found = []
     for examine in (of_losses, partial(on_weights, provenance), partial(on_evaluation, evaluation)):
         with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            found.append(examine())  # of a damaged file `shardline verify` tells
+            found.append(examine())  # `shardline verify` reports damaged files
     return [
         ModelWarning(kind=one.kind, sentence=mask(one.sentence)) for one in found if one is not None
     ]
@@ -77,7 +77,7 @@ def _on_recorded(recorded: bytes, provenance: Mapping[str, Any]) -> ModelWarning
 
 
 def read_losses(recorded: bytes) -> dict[str, list[float]]:
-    """Return the losses in a metrics.jsonl by name; NaN for null. A line that is no JSON object is passed over."""
+    """Return the losses in metrics.jsonl by name, NaN for null; skips lines that are no JSON objects."""
     curves: dict[str, list[float]] = {}
     is_loss = cache(_is_loss)
     for line in recorded.splitlines():
@@ -89,7 +89,7 @@ def read_losses(recorded: bytes) -> dict[str, list[float]]:
 
 
 def on_losses(curves: Curves, *, is_rounded: bool = False) -> ModelWarning | None:
-    """Return a warning where no recorded loss was ever below its first value, unless noise explains that.
+    """Return a warning if no recorded loss was ever below its first value, unless noise explains that.
 
     Of n values of a loss that neither falls nor rises the first is the lowest with chance 1/n, and they rise in their
     order with chance 1/n!. The losses of training decide: a validation loss that rises from the first validation on
@@ -118,7 +118,7 @@ def on_losses(curves: Curves, *, is_rounded: bool = False) -> ModelWarning | Non
 
 
 def on_weights(provenance: Mapping[str, Any]) -> ModelWarning | None:
-    """Return a warning where the largest absolute weight, as the training recorded it, is not plausible."""
+    """Return a warning if the largest absolute weight is not plausible."""
     largest = provenance["weights"]["largest"]  # null: no tensor is known to be a parameter
     if largest is None or largest <= MAX_WEIGHT:
         return None
@@ -130,7 +130,7 @@ def on_weights(provenance: Mapping[str, Any]) -> ModelWarning | None:
 
 
 def on_evaluation(evaluation: Mapping[str, Any]) -> ModelWarning | None:
-    """Return a warning where one answer for every sample would be as good; metrics alone claim nothing."""
+    """Return a warning if one constant answer would be as good; metrics alone prove nothing."""
     if table := (evaluation.get("confusion") or {}).get("counts"):
         return _on_classes(evaluation["confusion"]["classes"], table, evaluation)
     if residuals := evaluation.get("residuals"):
@@ -227,7 +227,7 @@ def _is_loss(name: str) -> bool:
 
 
 def _fell(values: Sequence[float]) -> bool:
-    """Return whether a value lies below the first, or whether there is nothing to tell that by."""
+    """Return whether a value is below the first, or whether this cannot be decided."""
     if not any(values):
         return bool(values)  # zero from the start: nothing is left to fall
     first, later = values[0], values[1:]
@@ -251,7 +251,7 @@ def _is_constant(values: Sequence[float]) -> bool:
 
 
 def _chance(values: Sequence[float], *, is_rounded: bool) -> float:
-    """Return how likely noise alone shows values of which none is below the first."""
+    """Return the chance that noise alone gives values of which none is below the first."""
     finite = list(filter(math.isfinite, values))
     if len(values) > 1 and len(finite) <= 1:
         return 0.0  # nothing finite has followed

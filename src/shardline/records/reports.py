@@ -1,4 +1,4 @@
-"""`report.json`: everything that the report's page shows. docs/reference/files.md describes each key."""
+"""`report.json`: all data of the report's page. docs/reference/files.md describes each key."""
 
 import math
 from bisect import bisect_right
@@ -22,11 +22,11 @@ class Curve(Record, frozen=True, kw_only=True):
     """One metric of one run.
 
     Attributes:
-        steps: optimizer steps, rising.
-        values: metric at each step; finite.
-        num_non_finite: points dropped because they were null, NaN or infinite.
-        epochs: number of the epoch that each step is of, from 0; empty where not recorded.
-        wall_s: seconds of training at each step; empty where not recorded.
+        steps: Optimiser steps, rising.
+        values: Finite values of the metric, one per step.
+        num_non_finite: Number of points left out because they were null, NaN or infinite.
+        epochs: Epoch of each step, from 0; empty if not recorded.
+        wall_s: Seconds of training at each step; empty if not recorded.
     """
 
     steps: tuple[int, ...]
@@ -36,24 +36,30 @@ class Curve(Record, frozen=True, kw_only=True):
     wall_s: tuple[float, ...] = ()
 
     def at(self, step: int) -> float:
-        """Return the value at a step, or the last one before it; the first where there is none."""
+        """Return the last value up to a step; the first value if the step is before it."""
         return self.values[max(0, bisect_right(self.steps, step) - 1)]
 
 
 class EpochEnds(Record, frozen=True, kw_only=True):
-    """The passes over the data that are complete at some steps, from step 0 on."""
+    """Passes over the data, by step.
+
+    Attributes:
+        steps: Optimiser steps, from 0.
+        passes: Number of passes done at each step.
+    """
 
     steps: tuple[int, ...] = (0,)
     passes: tuple[float, ...] = (0.0,)
 
 
 class ReportedDataset(Record, frozen=True, kw_only=True):
-    """A dataset as a run has read it.
+    """A dataset of a run.
 
     Attributes:
-        name: in the config.
-        weight: in a mix, as text.
-        manifest_sha256: of the manifest that the training read.
+        id: Id of the dataset.
+        name: Name in the config.
+        weight: Weight in a mix, as text.
+        manifest_sha256: SHA-256 of the manifest that the training read.
     """
 
     id: str
@@ -66,8 +72,16 @@ class ReportedHeadline(Record, frozen=True, kw_only=True):
     """The held-out metric that a run is ranked by.
 
     Attributes:
-        is_logged_by_model: whether the model's own step logs it, so that it may count pixels or tokens.
-        action: id of the evaluation.
+        metric: Name of the metric.
+        mode: `max` if higher values are better, else `min`.
+        split: Held-out split.
+        value: Value; null if none could be computed.
+        interval: Ends of the 95 % interval.
+        interval_method: Method of the interval, such as `wilson`.
+        num_samples: Number of evaluated samples.
+        measured_by: `evaluate`, `script` or `model`: what computed the metric.
+        is_logged_by_model: Whether the model logs the metric, which may then count pixels or tokens.
+        action: Id of the evaluation's record.
     """
 
     metric: str
@@ -83,13 +97,38 @@ class ReportedHeadline(Record, frozen=True, kw_only=True):
 
 
 class ReportedAttempt(Attempt, frozen=True, kw_only=True):
-    """An attempt with its seconds from start to end."""
+    """An attempt with its duration.
+
+    Attributes:
+        duration_s: Seconds from start to end.
+    """
 
     duration_s: float
 
 
 class ReportedTraining(Record, frozen=True, kw_only=True):
-    """How a run was trained; `host` is of rank 0."""
+    """Training of a run.
+
+    Attributes:
+        steps: Optimiser steps done.
+        epochs: Epochs done.
+        duration_s: Seconds of the last attempt.
+        attempts: Number of attempts.
+        attempt_log: All attempts, the oldest first.
+        started: Start time, UTC, ISO 8601.
+        ended: End time, UTC, ISO 8601.
+        world_size: Number of ranks.
+        nodes: Number of machines.
+        launcher: Launcher of the ranks.
+        devices: Device of each rank.
+        device_names: Models of the devices.
+        stopped_early: Whether early stopping ended the training.
+        interventions: Interventions after a divergence.
+        seed: Seed of all randomness.
+        host: Machine of rank 0.
+        certificate: Resume certificate that is valid for the training.
+        action: Id of the training's record.
+    """
 
     steps: int | None = None
     epochs: int | None = None
@@ -112,7 +151,16 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
 
 
 class ReportedAcceptance(Record, frozen=True, kw_only=True):
-    """From what, by whom, when and why an earlier result was accepted, and what differs."""
+    """Acceptance of an earlier result.
+
+    Attributes:
+        from_: Id of the earlier result.
+        by: Login name of the user.
+        at: Time of the acceptance, UTC, ISO 8601.
+        reason: Reason that the user gave.
+        differs: Differences between the identities.
+        action: Id of the acceptance's record.
+    """
 
     from_: str = field(name="from")
     by: str
@@ -123,7 +171,13 @@ class ReportedAcceptance(Record, frozen=True, kw_only=True):
 
 
 class ReportedWarning(Record, frozen=True, kw_only=True):
-    """Why a sealed model is suspect, see `records.model_warnings`; `action` made what shows it."""
+    """A warning on a sealed model, see `records.model_warnings`.
+
+    Attributes:
+        kind: `loss`, `weights` or `constant`.
+        sentence: What was found, what was expected and what to do.
+        action: Id of the record behind the warning.
+    """
 
     kind: str
     sentence: str
@@ -131,14 +185,26 @@ class ReportedWarning(Record, frozen=True, kw_only=True):
 
 
 class ReportedCalibration(Record, frozen=True, kw_only=True):
-    """The expected calibration error."""
+    """The expected calibration error.
+
+    Attributes:
+        ece: Expected calibration error, 0 to 1.
+        action: Id of the evaluation's record.
+    """
 
     ece: Number
     action: str
 
 
 class ReportedValidation(Record, frozen=True, kw_only=True):
-    """The validation of the sealed weights: of the headline metric, else of the loss."""
+    """Validation of the sealed weights.
+
+    Attributes:
+        metric: Name of the headline metric on the validation split, else of the loss.
+        value: Value of the metric.
+        step: Optimiser step of the sealed weights.
+        action: Id of the training's record.
+    """
 
     metric: str
     value: float
@@ -147,35 +213,55 @@ class ReportedValidation(Record, frozen=True, kw_only=True):
 
 
 class ReportedThroughput(Throughput, frozen=True, kw_only=True):
-    """How fast steps were, with the id of the training's action."""
+    """Speed of the steps, with its source.
+
+    Attributes:
+        action: Id of the training's record.
+    """
 
     action: str
 
 
 class ReportedGoodput(Goodput, frozen=True, kw_only=True):
-    """Where the time went, with the id of the training's action."""
+    """Time of all attempts by part, with its source.
+
+    Attributes:
+        action: Id of the training's record.
+    """
 
     action: str
 
 
 class ReportedResources(Resources, frozen=True, kw_only=True):
-    """What the ranks used, with the id of the training's action."""
+    """CPU, memory and GPU use of the ranks, with its source.
+
+    Attributes:
+        action: Id of the training's record.
+    """
 
     action: str
 
 
 class ReportedPacks(PackedSamples, frozen=True, kw_only=True):
-    """Samples that are blocks or packs, with the id of the training's action."""
+    """Samples that are blocks or packs, with their source.
+
+    Attributes:
+        action: Id of the training's record.
+    """
 
     action: str
 
 
 class ReportedEnvironment(Record, frozen=True, kw_only=True):
-    """What a run was trained in, beside what the lock pins.
+    """Environment of a training.
 
     Attributes:
-        sha256: digest of the installed packages.
-        differences: from the lock, a sentence for each; None where no packages were recorded.
+        python: Version of Python.
+        platform: Platform of the machine.
+        num_packages: Number of installed packages.
+        sha256: Digest of the installed packages.
+        image: Digest of the container image.
+        differences: Sentence for each difference from the lock; null if no packages were recorded.
     """
 
     python: str | None = None
@@ -187,7 +273,13 @@ class ReportedEnvironment(Record, frozen=True, kw_only=True):
 
 
 class Cell(Record, frozen=True, kw_only=True):
-    """A cell of a confusion matrix; `shade` is the share of the row in eighths."""
+    """A cell of a confusion matrix.
+
+    Attributes:
+        count: Number of samples.
+        shade: Share of the row, in eighths.
+        right: Whether the cell counts correct predictions.
+    """
 
     count: int
     shade: int
@@ -195,14 +287,25 @@ class Cell(Record, frozen=True, kw_only=True):
 
 
 class ConfusionRow(Record, frozen=True, kw_only=True):
-    """A row of a confusion matrix: a true class."""
+    """A row of a confusion matrix.
+
+    Attributes:
+        name: True class.
+        cells: A cell for each predicted class.
+    """
 
     name: str
     cells: list[Cell]
 
 
 class ClassAccuracy(Record, frozen=True, kw_only=True):
-    """A class with its samples, and those of them that were found."""
+    """Accuracy of one class.
+
+    Attributes:
+        name: Name of the class.
+        samples: Number of samples of the class.
+        right: Number of correctly predicted samples.
+    """
 
     name: Any
     samples: int
@@ -210,7 +313,17 @@ class ClassAccuracy(Record, frozen=True, kw_only=True):
 
 
 class ReportedConfusion(Record, frozen=True, kw_only=True):
-    """A confusion as the page shows it: of few classes the rows, of all what is mistaken most."""
+    """Confusion of a classifier, as the page shows it.
+
+    Attributes:
+        num_classes: Number of classes.
+        num_mistakes: Number of wrong predictions.
+        max_undercount: Largest possible error of a count in `mistakes`; counts are never too high.
+        classes: Names of the classes, if there are few.
+        rows: Rows of the confusion matrix, if there are few classes.
+        mistakes: Most frequent mistakes.
+        hardest: Classes with the lowest accuracy.
+    """
 
     num_classes: int
     num_mistakes: int
@@ -225,21 +338,52 @@ class ReportedRun(Record, frozen=True, kw_only=True):
     """A run as the page shows it.
 
     Attributes:
-        id: tells it from all other runs of the report: the id of its training, with the evaluation's where the
-            report has two evaluations of it.
-        training_id: id of its training.
-        dataset: ids of its datasets, in one text.
-        varied_values: the settings that vary within a grid of the table, by dotted key.
-        all_but_seed: digest of everything that its result depends on but the seed; equal of repeats.
-        versions: result versions, from its identity.
-        definitions: digests of the user's code, from its identity.
-        held_out_task: what was evaluated, such as `regression`.
-        known_value: a value of others to hold its own against: `metric`, `value` and `meaning`.
-        curves: by metric; long ones keep the lowest and highest value of each stretch of steps.
-        confusion: as the page shows it.
-        reliability: bins of the calibration.
-        samples: with tokens of `images` in the place of images.
-        software: versions of what matters most.
+        id: Unique id in the report: the id of the training, plus that of the evaluation if the report
+            contains two evaluations of the training.
+        training_id: Id of the training.
+        name: Name of the run.
+        names: All names of the run.
+        notes: Text of `config/notes/{name}.md`, by name.
+        tags: Tags in these files.
+        identity: Digest of the identity document.
+        dataset: Ids of the datasets, in one text.
+        trained_on: Datasets of the training.
+        dataset_names: Names of the datasets.
+        model: Model as written in the run table.
+        accepted: Acceptance, if the result was accepted from an earlier one.
+        settings: All settings, by dotted key.
+        changed: Keys of the settings that differ from the defaults.
+        varied: Keys of the settings that vary within a grid of the run table.
+        in_table: Whether the run is in the leaderboard; the runs of a scaling study are not.
+        varied_values: Settings that vary within a grid of the run table, by dotted key.
+        all_but_seed: Digest of everything that the result depends on, except the seed; equal for repeats.
+        versions: Result versions, from the identity document.
+        definitions: Digests of the definitions in the user's code.
+        warnings: Warnings on the sealed model.
+        headline: Metric that the run is ranked by.
+        metrics: Held-out metrics, by name.
+        held_out_task: Task of the evaluation, such as `regression`.
+        known_value: Published value to compare with: `metric`, `value` and `meaning`.
+        calibration: Expected calibration error.
+        reliability: Bins of the calibration.
+        residuals: True and predicted values of a regression.
+        confusion: Confusion of a classifier.
+        samples: Single held-out samples; images are replaced by tokens of `images`.
+        best_validation: Validation of the sealed weights.
+        training: Training of the run.
+        throughput: Speed of the steps.
+        goodput: Time of all attempts, by part.
+        resources: CPU, memory and GPU use of the ranks.
+        packs: Blocks or packs, if samples are such.
+        curves: Curves by metric. A long curve keeps the lowest and highest value of each range of steps.
+        epoch_ends: Passes over the data, by step.
+        code: State of the project's checkout.
+        environment: Environment of the training.
+        software: Versions of the most important software.
+        tracking: Links and ids of the run in each tracker.
+        manifest_sha256: SHA-256 of the manifest that the training read.
+        files: SHA-256 of the sealed files, by name.
+        made: Records of the jobs behind the run, by rule.
     """
 
     id: str
@@ -290,17 +434,17 @@ class ReportedRun(Record, frozen=True, kw_only=True):
 
     @property
     def actions(self) -> dict[str, str]:
-        """Rule to the id of the action that made this run's files by it."""
+        """Id of the job behind the run, by rule."""
         return {rule: action["id"] for rule, action in self.made.items()}
 
     @property
     def dataset_name(self) -> str:
-        """The dataset's names in the config."""
+        """Names of the datasets in the config, in one text."""
         return ", ".join(self.dataset_names)
 
     @property
     def group_key(self) -> GroupKey:
-        """Dataset, its id, split, metric and mode: runs of equal ones are ranked against each other."""
+        """Dataset names, dataset ids, split, metric and mode; runs with equal keys are ranked together."""
         return self.dataset_name, self.dataset, self.split, self.metric, self.mode
 
     @property
@@ -310,7 +454,7 @@ class ReportedRun(Record, frozen=True, kw_only=True):
 
     @property
     def mode(self) -> str:
-        """ "max" if a higher headline metric is better, else "min"."""
+        """`max` if higher values of the headline metric are better, else `min`."""
         return self.headline.mode
 
     @property
@@ -320,52 +464,52 @@ class ReportedRun(Record, frozen=True, kw_only=True):
 
     @property
     def num_samples(self) -> int | None:
-        """Held-out samples behind the headline metric, if the evaluation counts them."""
+        """Number of held-out samples behind the headline metric; None if unknown."""
         return self.headline.num_samples
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % interval of the headline metric by the choice of samples; None where it is not known."""
+        """95 % interval of the headline metric by the choice of samples; None if unknown."""
         return self.headline.interval
 
     @property
     def value(self) -> float:
-        """The held-out headline metric; NaN where none could be computed."""
+        """Value of the headline metric; NaN if none could be computed."""
         return math.nan if self.headline.value is None else self.headline.value
 
     @property
     def is_measured(self) -> bool:
-        """Whether there is a headline metric to speak of: a training script need not give one."""
+        """Whether the run has a headline metric; a training script may report none."""
         return self.headline.value is not None or not self.is_measured_by_script
 
     @property
     def is_measured_by_script(self) -> bool:
-        """Whether the held-out figures are the training script's own."""
+        """Whether the training script computed the held-out metrics."""
         return self.headline.measured_by == "script"
 
     def interval_of(self, value: float) -> Interval | None:
-        """Return the interval of another value of its metric, such as a mean over seeds, as of one so measured."""
+        """Return the interval for another value of the headline metric, such as a mean over seeds."""
         if self.headline.interval_method not in (None, "wilson"):
             return self.interval if value == self.value else None
         return interval_of_accuracy(self.headline, value)
 
     @property
     def validation_metric(self) -> str:
-        """What the headline metric is called where it is measured on the validation split."""
+        """Name of the headline metric on the validation split."""
         return f"val_{self.metric.removeprefix('test_').removeprefix('val_')}"
 
     @property
     def held_out(self) -> dict[str, float | None]:
-        """Every held-out metric."""
+        """All held-out metrics that are numbers."""
         return {k: v for k, v in self.metrics.items() if not isinstance(v, str)}
 
     def setting(self, key: str) -> Any:
-        """Return a setting by its dotted key; None where the run has none of that name."""
+        """Return a setting by its dotted key; None if the run does not have the setting."""
         return self.varied_values.get(key, self.settings.get(key))
 
 
 def interval_of_accuracy(headline: ReportedHeadline, value: float) -> Interval | None:
-    """Return the interval of an accuracy by the number of samples; None of another metric."""
+    """Return the Wilson interval of an accuracy; None for other metrics."""
     # what a model logs as accuracy may count pixels or tokens, and not the samples
     if headline.metric != "accuracy" or headline.is_logged_by_model:
         return None
@@ -375,7 +519,14 @@ def interval_of_accuracy(headline: ReportedHeadline, value: float) -> Interval |
 
 
 class EarlierBest(Record, frozen=True, kw_only=True):
-    """The best of a group in an earlier report: its value, and the run or repeats by name."""
+    """Best run of a leaderboard in an earlier report.
+
+    Attributes:
+        title: Title of the leaderboard.
+        metric: Headline metric.
+        value: Value of the metric.
+        run: Name of the run or of its repeats.
+    """
 
     title: str
     metric: str
@@ -384,7 +535,14 @@ class EarlierBest(Record, frozen=True, kw_only=True):
 
 
 class EarlierReport(Record, frozen=True, kw_only=True):
-    """What an earlier report held: `report` is its id, `ended` when it was written."""
+    """Summary of an earlier report.
+
+    Attributes:
+        report: Id of the report.
+        ended: Time at which the report was written, UTC, ISO 8601.
+        num_runs: Number of runs.
+        best: Best run of each leaderboard.
+    """
 
     report: str
     ended: str | None
@@ -393,7 +551,17 @@ class EarlierReport(Record, frozen=True, kw_only=True):
 
 
 class Figures(Record, frozen=True, kw_only=True):
-    """Figures of a run, or their means over repeats, that stand in the leaderboard beside its score."""
+    """Further figures in a leaderboard; for repeats, their means.
+
+    Attributes:
+        loss: Held-out loss.
+        best_validation: Best validation value.
+        best_step: Optimiser step of the sealed weights.
+        steps: Optimiser steps done.
+        duration_s: Seconds of training.
+        world_size: Number of ranks.
+        samples_per_s: Samples per second over all ranks.
+    """
 
     loss: Number | None
     best_validation: Number | None
@@ -408,12 +576,19 @@ class RankedRow(Record, frozen=True, kw_only=True):
     """A line of a leaderboard: a run, or its repeats with other seeds.
 
     Attributes:
-        place: 1 for the best.
-        runs: by id.
-        num_measured: runs with a value.
-        sd: of the values over seeds.
-        standing: see `report.significance.Verdict`, as for `judged_by` and `difference_from_best`.
-        actions: ids of the evaluations.
+        title: Name of the run or of its repeats.
+        place: Place in the leaderboard; 1 is the best.
+        runs: Ids of the runs.
+        num_measured: Number of runs with a value.
+        mean: Mean of the headline metric over the runs.
+        sd: Standard deviation over seeds.
+        interval: Ends of the 95 % interval.
+        interval_method: Method of the interval.
+        standing: `best`, `close` (the difference may be noise), `apart` (it is clear) or `unknown`.
+        judged_by: Basis of `standing`: `seeds`, `sampling` or empty.
+        difference_from_best: Ends of the interval of the difference from the best.
+        means: Further figures.
+        actions: Ids of the evaluations' records.
     """
 
     title: str
@@ -432,7 +607,17 @@ class RankedRow(Record, frozen=True, kw_only=True):
 
 
 class ReportedGroup(Record, frozen=True, kw_only=True):
-    """A leaderboard: runs that were evaluated on the same samples by the same metric."""
+    """A leaderboard of runs with the same held-out samples and the same metric.
+
+    Attributes:
+        dataset: Ids of the datasets, in one text.
+        title: Title of the leaderboard.
+        split: Held-out split.
+        metric: Headline metric.
+        mode: `max` if higher values are better, else `min`.
+        reference: Published value to compare with.
+        ranking: Lines of the leaderboard, the best first.
+    """
 
     dataset: str
     title: str
@@ -447,10 +632,11 @@ class RuleCount(Record, frozen=True, kw_only=True):
     """A rule in the picture of the workflow.
 
     Attributes:
-        ran: jobs that the pipeline run made which wrote the report.
-        fresh: jobs that an earlier one had made.
-        unknown: jobs without a record.
-        seconds: of those that ran; None where none did.
+        rule: Name of the rule.
+        ran: Number of jobs that ran in the `snakemake` command that wrote the report.
+        fresh: Number of jobs that ran in earlier commands.
+        unknown: Number of jobs without a record.
+        seconds: Seconds of the jobs counted in `ran`; null if there are none.
     """
 
     rule: str
@@ -461,10 +647,12 @@ class RuleCount(Record, frozen=True, kw_only=True):
 
 
 class WorkflowPicture(Record, frozen=True, kw_only=True):
-    """The rules behind a report, and which waits for which.
+    """Graph of the rules behind a report.
 
     Attributes:
-        started: when the pipeline run began (UTC, ISO 8601).
+        started: Start time of the `snakemake` command, UTC, ISO 8601.
+        nodes: Rules with their numbers of jobs.
+        edges: Pairs of rules: the second waits for the first.
     """
 
     started: str
@@ -473,12 +661,24 @@ class WorkflowPicture(Record, frozen=True, kw_only=True):
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """report.json.
+    """report.json: all data of the report's page.
 
     Attributes:
-        action: the record of the job that wrote it.
-        images: of samples, by the tokens that stand for them.
-        environments: installed packages, by the `sha256` of runs' `environment`.
+        schema: Version of this format.
+        generated_from: Run table of the report.
+        project: Title of the project.
+        newest: End time of the newest training or evaluation, UTC, ISO 8601.
+        action: Record of the job that wrote the report.
+        history: Earlier reports.
+        notes: Sentences about the runs, such as those trained from a changed checkout.
+        workflow: Graph of the rules.
+        datasets: Datasets of the runs.
+        environments: Installed packages, by the `sha256` in the runs' `environment`.
+        studies: Scaling studies.
+        images: Images of samples, by token.
+        outcomes: Runs without a result, with cause and remedy.
+        groups: Leaderboards.
+        runs: Runs with a result.
     """
 
     schema: str = ""

@@ -1,4 +1,4 @@
-"""What a run's files hold: `run.json`, `provenance.json`, evaluations and predictions."""
+"""Files of a run: `run.json`, `provenance.json`, evaluations and predictions."""
 
 from typing import Any
 
@@ -21,47 +21,64 @@ from shardline.records.measured import (
     Weights,
 )
 
-Places = dict[
-    str, dict[str, str | None] | None
-]  # by tracker, by name; None for what it has not told
+# links and ids by tracker and name; None if a tracker has not reported them
+Places = dict[str, dict[str, str | None] | None]
 
 
 class DatasetRef(Record, frozen=True, kw_only=True):
-    """The dataset of a run that is trained on one."""
+    """The dataset of a run.
+
+    Attributes:
+        id: Id of the dataset.
+    """
 
     id: Id
 
 
 class MixedDataset(DatasetRef, frozen=True, kw_only=True):
-    """A dataset of a mix, with the checksum of the manifest that a training has read."""
+    """A dataset of a mix.
+
+    Attributes:
+        weight: Weight in the mix, as text.
+        manifest_sha256: SHA-256 of the manifest that the training read.
+    """
 
     weight: str
     manifest_sha256: str | UnsetType = UNSET
 
 
 class _OnDatasets(Record, frozen=True, kw_only=True):
+    """Base of records with datasets.
+
+    Attributes:
+        dataset: Dataset of a run that is trained on one.
+        datasets: Datasets of a mix.
+    """
+
     dataset: DatasetRef | UnsetType = UNSET
     datasets: list[MixedDataset] | UnsetType = UNSET
 
     @property
     def mix(self) -> dict[str, str]:
-        """The weights of its datasets by id, in the order in which they are mixed; of one dataset 1."""
+        """Weights of the datasets by id, in the order of the mix; 1 for a single dataset."""
         if self.datasets:
             return {part.id: part.weight for part in self.datasets}
         return {self.dataset.id: "1"} if self.dataset else {}
 
 
 class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
-    """run.json.
+    """run.json: a run with all settings resolved.
 
     Attributes:
-        run: its id.
-        identity: digest of its identity document.
-        order: version of the order of samples.
-        model: as the run table names it.
-        model_class: import path of the model, or the script.
-        environment: what is to be installed: `python`, and `requirements` of the lock.
-        definitions: digests of the definitions of the user's code, see `config.documents`.
+        run: Id of the run.
+        identity: Digest of the identity document.
+        order: Version of the order of samples.
+        model: Model as written in the run table.
+        model_class: Import path of the model, or the script.
+        settings: All settings, including defaults.
+        environment: Packages to install: `python`, and `requirements` from the lock.
+        definitions: Digests of the definitions in the user's code, see `config.documents`.
+        action: Record of the job that resolved the run.
     """
 
     run: str
@@ -75,13 +92,19 @@ class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
     action: JobRecord | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse a run without a dataset."""
+        """Reject a run without a dataset."""
         if not self.dataset and not self.datasets:
             raise ValueError("Object missing required field `dataset`")
 
 
 class Certificate(Record, frozen=True, kw_only=True):
-    """The resume certificate that a training found."""
+    """The resume certificate that a training found.
+
+    Attributes:
+        path: Path of the certificate, relative to the project's folder.
+        sha256: SHA-256 of the certificate.
+        verdict: `survived` or `not survived`.
+    """
 
     path: Name
     sha256: str
@@ -89,7 +112,14 @@ class Certificate(Record, frozen=True, kw_only=True):
 
 
 class Installed(Record, frozen=True, kw_only=True):
-    """`environment` of a training's provenance, see `environments.installed.observe`."""
+    """Packages installed during a training, see `environments.installed.observe`.
+
+    Attributes:
+        python: Version of Python.
+        packages: Versions of the Python packages, by name.
+        conda: Packages of the conda environment.
+        image: Digest of the container image.
+    """
 
     python: str | None = None
     packages: dict[str, str] | UnsetType = UNSET
@@ -98,7 +128,14 @@ class Installed(Record, frozen=True, kw_only=True):
 
 
 class ScriptInstalled(Record, frozen=True, kw_only=True):
-    """The environment that a training script has of its own: of an image its name, else what is installed."""
+    """Environment of a training script.
+
+    Attributes:
+        kind: Kind of the environment.
+        image: Name of the image, for an image.
+        python: Version of Python.
+        packages: Versions of the installed packages, by name.
+    """
 
     kind: str
     image: str | UnsetType = UNSET
@@ -107,14 +144,25 @@ class ScriptInstalled(Record, frozen=True, kw_only=True):
 
 
 class ScriptHeadline(Record, frozen=True, kw_only=True):
-    """The metric by which a script's run is to be ranked."""
+    """The metric that a script's run is ranked by.
+
+    Attributes:
+        metric: Name of the metric.
+        mode: `max` if higher values are better, else `min`.
+    """
 
     metric: str
     mode: str
 
 
 class ScriptEvaluation(Record, frozen=True, kw_only=True):
-    """evaluation.json of a training script: numbers by name, and the held-out samples behind them."""
+    """evaluation.json of a training script.
+
+    Attributes:
+        metrics: Metrics by name.
+        num_samples: Number of evaluated samples.
+        headline: Metric that the run is ranked by.
+    """
 
     metrics: dict[str, Number]
     num_samples: int
@@ -125,8 +173,9 @@ class PackedDataset(Record, frozen=True, kw_only=True):
     """The blocks or packs of a dataset.
 
     Attributes:
-        waste: of blocks the share of the values that none holds, of packs the share of their places that no
-            value fills.
+        id: Id of the dataset.
+        number: Number of blocks or packs.
+        waste: For blocks, the share of values outside of all blocks. For packs, the share of empty places.
     """
 
     id: str
@@ -135,7 +184,14 @@ class PackedDataset(Record, frozen=True, kw_only=True):
 
 
 class PackedSamples(Record, frozen=True, kw_only=True):
-    """Samples that are blocks or packs."""
+    """Samples that are blocks or packs.
+
+    Attributes:
+        method: Method of packing.
+        column: Packed column.
+        length: Length of a sample, in values.
+        datasets: Blocks or packs of each dataset.
+    """
 
     method: str
     column: str
@@ -144,7 +200,22 @@ class PackedSamples(Record, frozen=True, kw_only=True):
 
 
 class Training(Record, frozen=True, kw_only=True):
-    """What a training ended with, see `training.fit.Trained`; of a script, what the script left."""
+    """End of a training, see `training.fit.Trained`.
+
+    Attributes:
+        best_score: Best value of `checkpoint.monitor`.
+        steps: Optimiser steps done.
+        epochs: Epochs done.
+        stopped_early: Whether early stopping ended the training.
+        resumed_step: Optimiser steps in the checkpoint of the last resume.
+        consumed: Number of steps, and reasons for fewer steps than planned.
+        checkpoint_s: Seconds that the last attempt spent on saving training checkpoints.
+        interventions: Interventions after a divergence.
+        script: Path of the training script.
+        arguments: Arguments of the training script.
+        evaluation: Evaluation by the training script.
+        environment: Environment of the training script.
+    """
 
     best_score: float | UnsetType | None = UNSET
     steps: int | UnsetType | None = UNSET
@@ -161,18 +232,27 @@ class Training(Record, frozen=True, kw_only=True):
 
 
 class RankReport(Record, frozen=True, kw_only=True):
-    """What a rank reported of itself in the preflight check, and what was measured to it.
+    """Report of a rank in the preflight check, with the measured network.
 
     Attributes:
-        device_name: of its hardware.
+        rank: Global rank.
+        local_rank: Rank on the machine.
+        node_rank: Number of the machine.
+        host: Name of the machine.
+        device: Device of the rank, such as `cuda:0`.
+        device_name: Model of the device.
         threads: CPU threads of an operation.
-        differences: how what is installed differs from the lock.
-        cpus: numbers of the CPUs that it may run on.
-        interface: on the way to rank 0, as is `address`.
-        settings: variables that decide how ranks reach each other.
-        latency_us: the median of small all-reduces; None in a world of one, as is `bandwidth_mb_s`.
-        bandwidth_mb_s: what it received from its left neighbour while all ranks sent at once.
-        joined_s: how long it waited for all ranks.
+        libraries: Versions of libraries, by name.
+        differences: Differences between the installed packages and the lock.
+        cpus: Numbers of the CPUs that the rank may use.
+        interface: Network interface towards rank 0.
+        address: Network address towards rank 0.
+        settings: Environment variables that configure the network between ranks.
+        launcher: Launcher of the ranks.
+        job: Job id of the scheduler.
+        latency_us: Median time of small all-reduces, in microseconds; null for a single rank.
+        bandwidth_mb_s: Data received from the left neighbour while all ranks sent, in MB/s; null for a single rank.
+        joined_s: Seconds that the rank waited for all ranks.
     """
 
     rank: int
@@ -196,7 +276,15 @@ class RankReport(Record, frozen=True, kw_only=True):
 
 
 class RanksOfTraining(Record, frozen=True, kw_only=True):
-    """`world` of a training's provenance."""
+    """Ranks of a training.
+
+    Attributes:
+        world_size: Number of ranks.
+        nodes: Number of machines.
+        launcher: Launcher of the ranks.
+        backend: Backend of collective operations, such as `nccl`.
+        ranks: Report of each rank.
+    """
 
     world_size: int | None = None
     nodes: int | None = None
@@ -209,9 +297,33 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
     """provenance.json of a training.
 
     Attributes:
-        identity: digest of the identity document that it was trained as.
-        files: SHA-256 of the sealed files.
-        tracking: where each tracker shows the training.
+        run: Id of the run.
+        identity: Digest of the identity document at the training.
+        manifest_sha256: SHA-256 of the manifest that the training read.
+        files: SHA-256 of the sealed files, by name.
+        seed: Seed of all randomness.
+        started: Start time, UTC, ISO 8601.
+        ended: End time, UTC, ISO 8601.
+        duration_s: Seconds of the last attempt.
+        attempts: Number of attempts.
+        attempt_log: All attempts, the oldest first.
+        goodput: Time of all attempts, by part.
+        throughput: Speed of the steps.
+        resources: CPU, memory and GPU use of the ranks.
+        packs: Blocks or packs, if samples are such.
+        weights: Size of the sealed weights.
+        sealed_check: Repeated evaluation of a batch before sealing.
+        training: End of the training.
+        tracking: Links and ids of the run in each tracker.
+        world: Ranks, machines and launcher.
+        devices: Device of each rank.
+        host: Machine of rank 0.
+        software: Versions of the software, by name.
+        environment: Installed packages.
+        git: State of the project's checkout.
+        shardline_git: State of Shardline's checkout.
+        certificate: Resume certificate that is valid for the training.
+        action: Record of the job.
     """
 
     run: str = ""
@@ -244,7 +356,7 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
 
     @property
     def manifests(self) -> dict[str, str]:
-        """The checksums of the manifests that the training read, by dataset."""
+        """SHA-256 of the manifests that the training read, by dataset id."""
         if self.datasets:
             return {part.id: part.manifest_sha256 or "" for part in self.datasets}
         if not self.dataset or self.manifest_sha256 is UNSET:
@@ -253,24 +365,35 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
 
 
 class EvaluationRef(Record, frozen=True, kw_only=True):
-    """An evaluation of a run."""
+    """An evaluation of a run.
+
+    Attributes:
+        run: Id of the run.
+        evaluation: Id of the evaluation.
+    """
 
     run: Id
     evaluation: Name
 
 
 class TakenOver(Record, frozen=True, kw_only=True):
-    """What an evaluation was taken over from."""
+    """Origin of an accepted evaluation.
+
+    Attributes:
+        from_: Earlier evaluation.
+    """
 
     from_: EvaluationRef = field(name="from")
 
 
 class EvaluationResult(Evaluated, frozen=True, kw_only=True):
-    """evaluations/{id}.json.
+    """evaluations/{id}.json: an evaluation of a sealed model.
 
     Attributes:
-        files: SHA-256 of the evaluated files.
-        accepted: the run and the evaluation that it was taken over from.
+        files: SHA-256 of the evaluated files, by name.
+        identity: Identity document of the evaluation.
+        accepted: Earlier evaluation that was accepted.
+        action: Record of the job.
     """
 
     files: dict[Name, str] | UnsetType = UNSET
@@ -279,17 +402,23 @@ class EvaluationResult(Evaluated, frozen=True, kw_only=True):
     action: JobRecord | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        """Refuse an identity that is none."""
+        """Reject an invalid identity document."""
         check_identity(self.identity)
 
 
 class PredictionResult(Record, frozen=True, kw_only=True):
-    """predictions/{id}.json, and before the parts are one file {id}.parts.json.
+    """predictions/{id}.json. Until the parts are joined, the file is {id}.parts.json.
 
     Attributes:
-        parts: how many files the ranks have written.
-        manifest_sha256: of the predicted dataset.
-        files: SHA-256 of the model and of the file of predictions.
+        run: Id of the run.
+        rows: Number of predicted rows.
+        parts: Number of files that the ranks wrote.
+        classes: Names of the classes.
+        skipped: Skipped rows.
+        manifest_sha256: SHA-256 of the predicted dataset's manifest.
+        files: SHA-256 of the model and of the Parquet file, by name.
+        identity: Identity document of the prediction.
+        action: Record of the job.
     """
 
     run: str = ""
@@ -304,12 +433,12 @@ class PredictionResult(Record, frozen=True, kw_only=True):
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """What is sealed of a run: what its plan became.
+    """The sealed records of a run.
 
     Attributes:
-        spec: `run.json`, all settings resolved.
-        provenance: of the training.
-        evaluation: of the model.
+        spec: `run.json`, with all settings resolved.
+        provenance: Provenance of the training.
+        evaluation: Evaluation of the model.
     """
 
     spec: ResolvedRun

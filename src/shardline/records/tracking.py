@@ -1,4 +1,4 @@
-"""What the process of a tracker is told, and what it leaves in the run's folder of the store."""
+"""Input of a tracker's process."""
 
 from typing import Any
 
@@ -6,20 +6,20 @@ from shardline.records.base import Record
 
 
 class TrackingContext(Record, frozen=True, kw_only=True):
-    """What trackers get of a training, and where its files are.
+    """A training as trackers see it.
 
     Attributes:
-        run: digest of the run's identity.
-        name: the run's names.
-        dataset: digest of the dataset's identity.
-        dataset_name: the dataset's names.
-        store: folder of what is bulky.
-        work: the run's folder in the store.
-        metrics: file of metric records that the training appends to.
-        model: where the sealed model is to be.
-        params: name -> value of each setting.
-        tags: name -> value of what else distinguishes the run.
-        look_s: seconds between two reads of the folder.
+        run: Id of the run.
+        name: Names of the run.
+        dataset: Id of the dataset.
+        dataset_name: Names of the dataset.
+        store: Folder of shards and training checkpoints.
+        work: Folder of the run in the store.
+        metrics: File that the training appends metrics to.
+        model: Path of the sealed model, once it exists.
+        params: Settings of the run, by name.
+        tags: Other facts about the run, by name.
+        look_s: Seconds between two reads of the folder.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""What differs between two recorded runs: what they were made from, where, and what came out."""
+"""Comparison of two recorded runs: identities, circumstances and metrics."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,12 @@ from shardline.results.sealed_run import SealedRun, newest_evaluation
 from shardline.results.staleness import causes_of_trainings, read_definitions
 
 _UNSET = "unset"
-_JUDGED = ("settings", "versions", "environment", "code")  # of an evaluation's identity
+_JUDGED = (
+    "settings",
+    "versions",
+    "environment",
+    "code",
+)  # parts of an evaluation's identity document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +27,14 @@ class Change:
     """One held-out metric of both runs.
 
     Attributes:
-        old: the first run's value, as `new` is the second's; None where it has none.
-        interval: ends of the 95 % interval of `new - old`; None where nothing tells the noise.
-        basis: `seeds` (repeats with other seeds), `sampling` (the choice of held-out samples)
-            or nothing.
-        verdict: what the difference is worth, in words.
-        headline: `min` or `max` where it is the headline of both: which end of it is better; empty of another metric.
+        metric: Name of the metric.
+        old: Value of the first run, or None.
+        new: Value of the second run, or None.
+        interval: Ends of the 95 % interval of `new - old`; None if the noise is unknown.
+        basis: Basis of the interval: `seeds` (repeats with other seeds), `sampling` (the choice of
+            held-out samples) or empty.
+        verdict: Whether the difference may be noise, in words.
+        headline: `min` or `max`, the better end, if this is the headline metric of both runs; else empty.
     """
 
     metric: str
@@ -41,11 +48,14 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two runs side by side.
+    """Comparison of two runs.
 
     Attributes:
-        causes: differences of their identities: settings, model, dataset, code, environment.
-        circumstances: what no identity holds: installed packages, hardware, commits.
+        old: Title of the first run.
+        new: Title of the second run.
+        causes: Differences in the identities: settings, model, dataset, code, environment.
+        circumstances: Differences that no identity contains: installed packages, hardware, commits.
+        metrics: Held-out metrics of both runs.
     """
 
     old: str
@@ -56,10 +66,10 @@ class Comparison:
 
 
 def compare_runs(old: SealedRun, new: SealedRun) -> Comparison:
-    """Compare two recorded runs, the first being the older in all words.
+    """Compare two recorded runs; texts describe the change from the first to the second.
 
     Raises:
-        DataError: a recorded file cannot be read, or is damaged.
+        DataError: A recorded file cannot be read, or is damaged.
     """
     return Comparison(
         old=old.title,
@@ -71,7 +81,7 @@ def compare_runs(old: SealedRun, new: SealedRun) -> Comparison:
 
 
 def _causes(old: SealedRun, new: SealedRun) -> Iterator[Cause]:
-    """Yield how the identities differ, and then what differs between the evaluations alone."""
+    """Yield the differences in the identities, then those in the evaluations only."""
     definitions = _definitions(old, new)
     causes = causes_of_trainings(old.layout, old.identity, new.identity, definitions)
     yield from causes
@@ -96,7 +106,7 @@ def _definitions(
     return read_definitions(old.folder), read_definitions(new.folder)
 
 
-# --- what no identity holds ---------------------------------------------------------------------
+# --- differences that no identity contains ------------------------------------------------------
 
 
 def _acceptances(*runs: SealedRun) -> Iterator[Cause]:
@@ -168,7 +178,7 @@ def _commits(provenance: TrainingProvenance) -> dict[str, str]:
     }
 
 
-# --- what came out ------------------------------------------------------------------------------
+# --- metrics ------------------------------------------------------------------------------------
 
 
 def _changes(old: SealedRun, new: SealedRun) -> Iterator[Change]:
@@ -179,17 +189,15 @@ def _changes(old: SealedRun, new: SealedRun) -> Iterator[Change]:
     headlines = [_headline(each) for each in (old, new)]
     first, mode = headlines[0] if headlines[0] == headlines[1] else ("", "")
     metrics = dict.fromkeys([*values[0], *values[1]])
-    for metric in sorted(
-        metrics, key=lambda one: one != first
-    ):  # the headline, and the others in their order
+    for metric in sorted(metrics, key=lambda one: one != first):  # the headline comes first
         before, after = (of.get(metric) for of in values)
         interval, basis = None, ""
         if is_repeat:
-            verdict = "the seed alone differs: this is noise"
+            verdict = "only the seed differs: this is noise"
         elif before is None or after is None:
-            verdict = "measured of one run alone"
+            verdict = "measured for one run only"
         elif not is_comparable:
-            verdict = "measured on other samples, so not to be compared"
+            verdict = "measured on other samples: not comparable"
         else:
             interval, basis = _noise(old, repeats, metric, before, after)
             verdict = _verdict(before, after, interval, basis)
@@ -205,7 +213,7 @@ def _headline(recorded: SealedRun) -> tuple[str, str]:
 
 
 def _samples(recorded: SealedRun) -> list[object]:
-    """Return what identifies the samples that a run was evaluated on."""
+    """Return the facts that identify the evaluated samples of a run."""
     found = recorded.evaluation
     return [recorded.spec.mix, *((found.task, found.split, found.num_samples) if found else ())]
 
@@ -214,7 +222,7 @@ def _verdict(old: float | None, new: float | None, interval: Interval | None, ba
     if old == new:
         return "equal"
     if interval is None:
-        return "noise unknown: two seeds of each run at least would tell"
+        return "noise unknown: train each run with several seeds"
     noise = {"seeds": "the spread over seeds", "sampling": "the choice of held-out samples"}[basis]
     if interval[0] <= 0 <= interval[1]:
         return f"may be noise: within {noise}"
@@ -239,7 +247,7 @@ def _noise(
 
 
 def _repeats(recorded: SealedRun) -> list[SealedRun]:
-    """Return the run and the sealed runs that differ from it in the seed alone, one of each seed."""
+    """Return the run and the sealed runs that differ only in the seed, one for each seed."""
     own, found = _but_seed(recorded), {}
     for file in sorted(recorded.layout.folder_of("run").glob("*/identity.json")):
         evaluation = newest_evaluation(file.parent)

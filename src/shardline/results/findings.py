@@ -1,4 +1,4 @@
-"""What a verification finds: sentences, each with a remedy."""
+"""Results of a verification: sentences about problems, each with a remedy."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +21,15 @@ class _Reader(Protocol[_Read]):
 
 @dataclass(kw_only=True)
 class VerifyResult:
-    """What was found of one dataset, run or report.
+    """Result of verifying one dataset, run or report.
 
     Attributes:
         kind: `dataset`, `run`, `report` or `names`.
-        summary: what was looked at.
-        problems: one sentence each; none if all is well.
-        bad_shards: files of a dataset's shards that are missing or damaged.
-        bad_parts: names of a dataset's parts whose lists of shards are damaged.
+        id: Id of the dataset, run or report.
+        summary: Verified files, in a few words.
+        problems: One sentence for each problem.
+        bad_shards: Names of missing or damaged shards.
+        bad_parts: Names of parts with a damaged list of shards.
     """
 
     kind: str
@@ -41,31 +42,31 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class Findings:
-    """Puts problems that have one remedy into a verdict."""
+    """Collector of problems with the same remedy."""
 
     verdict: VerifyResult
     remedy: str
 
     def add(self, problem: str) -> None:
-        """Add a problem, and what to do."""
+        """Add a problem with the remedy."""
         self.verdict.problems.append(f"{problem}; {self.remedy}")
 
     def expect(self, what: str, found: object, expected: object) -> None:
-        """Add a problem where a value is not the expected one."""
+        """Add a problem if a value is not the expected one."""
         if found != expected:
             self.add(f"{what} is {found}, expected {expected}")
 
     def expect_sha256(self, path: Path, expected: str) -> None:
-        """Add a problem where a file has not the expected SHA-256, or cannot be read."""
+        """Add a problem if a file cannot be read or has another SHA-256."""
         try:
             self.expect(f"{path}: its SHA-256", file_sha256(path), expected)
         except OSError as error:
             self.add(f"{path} cannot be read ({error.strerror}), expected {expected}")
         except ValueError:
-            self.add(f"{str(path)!r} cannot be a file's name")
+            self.add(f"{str(path)!r} is not a valid file name")
 
     def read(self, reader: _Reader[_Read], path: Path) -> _Read | None:
-        """Return what a file holds; None where it cannot be read or has another form, which is a problem."""
+        """Read a file; on an error, add a problem and return None."""
         try:
             return reader(path, remedy=self.remedy)
         except DataError as error:
@@ -73,7 +74,7 @@ class Findings:
             return None
 
     def record(self, path: Path, kind: type[_Record]) -> _Record | None:
-        """Return a sealed record; None where it cannot be read, which is a problem as a seal that does not fit is."""
+        """Read a sealed record and check its seal; on an error, add a problem and return None."""
         document = self.read(read_object, path)
         if document is None:
             return None
@@ -86,7 +87,7 @@ class Findings:
             return None
 
     def but(self, remedy: str) -> "Findings":
-        """Return findings of another remedy that end up in the same verdict."""
+        """Return a collector with another remedy for the same result."""
         return Findings(self.verdict, remedy)
 
 
@@ -96,8 +97,8 @@ def count(number: int, noun: str) -> str:
 
 
 def digest_of(document: object) -> str:
-    """Return the digest of a document that was read, or that it has none."""
+    """Return the digest of a document, or a text if it has none."""
     try:
         return digest(document)
-    except ValueError:  # NaN or infinity, which no file of an identity holds
-        return "none (it holds NaN or infinity)"
+    except ValueError:  # no identity document contains NaN or infinity
+        return "none (it contains NaN or infinity)"

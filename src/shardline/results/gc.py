@@ -1,4 +1,4 @@
-"""What results and store hold that the config no longer names, and its deletion."""
+"""Garbage: files in results and store that the config no longer uses, and their deletion."""
 
 import contextlib
 import os
@@ -32,11 +32,13 @@ _DOOMED = ".deleted"
 
 @dataclass(frozen=True, kw_only=True)
 class Garbage:
-    """A folder, file or link that the present config does not name.
+    """A folder, file or link that the config does not use.
 
     Attributes:
-        bytes: size of all files in it; links count nothing.
-        written: latest change of any file in it, seconds since the epoch.
+        path: Path of the item.
+        reason: Reason why the item may be deleted.
+        bytes: Size of all files in the item; links do not count.
+        written: Latest change of a file in the item, in seconds since the epoch.
     """
 
     path: Path
@@ -46,15 +48,15 @@ class Garbage:
 
 
 def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage]:
-    """List what results and store hold that the present config does not name.
+    """List files in results and store that the config does not use.
 
-    Only what is named by an identity's digest counts, and links that point at nothing or at what
-    is listed; links are never followed. In the store, which several projects may share, only
-    identities that this project has had are listed.
+    Lists files and folders named by an identity, broken links, and links to listed items. Never
+    follows links. In the store, which several projects may share, lists only identities that this
+    project has had.
 
     Args:
-        dataset_names: names of all datasets in the config. What no run uses
-            has no identity in the project, so all folders of its name stay.
+        dataset_names: Names of all datasets in the config. A dataset that no run uses has no
+            identity in the project, so all folders of its name stay.
     """
     layout = project.layout
     runs = _Known(layout, "run", project.runs)
@@ -82,7 +84,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
 
 
 def last_results(project: Project, garbage: Iterable[Garbage]) -> list[str]:
-    """Return the runs of the config that would be left without any sealed model."""
+    """Return the runs of the config that would lose their only sealed model."""
     models = [
         item.path / "model.safetensors"
         for item in garbage
@@ -113,11 +115,11 @@ class _Known:
     def unnamed(
         self, folder: Path, kept_names: Collection[str] = (), *, only_had: bool = False
     ) -> Iterator[Garbage]:
-        """Yield what lies in a folder and has an identity that the config does not name.
+        """Yield the items of a folder whose identity the config does not use.
 
         Args:
-            kept_names: what had one of these names stays.
-            only_had: leave out identities that this project never had.
+            kept_names: Items that had one of these names stay.
+            only_had: Leave out identities that this project never had.
         """
         for path in _entries(folder, IDENTITY):
             identity, is_leftover = path.name.removesuffix(_DOOMED), path.suffix == _DOOMED
@@ -131,7 +133,7 @@ class _Known:
 
 
 def _unused_prefixes(project: Project) -> Iterator[Garbage]:
-    """Yield the environments that are made of other pin files than the present ones."""
+    """Yield the environments that no present pin file or script uses."""
     files = {env: pin_file(project, env) for env in STAGES}
     pinned = {env: read_pins(file) for env, file in files.items() if file.exists()}
     kept = {prefix_of(project.layout.prefixes, env, pins).name: env for env, pins in pinned.items()}
@@ -139,12 +141,12 @@ def _unused_prefixes(project: Project) -> Iterator[Garbage]:
     for path in _entries(project.layout.prefixes, _PREFIX):
         if path.name not in kept.keys() | scripts:
             env = path.name.rpartition("-")[0]
-            of_script = "no run's script has it" if env in KINDS else "no pin file is of it"
+            of_script = "no script uses it" if env in KINDS else "no pin file matches it"
             yield garbage_of(path, f"earlier {env}" if env in kept.values() else of_script)
 
 
 def _old_failures(project: Project) -> Iterator[Garbage]:
-    """Yield the recorded failures of jobs about identities that this project had and the config does not name."""
+    """Yield the failures of jobs for earlier runs and datasets of this project."""
     asked: list[RunPlan | DatasetPlan] = [*project.runs.values(), *project.datasets.values()]
     kept = {one.id for one in asked}
     kinds: tuple[NamedKind, ...] = ("run", "dataset")
@@ -159,7 +161,7 @@ def _old_failures(project: Project) -> Iterator[Garbage]:
 
 
 def _unneeded_checkpoints(project: Project) -> Iterator[Garbage]:
-    """Yield what sealed runs keep of their training beyond `runtime.checkpoint.after_sealing`."""
+    """Yield the training checkpoints of sealed runs beyond `runtime.checkpoint.after_sealing`."""
     keep = project.runtime.checkpoint.after_sealing
     for key, run in project.runs.items():
         work = project.layout.work(run.id)
@@ -204,8 +206,8 @@ def _outdated(
 
 
 def _entries(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """Return what bears an identity's name, or bore it before an interrupted deletion."""
-    if folder.is_symlink() or not folder.is_dir():  # behind a link may lie a disk that is not ours
+    """Return the items named by a pattern, and those left by an interrupted deletion."""
+    if folder.is_symlink() or not folder.is_dir():  # a link may lead to a disk of other people
         return []
     names = ((path.name.removesuffix(_DOOMED), path) for path in folder.iterdir())
     return sorted(path for name, path in names if pattern.fullmatch(name))
@@ -228,7 +230,7 @@ def _dangling(project: Project, doomed: set[str]) -> list[Garbage]:
 
 
 def garbage_of(path: Path, reason: str) -> Garbage:
-    """Return a folder, file or link that may go, with its size."""
+    """Return an item of garbage with its size and age."""
     states = list(_states(path))
     return Garbage(
         path=path,
@@ -240,7 +242,7 @@ def garbage_of(path: Path, reason: str) -> Garbage:
 
 def _states(path: Path) -> Iterator[os.stat_result]:
     """Yield the state of a file, or of all files and folders in a folder; links are not followed."""
-    with contextlib.suppress(OSError):  # gone since it was listed, or not ours to read
+    with contextlib.suppress(OSError):  # deleted in the meantime, or not readable
         state = path.lstat()
         yield state
         if stat.S_ISDIR(state.st_mode):
@@ -249,13 +251,12 @@ def _states(path: Path) -> Iterator[os.stat_result]:
 
 
 def delete(garbage: Iterable[Garbage]) -> Iterator[Garbage]:
-    """Delete each item and yield it once it is gone.
+    """Delete each item, and yield the item after its deletion.
 
-    A folder is renamed first: cut off half-way, no half of it can pass for a
-    whole one when an earlier setting comes back.
+    Renames a folder first, so that a half-deleted folder never looks like a whole one.
 
     Raises:
-        DataError: an item cannot be deleted; the message names it.
+        DataError: An item cannot be deleted. The message names the item.
     """
     for item in garbage:
         try:

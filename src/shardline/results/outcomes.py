@@ -1,4 +1,4 @@
-"""What became of the runs that have no result: which failed, run or are missing, why, and what to do."""
+"""State, cause and remedy of the runs without a result."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,12 @@ from shardline.supervision.attempt_log import last_recorded_step, read_attempts
 from shardline.supervision.job_failures import failures_of
 
 FAILED, RUNNING, STOPPED, MISSING = "failed", "running", "stopped", "missing"
-# Rules without a run or a dataset that all runs wait for.
+# Rules that all runs wait for.
 _ENVIRONMENT_RULES = ("lock_envs", "create_env", "build_image")
 
 
 def failure_of(run: RunPlan) -> Failure | None:
-    """Return the first failure among the jobs that a run still needs; None if none has failed."""
+    """Return the first failure among the jobs that a run still needs, or None."""
     return next(_failures(run), None)
 
 
@@ -46,11 +46,11 @@ def _failures_of_dataset(dataset: DatasetPlan) -> Iterator[Failure]:
 
 
 def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
-    """Return what became of each run without a result, by the project's key of the run.
+    """Return the outcome of each run without a result, by the project's key of the run.
 
-    Each has `id`, `names`, `dataset`, `model`, `state` (`failed`, `running`, `stopped` or `missing`), `cause` and
-    `remedy` (sentences), `log` (None where no job has written one) and, where they are known, `rule`, `when`
-    of a failure and `step`, `steps`, `steps_per_s`, `left_s` of a training that runs.
+    An outcome has `id`, `names`, `dataset`, `model`, `state` (`failed`, `running`, `stopped` or `missing`), `cause` and
+    `remedy` (sentences) and `log` (None if no job wrote one). A failure also has `rule` and `when`; a running
+    training has `rule`, `step`, `steps`, `steps_per_s` and `left_s`.
     """
     return {
         key: _outcome(key, run)
@@ -60,7 +60,7 @@ def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
 
 
 def _has_records(run: RunPlan) -> bool:
-    """Return whether all that the report reads of a run is here."""
+    """Return whether all files exist that the report reads of a run."""
     names = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
     return all((run.folder / name).exists() for name in names)
 
@@ -83,7 +83,7 @@ def _running(run: RunPlan, progress: Progress) -> dict[str, object]:
     return {
         "state": RUNNING,
         "cause": f"it trains: {describe_progress(progress)}",
-        "remedy": "wait until it has ended; `shardline ls` shows how far it is",
+        "remedy": "wait until it ends; `shardline ls` prints its progress",
         "rule": "train",
         "log": _log(run, "train", run.id),
         **asdict(progress),
@@ -92,7 +92,7 @@ def _running(run: RunPlan, progress: Progress) -> dict[str, object]:
 
 def _failed(failure: Failure) -> dict[str, object]:
     remedy = (
-        "correct what the error names, then give the same `snakemake` command again; finished runs are kept"
+        "fix the error, then give the same `snakemake` command again; finished runs are kept"
         if failure.is_final
         else "read the log, then give the same `snakemake` command again: a training resumes from its last checkpoint"
     )
@@ -110,7 +110,7 @@ def _missing(run: RunPlan) -> dict[str, object]:
     again = "give the same `snakemake` command again"
     if run.has_model:
         found = {
-            "cause": "it is trained, but its evaluation or one of its small files is missing",
+            "cause": "the run is trained, but its evaluation or one of its small files is missing",
             "log": _log(run, "evaluate", f"{run.id}-{run.evaluation_id}"),
         }
         return {"state": MISSING, "remedy": again, **found}
@@ -119,9 +119,9 @@ def _missing(run: RunPlan) -> dict[str, object]:
         return {"state": STOPPED, "cause": stop, "remedy": again, "log": log}
     step = last_recorded_step(run.layout.work(run.id))
     cause = (
-        f"its training was ended after step {step:,}, and no error is recorded"
+        f"the training ended after step {step:,}, and no error is recorded"
         if step
-        else "its training has not begun"
+        else "the training has not started"
     )
     remedy = f"{again}; the training resumes from its last checkpoint" if step else again
     log = _log(run, "train", run.id)
@@ -129,7 +129,7 @@ def _missing(run: RunPlan) -> dict[str, object]:
 
 
 def stop_of(run: RunPlan) -> str | None:
-    """Return why a training's last attempt was stopped, and at which step it saved; None where it was not."""
+    """Return why the last attempt was stopped and at which step it saved; None if it was not stopped."""
     with suppress(DataError):
         last = read_attempts(run.layout.work(run.id))[-1:]
         return last[0].reason if last and last[0].end == "stopped" else None
@@ -142,7 +142,7 @@ def _log(run: RunPlan, rule: str, key: str) -> str | None:
 
 
 def describe_progress(progress: Progress | Mapping[str, Any]) -> str:
-    """Return a training's progress as people read it: step, rate, time left."""
+    """Return the progress of a training as text: step, rate, time left."""
     known = asdict(progress) if isinstance(progress, Progress) else progress
     words = [f"step {known['step']:,}" + (f" of {known['steps']:,}" if known["steps"] else "")]
     if known["steps_per_s"]:
@@ -155,10 +155,9 @@ def describe_progress(progress: Progress | Mapping[str, Any]) -> str:
 
 
 def present_report(project: Project) -> Path | None:
-    """Return the page of the present report; None where there is none.
+    """Return the page of the present report, or None.
 
-    Until all runs have a result that is the latest report which lists the others, to which
-    `results/report` links.
+    While runs lack a result, this is the report that `results/report` points to, if it lists these runs.
     """
     if project.report.exists():
         return project.report

@@ -1,4 +1,4 @@
-"""One run's results, training checkpoints and links, and their deletion."""
+"""Deletion of a run: results, training checkpoints and links."""
 
 import os
 import time
@@ -20,15 +20,15 @@ _BEFORE = "it is removed"
 
 
 def find_runs(project: Project, ids: Sequence[str]) -> list[Garbage]:
-    """Return all that is there of some runs, the links first.
+    """Return all files and links of runs, links first.
 
-    Datasets stay, and so do files that another result has accepted: these have a second name there.
+    Datasets stay. Files that another result has accepted stay too, as hard links in that result.
 
     Args:
-        ids: of the runs, of the config or earlier.
+        ids: Present or earlier ids of the runs.
 
     Raises:
-        ShardlineError: one is being trained.
+        ShardlineError: A run is being trained.
     """
     layout, found = project.layout, []
     titles = names_that_have_been(layout, "run")
@@ -53,14 +53,14 @@ def find_runs(project: Project, ids: Sequence[str]) -> list[Garbage]:
 
 
 def kept_by_others(project: Project, ids: Sequence[str]) -> list[str]:
-    """Return the results, by title, that have accepted one of some runs and share its files."""
+    """Return the titles of results that have accepted one of the runs and share its files."""
     layout, titles = project.layout, names_that_have_been(project.layout, "run")
     sharing = []
     for path in sorted(layout.folder_of("run").glob(f"*/{ACCEPTED}")):
         try:
             origin = read_record(path, Accepted, remedy="").from_.id
         except DataError:
-            continue  # damaged, which `shardline verify` is for
+            continue  # damaged; `shardline verify` reports it
         if origin in ids and path.parent.name not in ids:
             sharing.append(title_of(path.parent.name, titles))
     return sharing
@@ -69,11 +69,11 @@ def kept_by_others(project: Project, ids: Sequence[str]) -> list[str]:
 def remove_runs(
     project: Project, ids: Sequence[str], items: Sequence[Garbage]
 ) -> Iterator[Garbage]:
-    """Delete what `find_runs` has found, and yield each item once it is gone.
+    """Delete the items of `find_runs`, and yield each item after its deletion.
 
     Raises:
-        DataError: an item cannot be deleted.
-        ShardlineError: Snakemake runs here, or one of the runs is being trained.
+        DataError: An item cannot be deleted.
+        ShardlineError: Snakemake runs here, or a run is being trained.
     """
     check_unlocked(project.workdir)
     titles = names_that_have_been(project.layout, "run")
@@ -85,7 +85,7 @@ def remove_runs(
 
 
 def _work_of(project: Project, run: str) -> list[Path]:
-    """Return the folders of a run's trainings in the store, those of its reruns too."""
+    """Return the folders of a run's training and of its reruns in the store."""
     found = project.layout.all_work.glob(f"{run}*")
     return sorted(path for path in found if path.name == run or path.name.startswith(f"{run}-"))
 

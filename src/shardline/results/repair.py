@@ -1,4 +1,4 @@
-"""Dropping what is damaged of a dataset, so that the pipeline makes just that again."""
+"""Repair of a dataset: delete its damaged files, so that the pipeline builds them again."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,27 +12,25 @@ from shardline.results.findings import VerifyResult
 
 
 def repair_dataset(project: Project, verdict: VerifyResult) -> list[str]:
-    """Drop what is bad of a dataset, so that the next run of the pipeline makes just that again.
+    """Delete the damaged files of a dataset, so that the next run of the pipeline builds them again.
 
-    Its bad shards go first, its manifest last: cut off anywhere, the manifest
-    is still there to find them by, and the repair can be asked for again.
+    Deletes the manifest last, so that an interrupted repair can be repeated.
 
     Args:
-        verdict: what `verify_dataset` found.
+        verdict: Result of `verify_dataset`.
 
     Returns:
-        The parts whose jobs will run again, by name; none if only the manifest
-        was bad, which is then sealed again from the parts.
+        Names of the parts whose jobs will run again; empty if only the manifest was bad.
 
     Raises:
-        ConfigError: the config no longer has this dataset, so nothing could rebuild it.
-        DataError: something cannot be deleted; the message names it.
+        ConfigError: The config no longer contains the dataset, so the pipeline could not rebuild it.
+        DataError: A file cannot be deleted. The message names the file.
         ShardlineError: Snakemake is running here.
     """
     if verdict.id not in project.datasets:
         raise ConfigError(
             f"{verdict.id} is not what the config names now, expected a dataset that the pipeline can "
-            "rebuild; bring back the settings it was made from, or delete it"
+            "rebuild; restore the settings it was made from, or delete it"
         )
     check_unlocked(project.workdir)
     dataset = project.datasets[verdict.id]
@@ -42,7 +40,7 @@ def repair_dataset(project: Project, verdict: VerifyResult) -> list[str]:
     bad = {match[0]: int(match[1]) for match in matches if match}
     for name in bad:
         _delete([folder / name, *(folder / "verified").glob(f"*/{name}")])
-    # also those of an earlier shards_per_job, lest it comes back
+    # also the parts of an earlier shards_per_job, which may come back
     parts = lists.glob("*.json")
     _delete(
         path
@@ -59,6 +57,6 @@ def _delete(paths: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise DataError(
-                f"{path} cannot be deleted ({error.strerror}), expected to drop it for the repair; "
+                f"{path} cannot be deleted for the repair ({error.strerror}); "
                 "fix its owner or permissions, then repair again"
             ) from None

@@ -1,4 +1,4 @@
-"""A run trained again beside its result, and whether the same came out."""
+"""Reruns: train a sealed run again, and compare weights and metrics."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +14,17 @@ _ALL_STEPS = 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class Rerun:
-    """How a training that was done again differs from the result.
+    """Comparison of a rerun with the result.
 
     Attributes:
-        run: id of the run.
-        title: what it is called.
-        folder: where the rerun's files are.
-        tensors: number of tensors of the model.
-        other_tensors: names of those with other bits, shapes or types, or that one side lacks.
-        largest: largest absolute difference of a weight; None where none can be compared.
-        values: how many values the result's metrics.jsonl holds.
-        other_values: each that came out otherwise, in words, in the order of steps.
+        run: Id of the run.
+        title: Name and id of the run.
+        folder: Folder of the rerun.
+        tensors: Number of tensors of the model.
+        other_tensors: Names of the tensors that differ in bits, shape or type, or that one side lacks.
+        largest: Largest absolute difference of a weight; None if no tensor can be compared.
+        values: Number of values in the result's metrics.jsonl.
+        other_values: Sentence for each value that differs, in the order of steps.
     """
 
     run: str
@@ -38,23 +38,23 @@ class Rerun:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the same weights came out, to the last bit."""
+        """Whether the weights are bit-identical."""
         return not self.other_tensors
 
 
 def rerun(run: RunPlan, *, config: Path, profile: str, arguments: list[str]) -> Rerun:
-    """Train a sealed run again into `results/reruns/ID/N`, and compare; its result stays as it is.
+    """Train a sealed run again into `results/reruns/ID/N`, and compare it with the result.
 
-    A rerun that was cut off continues from its training checkpoint.
+    An interrupted rerun resumes from its training checkpoint.
 
     Args:
-        config: the project's config.
-        profile: Snakemake's profile: where the ranks start.
-        arguments: further arguments for Snakemake.
+        config: Config file of the project.
+        profile: Snakemake profile, which decides where the ranks start.
+        arguments: Further arguments for Snakemake.
 
     Raises:
-        ConfigError: the run is not trained yet.
-        LaunchError: it could not be trained again; Snakemake has printed the reason.
+        ConfigError: The run is not trained yet.
+        LaunchError: The rerun failed. Snakemake has printed the reason.
     """
     title = f"{run.name} ({run.id})"
     if not run.model.exists():
@@ -68,14 +68,14 @@ def rerun(run: RunPlan, *, config: Path, profile: str, arguments: list[str]) -> 
     if not remake([path], config=config, profile=profile, arguments=arguments):
         log = layout.log("train_again", f"{run.id}-{number}")
         raise LaunchError(
-            f"{title} could not be trained again; the reason is printed above and recorded in {log}; its result is "
-            "as it was"
+            f"{title} could not be trained again; the reason is printed above and recorded in {log}; the "
+            "result is unchanged"
         )
     return compare(run, title, run.layout.rerun(run.id, number).parent)
 
 
 def compare(run: RunPlan, title: str, folder: Path) -> Rerun:
-    """Compare the files of a rerun with the result's."""
+    """Compare the files of a rerun with those of the result."""
     others, largest, count = _other_tensors(run.model, folder / "model.safetensors")
     recorded, again = (
         values_of(read_json_lines(one / "metrics.jsonl"), _ALL_STEPS)

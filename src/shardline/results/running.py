@@ -1,4 +1,4 @@
-"""Whether a run trains at this moment, and how far it is."""
+"""Progress of running trainings."""
 
 import re
 import time
@@ -14,21 +14,21 @@ from shardline.core.files import read_json
 from shardline.supervision.attempt_log import read_attempts, tail_of
 from shardline.supervision.watchdog.heartbeats import heartbeat_file
 
-# Heartbeats come every 5 s at most; a store on a network may show them late.
+# heartbeats come at least every 5 s; a network disk may show them late
 _FRESH_S = 60.0
 _PROGRESS = re.compile(rb"^progress step=(\d+)/(\d+) ", re.MULTILINE)
-_ENDED = ("X", "L")  # of a heartbeat's `state`
+_ENDED = ("X", "L")  # values of `state` in a heartbeat
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a training is.
+    """Progress of a training.
 
     Attributes:
-        step: optimiser steps done.
-        steps: of the whole training; None where the log does not tell.
-        steps_per_s: of this attempt; None before its first metrics.
-        left_s: seconds until the last step at this rate.
+        step: Optimiser steps done.
+        steps: Steps of the whole training; None if unknown.
+        steps_per_s: Steps per second of this attempt; None before the first metrics.
+        left_s: Seconds until the last step at this rate; None if unknown.
     """
 
     step: int
@@ -38,10 +38,10 @@ class Progress:
 
 
 def progress_of(run: RunPlan, *, now: float | None = None) -> Progress | None:
-    """Return how far a run's training is; None where no rank has written a heartbeat of late.
+    """Return the progress of a run's training; None without a recent heartbeat.
 
     Args:
-        now: seconds since the epoch; the present time if None.
+        now: Seconds since the epoch; None for the present time.
     """
     work = run.layout.work(run.id)
     heartbeat = fresh_heartbeat(work, time.time() if now is None else now)
@@ -56,7 +56,7 @@ def progress_of(run: RunPlan, *, now: float | None = None) -> Progress | None:
 
 
 def fresh_heartbeat(work: Path, now: float) -> Mapping[str, Any] | None:
-    """Return the first rank's heartbeat, unless it is old, or the attempt has ended."""
+    """Return the heartbeat of rank 0, or None if it is old or the attempt has ended."""
     path = heartbeat_file(work, 0)
     with suppress(OSError, DataError, KeyError, TypeError, ValueError):
         if now - path.stat().st_mtime > _FRESH_S or read_attempts(work)[-1].end is not None:
@@ -68,7 +68,7 @@ def fresh_heartbeat(work: Path, now: float) -> Mapping[str, Any] | None:
 
 
 def _rate(lines: bytes) -> float | None:
-    """Return the steps a second between the first and the last of some lines of metrics."""
+    """Return the steps per second between the first and the last line of metrics."""
     places = re.findall(rb'"step": ?(\d+)[^\n]*?"wall_s": ?([\d.]+)', lines)
     if not places:
         return None

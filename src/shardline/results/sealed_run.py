@@ -1,4 +1,4 @@
-"""A sealed run as it was recorded: found by name or id, verified against its checksums and its code."""
+"""Sealed runs: find a run by name or id, and check its files and code."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,12 +27,12 @@ REMAKE = "run the pipeline again to write it"
 
 @dataclass(frozen=True, kw_only=True)
 class SealedRun:
-    """What is sealed of a run, whether the present config names it or not.
+    """A sealed run, in the config or not.
 
     Attributes:
-        id: digest of the training's identity.
-        layout: where its files lie.
-        evaluation_file: the evaluation that is meant; None if there is none.
+        id: Id of the run.
+        layout: Layout of results and store.
+        evaluation_file: File of the evaluation, or None.
     """
 
     id: str
@@ -41,28 +41,28 @@ class SealedRun:
 
     @property
     def title(self) -> str:
-        """Its latest name, with its id, as people read it."""
+        """Latest name and id, for messages."""
         return title_of(self.id, names_that_have_been(self.layout, "run"))
 
     @property
     def file_title(self) -> str:
-        """Its latest name and its id, as a file's name."""
+        """Latest name and id, as a file name."""
         names = names_that_have_been(self.layout, "run").get(self.id, [])
         return "-".join([*names[-1:], self.id])
 
     @property
     def folder(self) -> Path:
-        """The folder of sealed results."""
+        """Folder of the sealed files."""
         return self.layout.run(self.id)
 
     @property
     def manifest(self) -> Path:
-        """The sealed manifest of its first dataset."""
+        """Manifest of the first dataset."""
         return self.datasets[0].manifest
 
     @property
     def datasets(self) -> tuple[DatasetPlace, ...]:
-        """Where its datasets are."""
+        """Manifests, shards and weights of the datasets."""
         return tuple(
             DatasetPlace(
                 manifest=self.layout.manifest(key), shards=self.layout.shards(key), weight=weight
@@ -72,12 +72,12 @@ class SealedRun:
 
     @property
     def model(self) -> Path:
-        """The sealed weights."""
+        """File of the sealed weights."""
         return self.layout.model(self.id)
 
     @cached_property
     def spec(self) -> ResolvedRun:
-        """`run.json`, with the settings of the evaluation that is meant."""
+        """`run.json`, with the settings of the evaluation."""
         spec = read_record(self.folder / "run.json", ResolvedRun, remedy=REMAKE)
         settings = with_legacy_values(spec.settings, settings_of("train"))
         if self.evaluation:
@@ -87,12 +87,12 @@ class SealedRun:
 
     @property
     def run_spec(self) -> RunSpec:
-        """The run as it is evaluated."""
+        """The run in the form that an evaluation needs."""
         return RunSpec.of(self.spec)
 
     @cached_property
     def identity(self) -> IdentityDocument:
-        """The identity document of the training."""
+        """Identity document of the training."""
         return read_identity(self.folder / "identity.json", remedy=REMAKE)
 
     @cached_property
@@ -103,21 +103,24 @@ class SealedRun:
 
     @cached_property
     def accepted(self) -> Accepted | None:
-        """`accepted.json`; None where the files are the run's own."""
+        """`accepted.json`, or None if the run was not accepted."""
         return accepted_of(self.folder)
 
     @cached_property
     def evaluation(self) -> EvaluationResult | None:
-        """The evaluation that is meant; None if there is none."""
+        """Record of the evaluation, or None."""
         path = self.evaluation_file
         return read_record(path, EvaluationResult, remedy=REMAKE) if path else None
 
 
-def find_sealed_run(project: Project, wanted: str) -> SealedRun:
-    """Return the run of a name or id of the config, or of an id among results/runs.
+def find_sealed_run(project: Project, wanted: str, *, or_earlier: bool = False) -> SealedRun:
+    """Return the run with a name or id of the config, or with an id in results/runs.
+
+    Args:
+        or_earlier: For a stale name, return the latest sealed run that had the name.
 
     Raises:
-        ConfigError: there is none; names earlier ids of that name, or suggests the nearest.
+        ConfigError: No such run is recorded. The message lists earlier ids of the name, or the nearest name.
     """
     layout, present, named = project.layout, project.runs, project.named_runs()
     run = named.get(wanted) or present.get(wanted)
@@ -128,13 +131,13 @@ def find_sealed_run(project: Project, wanted: str) -> SealedRun:
         own = own or newest_evaluation(run.folder)
         return SealedRun(id=run.id, layout=layout, evaluation_file=own)
     earlier = [item for item in identities_of(layout, "run", wanted) if item in sealed]
-    # an id, or a name that has been
-    if meant := [wanted] if wanted in sealed else [] if run else earlier[:1]:
+    # an id, or an earlier name
+    if meant := [wanted] if wanted in sealed else [] if run and not or_earlier else earlier[:1]:
         evaluation = newest_evaluation(layout.run(meant[0]))
         return SealedRun(id=meant[0], layout=layout, evaluation_file=evaluation)
     if run:
-        known = f"name an earlier one ({', '.join(earlier)})" if earlier else "run the pipeline"
-        raise ConfigError(f'nothing is recorded of run "{wanted}" ({run.id}); {known}')
+        known = f"name an earlier id ({', '.join(earlier)})" if earlier else "run the pipeline"
+        raise ConfigError(f'run "{wanted}" ({run.id}) has no result yet; {known}')
     names = [*named, *present, *sealed]
     listed = "`shardline ls` lists the config's"
     remedy = did_you_mean(wanted, names, otherwise=listed, cutoff=0.4)
@@ -144,24 +147,24 @@ def find_sealed_run(project: Project, wanted: str) -> SealedRun:
 
 
 def newest_evaluation(folder: Path) -> Path | None:
-    """Return the evaluation that was written last in a run's folder; None if there is none."""
+    """Return the newest evaluation in a run's folder, or None."""
     files = (folder / "evaluations").glob("*.json")
     return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
 
 
 def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force: bool) -> list[str]:
-    """Reject a run that Shardline did not evaluate, whose files are not as they were sealed, or whose code changed.
+    """Reject a run with damaged files, with changed code, or without an evaluation by Shardline.
 
     Args:
-        verb: what is to be done with the run, such as `replayed`.
-        force: take the code of now, whatever it is.
+        verb: Purpose of the call, for the message, such as `replayed`.
+        force: Allow changed code.
 
     Returns:
-        How the code that evaluates the run differs now from that of its evaluation.
+        Differences between the present code and that of the evaluation.
 
     Raises:
-        ConfigError: a training script evaluated its own model, or the code differs; the message names how.
-        DataError: the run has no evaluation, or a sealed file is damaged; names each file.
+        ConfigError: A training script evaluated its own model, or the code differs.
+        DataError: The run has no evaluation, or sealed files are damaged. The message names each file.
     """
     if problems := verify_run(recorded.layout, recorded.id).problems:
         raise DataError("\n".join(problems))
@@ -177,8 +180,8 @@ def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force:
     changes = _changed_code(project, recorded, recorded.evaluation)
     if changes and not force:
         raise ConfigError(
-            f"{recorded.title} was evaluated with other code than there is now: {'; '.join(changes)}; check out the "
-            f"code of then (`shardline diff` names the commits), or have it {verb} with that of now: --force"
+            f"{recorded.title} was evaluated with other code than the present code: {'; '.join(changes)}; check out "
+            "the earlier code (`shardline diff` lists the commits), or use the present code: --force"
         )
     return changes
 

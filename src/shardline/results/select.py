@@ -1,4 +1,4 @@
-"""Which runs and datasets the words of a command mean."""
+"""Selection of runs and datasets by the arguments of a command."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from shardline.core.package import check_unlocked
 from shardline.core.suggest import did_you_mean
 from shardline.results.states import IDENTITY
 
-_MAX_MEANT = 3  # names that begin with a word, or hold it
+_MAX_MEANT = 3  # names in a suggestion
 
 
 def find_run(project: Project, wanted: str) -> RunPlan:
-    """Return the run of a name or id.
+    """Return the run with a name or id.
 
     Raises:
-        ConfigError: the config names no such run; suggests the nearest.
+        ConfigError: The config has no such run. The message suggests the nearest.
     """
     named = project.named_runs()
     if run := named.get(wanted) or project.runs.get(wanted):
@@ -26,10 +26,10 @@ def find_run(project: Project, wanted: str) -> RunPlan:
 
 
 def find_dataset(project: Project, wanted: str) -> DatasetPlan:
-    """Return the dataset of a name or id.
+    """Return the dataset with a name or id.
 
     Raises:
-        ConfigError: no run of the config uses such a dataset; suggests the nearest.
+        ConfigError: No run of the config uses such a dataset. The message suggests the nearest.
     """
     named = {name: one for one in project.datasets.values() for name in one.names}
     if found := named.get(wanted) or project.datasets.get(wanted):
@@ -48,10 +48,10 @@ def _unknown(kind: str, wanted: str, known: Sequence[str]) -> ConfigError:
 
 
 def ids_of_runs(project: Project, names: Sequence[str]) -> list[str]:
-    """Return the ids of runs, of the config or earlier ones of which results or checkpoints are there.
+    """Return the ids of runs in the config, or of earlier runs with results or checkpoints.
 
     Raises:
-        ConfigError: a name is unknown; suggests the nearest.
+        ConfigError: A name is unknown. The message suggests the nearest.
     """
     named, layout = project.named_runs(), project.layout
     known = {
@@ -71,13 +71,13 @@ def ids_of_runs(project: Project, names: Sequence[str]) -> list[str]:
 
 
 def find_targets(project: Project, names: Sequence[str]) -> list[tuple[Kind, str]]:
-    """Return kind and id of what is meant, datasets first; earlier ids count if they exist.
+    """Return kind and id of runs and datasets, datasets first.
 
     Args:
-        names: names or ids; none means all that exists of the config.
+        names: Names, ids or earlier ids; none selects everything of the config that exists.
 
     Raises:
-        ConfigError: a name is unknown; suggests the nearest.
+        ConfigError: A name is unknown. The message suggests the nearest.
     """
     known: list[tuple[Kind, str, str]] = [
         ("dataset", name, item.id) for item in project.datasets.values() for name in item.names
@@ -99,11 +99,11 @@ def find_targets(project: Project, names: Sequence[str]) -> list[tuple[Kind, str
 
 
 def datasets_to_repair(project: Project, names: Sequence[str]) -> list[tuple[Kind, str]]:
-    """Return kind and id of the datasets that are meant, as `find_targets` does.
+    """Return kind and id of datasets, as `find_targets` does.
 
     Raises:
-        ConfigError: there is no name, or one is unknown or a run's.
-        ShardlineError: the project is locked.
+        ConfigError: No name is given, or a name is unknown or that of a run.
+        ShardlineError: Snakemake runs in the project.
     """
     if not names:
         raise ConfigError("verify --repair names no dataset, expected one; add a dataset's name")

@@ -1,4 +1,4 @@
-"""What made a run stale: its identity document against the nearest older one."""
+"""Causes that make a run stale: comparison of its identity document with the nearest older one."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from shardline.results.states import State, is_trained, read_if_sound, sealed_na
 
 
 class _KnownDataset(NamedTuple):
-    """What is known of a dataset that was read: names, identity document, and the user's code."""
+    """A dataset of a training: names, identity document and definitions of the user's code."""
 
     names: Sequence[str]
     document: IdentityDocument
@@ -40,12 +40,14 @@ class Explanation:
     """Why a run is in its state.
 
     Attributes:
-        compared_with: file of the nearest older identity document, None if there is none.
-        causes: what differs from it.
-        failure: the error with which a job of the run ended, if it failed.
-        progress: how far its training is, if it runs.
-        variables: names of recorded environment variables that ranks would now have with other values.
-        edited: what is reported of Shardline's own code that was edited, if the run uses it.
+        run: The run.
+        state: State of the run.
+        compared_with: File of the nearest older identity document, or None.
+        causes: Differences from that document.
+        failure: First failure of the run's jobs, if it failed.
+        progress: Progress of the training, if it runs.
+        variables: Recorded environment variables whose values have changed.
+        edited: Sentence about edited code of Shardline that the run uses.
     """
 
     run: RunPlan
@@ -59,7 +61,7 @@ class Explanation:
 
 
 def edited_of(runs: Iterable[RunPlan]) -> str:
-    """Return what is reported of Shardline's own code that was edited and that runs use; else nothing."""
+    """Return a sentence about edited code of Shardline that the runs use, or an empty text."""
     used: set[str] = set()
     for run in runs:
         documents = [run.document, run.evaluation_document]
@@ -72,10 +74,10 @@ def edited_of(runs: Iterable[RunPlan]) -> str:
 
 
 def explain(project: Project, run: RunPlan) -> Explanation:
-    """Find out why a run is fresh or stale.
+    """Explain why a run is fresh or stale.
 
-    A run without a model is compared with the nearest older training, one
-    without an evaluation with the nearest older evaluation of its model.
+    Compares a run without a model with the nearest older training, and a run without an
+    evaluation with the nearest older evaluation of its model.
     """
     state = state_of(run, sealed_names(project.layout))
     known: dict[str, Any] = {"edited": edited_of([run])}
@@ -111,7 +113,7 @@ def _other_variables(project: Project, run: RunPlan) -> tuple[str, ...]:
 def nearest_document(
     older: Iterable[tuple[Path, IdentityDocument]], new: IdentityDocument
 ) -> tuple[Path, IdentityDocument] | None:
-    """Return the file and the document that differ least from a new one: sealed, with few causes, then the newest."""
+    """Return the nearest older document with its file: sealed first, then fewest causes, then newest."""
 
     def distance(item: tuple[Path, IdentityDocument]) -> tuple[bool, int, float]:
         path, old = item
@@ -128,7 +130,7 @@ def _evaluations(run: RunPlan) -> Iterator[tuple[Path, IdentityDocument]]:
 
 
 def _trainings(run: RunPlan) -> Iterator[tuple[Path, IdentityDocument]]:
-    """Yield what the run's names have stood for; where nothing of it is left, all trainings."""
+    """Yield the older trainings of the run's names; all trainings if none of these exists."""
     own, folder = run.folder / "identity.json", run.layout.folder_of("run")
     known = {identity for name in run.names for identity in identities_of(run.layout, "run", name)}
     named = {folder / identity / "identity.json" for identity in known} - {own}
@@ -138,17 +140,17 @@ def _trainings(run: RunPlan) -> Iterator[tuple[Path, IdentityDocument]]:
 
 
 def read_definitions(folder: Path) -> Mapping[str, object]:
-    """Return what is known of the user's code behind a run or a dataset."""
+    """Return the recorded definitions of the user's code behind a run or a dataset."""
     record = read_if_sound(folder / "run.json") or read_if_sound(folder / "provenance.json")
     return part_of(record, "definitions")
 
 
 def training_causes(old: IdentityDocument, run: RunPlan, folder: Path) -> list[Cause]:
-    """Return how a run of the config differs from an older training.
+    """Return the differences between an older training and a run of the config.
 
     Args:
-        old: the older identity document.
-        folder: of the older one's results.
+        old: Identity document of the older training.
+        folder: Results folder of the older training.
     """
     asked: dict[str, _KnownDataset] = {
         one.id: _KnownDataset(one.names, one.document, one.definitions)
@@ -162,12 +164,13 @@ def causes_of_trainings(
     layout: ResultsLayout, old: IdentityDocument, new: IdentityDocument, definitions: Definitions,
     asked: Mapping[str, _KnownDataset] | None = None,
 ) -> list[Cause]:  # fmt: skip
-    """Return how two trainings differ, the differences within the datasets in place of their digests.
+    """Return the differences between two trainings, with the differences within their datasets.
 
     Args:
-        old: identity document, as is `new`.
-        definitions: what is known of the user's code behind each.
-        asked: datasets of the new training, by id; as they were recorded if None.
+        old: Identity document of the older training.
+        new: Identity document of the newer training.
+        definitions: Definitions of the user's code behind each training.
+        asked: Datasets of the newer training, by id; None for the recorded datasets.
     """
     found = find_causes(old, new, definitions)
     places = [place for place, cause in enumerate(found) if cause.kind == "dataset"]
@@ -184,10 +187,11 @@ def _causes_of_datasets(
     old: Mapping[str, str], new: Mapping[str, str],
     old_read: Mapping[str, _KnownDataset], new_read: Mapping[str, _KnownDataset],
 ) -> list[Cause]:  # fmt: skip
-    """Return how the datasets of two trainings differ: each by its contents, a mix by its weights too.
+    """Return the differences between the datasets of two trainings, in contents and weights.
 
     Args:
-        old: weights by id, as is `new`.
+        old: Weights of the older training, by dataset id.
+        new: Weights of the newer training, by dataset id.
     """
     pairs = dict(zip(new, old, strict=True)) if len(old) == len(new) == 1 else {}
     for key, read in new_read.items():

@@ -1,4 +1,4 @@
-"""What there is of each run: sealed, evaluated, running, failed, begun, stale or new."""
+"""State of each run: done, trained, running, failed, stopped, stale or new."""
 
 import re
 from contextlib import suppress
@@ -19,18 +19,18 @@ from shardline.results.outcomes import failure_of
 from shardline.results.running import progress_of
 from shardline.supervision.attempt_log import last_recorded_step, read_attempts
 
-# how folders of datasets and runs are named
+# name of a folder of a dataset or run
 IDENTITY = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
 
 
 class State(StrEnum):
-    """What there is of a run."""
+    """State of a run."""
 
     DONE = "done"
     TRAINED = "trained"
     RUNNING = "running"
     FAILED = "failed"
-    IN_PROGRESS = "in progress"
+    STOPPED = "stopped"
     STALE = "stale"
     NEW = "new"
 
@@ -51,7 +51,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "dataset": run.dataset_name,
                 "model": run.row.model,
                 "state": state.value,
-                "step": last_step(run) if state is State.IN_PROGRESS else None,
+                "step": last_step(run) if state is State.STOPPED else None,
                 "progress": asdict(progress) if progress else None,
                 "failure": encode(failure) if failure else None,
                 "headline": headline_of(run) if state is State.DONE else None,
@@ -63,7 +63,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
 
 
 def warnings_on(run: RunPlan) -> list[ModelWarning]:
-    """Return what makes a run's sealed model suspect, as far as its files are here."""
+    """Return the warnings on a run's sealed model; empty without a model."""
     if not run.has_model:
         return []
     provenance = read_if_sound(run.folder / "provenance.json")
@@ -71,7 +71,7 @@ def warnings_on(run: RunPlan) -> list[ModelWarning]:
 
 
 def read_if_sound(path: Path) -> dict[str, Any]:
-    """Return a JSON object; nothing of a file that is not there yet, or damaged, which `shardline verify` is for."""
+    """Return a JSON object; empty if the file is missing or damaged, which `shardline verify` reports."""
     try:
         return read_object(path, remedy="")
     except DataError:
@@ -82,7 +82,7 @@ def state_of(run: RunPlan, known_names: set[str]) -> State:
     """Return a run's state.
 
     Args:
-        known_names: the names under which a model was ever sealed, from `sealed_names`.
+        known_names: Names of all sealed models, from `sealed_names`.
     """
     if run.is_sealed:
         return State.DONE
@@ -94,17 +94,17 @@ def state_of(run: RunPlan, known_names: set[str]) -> State:
         return State.TRAINED
     checkpoints = run.layout.work(run.id) / "checkpoints"
     if any(not path.name.startswith(".") for path in checkpoints.glob("*")):
-        return State.IN_PROGRESS  # a script's own are named as it likes
+        return State.STOPPED  # scripts choose the names of their checkpoints
     return State.NEW if known_names.isdisjoint(run.names) else State.STALE
 
 
 def is_trained(run: RunPlan) -> bool:
-    """Return whether a run's model is sealed, here or in the storage."""
+    """Return whether the model of a run is sealed, here or in a storage."""
     return run.has_model
 
 
 def sealed_names(layout: ResultsLayout) -> set[str]:
-    """Return the names, present and past, of the identities under which a model is sealed."""
+    """Return all names, present and past, of identities with a sealed model."""
     names = names_that_have_been(layout, "run")
     folders = {model.parent.name for model in layout.folder_of("run").glob("*/model.safetensors*")}
     return {name for identity in folders for name in names.get(identity, ())}
@@ -120,11 +120,11 @@ def last_step(run: RunPlan) -> int | None:
 
 
 def headline_of(run: RunPlan) -> dict[str, Any] | None:
-    """Return the headline metric of an evaluated run, without a value where it cannot be read; None of no figures."""
+    """Return the headline metric of an evaluated run; None if the script reported no metrics."""
     try:
         headline = read_json(run.evaluation, remedy="")["headline"]
         if headline["value"] is None:
-            return None  # of a script that gave no figures
+            return None  # the script reported no metrics
         return {
             "metric": str(headline["metric"]),
             "mode": "min" if headline.get("mode") == "min" else "max",

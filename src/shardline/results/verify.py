@@ -1,4 +1,4 @@
-"""Whether files are undamaged: verified against the checksums that were written with them."""
+"""Verification of datasets and reports against their recorded checksums."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,14 +23,14 @@ from shardline.results.findings import Findings, VerifyResult, count, digest_of
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers, check_parts, check_plans, check_statistics
 
-_READERS = 4  # a network disk answers several at once
+_READERS = 4  # a network disk serves several reads at once
 
 
 def verify_target(project: Project, kind: str, item: str, *, deep: bool = False) -> VerifyResult:
     """Verify a `dataset`, a `run` or a `report` by its id.
 
     Args:
-        deep: look at what else the store holds of it, see `verify_store`.
+        deep: Verify the other files in the store too, see `verify_store`.
     """
     if kind == "dataset":
         return verify_dataset(project, item, deep=deep)
@@ -40,25 +40,24 @@ def verify_target(project: Project, kind: str, item: str, *, deep: bool = False)
 
 
 def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> VerifyResult:
-    """Hold a dataset's shards and parts against its manifest, and the manifest against its folder's name.
+    """Verify a dataset: shards and parts against the manifest, and the manifest against its id.
 
     Args:
-        deep: also its statistics against its rows, and the markers of verified shards.
+        deep: Verify the statistics against the rows, and the markers of verified shards, too.
     """
     manifest, shards = project.layout.manifest(dataset_id), project.layout.shards(dataset_id)
     if dataset_id in project.datasets:
-        remedy = f"`shardline verify --repair {project.datasets[dataset_id].names[0]}` lets it be rebuilt"
-    else:  # the config has moved on, so that nothing could rebuild a part of it
-        remedy = (
-            f"delete {manifest.parent} and {shards}, or bring back the settings it was made from"
-        )
+        name = project.datasets[dataset_id].names[0]
+        remedy = f"run `shardline verify --repair {name}`, then `snakemake`"
+    else:  # the config has changed, so the pipeline cannot rebuild a part of the dataset
+        remedy = f"delete {manifest.parent} and {shards}, or restore the settings it was made from"
     findings = Findings(VerifyResult(kind="dataset", id=dataset_id), remedy)
     findings.verdict.summary = _check_dataset(findings, manifest, shards, deep=deep)
     return findings.verdict
 
 
 def verify_report(layout: ResultsLayout, report_id: str) -> VerifyResult:
-    """Hold a report, and the small files that it was made from, against the digests in its crate."""
+    """Verify a report, and the small files behind it, against the digests in its crate."""
     folder = layout.result("report", report_id)
     remedy = f"delete {folder} and run the pipeline again"
     findings = Findings(VerifyResult(kind="report", id=report_id), remedy)
@@ -140,7 +139,7 @@ def _check_report(findings: Findings, folder: Path, layout: ResultsLayout) -> st
     held = files_of_crate(metadata, below=layout.declared.results)
     files = {layout.root / name: sha256 for name, sha256 in held.items()}
     for file, sha256 in files.items():
-        # a repaired dataset has a newer record than the report knew; its own seal holds it
+        # a repaired dataset has a newer record than the report; the seal of the record is verified
         if not file.match("datasets/*/provenance.json"):
             findings.expect_sha256(file, sha256)
     if not any(file.parent == folder for file in files):

@@ -1,4 +1,4 @@
-"""Whether a run's sample ledger has the planned order of samples."""
+"""Verification of a run's sample ledger against the planned order of samples."""
 
 import json
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ from shardline.records.runs import Training
 from shardline_io.ledger_files import NAME
 
 _KEYS, _OF_PARTS = ("step", "epoch", "ids"), ("parts", "passes")
-# of an attempt that was killed: one rank may be a step ahead of another
+# steps at the end of a killed attempt: one rank may be a step ahead of another
 _UNFINISHED = 2
 
 
@@ -22,7 +22,7 @@ _Steps = dict[int, list["_Line"]]
 
 
 class _Line(NamedTuple):
-    """A batch of a rank."""
+    """A line of the ledger: a batch of one rank."""
 
     path: Path
     step: int
@@ -37,12 +37,12 @@ def problems_of_ledger(
     """Verify the files of a ledger against the planned order of samples.
 
     Args:
-        folder: `ledger/` of the run's folder in the store.
-        datasets: where the run's datasets are, undamaged.
-        training: `training` of the sealed provenance; an empty one before the run is sealed.
+        folder: Folder `ledger/` of the run in the store.
+        datasets: Places of the run's undamaged datasets.
+        training: Record `training` in the sealed provenance; an empty one before the run is sealed.
 
     Returns:
-        How many files there are, and a sentence for each problem.
+        The number of files, and a sentence for each problem.
     """
     attempts: dict[int, _Steps] = defaultdict(lambda: defaultdict(list))
     problems, files = [], sorted(folder.glob("*"))
@@ -53,7 +53,7 @@ def problems_of_ledger(
                 attempts[start][line.step].append(line)
         except (OSError, ValueError) as error:
             problems.append(f"{path} is damaged: {error}")
-    if problems or is_script(spec.model_class):  # a script may take the samples that it likes
+    if problems or is_script(spec.model_class):  # a script chooses its own samples
         return len(files), problems
     ends = {start: max(steps, default=start) for start, steps in attempts.items()}
     lasts = {start: end - _UNFINISHED for start, end in ends.items()}
@@ -78,7 +78,7 @@ def problems_of_ledger(
 def _start_of(path: Path) -> int:
     if name := NAME.fullmatch(path.name):
         return int(name["start"])
-    raise ValueError("it is named like no file of a ledger")
+    raise ValueError("its name is not that of a ledger file")
 
 
 def _lines(path: Path, *, is_sealed: bool) -> Iterator[_Line]:
@@ -97,18 +97,18 @@ def _lines(path: Path, *, is_sealed: bool) -> Iterator[_Line]:
                 raise ValueError
             Counter(samples)
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise ValueError(f"line {number} is no line of a ledger") from None
+            raise ValueError(f"line {number} is not a ledger line") from None
         yield _Line(path, step, epoch, samples, has_parts)
 
 
 def _problem(
     planned: PlannedStep, lines: Sequence[_Line], start: int, *, is_over: bool
 ) -> str | None:
-    """Return how an attempt's lines of a step differ from what is planned.
+    """Return the difference between an attempt's lines of a step and the plan, or None.
 
     Args:
-        start: the step that the attempt resumed from.
-        is_over: whether every rank has done the step.
+        start: Step that the attempt resumed from.
+        is_over: Whether every rank has done the step.
     """
     has_parts = all(line.has_parts for line in lines)
     left = Counter(sample if has_parts else sample[2] for sample in planned.samples)

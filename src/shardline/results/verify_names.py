@@ -1,4 +1,4 @@
-"""Whether names lead to what they stand for: the links by names, and the history of names."""
+"""Verification of the links by name and of the history of names."""
 
 import json
 import os
@@ -19,10 +19,10 @@ _REQUIRED, _SEAL = {"kind", "name", "id"}, "sha256"
 
 
 def verify_names(layout: ResultsLayout, *, deep: bool = False) -> VerifyResult:
-    """Verify that each link by a name leads to a result that has had the name.
+    """Verify that each link by a name points to a result that has had the name.
 
     Args:
-        deep: also each line of the history of names, and that each result is in it.
+        deep: Verify each line of the history of names too, and that the history contains each result.
     """
     remedy = "delete the link, and the next `snakemake` makes it again"
     findings = Findings(VerifyResult(kind="names", id=str(layout.declared.results)), remedy)
@@ -39,7 +39,7 @@ def verify_names(layout: ResultsLayout, *, deep: bool = False) -> VerifyResult:
 
 
 def _links(layout: ResultsLayout) -> Iterator[tuple[Path, str, NamedKind | None, str]]:
-    """Yield each place of a link, the pattern of where it leads to, and what has had which name."""
+    """Yield each link with the pattern of its target, and the kind and name of the result."""
     runs, datasets, reports = (
         re.escape(str(layout.folder_of(kind))) for kind in get_args(layouts.Kind)
     )
@@ -64,14 +64,14 @@ def _problem_of_link(
     target = os.path.normpath(link.parent / link.readlink())
     found = re.fullmatch(pattern, target)
     if not found:
-        return f"{link} leads to {target}, which is no place of its results"
+        return f"{link} points to {target}, which is no place of its results"
     if kind and found["id"] not in identities_of(layout, kind, name):
-        return f'{link} leads to {target}, which has never been called "{name}"'
-    return None if link.exists() else f"{link} leads to {target}, which is not there"
+        return f'{link} points to {target}, which has never been called "{name}"'
+    return None if link.exists() else f"{link} points to {target}, which does not exist"
 
 
 def _check_history(findings: Findings, path: Path) -> int:
-    """Verify each line of the history of names, and return how many there are."""
+    """Verify each line of the history of names, and return the number of lines."""
     about = findings.but(
         "delete the line, and the next `snakemake` records what the config names again"
     )
@@ -89,7 +89,7 @@ def _check_history(findings: Findings, path: Path) -> int:
 
 
 def _is_line(line: bytes) -> bool:
-    """Return whether a line is as it was written."""
+    """Return whether a line is unchanged since it was written."""
     try:
         record: Mapping[str, Any] = json.loads(line)
         rest = {key: record[key] for key in record if key != _SEAL}
@@ -103,7 +103,7 @@ def _is_line(line: bytes) -> bool:
 
 
 def _check_named(findings: Findings, layout: ResultsLayout) -> None:
-    """Find results that no line of the history is about."""
+    """Add a problem for each result that is not in the history."""
     kinds: tuple[NamedKind, ...] = ("dataset", "run")
     for kind in kinds:
         had = names_that_have_been(layout, kind)

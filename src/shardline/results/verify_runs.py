@@ -1,4 +1,4 @@
-"""Whether a run's sealed files are undamaged, and are of one run."""
+"""Verification of a run's sealed files."""
 
 import json
 from collections.abc import Mapping
@@ -28,10 +28,10 @@ from shardline.results.verify_store import check_training
 
 
 def verify_run(layout: ResultsLayout, run_id: str, *, deep: bool = False) -> VerifyResult:
-    """Hold a run's sealed files against each other, its identity and its dataset's manifest.
+    """Verify the sealed files of a run against each other, the identity and the dataset's manifest.
 
     Args:
-        deep: verify its training checkpoints and attempts in the store too.
+        deep: Verify the training checkpoints and attempts in the store too.
     """
     folder = layout.run(run_id)
     remedy = f"delete {folder} and run the pipeline again"
@@ -47,7 +47,7 @@ def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep:
         return ""
     _check_spec(findings, folder, spec, document)
     accepted = _check_accepted(findings, folder, digest_of(document))
-    # what was accepted still bears the identity that it was trained as
+    # an accepted model contains the identity of its training
     trained_as = accepted.origin.identity if accepted else spec.identity
     trained = _check_results(findings, layout, folder, list(spec.mix), trained_as)
     trained += f", accepted from {accepted.from_.id}" if accepted else ""
@@ -59,15 +59,15 @@ def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep:
 def _check_work(
     findings: Findings, layout: ResultsLayout, folder: Path, spec: ResolvedRun, *, is_own: bool
 ) -> str:
-    """Verify what the store holds of a run.
+    """Verify the files of a run in the store.
 
     Args:
-        is_own: whether the result was trained there, and not accepted from another.
+        is_own: Whether the result was trained there, and not accepted from another run.
     """
     work, path = layout.work(folder.name), folder / "provenance.json"
     provenance = TrainingProvenance()
     if is_own and path.exists():
-        with suppress(DataError):  # what is wrong with it was found before
+        with suppress(DataError):  # its damage was reported before
             provenance = read_record(path, TrainingProvenance, remedy="")
     looked_at, problems = check_training(work, spec, provenance)
     findings.verdict.problems.extend(problems)
@@ -90,7 +90,7 @@ def _check_work(
 
 
 def _check_accepted(findings: Findings, folder: Path, identity: str) -> Accepted | None:
-    """Verify the record of an acceptance, and return it; None where nothing was accepted."""
+    """Verify and return the record of an acceptance; None if the run was not accepted."""
     path = folder / ACCEPTED
     if not path.exists():
         return None
@@ -114,7 +114,7 @@ def _check_results(
     if model.exists():
         _check_model(findings, model, trained_as)
     elif _is_elsewhere(model):
-        what = "model in the storage, not looked at"
+        what = "model in the storage (not verified)"
     else:
         return "not trained yet"
     _check_metrics(findings, folder / "metrics.jsonl")
@@ -149,7 +149,7 @@ def _check_spec(
     )
     findings.expect(f"{path}: identity", spec.identity, identity)
     findings.expect(f"{path}: run", spec.run, folder.name)
-    if named := document.get("model"):  # of a user's class its code alone counts
+    if named := document.get("model"):  # for a class of the user, only the code counts
         model_class = SHIPPED_MODELS.get(named, named)
         findings.expect(f"{path}: model_class", spec.model_class, model_class)
     read, counted = spec.mix, weights_of_inputs(document.get("inputs", {}))
@@ -158,7 +158,7 @@ def _check_spec(
     settings = counted_settings(spec.settings)
     settings.pop("evaluation", None)
     if digest_of(settings) != digest_of(document["settings"]):
-        findings.add(f"{path}: settings are not those of identity.json")
+        findings.add(f"{path}: the settings differ from those in identity.json")
 
 
 def _check_model(findings: Findings, path: Path, expected: object) -> None:
@@ -188,7 +188,7 @@ def _check_metrics(findings: Findings, path: Path) -> None:
 def _check_provenance(
     findings: Findings, layout: ResultsLayout, folder: Path, datasets: list[str], trained_as: str
 ) -> Mapping[str, str]:
-    """Return the digests of the sealed files, by name."""
+    """Verify the provenance, and return the digests of the sealed files by name."""
     path = folder / "provenance.json"
     provenance = findings.record(path, TrainingProvenance)
     if provenance is None:
@@ -209,12 +209,12 @@ def _check_provenance(
 def _check_manifest(
     findings: Findings, manifest: Path, provenance: TrainingProvenance, dataset: str
 ) -> None:
-    """Verify the manifest of a training: that of its dataset, or the one that it was accepted from."""
+    """Verify the manifest of a training, or the one that it was accepted from."""
     known = provenance.manifests
     if known and dataset not in known:
         path = manifest.with_name(ACCEPTED)
         accepted = findings.record(path, Accepted) if manifest.exists() else None
-        if accepted:  # a dataset that was made again has no bytes of the training's to compare with
+        if accepted:  # a rebuilt dataset has no earlier bytes to compare with
             what = f"{path}: SHA-256 of the manifest that was accepted"
             only = next(iter(known.values())) if len(known) == 1 else None
             expected = known.get(accepted.from_.id, only)
@@ -232,7 +232,7 @@ def _listed(weights: Mapping[str, str]) -> str:
 
 
 def _is_elsewhere(file: Path) -> bool:
-    """Whether a file was too large to be fetched from the storage."""
+    """Return whether a file is in a storage and was not fetched."""
     return not file.exists() and pointer(file).exists()
 
 

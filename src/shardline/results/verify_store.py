@@ -1,4 +1,4 @@
-"""Whether what the store holds beside the shards is undamaged: parts, markers, trainings' states and attempts."""
+"""Verification of the store: parts, markers, pack plans, statistics, training checkpoints and attempts."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,20 +19,20 @@ from shardline.records.datasets import Manifest
 from shardline.records.runs import ResolvedRun, TrainingProvenance
 from shardline.supervision.attempt_log import read_attempts
 
-_BEGUN = ("host", "job", "retry", "started")  # of an attempt, which no later one changes
+_BEGUN = ("host", "job", "retry", "started")  # fields of an attempt that never change
 _AGAIN = "delete it, and the shard is read again before it is trained on"
 
 
 def check_parts(shards: Path, dataset: str, manifest: Manifest, remedy: str) -> dict[str, str]:
-    """Hold the lists of a dataset's parts against their seals and the manifest.
+    """Verify the lists of a dataset's parts against their seals and the manifest.
 
     Args:
-        shards: the dataset's folder in the store.
-        dataset: its id.
-        remedy: ends each sentence.
+        shards: Folder of the dataset in the store.
+        dataset: Id of the dataset.
+        remedy: End of each sentence.
 
     Returns:
-        A sentence for each list that is wrong, by the name of its part.
+        A sentence for each wrong list, by name of the part.
     """
     known = {one.file: one for one in manifest.shards}
     problems = {}
@@ -69,17 +69,17 @@ def check_markers(shards: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def check_plans(shards: Path, manifest: Manifest, *, deep: bool) -> Iterator[str]:
-    """Verify the plans of packs against their digests and, if deep, against the rows of the shards."""
+    """Verify pack plans against their digests and, if deep, against the rows of the shards."""
     if any((shards / "packs").glob("*.safetensors")):
         try:
             problems = list(problems_of_plans(ShardMap(manifest, shards), deep=deep))
-        except (DataError, LookupError):  # the shards themselves are at fault
+        except (DataError, LookupError):  # the shards themselves are damaged
             return
         yield from (f"{problem}; delete it, and it is made again" for problem in problems)
 
 
 def check_statistics(shards: Path, manifest: Manifest) -> str | None:
-    """Verify the manifest's statistics against the rows of the shards, which are undamaged."""
+    """Verify the manifest's statistics against the rows of undamaged shards."""
     for record in manifest.shards:
         try:
             layout = ShardLayout.of_shard(manifest.schema, record)
@@ -93,7 +93,7 @@ def check_statistics(shards: Path, manifest: Manifest) -> str | None:
         wrong.append("class_counts")
     if not wrong:
         return None
-    return f"{shards}: the rows of the shards give another {', '.join(wrong)} than the manifest"
+    return f"{shards}: the shards' rows and the manifest differ in {', '.join(wrong)}"
 
 
 def check_training(
@@ -102,15 +102,15 @@ def check_training(
     """Verify the training checkpoints and attempts of a run.
 
     Args:
-        work: the run's folder in the store.
-        spec: run.json.
-        provenance: provenance.json of the training, where these files are its own; else an empty one.
+        work: Folder of the run in the store.
+        spec: Record in run.json.
+        provenance: Record in provenance.json; an empty one if the result was accepted from another run.
 
     Returns:
-        What was looked at, and a sentence for each problem.
+        A summary of the verified files, and a sentence for each problem.
     """
     good, problems = 0, []
-    if not is_script(spec.model_class):  # a script's own are named and written as it likes
+    if not is_script(spec.model_class):  # scripts choose the form of their checkpoints
         good, found = find_damage(work / "checkpoints", spec.identity)
         remedy = "delete it, and the training resumes from the one before"
         problems += [f"{problem}; {remedy}" for problem in found]
@@ -126,7 +126,7 @@ def check_training(
 def _other_attempts(
     work: Path, found: Sequence[Attempt], sealed: Sequence[Attempt]
 ) -> Iterator[str]:
-    """Yield a sentence if the attempts are not those that the training sealed."""
+    """Yield a sentence if the attempts differ from those in the sealed provenance."""
     before, begun = (
         [[getattr(one, key) for key in _BEGUN] for one in attempts]
         for attempts in (found[: len(sealed)], sealed)

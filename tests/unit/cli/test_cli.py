@@ -142,11 +142,11 @@ def test_ls_shows_every_state(fake):
         ["run", "dataset", "model", "state", "headline", "identity"],
         ["a", "table", "linear", "done", "accuracy 0.9778", digests[0]],
         ["b", "table", "linear", "trained", "-", digests[1]],
-        ["c", "table", "linear", "in progress, step 1,234", "-", digests[2]],
+        ["c", "table", "linear", "stopped, step 1,234", "-", digests[2]],
         ["d", "table", "linear", "stale", "-", digests[3]],
         ["e", "table", "linear", "new", "-", digests[4]],
         [""],
-        ["5 runs: 1 done, 1 trained, 1 in progress, 1 stale, 1 new"],
+        ["5 runs: 1 done, 1 trained, 1 stopped, 1 stale, 1 new"],
     ]
 
 
@@ -239,9 +239,9 @@ def test_why_in_the_other_states(fake):
         fake.load()
         return shardline("why", "flat").stdout.splitlines()[0].partition(") ")[2]
 
-    assert verdict() == "is new: nothing was trained before"
+    assert verdict() == "is new: no run was trained before"
     fake.seal_run(fake.run("net"))
-    assert verdict() == "is new; the nearest other run differs in this"
+    assert verdict() == "is new; differences from the nearest other run:"
     fake.begin_training(fake.run("flat"), steps=20)
     assert verdict() == "is not finished: training continues near step 20"
     fake.seal_run(fake.run("flat"))

@@ -24,7 +24,7 @@ def test_gc_lists_and_deletes_nothing(fake):
     result = shardline("gc")
     assert result.exit_code == 0
     assert lines(result) == [
-        ["path", "size", "written", "why it may go"],
+        ["path", "size", "written", "reason"],
         [f"store/work/{DIGEST}", "2.0 kB", "just now", "old, no longer in the config"],
         [""],
         ["1 item, 2.0 kB; `shardline gc --delete` deletes them"],
@@ -38,7 +38,7 @@ def test_gc_of_a_clean_project(fake):
         result = shardline(*arguments)
         assert (result.exit_code, result.stdout) == (
             0,
-            "Nothing to delete: the config names all that is there.\n",
+            "Nothing to delete: the config uses all files.\n",
         )
 
 
@@ -54,7 +54,10 @@ def test_gc_points_out_models_that_have_no_successor(fake):
     fake.seal_all()
     fake.rows[1]["seed"] = 2
     fake.load()
-    assert "among them the only trained models of flat, which are stale" in shardline("gc").stdout
+    assert (
+        "the list contains the only trained models of flat, which are stale"
+        in shardline("gc").stdout
+    )
 
 
 def test_gc_delete_with_yes_says_what_it_freed(fake):
@@ -75,7 +78,7 @@ def test_gc_delete_deletes_nothing_unasked(fake):
     result = shardline("gc", "--delete")
     assert (result.exit_code, result.stderr) == (
         1,
-        "gc --delete asks before it deletes and here is nobody to ask; add --yes\n",
+        "gc --delete asks before it deletes, but standard input is not a terminal; add --yes\n",
     )
     assert Path(f"store/work/{DIGEST}/f").exists()
 

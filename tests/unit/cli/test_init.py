@@ -58,7 +58,7 @@ def test_a_file_that_is_there_is_named_and_nothing_changes(tmp_path, taken):
     path.parent.mkdir(exist_ok=True)
     path.write_text("mine")
     before = tree(tmp_path)
-    with pytest.raises(ConfigError, match=f"already there: {taken}; nothing was written"):
+    with pytest.raises(ConfigError, match=f"exist already: {taken}; nothing was written"):
         init_project(tmp_path)
     assert tree(tmp_path) == before
 
@@ -69,14 +69,14 @@ def test_all_that_is_in_the_way_is_named_at_once(tmp_path):
     (tmp_path / "notes.txt").write_text("in nobody's way")
     done = CliRunner().invoke(app, ["init", str(tmp_path)])
     assert done.exit_code == ConfigError.exit_code
-    assert "already there: README.md, config; nothing" in done.output
+    assert "exist already: README.md, config; nothing" in done.output
     assert len(tree(tmp_path)) == 3
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(ConfigError, match=re.escape(f"already there: {file};")):
+    with pytest.raises(ConfigError, match=re.escape(f"exist already: {file};")):
         init_project(file)
     with pytest.raises(DataError, match="could not be written: Not a directory"):
         init_project(file / "below")

@@ -123,6 +123,22 @@ def test_a_misspelt_key_is_not_said_to_be_missing_too(tmp_path: Path) -> None:
     )
 
 
+def test_a_missing_run_table_comes_with_how_to_write_it(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    config = tmp_path / "config/config.yaml"
+    how = (
+        "a header and one line per run, with the columns name, dataset and model, separated by tabs"
+    )
+    for content, expected in (
+        ("datasets: {}", "runs is missing; add `runs: config/runs.tsv`, and create that file: "),
+        ("runs: config/no.tsv", "runs=config/no.tsv: cannot be read (No such file or directory); create it: "),
+    ):  # fmt: skip
+        config.write_text(content)
+        with pytest.raises(ConfigError) as error:
+            load_project(workdir=tmp_path)
+        assert f"{expected}{how}" in str(error.value)
+
+
 # --- remedies taken out of the messages, and applied -----------------------------------------------
 
 DROP = object()

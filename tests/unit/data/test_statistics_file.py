@@ -112,7 +112,7 @@ def test_a_dataset_of_photos_is_verified_with_its_statistics(photos: Photos) -> 
     photos.file.write_bytes(content)
     (problem,) = photos.problems(deep=True)
     assert problem.startswith(f"{photos.file} has BLAKE3 digest ")
-    assert problem.endswith("; `shardline verify --repair table` lets it be rebuilt")
+    assert problem.endswith("; run `shardline verify --repair table`, then `snakemake`")
     repaired = repair_dataset(photos.project, verify_dataset(photos.project, photos.dataset.id))
     assert repaired == [], "sealed again from the lists of its parts"
     photos.seal()

@@ -398,5 +398,5 @@ def test_garbage_is_what_no_script_has(fake: FakeProject) -> None:
         one for one in find_garbage(project, fake.config["datasets"]) if "venv" in one.path.name
     ]
     assert [(one.path.name, one.reason) for one in found] == [
-        ("venv-0123456789ab", "no run's script has it")
+        ("venv-0123456789ab", "no script uses it")
     ]

@@ -116,7 +116,7 @@ def test_an_evaluation_can_be_taken_over_too(stale):
 def test_an_evaluation_of_other_settings_is_not_taken_over(stale):
     stale.config["defaults"]["evaluation"] = {"split": "validation"}
     with pytest.raises(
-        ConfigError, match="no evaluation of the present settings; .* --evaluations again"
+        ConfigError, match="no evaluation with the present settings; .* --evaluations again"
     ):
         accept(stale, with_evaluation=True)
     assert not stale.run("flat").folder.exists()
@@ -302,7 +302,7 @@ def test_the_command_shows_what_differs_and_needs_a_yes(stale):
     result = shardline("accept", "flat", "--reason", REASON)
     assert result.exit_code == 1
     assert "optim.lr 0.1 -> 0.2" in result.stdout
-    assert "here is nobody to ask; add --yes" in result.stderr
+    assert "standard input is not a terminal; add --yes" in result.stderr
     assert not stale.run("flat").has_model
     result = shardline("accept", "flat", "--reason", REASON, "--yes")
     assert result.exit_code == 0, result.stderr
@@ -317,7 +317,7 @@ def test_the_command_shows_what_differs_and_needs_a_yes(stale):
 )  # fmt: skip
 def test_a_command_that_names_nothing_or_too_much_is_refused(stale, arguments):
     result = shardline("accept", *arguments, "--reason", "x", "--yes")
-    assert (result.exit_code, "name one of them" in result.stderr) == (2, True)
+    assert (result.exit_code, "use one of these" in result.stderr) == (2, True)
     assert shardline("accept", "flat", "--reason", " ", "--yes").exit_code == 2
 
 
@@ -463,7 +463,7 @@ def test_first_steps_are_refused_where_nothing_can_be_compared(stale):
     candidate = find_candidate(stale.run("flat"))
     options: dict[str, Any] = {"config": Path("config/config.yaml"), "profile": "none"}
     (earlier(stale) / "metrics.jsonl").write_text('{"step": 9, "epoch": 0, "wall_s": 1, "a": 1}\n')
-    with pytest.raises(ConfigError, match=r"--after-steps 8: .* its first record is of step 9"):
+    with pytest.raises(ConfigError, match=r"--after-steps 8: .* use at least 9 steps"):
         compare_first_steps(candidate, 8, **options)
     path = earlier(stale) / "provenance.json"
     document = read_json(path, remedy="")
@@ -482,7 +482,7 @@ def test_first_steps_are_refused_where_nothing_can_be_compared(stale):
         ]
     }
     path.write_text(json.dumps(document))
-    with pytest.raises(ConfigError, match="trained in another way from step 5 on"):
+    with pytest.raises(ConfigError, match="its training was changed from step 5 on"):
         compare_first_steps(candidate, 8, **options)
 
 

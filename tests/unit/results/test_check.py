@@ -269,6 +269,12 @@ def test_the_command_lists_all_mistakes_at_once(fake, asked):
     assert json.loads(shardline("check", "--json").stdout) == []
 
 
+def test_files_are_counted_only_where_the_source_names_files(fake, asked):
+    asked.find = lambda task: ModelResult(inferred={"table": {"files": 1}, "rows": {"files": 2}})
+    found = [line for line in found_of(fake) if line.startswith("read: ")]
+    assert found == ["read: dataset rows is read as\n  files: 2"]
+
+
 def test_a_profile_and_a_config_that_are_wrong_are_told_together(fake, monkeypatch):
     fake.load()
     monkeypatch.setattr(

@@ -168,7 +168,7 @@ def test_a_difference_is_held_against_the_spread_over_seeds(fake):
     assert accuracy[4] == "+0.07733 to +0.1227", "of the means, which are 0.1 apart"
     assert accuracy[5] == "more than the spread over seeds"
     repeat = shardline("diff", "a1", "a3")
-    assert "the seed alone differs: this is noise" in repeat.stdout
+    assert "only the seed differs: this is noise" in repeat.stdout
 
 
 def test_datasets_are_compared_within_and_their_metrics_not(fake):
@@ -182,7 +182,7 @@ def test_datasets_are_compared_within_and_their_metrics_not(fake):
     seal_with(fake, "flat", accuracy=0.9)
     result = shardline("diff", old.id, "flat")
     assert "dataset table: shards 4 -> 5" in result.stdout
-    assert "measured on other samples, so not to be compared" in result.stdout
+    assert "measured on other samples: not comparable" in result.stdout
 
 
 # --- which run --------------------------------------------------------------------------------
@@ -193,7 +193,9 @@ def test_a_run_that_is_not_there_is_told_with_what_is(fake):
     old = fake.run("net").id
     fake.rows[0]["seed"] = 2
     fake.load()
-    assert f"name an earlier one ({old})" in shardline("replay", "net").stderr
+    assert f"name an earlier id ({old})" in shardline("replay", "net").stderr
+    compared = shardline("diff", "net", "flat")
+    assert compared.stdout.startswith(f"net ({old}) -> flat ("), "its latest sealed result"
     near = shardline("replay", "flatt")
     assert (near.exit_code, near.stderr) == (
         2,
@@ -232,7 +234,7 @@ def test_lineage_refuses_what_nothing_is_recorded_of(fake):
     fake.seal_all()
     for path, code, told in (
         ("config/config.yaml", 2, "nothing is recorded of config/config.yaml"),
-        ("results/none.json", 3, "results/none.json is not there"),
+        ("results/none.json", 3, "results/none.json does not exist"),
         ("..", 2, "nothing is recorded of"),
     ):
         result = shardline("lineage", path)
@@ -318,7 +320,7 @@ def test_missing_packages_are_named_with_how_to_install_them(fake, monkeypatch):
     )
     result = shardline("export", "net", "--to", "onnx")
     assert result.exit_code == 2
-    assert "onnx, not installed here; pip install 'shardline[onnx]'" in result.stderr
+    assert "onnx, which is not installed; pip install 'shardline[onnx]'" in result.stderr
 
 
 def test_a_wrong_format_is_a_wrong_command_line(fake):

@@ -424,10 +424,10 @@ class Nothing(pl.LightningModule):
 @pytest.mark.parametrize(
     ("model", "batch", "told"),
     [
-        (ByName(), {"text": ["a"]}, "takes the column text, which is a list in a batch"),
-        (Nothing(), {"image": torch.ones(2, 3), "y": torch.ones(2)}, "the columns image, y (forward takes images"),
-        (Two(), {"left": torch.ones(2, 3)}, "forward takes left, right"),
-        (OfList(), [torch.ones(2)], "batches of the type list"),
+        (ByName(), {"text": ["a"]}, "reads the column text, which is a list in a batch"),
+        (Nothing(), {"image": torch.ones(2, 3), "y": torch.ones(2)}, "image, y (forward has the parameters images"),
+        (Two(), {"left": torch.ones(2, 3)}, "forward has the parameters left, right"),
+        (OfList(), [torch.ones(2)], "batches of type list"),
         (OfList(), {"image": torch.tensor(1.0)}, "one number of the whole batch"),
         (
             OfList(),
@@ -443,9 +443,9 @@ def test_a_forward_that_no_batch_can_be_given_to_is_refused_by_name(model, batch
 
 
 def test_what_is_no_tensor_is_no_output():
-    with pytest.raises(ConfigError, match="gives a str as outputs.0, expected a tensor"):
+    with pytest.raises(ConfigError, match="returns a str as outputs.0, expected a tensor"):
         named_outputs(OfList(), ["a"])
-    with pytest.raises(ConfigError, match="gives a NoneType"):
+    with pytest.raises(ConfigError, match="returns a NoneType"):
         named_outputs(OfList(), None)
 
 

@@ -164,7 +164,7 @@ def test_ls_shows_the_step_at_which_a_stopped_training_was_saved(fake):
     fake.workspace.write(f"store/work/{run.id}/checkpoints/step-218/state", "x")
     stop(run)
     record = next(one for one in describe_runs(fake.load()) if one["run"] == "flat")
-    assert (record["state"], record["step"]) == (State.IN_PROGRESS, 218)
+    assert (record["state"], record["step"]) == (State.STOPPED, 218)
 
 
 def test_ls_shows_how_far_a_training_is(fake):

@@ -56,7 +56,9 @@ def test_rm_lists_and_with_delete_removes_one_run_alone(sealed: FakeProject) -> 
     assert files() == before
     asked = shardline("rm", "flat", "--delete")
     assert (asked.exit_code, files()) == (1, before)
-    assert "rm --delete asks before it deletes and here is nobody to ask" in asked.stderr
+    assert (
+        "rm --delete asks before it deletes, but standard input is not a terminal" in asked.stderr
+    )
     done = shardline("rm", run.id, "--delete", "--yes")
     assert done.exit_code == 0, done.stderr
     assert "freed" in done.stdout
@@ -67,7 +69,7 @@ def test_rm_lists_and_with_delete_removes_one_run_alone(sealed: FakeProject) -> 
     assert project.named_runs()["other"].is_sealed
     assert verify_names(project.layout, deep=True).problems == []
     again = shardline("rm", "flat")
-    assert (again.exit_code, "nothing is there of flat" in again.stderr) == (2, True)
+    assert (again.exit_code, "flat has no files" in again.stderr) == (2, True)
 
 
 def test_rm_takes_several_and_earlier_ids_and_names_what_it_does_not_know(
@@ -92,7 +94,9 @@ def test_rm_keeps_what_another_result_has_accepted(sealed: FakeProject) -> None:
     new = project.named_runs()["flat"]
     accept_run(project, find_candidate(new), reason="harmless", with_evaluation=False)
     shown = shardline("rm", old.id, "--delete", "--yes")
-    assert f"flat ({new.id}) has accepted one of them; its files stay" in shown.stdout
+    assert (
+        f"flat ({new.id}) has accepted one of these runs; the accepted files stay" in shown.stdout
+    )
     assert not old.folder.exists()
     assert verify_run(project.layout, new.id).problems == []
 

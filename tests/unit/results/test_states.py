@@ -17,7 +17,7 @@ def test_every_state_of_a_run(fake):
 
     assert state() is State.NEW
     fake.begin_training(fake.run("flat"), steps=3)
-    assert state() is State.IN_PROGRESS
+    assert state() is State.STOPPED
     fake.seal_run(fake.run("flat"))
     assert state() is State.TRAINED
     fake.seal_evaluation(fake.run("flat"))

@@ -118,7 +118,7 @@ def test_statistics_that_were_sealed_wrongly_are_found_by_verify_deep(
     built.dataset.manifest.with_name("provenance.json").unlink()
     assert verify_dataset(built.project, built.dataset.id).problems == []
     (problem,) = verify_dataset(built.project, built.dataset.id, deep=True).problems
-    assert "the rows of the shards give another mean than the manifest; delete" in problem
+    assert "the shards' rows and the manifest differ in mean; delete" in problem
 
 
 @pytest.mark.parametrize("name", ["00000-00001", "00002-00003x", "00004-00005"])
@@ -342,7 +342,7 @@ def test_links_that_lead_elsewhere_are_found(fake: FakeProject) -> None:
         layout.latest_datasets / "table": [("../latest/flat", "is no place of its results")],
         flat.folder / "evaluation.json": [
             (f"../{other.id}/evaluations/{other.evaluation.name}", "is no place of its results"),
-            (f"evaluations/{'f' * 12}.json", "which is not there"),
+            (f"evaluations/{'f' * 12}.json", "which does not exist"),
         ],
         layout.latest_report: [("../mine", "is no place of its results")],
     }
@@ -352,7 +352,7 @@ def test_links_that_lead_elsewhere_are_found(fake: FakeProject) -> None:
             link.unlink(missing_ok=True)
             link.symlink_to(target)
             (problem,) = verify_names(layout).problems
-            assert problem.startswith(f"{link} leads to ")
+            assert problem.startswith(f"{link} points to ")
             assert message in problem
         link.unlink()  # as the message says
         assert verify_names(layout).problems == []
@@ -360,8 +360,8 @@ def test_links_that_lead_elsewhere_are_found(fake: FakeProject) -> None:
             link.symlink_to(before)
     shutil.rmtree(flat.folder)
     (problem,) = verify_names(layout).problems
-    assert problem.startswith(f"{layout.latest_runs / 'flat'} leads to ")
-    assert "which is not there; delete the link" in problem
+    assert problem.startswith(f"{layout.latest_runs / 'flat'} points to ")
+    assert "which does not exist; delete the link" in problem
 
 
 # --- the sample ledger --------------------------------------------------------------------------

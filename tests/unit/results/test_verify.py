@@ -47,7 +47,7 @@ def test_a_flipped_byte_is_found(fake):
     (problem,) = dataset_verdict(fake).problems
     assert problem.startswith(f"{shard(fake)} has BLAKE3 digest ")
     assert ", expected " in problem
-    assert problem.endswith("; `shardline verify --repair table` lets it be rebuilt")
+    assert problem.endswith("; run `shardline verify --repair table`, then `snakemake`")
 
 
 def test_a_truncated_shard_is_found_by_its_size(fake):
@@ -55,7 +55,9 @@ def test_a_truncated_shard_is_found_by_its_size(fake):
     size = shard(fake).stat().st_size
     shard(fake).write_bytes(shard(fake).read_bytes()[:-10])
     (problem,) = dataset_verdict(fake).problems
-    assert problem.startswith(f"{shard(fake)} has {size - 10} bytes, expected {size}; `shardline")
+    assert problem.startswith(
+        f"{shard(fake)} has {size - 10} bytes, expected {size}; run `shardline"
+    )
 
 
 def test_each_missing_shard_is_found(fake):
@@ -139,7 +141,9 @@ def test_edited_settings_are_found(fake):
     run = fake.run("flat")
     edit(run.folder / "run.json", settings={**as_plain(run.settings), "seed": 99})
     (problem,) = run_verdict(fake).problems
-    assert problem.startswith(f"{run.folder}/run.json: settings are not those of identity.json;")
+    assert problem.startswith(
+        f"{run.folder}/run.json: the settings differ from those in identity.json;"
+    )
 
 
 def test_a_model_of_another_run_is_found_by_its_metadata(fake):
@@ -321,7 +325,7 @@ def test_an_edited_list_of_a_part_is_found_and_repair_drops_it(cut):
     write_json(path, {**read_json(path, remedy=""), "statistics": []})
     (problem,) = dataset_verdict(cut).problems
     assert problem.startswith(f"{path}: the digest of its content is ")
-    assert problem.endswith("; `shardline verify --repair table` lets it be rebuilt")
+    assert problem.endswith("; run `shardline verify --repair table`, then `snakemake`")
     before = files(cut)
     assert repair("table").exit_code == 0
     assert before - files(cut) == {path.name, "manifest.json"}
@@ -379,6 +383,6 @@ def test_a_dataset_of_an_earlier_identity_cannot_be_repaired(cut):
     result = repair(old)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"{old} is not what the config names now, expected a dataset")
-    assert "or bring back the settings it was made from" in result.stdout
+    assert "or restore the settings it was made from" in result.stdout
     cut.config["datasets"]["table"]["source"]["seed"] = 0
     assert files(cut) == before

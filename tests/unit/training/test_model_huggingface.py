@@ -230,5 +230,5 @@ def test_another_model_is_not_exported_in_this_layout(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"text": "abc"}) for _ in range(30)))
     source = {"type": "jsonl", "files": ["rows.jsonl"], "tokenize": {"tokens": "text"}}
     model = sealed(tmp_path, source, GPT, Data(), context=8, width=8, layers=1, heads=1)
-    with pytest.raises(ConfigError, match="--to huggingface is for a model of transformers"):
+    with pytest.raises(ConfigError, match="--to huggingface needs a model of transformers"):
         model.exported("huggingface")

@@ -1,1 +1,1 @@
-"""What the `shardline` command puts on a terminal, or into a pipe."""
+"""Output of the `shardline` command, on a terminal or into a pipe."""

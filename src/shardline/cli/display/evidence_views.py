@@ -1,4 +1,4 @@
-"""What `replay`, `diff`, `lineage` and `export` show."""
+"""Output of `replay`, `diff`, `lineage`, `accept` and `export`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,11 +16,11 @@ from shardline.results.lineage.lineage import Lineage
 from shardline.results.replay.replay_run import Replay
 from shardline.results.replay.replayed_numbers import DIFFERENT
 
-_SHOWN = 20  # inputs of an action; --json has all of them
+_SHOWN = 20  # printed inputs of an action; --json lists all
 
 
 def show_causes(causes: Iterable[Cause]) -> None:
-    """Print differences, each kind named once."""
+    """Print differences, grouped by kind."""
     rows = []
     previous = ""
     for cause in causes:
@@ -31,23 +31,23 @@ def show_causes(causes: Iterable[Cause]) -> None:
 
 
 def show_candidates(candidates: Sequence[Candidate]) -> None:
-    """Print what could be accepted, and what differs."""
+    """Print results that can be accepted, with their differences."""
     if not candidates:
-        say("Nothing to accept: no earlier result differs in this alone.")
+        say("Nothing to accept: no earlier result differs only in this.")
     for one in candidates:
         say(Text.assemble((one.earlier_title, "bold"), " for ", (one.title, "bold")))
         if one.causes:
             show_causes(one.causes)
         else:
-            say("  no difference is known: the documents are equal but for their dataset's digest")
+            say("  no known difference: the identity documents differ only in the dataset's digest")
         say("")
 
 
 def show_replay(replay: Replay) -> None:
-    """Print each recorded number beside the replayed one, and whether all came out again."""
-    for what, changes in (("code", replay.code), ("packages", replay.environment)):
+    """Print each recorded number beside the replayed one, and a verdict."""
+    for what, changes in (("code has", replay.code), ("packages have", replay.environment)):
         if changes:
-            say(f"with other {what} than were recorded: {'; '.join(changes)}", style="yellow")
+            say(f"the {what} changed since the evaluation: {'; '.join(changes)}", style="yellow")
     rows = []
     for number in replay.numbers:
         verdict = number.verdict
@@ -67,14 +67,14 @@ def show_replay(replay: Replay) -> None:
 
 
 def show_comparison(comparison: Comparison) -> None:
-    """Print what differs between two runs, and what their metrics' difference is worth."""
+    """Print the differences between two runs and between their metrics."""
     say(Text.assemble((comparison.old, "bold"), " -> ", (comparison.new, "bold")))
     causes = [*comparison.causes, *comparison.circumstances]
     if causes:
         say("")
         show_causes(causes)
     else:
-        say("  nothing differs but the result, if that does")
+        say("  no difference in settings, data, code or environment")
     if comparison.metrics:
         say("")
         _show_metrics(comparison.metrics)
@@ -93,9 +93,7 @@ def _show_metrics(changes: Sequence[Change]) -> None:
         difference = f"{(change.new or 0) - (change.old or 0):+.4g}" if both else "-"
         old, new = _number(change.old), _number(change.new)
         rows.append((title, old, new, difference, interval, change.verdict))
-    show_rows(
-        ("metric", "first", "second", "difference", "95 % interval", "what it is worth"), rows
-    )
+    show_rows(("metric", "first", "second", "difference", "95 % interval", "verdict"), rows)
 
 
 def _number(value: float | None) -> str:
@@ -103,7 +101,7 @@ def _number(value: float | None) -> str:
 
 
 def show_lineage(lineage: Lineage) -> None:
-    """Print a file, the action that made it, its inputs, and so on to the sources."""
+    """Print the tree of files and actions behind a file."""
     tree = Tree(_file_line(lineage, lineage.file))
     _grow(tree, lineage, lineage.file, set())
     out = console()
@@ -117,7 +115,7 @@ def _file_line(lineage: Lineage, name: str) -> Text:
 
 
 def _grow(tree: Tree, lineage: Lineage, name: str, seen: set[str]) -> None:
-    """Add what a file was made from; what the tree shows already is only named."""
+    """Add the inputs of a file; only name what the tree contains already."""
     file = lineage.files[name]
     if file.members and name in seen:
         tree.add(Text("as above", style="dim"))
@@ -142,7 +140,7 @@ def _add(tree: Tree, lineage: Lineage, names: Sequence[str], seen: set[str]) -> 
 
 
 def show_export(exported: Exported) -> None:
-    """Print what was written, and how far it is from the original."""
+    """Print the written files and their difference from the original."""
     for name in exported.files:
         say(f"  {exported.folder / name}")
     say(

@@ -16,7 +16,7 @@ from shardline.core.visible import escaped, from_here, visible
 
 
 class _Visible:
-    """A stream on which hidden characters are spelled."""
+    """Stream that spells out hidden characters."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -29,7 +29,7 @@ class _Visible:
 
 
 def console(*, is_error: bool = False) -> Console:
-    """Return what prints in full into a pipe, and as wide as it is on a terminal."""
+    """Return a console with the width of the terminal; a pipe gets whole lines."""
     given = sys.stderr if is_error else sys.stdout
     # a pipe has no width, so its lines are as long as they need to be; a dumb
     # terminal gets 80 unless width and height are both named
@@ -42,12 +42,12 @@ def console(*, is_error: bool = False) -> Console:
 
 
 def say(line: str | Text, style: str = "", *, is_error: bool = False) -> None:
-    """Print a line; where it is wider than the terminal, it continues below, between words.
+    """Print a line; a line that is too wide breaks between words.
 
-    Paths of files in the present folder begin there.
+    Paths in the present folder are printed relative to the folder.
 
     Args:
-        is_error: whether it goes to standard error.
+        is_error: Print to standard error.
     """
     out = console(is_error=is_error)
     text = Text(from_here(line)) if isinstance(line, str) else line
@@ -56,7 +56,7 @@ def say(line: str | Text, style: str = "", *, is_error: bool = False) -> None:
 
 
 def say_json(document: object) -> None:
-    """Print JSON; dataclasses by their fields, paths as text that begins in the present folder."""
+    """Print a value as JSON: dataclasses by their fields, paths relative to the present folder."""
     text = json.dumps(
         document,
         indent=1,
@@ -67,20 +67,20 @@ def say_json(document: object) -> None:
 
 
 def waiting_for(what: str) -> Status:
-    """Return a context that shows, on a terminal alone, what is being done."""
+    """Return a context that prints a status while it is open, only on a terminal."""
     return console().status(what)
 
 
-ENDLESS = 1000  # columns of what is no terminal
+ENDLESS = 1000  # columns of a pipe
 _WORD = re.compile(r"\S+")
 
 
 def wrapped(text: Text, width: int, hanging: int = 2) -> Iterator[Text]:
-    """Yield a text as lines of at most so many columns; a word that is wider keeps a line to itself.
+    """Yield a text in lines of limited width; a wider word gets its own line.
 
     Args:
-        width: columns; from `ENDLESS` on lines break where the text does.
-        hanging: columns by which the lines that continue one are indented, behind its own indentation.
+        width: Columns of a line; from `ENDLESS` on, lines break only where the text does.
+        hanging: Columns by which continued lines are indented further.
     """
     for line in text.split("\n", allow_blank=True):
         if width >= ENDLESS or line.cell_len <= width:
@@ -94,7 +94,7 @@ def wrapped(text: Text, width: int, hanging: int = 2) -> Iterator[Text]:
 
 
 def _breaks(line: str, width: int, indent: int) -> list[int]:
-    """Return the places of the words that begin a line."""
+    """Return the offsets of the words that start a line."""
     breaks: list[int] = []
     begin, is_empty = 0, True
     for word in _WORD.finditer(line):

@@ -1,4 +1,4 @@
-"""What `ls`, `why`, `gc` and `verify` show."""
+"""Output of `ls`, `why`, `gc`, `rm`, `rerun` and `verify`."""
 
 import time
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ _STYLES = {
     State.TRAINED: "cyan",
     State.RUNNING: "yellow",
     State.FAILED: "red",
-    State.IN_PROGRESS: "yellow",
+    State.STOPPED: "yellow",
     State.STALE: "magenta",
     State.NEW: "blue",
 }
 
 
 def show_runs(records: Sequence[dict[str, Any]]) -> None:
-    """Print one line per run, and how many there are of each state.
+    """Print one line per run, and the number of runs in each state.
 
     Args:
-        records: from `shardline.results.states.describe_runs`.
+        records: Records from `shardline.results.states.describe_runs`.
     """
     rows = []
     for record in records:
@@ -75,7 +75,7 @@ def _headline(headline: dict[str, Any] | None) -> Text:
 
 
 def show_explanation(explanation: Explanation) -> None:
-    """Print what state a run is in, and the causes."""
+    """Print the state of a run, with the causes."""
     run, state, compared = explanation.run, explanation.state, explanation.compared_with
     say(
         Text.assemble(
@@ -94,7 +94,7 @@ def show_explanation(explanation: Explanation) -> None:
     if explanation.variables:
         names = ", ".join(explanation.variables)
         say(
-            f"  recorded with other values than here: {names}; nothing is stale by them",
+            f"  recorded with other values than here: {names}; they make nothing stale",
             style="dim",
         )
     if explanation.causes:
@@ -116,18 +116,18 @@ def _verdict(explanation: Explanation) -> str:
             return "is trained, but its evaluation is stale"
         case State.TRAINED:
             return "is trained, but was never evaluated"
-        case State.IN_PROGRESS:
+        case State.STOPPED:
             step = last_step(explanation.run)
             place = f"near step {step:,}" if step else "where it stopped"
             return f"is not finished: training continues {place}"
         case State.STALE:
             return "is stale"
         case State.NEW if explanation.compared_with:
-            return "is new; the nearest other run differs in this"
+            return "is new; differences from the nearest other run:"
         case State.NEW:
-            return "is new: nothing was trained before"
-        case _:  # it has ended, or began again, since its state was read
-            return f"was {explanation.state.value} a moment ago; ask again"
+            return "is new: no run was trained before"
+        case _:  # the run ended or restarted since its state was read
+            return f"was {explanation.state.value} a moment ago; repeat the command"
 
 
 def _age(timestamp: float) -> str:
@@ -139,14 +139,14 @@ def _age(timestamp: float) -> str:
 
 
 def show_garbage(garbage: Sequence[Garbage], last_results: Sequence[str], remedy: str) -> None:
-    """Print what may go, with sizes, ages and reasons.
+    """Print items that may be deleted, with sizes, ages and reasons.
 
     Args:
-        last_results: runs that would be left without any trained model.
-        remedy: how to delete it, after the total.
+        last_results: Runs that would lose their only trained model.
+        remedy: Text after the total: how to delete the items.
     """
     if not garbage:
-        say("Nothing to delete: the config names all that is there.")
+        say("Nothing to delete: the config uses all files.")
         return
     rows = [
         (
@@ -157,21 +157,23 @@ def show_garbage(garbage: Sequence[Garbage], last_results: Sequence[str], remedy
         )
         for item in garbage
     ]
-    show_rows(("path", "size", "written", "why it may go"), rows)
+    show_rows(("path", "size", "written", "reason"), rows)
     total = decimal(sum(item.bytes for item in garbage))
     say(f"\n{count(len(garbage), 'item')}, {total}{remedy}")
     if last_results:
         names = ", ".join(last_results)
-        say(f"among them the only trained models of {names}, which are stale", style="yellow")
+        say(
+            f"the list contains the only trained models of {names}, which are stale", style="yellow"
+        )
 
 
 def say_freed(num_bytes: int) -> None:
-    """Print what a deletion freed."""
+    """Print the size of the deleted files."""
     say(f"freed {num_bytes:,} bytes ({decimal(num_bytes)})")
 
 
 def show_rerun(rerun: Rerun) -> None:
-    """Print whether a training that was done again gave the same weights and values."""
+    """Print whether a rerun gave the same weights and values."""
     if rerun.is_equal:
         say(f"{rerun.title}: the same weights to the last bit ({count(rerun.tensors, 'tensor')})")
     else:
@@ -188,11 +190,11 @@ def show_rerun(rerun: Rerun) -> None:
 
 
 def show_verdict(verdict: VerifyResult, title: str, width: int) -> None:
-    """Print one line for what was verified, and one for each problem.
+    """Print one line for a verified item, and one for each problem.
 
     Args:
-        title: what it is called.
-        width: length of the longest title, in characters.
+        title: Name and id of the item.
+        width: Length of the longest title, in characters.
     """
     mark, style = ("BAD", "bold red") if verdict.problems else ("ok ", "green")
     name, summary = f"{title:{width}}", (f"  {verdict.summary}", "dim")
@@ -202,7 +204,7 @@ def show_verdict(verdict: VerifyResult, title: str, width: int) -> None:
 
 
 def show_repair(verdict: VerifyResult, parts: Sequence[str], manifest: Path) -> None:
-    """Print what a repair dropped, and the command that rebuilds it."""
+    """Print the files that a repair deleted, and the command that rebuilds them."""
     dropped = f"{count(len(verdict.bad_shards), 'bad shard')} and " if verdict.bad_shards else ""
     say(f"\ndropped {dropped}the manifest")
     say(f"to rebuild {count(len(parts), 'part')} and seal the dataset again, run")

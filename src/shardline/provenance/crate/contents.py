@@ -30,7 +30,7 @@ _RUN_FILES = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
 _WORKFLOW_FILES = ("Snakefile", "rules/*.smk", "scripts/*.py", "envs/*")
 _README = f"""# Report of a Shardline pipeline and its provenance
 
-`{METADATA}` describes every file here and the job that made it, as a
+`{METADATA}` describes the files here and the jobs that made them, as a
 [Provenance Run Crate](https://w3id.org/ro/wfrun/provenance/0.5).
 
 - `results/reports/`: the report. Open `index.html` in a browser.
@@ -40,8 +40,10 @@ _README = f"""# Report of a Shardline pipeline and its provenance
 - `config/`: config and run table, with likely secrets masked.
 - `workflow/`: the pipeline and its locked packages.
 
-For models and shards that are not in this crate, the metadata contains checksums. To verify files against
-these checksums, run `shardline verify` in the project.
+For models and shards that are not in this crate, the metadata contains checksums. In this folder,
+`shardline lineage FILE` traces a file to its sources. If the crate contains models and shards, `shardline verify` verifies
+all files, and `shardline replay RUN` evaluates a model again. Both need the project's own modules in this folder, if the runs
+use any. `results/layout.json` and the lock outside `workflow/` are for these commands.
 """
 _REMEDY = "run the pipeline again to write it"
 
@@ -135,6 +137,15 @@ def collect(
                 source=path
             )
     return contents
+
+
+def files_for_commands(project: Project) -> Iterator[tuple[str, Item]]:
+    """Yield the files that only the commands need in an unzipped crate; the metadata does not describe them."""
+    layout, lock = project.layout, project.named_lock
+    if layout.layout_file.exists():
+        yield str(layout.declared.layout_file), Item(source=layout.layout_file)
+    if lock and not Path(lock).is_absolute() and ".." not in Path(lock).parts:
+        yield str(Path(lock)), _masked_file(project.lock_file)
 
 
 def records_of(project: Project, places: Mapping[str, Path] | None = None) -> SealedRecords:

@@ -10,7 +10,7 @@ from shardline.config.project import Project
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer, write_bytes
-from shardline.provenance.crate.contents import Contents, collect, records_of
+from shardline.provenance.crate.contents import Contents, collect, files_for_commands, records_of
 from shardline.provenance.crate.metadata import METADATA, metadata_bytes
 from shardline.provenance.sealed_records import SealedRecords
 from shardline.records.base import read_record
@@ -55,6 +55,7 @@ def write_zip(project: Project, target: Path, *, config: Path, with_data: bool) 
         raise DataError(f"{project.report} does not exist; run `snakemake` to its end first")
     contents = collect(project, records_of(project), config=config, with_data=with_data)
     document = describe(contents, _report_action(project))
+    contents.items |= dict(files_for_commands(project))
     with atomic_writer(target) as file:
         return _write(file, contents, metadata_bytes(document))
 

@@ -1,5 +1,5 @@
-"""Earlier results that a user accepts in place of the present identity's, on the record.
+"""Acceptance of earlier results for the present identity.
 
-The files are linked (or copied) under the present identity, and `accepted.json` beside them records
-from which identity, by whom, when, why, and what differs.
+The files are linked (or copied) under the present identity. `accepted.json` records the earlier
+identity, the user, the time, the reason and the differences.
 """

@@ -1,4 +1,4 @@
-"""The earlier results that could stand for what the config asks for now."""
+"""Earlier results that could replace runs and datasets of the config."""
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
@@ -30,13 +30,13 @@ from shardline.results.staleness import nearest_document, training_causes
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """An earlier result that could stand for what the config asks for now.
+    """An earlier result that could replace a run or dataset of the config.
 
     Attributes:
-        asked: the run or dataset of the config.
-        earlier: id of the earlier result.
-        document: identity document of the earlier result.
-        causes: how the present identity differs from it.
+        asked: Run or dataset of the config.
+        earlier: Id of the earlier result.
+        document: Identity document of the earlier result.
+        causes: Differences of the present identity from the earlier one.
     """
 
     asked: RunPlan | DatasetPlan
@@ -46,30 +46,30 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """What it is called now."""
+        """Present name and id."""
         return f"{self.asked.name} ({self.asked.id})"
 
     @property
     def earlier_title(self) -> str:
-        """What the earlier result was called last."""
+        """Last name and id of the earlier result."""
         return title_of(self.earlier, names_that_have_been(self.asked.layout, _kind(self.asked)))
 
 
 def find_candidate(asked: RunPlan | DatasetPlan, earlier: str | None = None) -> Candidate:
-    """Return the earlier result that a run or a dataset could take over.
+    """Return the earlier result that could replace a run or a dataset.
 
     Args:
-        earlier: id of the earlier result; the nearest sealed one of its names if None.
+        earlier: Id of the earlier result; None for the nearest sealed result with one of the names.
 
     Raises:
-        ConfigError: it is sealed already, or there is no such earlier result.
-        DataError: the identity of the earlier result cannot be read.
+        ConfigError: The run or dataset is sealed already, or no such earlier result exists.
+        DataError: The identity of the earlier result cannot be read.
     """
     layout, kind = asked.layout, _kind(asked)
     title = f"{asked.name} ({asked.id})"
     if asked.has_model if isinstance(asked, RunPlan) else asked.manifest.exists():
         done = "trained" if kind == "run" else "sealed"
-        raise ConfigError(f"{title} is {done} already; nothing is to be accepted")
+        raise ConfigError(f"{title} is {done} already, so there is nothing to accept")
     known = [i for name in asked.names for i in identities_of(layout, kind, name)]
     sealed = layout.model if kind == "run" else layout.manifest
     there = [i for i in dict.fromkeys([earlier] if earlier else known) if sealed(i).exists()]
@@ -96,7 +96,7 @@ def find_candidate(asked: RunPlan | DatasetPlan, earlier: str | None = None) -> 
 def _documents(
     layout: ResultsLayout, kind: NamedKind, ids: list[str]
 ) -> Iterator[tuple[Path, IdentityDocument]]:
-    """Yield the identity documents that can be read."""
+    """Yield the readable identity documents."""
     for identity in ids:
         with suppress(DataError):
             if kind == "dataset":
@@ -107,11 +107,11 @@ def _documents(
 
 
 def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidate]:
-    """Yield what can be accepted of the config and differs by some kinds of causes alone, datasets first.
+    """Yield the candidates that differ only in some parts of the identity, datasets first.
 
     Args:
-        kinds: parts of an identity document, such as `environment`. A run whose dataset differs by
-            these alone is among them.
+        kinds: Parts of an identity document, such as `environment`. A run whose dataset differs
+            only in these parts counts too.
     """
     taken: dict[str, str] = {}
     for dataset in project.datasets.values():
@@ -129,10 +129,10 @@ def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidat
 
 
 def _has_datasets_of(run: RunPlan, earlier: IdentityDocument, taken: Mapping[str, str]) -> bool:
-    """Return whether a run reads the datasets of an earlier training, or such as took them over.
+    """Return whether a run reads the datasets of an earlier training, or datasets accepted from them.
 
     Args:
-        taken: earlier datasets by the ids that they have now.
+        taken: Ids of earlier datasets, by present id.
     """
     before = weights_of_inputs(earlier["inputs"])
     now: dict[str, str] = {}
@@ -143,10 +143,10 @@ def _has_datasets_of(run: RunPlan, earlier: IdentityDocument, taken: Mapping[str
 
 
 def is_near(old: IdentityDocument, new: IdentityDocument, level: str) -> bool:
-    """Return whether the environments of two identity documents differ by no more than a level allows.
+    """Return whether the environments of two identity documents differ no more than a level allows.
 
     Args:
-        level: `minor` (one Python, and versions that differ by their patch level) or `off` (anything).
+        level: `minor` (same Python and same packages, other patch versions) or `off` (any difference).
     """
     before, after = old["environment"], new["environment"]
     if level == "off":
@@ -159,7 +159,7 @@ def is_near(old: IdentityDocument, new: IdentityDocument, level: str) -> bool:
 
 
 def _minor(version: str) -> tuple[object, ...]:
-    """Return a version without its patch level; a URL or a version of another form as it is."""
+    """Return a version without the patch level; a URL or an unusual version unchanged."""
     try:
         found = Version(version)
     except InvalidVersion:
@@ -170,10 +170,10 @@ def _minor(version: str) -> tuple[object, ...]:
 def _if_any(asked: RunPlan | DatasetPlan) -> Candidate | None:
     try:
         return find_candidate(asked)
-    except ConfigError:  # sealed already, or nothing is there to be accepted
+    except ConfigError:  # sealed already, or no earlier result
         return None
-    except DataError as error:  # one damaged result is no reason to leave the others
-        logging.warning("%s is passed over: %s", asked.name, error)
+    except DataError as error:  # a damaged result must not hide the others
+        logging.warning("%s is skipped: %s", asked.name, error)
         return None
 
 
@@ -187,5 +187,5 @@ def _kind(asked: RunPlan | DatasetPlan) -> NamedKind:
 
 
 def read_manifest(layout: ResultsLayout, dataset_id: str) -> Manifest:
-    """Return the manifest of a sealed dataset."""
+    """Read the manifest of a sealed dataset."""
     return read_record(layout.manifest(dataset_id), Manifest, remedy=REMAKE)

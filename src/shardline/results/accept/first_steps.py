@@ -1,4 +1,4 @@
-"""The first steps trained again: whether they give the values that the earlier training recorded."""
+"""Comparison of a training's first steps, trained again, with the recorded values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,29 +17,29 @@ from shardline.results.accept.candidates import Candidate
 _SHOWN = 3
 _PLACE = ("step", "epoch")
 _CLOCK = "wall_s"
-# step, epoch and name of a recorded value
+# step, epoch and name of a value
 _Key = tuple[int, int, str]
 
 
 def compare_first_steps(
     candidate: Candidate, steps: int, *, config: Path, profile: str, arguments: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Train a run's first steps as it is now, and compare their metrics with the earlier training's.
+    """Train the first steps of a run, and compare their metrics with those of the earlier training.
 
     Args:
-        steps: optimiser steps.
-        config: the project's config.
-        profile: Snakemake's profile: where the ranks start.
-        arguments: further words for Snakemake.
+        candidate: Run and earlier training.
+        steps: Number of optimiser steps.
+        config: Config file of the project.
+        profile: Snakemake profile, which decides where the ranks start.
+        arguments: Further arguments for Snakemake.
 
     Returns:
-        What `accepted.json` holds of it: how many `steps` were trained again, and how many
-        `values` compared, all of which are equal to the last bit.
+        `steps`, the number of trained steps, and `values`, the number of bit-identical values.
 
     Raises:
-        ConfigError: nothing is recorded of these steps, or they were not trained as planned.
-        LaunchError: the steps could not be trained; Snakemake has reported why.
-        ShardlineError: a value differs.
+        ConfigError: No value of these steps is recorded, or the steps were changed after a divergence.
+        LaunchError: The training failed. Snakemake has printed the reason.
+        ShardlineError: A value differs.
     """
     run = candidate.asked
     assert isinstance(run, RunPlan)
@@ -49,26 +49,26 @@ def compare_first_steps(
     try:
         if not remake([path], config=config, profile=profile, arguments=arguments):
             raise LaunchError(
-                f"the first steps of {candidate.title} could not be trained; the reason stands above, and in "
-                f"{run.layout.declared.log('train_first_steps', f'{run.id}-{steps}')}"
+                f"the first steps of {candidate.title} could not be trained; the reason is printed above and recorded "
+                f"in {run.layout.declared.log('train_first_steps', f'{run.id}-{steps}')}"
             )
         different = differences(recorded, values_of(read_json_lines(path), steps))
     finally:
         path.unlink(missing_ok=True)
-        with suppress(OSError):  # not there, or another comparison's
+        with suppress(OSError):  # missing, or in use by another comparison
             path.parent.rmdir()
     if different:
         more = f", and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
         raise ShardlineError(
             f"{candidate.title}: of {len(recorded)} values that {earlier} recorded in its first {steps} steps, "
-            f"{len(different)} came out otherwise ({'; '.join(different[:_SHOWN])}{more}), so it is not accepted; "
+            f"{len(different)} differ ({'; '.join(different[:_SHOWN])}{more}), so the result is not accepted; "
             "train the run again, or accept without --after-steps"
         )
     return {"steps": steps, "values": len(recorded)}
 
 
 def values_of(records: Iterable[Mapping[str, Any]], steps: int) -> dict[_Key, float | None]:
-    """Return the values that a file of metrics holds of the first steps."""
+    """Return the values of the first steps in a file of metrics."""
     return {
         (record["step"], record.get("epoch", 0), name): value
         for record in records
@@ -81,9 +81,9 @@ def values_of(records: Iterable[Mapping[str, Any]], steps: int) -> dict[_Key, fl
 def differences(
     recorded: Mapping[_Key, float | None], again: Mapping[_Key, float | None]
 ) -> list[str]:
-    """Return in words each recorded value that did not come out again, in the order of steps.
+    """Return a sentence for each recorded value that differs, in the order of steps.
 
-    A value that was not recorded is none: the earlier training may have logged fewer steps.
+    Ignores values that were not recorded: the earlier training may have logged fewer steps.
     """
     missing = object()
     return [
@@ -106,15 +106,15 @@ def _recorded(candidate: Candidate, earlier: Path, steps: int) -> dict[_Key, flo
     changed = [done.first for done in trained.interventions or []]
     if changed and min(changed) <= steps:
         raise ConfigError(
-            f"--after-steps {steps}: {earlier} diverged, and was trained in another way from step {min(changed)} "
-            "on; compare fewer steps than that"
+            f"--after-steps {steps}: {earlier} diverged, and its training was changed from step {min(changed)} "
+            "on; use fewer steps"
         )
     records = read_json_lines(earlier / "metrics.jsonl")
     found = values_of(records, steps)
     if not found:
         first = min((record["step"] for record in records), default=None)
         raise ConfigError(
-            f"--after-steps {steps}: {earlier}/metrics.jsonl records nothing of these steps; its first record is of "
-            f"step {first}"
+            f"--after-steps {steps}: {earlier}/metrics.jsonl contains no value of these steps; use at least {first} "
+            "steps, the first with values"
         )
     return found

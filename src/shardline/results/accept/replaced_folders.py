@@ -1,4 +1,4 @@
-"""Folders that are replaced as a whole, files that get a second name."""
+"""Replacement of whole folders, hard links, and locks of runs."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from shardline.core.package import snakefile_option
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name; where the file system cannot, copy it."""
+    """Create a hard link to a file, or a copy if the file system has no hard links."""
     if target.exists():
         return
     make_folder(target.parent)
@@ -27,10 +27,9 @@ def link(source: Path, target: Path) -> None:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Give a scratch folder that takes the place of a folder when all is written.
+    """Yield a scratch folder that replaces a folder without a model when the context ends.
 
-    What it replaces holds no model. A kill leaves the folder as it was, as it is to be, or
-    missing; never in between.
+    After a kill, the folder is unchanged, complete or missing, never incomplete.
     """
     for left in folder.parent.glob(f".{folder.name}.*.accepting"):
         shutil.rmtree(left, ignore_errors=True)
@@ -50,13 +49,15 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def held(work: Path, title: str, before: str = "an earlier result is accepted") -> Iterator[None]:
-    """Hold a run's folder in the store, which a training of it would hold.
+    """Hold the lock of a run's folder in the store, which a training also holds.
 
     Args:
-        before: what it is held for.
+        work: Folder of the run in the store.
+        title: Name and id of the run, for the message.
+        before: Purpose of the lock, for the message.
 
     Raises:
-        ShardlineError: one does.
+        ShardlineError: The run is being trained.
     """
     from filelock import FileLock, Timeout
 
@@ -75,7 +76,7 @@ def held(work: Path, title: str, before: str = "an earlier result is accepted") 
 
 
 def forget_incomplete(workdir: Path, paths: Sequence[Path]) -> None:
-    """Have Snakemake take the files as whole, though a job that was to write them was killed."""
+    """Make Snakemake treat files as complete, although a killed job was to write them."""
     if not any((workdir / ".snakemake" / "incomplete").glob("*")):
         return
     subprocess.run(

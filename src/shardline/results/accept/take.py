@@ -1,4 +1,4 @@
-"""Taking an earlier result over: its files under the present identity, and the record of it."""
+"""Accepting an earlier result: link its files under the present identity, and record it."""
 
 import logging
 from collections.abc import Mapping
@@ -46,20 +46,22 @@ def accept_run(
     project: Project, candidate: Candidate, *, reason: str, with_evaluation: bool,
     checks_model: bool = True, first_steps: Mapping[str, int] | None = None,
 ) -> Path:  # fmt: skip
-    """Take an earlier training over to a run's present identity.
+    """Accept an earlier training for the present identity of a run.
 
     Args:
-        with_evaluation: take its evaluation over too; else the model is evaluated again.
-        checks_model: make the present model, to compare its tensors with the earlier one's.
-        first_steps: how many `steps` were trained again, and how many `values` compared.
+        candidate: Run and earlier training.
+        reason: Reason that the user gave.
+        with_evaluation: Accept the earlier evaluation too; else the model is evaluated again.
+        checks_model: Create the present model, to compare its tensors with those of the earlier one.
+        first_steps: Result of `compare_first_steps`.
 
     Returns:
-        The folder of the run's results, which is there as a whole or not at all.
+        Folder of the run's results, which exists completely or not at all.
 
     Raises:
-        ConfigError: the model or the dataset's schema has another shape, or the dataset is not sealed.
-        DataError: a file of the earlier result is damaged, or nothing can be written.
-        ShardlineError: Snakemake or a training of this run is at work.
+        ConfigError: The model or the dataset's schema differs, or the dataset is not sealed.
+        DataError: A file of the earlier result is damaged, or a file cannot be written.
+        ShardlineError: Snakemake or a training of this run is running.
     """
     run, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
     assert isinstance(run, RunPlan)
@@ -86,13 +88,13 @@ def accept_run(
 
 
 def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Path:
-    """Take an earlier dataset over to a dataset's present identity: its shards and its manifest.
+    """Accept an earlier dataset, with shards and manifest, for the present identity of a dataset.
 
     Returns:
-        The folder of the dataset's results.
+        Folder of the dataset's results.
 
     Raises:
-        DataError: a shard or the manifest is damaged, or nothing can be written.
+        DataError: A shard or the manifest is damaged, or a file cannot be written.
     """
     dataset, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
     assert isinstance(dataset, DatasetPlan)
@@ -129,7 +131,7 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
 
 
 def _inferred(earlier: Path) -> dict[str, object]:
-    """Return what was inferred from the files that the shards were made of."""
+    """Return the facts that were inferred from the source files of the shards."""
     path = earlier / "provenance.json"
     return read_record(path, DatasetProvenance, remedy=REMAKE).inferred if path.exists() else {}
 
@@ -137,7 +139,7 @@ def _inferred(earlier: Path) -> dict[str, object]:
 def _record(
     candidate: Candidate, reason: str, scratch: Path, earlier: Path, action: Action
 ) -> Accepted:
-    """Return what is recorded; an earlier acceptance on which this one rests stands in it."""
+    """Return the record of an acceptance; it contains an earlier acceptance, if any."""
     before = accepted_of(earlier)
     definitions = _differing(read_definitions(earlier), candidate.asked.definitions)
     files = [scratch / name for name in _TRAINED if (scratch / name).exists()]
@@ -162,7 +164,7 @@ def _record(
 def _differing(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return the definitions of the user's code that differ, each with its digest before and now."""
+    """Return the changed definitions of the user's code, each with the digest before and now."""
     before, after = (
         {name: of for part in known.values() for name, of in part.get("definitions", {}).items()}
         for known in (old, new)
@@ -173,7 +175,7 @@ def _differing(
 
 
 def fitting_evaluation(run: RunPlan, earlier: Path) -> Path | None:
-    """Return the newest evaluation of an earlier result that has the run's settings; None if there is none."""
+    """Return the newest earlier evaluation with the run's settings, or None."""
     asked = run.evaluation_document["settings"]
     files = (earlier / "evaluations").glob("*.json")
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
@@ -185,15 +187,15 @@ def fitting_evaluation(run: RunPlan, earlier: Path) -> Path | None:
 def _take_evaluation(
     candidate: Candidate, run: RunPlan, earlier: Path, scratch: Path, action: Action
 ) -> None:
-    """Take over the earlier evaluation of the same settings.
+    """Accept the earlier evaluation with the same settings.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: No such evaluation exists.
     """
     path = fitting_evaluation(run, earlier)
     if path is None:
         raise ConfigError(
-            f"{earlier} has no evaluation of the present settings; have the model evaluated again: --evaluations again"
+            f"{earlier} has no evaluation with the present settings; evaluate the model again: --evaluations again"
         )
     evaluation = read_record(path, EvaluationResult, remedy=REMAKE)
     taken = structs.replace(
@@ -213,17 +215,17 @@ def _keep_evaluations(folder: Path, scratch: Path) -> None:
 
 
 def refuse_damage(verdict: VerifyResult) -> None:
-    """Refuse what a verification found fault with.
+    """Reject a result with problems.
 
     Raises:
-        DataError: names each damaged file.
+        DataError: The message lists all problems.
     """
     if verdict.problems:
         raise DataError("\n".join(verdict.problems))
 
 
 def check_schema(run: RunPlan, earlier: Path) -> None:
-    """Refuse a run whose rows have another form than those that the earlier one was trained on."""
+    """Reject a run whose dataset has another schema than that of the earlier training."""
     before = read_record(earlier / "run.json", ResolvedRun, remedy=REMAKE).mix
     if before.keys() == {part.dataset.id for part in run.parts}:
         return
@@ -231,11 +233,11 @@ def check_schema(run: RunPlan, earlier: Path) -> None:
     if not run.dataset.manifest.exists():
         raise ConfigError(
             f"{run.name} ({run.id}): its dataset {run.dataset.name} ({run.dataset.id}) is not sealed, so its schema is "
-            f"not known; accept dataset:{run.dataset.names[0]} first, or make {run.dataset.manifest}"
+            f"not known; accept dataset:{run.dataset.names[0]} first, or build {run.dataset.manifest}"
         )
     if not run.layout.exists("dataset", trained_on):
         raise ConfigError(
-            f"{run.name} ({run.id}): the dataset {trained_on} of {earlier} is not there any more, so its schema is not "
+            f"{run.name} ({run.id}): the dataset {trained_on} of {earlier} no longer exists, so its schema is not "
             "known; train the run again"
         )
     old, new = (encode(read_manifest(run.layout, i).schema) for i in (trained_on, run.dataset.id))
@@ -243,13 +245,13 @@ def check_schema(run: RunPlan, earlier: Path) -> None:
         differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
         raise ConfigError(
             f"{run.name} ({run.id}): the schema of {run.dataset.name} has another {', '.join(differing)} than that of "
-            f"{earlier}, so its model cannot be taken over; train the run again"
+            f"{earlier}, so its model cannot be accepted; train the run again"
         )
 
 
 def check_model(run: RunPlan, earlier: Path) -> None:
-    """Refuse a model whose tensors are not those that the present model has."""
-    if is_script(run.model_class):  # which alone knows its model
+    """Reject a model with other tensors than the present model."""
+    if is_script(run.model_class):  # only the script knows its model
         return
     from safetensors import safe_open
 
@@ -270,19 +272,19 @@ def check_model(run: RunPlan, earlier: Path) -> None:
         )
         raise ConfigError(
             f"{run.name} ({run.id}): the model has other tensors than that of {earlier} ({differences}), so it "
-            "cannot be taken over; train the run again"
+            "cannot be accepted; train the run again"
         )
 
 
 def accept_unasked(project: Project) -> None:
-    """Accept what differs by its environment alone, as far as `identity.environment` allows.
+    """Accept results that differ only in the environment, as far as `identity.environment` allows.
 
-    The log names the accepted results. What cannot be accepted is made again, and the log names the reason.
+    Logs the accepted results, and the reason for each result that must be computed again.
     """
     level = project.identity.environment
     if level == "exact":
         return
-    # one after the other: a run is looked for when its dataset has been taken over
+    # in order: a run can be accepted only after its dataset
     for found in find_by_cause(project, {"environment"}):
         if not _fits(found, level):
             continue
@@ -310,7 +312,7 @@ def _accept(project: Project, found: Candidate, reason: str) -> None:
     if isinstance(found.asked, DatasetPlan):
         accept_dataset(project, found, reason=reason)
         return
-    # nothing but the environment differs, so the model is the same
+    # only the environment differs, so the model is the same
     assert isinstance(found.asked, RunPlan)
     earlier = found.asked.folder.with_name(found.earlier)
     has_evaluation = fitting_evaluation(found.asked, earlier) is not None

@@ -1,4 +1,4 @@
-"""The whole check of runs: models, samples, environments of scripts and this machine."""
+"""Check of runs: models, samples, environments of scripts and this machine."""
 
 import logging
 import os
@@ -16,22 +16,20 @@ from shardline.results.check.checked_models import check_models
 from shardline.results.check.found import Finding, errors_of, merged
 from shardline.results.check.machine_needs import check_machine
 
-_BEFORE_S = (
-    120.0  # for models that are not known to be well; what takes longer counts as not checked
-)
+_BEFORE_S = 120.0  # for models without a known result; after that they count as not checked
 
 
 def check_runs(
     project: Project, runs: Mapping[str, RunPlan], env: Mapping[str, str], *, limit_s: float | None = None,
     is_elsewhere: bool = False,
 ) -> list[Finding]:  # fmt: skip
-    """Return what is wrong with runs, errors first.
+    """Check runs, and return the findings, errors first.
 
     Args:
-        runs: by key of the project.
-        env: this process's environment.
-        limit_s: seconds after which models that are not checked yet count as not checked.
-        is_elsewhere: whether jobs have packages of their own, as those in a container.
+        runs: Runs by key of the project.
+        env: Environment variables of this process.
+        limit_s: Seconds after which the remaining models count as not checked.
+        is_elsewhere: Whether jobs use other packages than this process, such as those of a container.
     """
     models = check_models(project, runs, limit_s=limit_s, is_elsewhere=is_elsewhere)
     machine = check_machine(project, runs, models.results, env, is_elsewhere=is_elsewhere)
@@ -50,14 +48,14 @@ def check_before_building(
     *,
     is_elsewhere: bool = False,
 ) -> None:
-    """Refuse models, data and a machine with which a training would fail, before any job.
+    """Check the runs that will be trained, before any job starts.
 
     Args:
-        outputs: files that are to be made, as they are declared.
-        is_elsewhere: whether jobs have packages of their own, as those in a container.
+        outputs: Files that will be written, with paths as declared.
+        is_elsewhere: Whether jobs use other packages than this process, such as those of a container.
 
     Raises:
-        ConfigError: a sentence for each mistake.
+        ConfigError: A training would fail. The message has a sentence for each mistake.
     """
     runs = {
         key: run
@@ -70,16 +68,16 @@ def check_before_building(
     if errors := errors_of(findings):
         raise ConfigError(from_here("\n".join(one.text for one in errors)))
     for one in findings:
-        if one.kind == "read":  # which the dataset's own log has
+        if one.kind == "read":  # also in the dataset's log
             continue
         logger.warning("%s: %s", one.kind, mask(from_here(one.text)))
 
 
 def check_script_environments(project: Project, runs: Mapping[str, RunPlan]) -> Iterator[Finding]:
-    """Yield what the environments of scripts lack; one that is not built yet is checked when it is.
+    """Yield the problems of environments for scripts; skip environments that are not built yet.
 
     Args:
-        runs: by key of the project.
+        runs: Runs by key of the project.
     """
     for run in runs.values():
         environment = run.environment

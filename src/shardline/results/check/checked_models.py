@@ -1,4 +1,4 @@
-"""Models checked before anything is built, in one process for all; what is well is known by identity."""
+"""Check of models in one process, with results cached by the identity of the check."""
 
 import os
 import subprocess
@@ -44,11 +44,11 @@ _DATA = ("normalize", "last_batch", "transform", "eval_transform", "collate", "p
 
 @dataclass(kw_only=True)
 class Checked:
-    """What came of the models' checks.
+    """Results of the models' checks.
 
     Attributes:
-        results: by run key of the project; none of a training script.
-        findings: of all.
+        results: Result of each model, by run key of the project; none for training scripts.
+        findings: Findings of all models.
     """
 
     results: dict[str, ModelResult] = field(default_factory=dict)
@@ -58,12 +58,12 @@ class Checked:
 def check_models(
     project: Project, runs: Mapping[str, RunPlan], *, limit_s: float | None = None, is_elsewhere: bool = False,
 ) -> Checked:  # fmt: skip
-    """Check the models of runs; those that were found well before, with the same code, cost nothing.
+    """Check the models of runs; models that passed before with the same code cost nothing.
 
     Args:
-        runs: by key of the project.
-        limit_s: seconds after which the rest counts as not checked; None: no limit.
-        is_elsewhere: whether jobs have packages of their own, as those in a container.
+        runs: Runs by key of the project.
+        limit_s: Seconds after which the remaining models count as not checked; None for no limit.
+        is_elsewhere: Whether jobs use other packages than this process, such as those of a container.
     """
     checked = Checked()
     asked: dict[str, RunPlan] = {}
@@ -88,15 +88,26 @@ def check_models(
         checked.findings += [
             Finding(kind="not checked", sentence=one, runs=names) for one in result.not_checked
         ]
-        blocks = [block(name, inferred) for name, inferred in result.inferred.items()]
+        with_files = {
+            part.dataset.names[0] for part in runs[key].parts if "files" in part.dataset.source
+        }
+        blocks = [
+            block(name, inferred if name in with_files else _but_files(inferred))
+            for name, inferred in result.inferred.items()
+        ]
         checked.findings += [Finding(kind="read", sentence=one) for one in blocks if one]
     return checked
 
 
+def _but_files(inferred: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was inferred, without the number of files of a source that comes with its own file."""
+    return {key: value for key, value in inferred.items() if key != "files"}
+
+
 def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
-    """Return what is wrong where a dataset, all splits together, does not fill a global batch."""
+    """Return a sentence if a dataset, all splits together, does not fill a global batch."""
     settings, data = run.settings, run.settings.data
-    # rows that are drawn by class, or over an epoch of a given length, are repeated
+    # rows drawn by class, or for an epoch of a given length, are repeated
     may_fill = data.last_batch == "pad" or data.pack or data.class_weights or data.epoch_samples
     if num_rows is None or may_fill or settings.global_batch <= num_rows:
         return None
@@ -108,7 +119,7 @@ def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
 
 
 def _identity_of(run: RunPlan) -> str:
-    """Return the identity of a check, which runs that differ in learning rate or length alone share."""
+    """Return the identity of a check; runs that differ only in learning rate or length share it."""
     settings = as_plain(run.settings)
     counted = {
         "model_args": settings["model_args"],
@@ -145,7 +156,7 @@ def _identity_of(run: RunPlan) -> str:
 
 
 def _task(project: Project, run: RunPlan, work: Path, options: dict[str, Any]) -> RankTask:
-    """Return what the program is given of a run."""
+    """Return the task of the program for a run."""
     return RankTask(
         run=structs.replace(run.spec, name=run.names[0]),
         action=Check(
@@ -177,15 +188,15 @@ def _task(project: Project, run: RunPlan, work: Path, options: dict[str, Any]) -
 def _run(
     project: Project, runs: Mapping[str, RunPlan], limit_s: float | None, *, is_elsewhere: bool
 ) -> dict[str, ModelResult]:
-    """Check models in a process of their own; returns the result of each by identity.
+    """Check models in another process, and return their results by identity.
 
     Args:
-        runs: the first of each model, by identity.
+        runs: First run of each model, by identity.
     """
     try:
         python = python_of_ranks(project, gpus=False)
     except DataError:
-        why = f"runtime.environment={project.runtime.environment} is not made yet; it is checked once that is there"
+        why = f"runtime.environment={project.runtime.environment} is not made yet; check again after it is made"
         return {identity: _not_checked(run, why) for identity, run in runs.items()}
     folder = project.layout.checks
     make_folder(folder)
@@ -202,7 +213,7 @@ def _run(
         read = {identity: read_result(work / "result.json") for identity, work in works.items()}
     found = {identity: result for identity, result in read.items() if result}
     for identity, result in found.items():
-        # what another machine or a free network may change is looked at again
+        # another machine or a free network may change these results
         if not (result.problems or result.not_checked):
             with suppress(DataError):
                 write_result(project.layout.check(identity), result)
@@ -214,7 +225,7 @@ def _run(
 def _start(
     project: Project, python: tuple[str, ...], tasks: Sequence[Path], limit_s: float | None
 ) -> str:
-    """Run the program to its end; returns why models may have no result."""
+    """Run the program, and return the reason why models may have no result."""
     log = project.layout.log("check", "models")
     make_folder(log.parent)
     env, _ = without_place(os.environ)

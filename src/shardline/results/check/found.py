@@ -1,4 +1,4 @@
-"""What a check finds: sentences, each of some runs."""
+"""Findings of a check: sentences about runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ class Finding:
     """A sentence about some runs, or about the machine.
 
     Attributes:
-        kind: `error` where a run would fail; `warning` for an estimate; `not checked` for what only
-            another machine can tell; `read` for what the files of a dataset say that no setting does.
-        sentence: what was found, what was expected and what to do.
-        runs: names of the runs that it concerns; none: all.
+        kind: `error` if a run would fail; `warning` for an estimate; `not checked` if only another
+            machine can check; `read` for facts inferred from the files of a dataset.
+        sentence: What was found, what was expected and what to do.
+        runs: Names of the affected runs; empty for all.
     """
 
     kind: Kind
@@ -25,7 +25,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """The sentence behind the runs' names."""
+        """Names of the runs, and the sentence."""
         if not self.runs:
             return self.sentence
         shown, more = ", ".join(self.runs[:_NAMES_SHOWN]), len(self.runs) - _NAMES_SHOWN
@@ -33,12 +33,12 @@ class Finding:
 
 
 def errors_of(findings: Iterable[Finding]) -> list[Finding]:
-    """Return what would let a run fail."""
+    """Return the findings that would make a run fail."""
     return [one for one in findings if one.kind == "error"]
 
 
 def merged(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with those of one sentence as one; errors come first."""
+    """Merge findings with the same sentence, and sort errors first."""
     runs: dict[tuple[Kind, str], dict[str, None]] = {}
     for one in findings:
         runs.setdefault((one.kind, one.sentence), {}).update(dict.fromkeys(one.runs))

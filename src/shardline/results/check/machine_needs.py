@@ -1,4 +1,4 @@
-"""What runs need of this machine: packages, folders, disk. No library is imported for it."""
+"""Check of this machine: packages, folders and disk. Imports no library for that."""
 
 import importlib.util
 import math
@@ -23,20 +23,20 @@ _ENCODED = ("decode", "random_resized_crop", "resize", "center_crop")
 _SCHEMES = dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")) | dict.fromkeys(
     ("abfs", "abfss", "az"), ("adlfs", "azure-blob")
 )
-_UNPACKED = 4  # times the size of a compressed text
+_UNPACKED = 4  # assumed compression ratio of texts
 
 
 def check_machine(
     project: Project, runs: Mapping[str, RunPlan], sizes: Mapping[str, ModelResult], env: Mapping[str, str], *,
     is_elsewhere: bool = False,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield what is missing for runs that are not done yet.
+    """Yield findings about packages, folders and disk that unfinished runs need.
 
     Args:
-        runs: by key of the project.
-        sizes: what is known of the models' sizes, by the same key.
-        env: this process's environment.
-        is_elsewhere: whether jobs have packages of their own.
+        runs: Runs by key of the project.
+        sizes: Sizes of the models, as far as known, by the same key.
+        env: Environment variables of this process.
+        is_elsewhere: Whether jobs use other packages than this process.
     """
     is_reachable = True
     for folder in (project.store, project.layout.results, project.layout.logs):
@@ -53,7 +53,7 @@ def check_machine(
 
 
 def _problems_of_folder(folder: Path, what: str) -> list[str]:
-    """Return why files cannot be made in a folder."""
+    """Return the reasons why a folder is not writable."""
     found: list[str] = []
 
     def look() -> None:
@@ -90,7 +90,7 @@ def _packages(
 
 
 def _needed(run: RunPlan) -> Iterator[tuple[str, str, str]]:
-    """Yield a setting, the module that it needs, and the extra that has it."""
+    """Yield a setting, the module it needs, and the extra that installs the module."""
     data = run.settings.data
     for key, written in (
         ("data.transform", data.transform),
@@ -117,7 +117,7 @@ def _schemes(source: Mapping[str, Any]) -> Iterator[str]:
 def _disk(
     project: Project, runs: Mapping[str, RunPlan], sizes: Mapping[str, ModelResult]
 ) -> Iterator[Finding]:
-    """Yield a warning where the store is probably too small."""
+    """Yield a warning if the store is probably too small."""
     datasets = {
         part.dataset.id: part.dataset
         for run in runs.values()
@@ -141,7 +141,7 @@ def _disk(
 
 
 def _bytes_of_shards(dataset: DatasetPlan) -> int:
-    """Estimate the size of shards that are not written yet, by what they are made from."""
+    """Estimate the size of unwritten shards from the size of their source."""
     source, size = dataset.source, 0
     if source.get("type") == "synthetic":
         values = int(source.get("rows_per_shard", 0)) * int(source.get("features", 0))
@@ -159,7 +159,7 @@ def _bytes_of_shards(dataset: DatasetPlan) -> int:
 
 def _bytes_of_checkpoints(project: Project, model: ModelResult) -> int:
     kept = project.runtime.checkpoint
-    # one more than are kept is there while it is written
+    # while a checkpoint is written, there is one more than are kept
     return model.state_bytes * (kept.keep + 1) + model.weights_bytes * (kept.keep_best + 1)
 
 

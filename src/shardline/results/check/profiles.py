@@ -1,4 +1,4 @@
-"""A profile of Snakemake's, checked before it is used: its options, rules and what it sets of the config."""
+"""Check of a Snakemake profile: options and names of rules."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ def read_profile(file: Path) -> dict[str, Any]:
     """Read a profile.
 
     Raises:
-        ConfigError: it is no YAML, or no table.
+        ConfigError: The file is not YAML, or not a table.
     """
     try:
         profile = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -32,20 +32,20 @@ def read_profile(file: Path) -> dict[str, Any]:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{file} cannot be read ({reason}); write it as YAML") from None
     if not isinstance(profile or {}, dict):
-        raise ConfigError(f"{file} holds no table of options; write them as key: value")
+        raise ConfigError(f"{file} contains no table of options; write them as key: value")
     return profile or {}
 
 
 def problems_of_profile(
     profile: Mapping[str, object], file: Path, options: Iterable[str], installed: Iterable[str]
 ) -> Iterator[str]:
-    """Yield what Snakemake would not take, or would pass over in silence.
+    """Yield sentences about options that Snakemake would reject or ignore.
 
-    What a profile sets under `config` is checked with the config itself.
+    The values under `config` are checked with the config itself.
 
     Args:
-        options: Snakemake's, and those of the plugins that are installed, without dashes.
-        installed: names of the modules of installed plugins.
+        options: Options of Snakemake and its installed plugins, without dashes.
+        installed: Names of the modules of installed plugins.
     """
     known = {*options, "config"}
     absent: list[str] = []
@@ -76,7 +76,7 @@ def problems_of_profile(
 
 
 def rule_names() -> set[str]:
-    """Return the names of the workflow's rules, and of those of the project's own Snakefile."""
+    """Return the names of the rules in the workflow and in the project's Snakefile."""
     shipped = workflow_folder()
     files = [shipped / "Snakefile", *(shipped / "rules").glob("*.smk"), Path("Snakefile")]
     lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
@@ -85,7 +85,7 @@ def rule_names() -> set[str]:
 
 
 def snakemake_options() -> tuple[set[str], set[str]]:
-    """Return the options of Snakemake and of its installed plugins, and the names of the plugins' modules."""
+    """Return the options of Snakemake and its installed plugins, and the names of the plugins' modules."""
     import pkgutil
 
     from snakemake.cli import get_argument_parser

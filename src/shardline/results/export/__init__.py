@@ -1,13 +1,13 @@
-"""Sealed models for others to use: in a format of theirs, with a card, checked against the original."""
+"""Export of sealed models to other formats, with a model card and a check against the original."""
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-# format to the file of the model
+# file of the model, by format
 FORMATS = {
     "onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors",
     "huggingface": "model.safetensors",
 }  # fmt: skip
-DESCRIPTION = {"huggingface": "shardline.json"}  # whose config.json is that of transformers
+DESCRIPTION = {"huggingface": "shardline.json"}  # there, config.json is that of transformers
 
 
 class Array(TypedDict):
@@ -19,17 +19,17 @@ class Array(TypedDict):
 
 
 class Output(Array):
-    """An output, and what its numbers are."""
+    """An output with the meaning of its numbers."""
 
     meaning: str
 
 
-# one step before the model: `step`, what it `does`, and its own arguments
+# a step before the model: its name (`step`), its effect (`does`) and its arguments
 DescribedStep = dict[str, Any]
 
 
 class Preprocessing(TypedDict):
-    """What leads from raw input to what the model takes; see `preprocessing.describe`."""
+    """Steps from raw input to the inputs of the model; see `preprocessing.describe`."""
 
     raw_input: Literal["image", "text", "numbers", "arrays"]
     reads: str
@@ -40,7 +40,7 @@ class Preprocessing(TypedDict):
 
 
 class ExportConfig(TypedDict):
-    """What `config.json` has of an exported model; see `description.describe`."""
+    """Content of `config.json` of an exported model; see `description.describe`."""
 
     format: str
     file: str

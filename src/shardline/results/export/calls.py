@@ -1,4 +1,4 @@
-"""How a model's `forward` is called with a batch, and what it gives, as named tensors."""
+"""Calls of a model's `forward` with named tensors, and names of its outputs."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What `forward` is called with.
+    """Arguments of `forward`.
 
     Attributes:
-        names: of the tensors that it reads, in their order; columns of a batch that is a dict.
-        is_batch: whether it takes them as one dict by name.
-        is_table: whether batches are features and labels, of which it takes the features.
+        names: Names of the tensors, in order; columns if a batch is a dict.
+        is_batch: Whether `forward` expects one dict.
+        is_table: Whether batches are features and labels; `forward` then expects the features.
     """
 
     names: tuple[str, ...]
@@ -28,33 +28,33 @@ class Call:
     is_table: bool = False
 
     def __call__(self, model: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
-        """Return what the model gives for tensors in the order of `names`."""
+        """Call the model with tensors in the order of `names`."""
         if self.is_batch:
             return model(dict(zip(self.names, tensors, strict=True)))
         return model(*tensors)
 
     def tensors(self, batch: Any) -> Tensors:
-        """Return what `forward` reads of a batch, by name."""
+        """Return the tensors of a batch that `forward` reads, by name."""
         if self.is_table:
             return {"features": batch[0]}
         return {name: batch[name] for name in self.names}
 
 
 def find_call(model: pl.LightningModule, batch: Any) -> Call:
-    """Return how a model's `forward` is called with a batch, as an evaluation does where it calls it.
+    """Find out how a model's `forward` is called with a batch.
 
-    Of a batch that is a dict by column, `forward` takes the column that the model's attribute
-    `column` names; or those that its parameters are named after; or the features; or the dict.
+    If a batch is a dict, `forward` gets the column in the model's attribute `column`, or the columns
+    named like its parameters, or the features, or the whole dict.
 
     Raises:
-        ConfigError: it can be called in none of these ways, or reads what is no tensor.
+        ConfigError: None of these ways works, or `forward` reads a value that is no tensor.
     """
     if isinstance(batch, tuple) and batch and isinstance(batch[0], torch.Tensor):
         return Call(names=("features",), is_table=True)
     if not isinstance(batch, dict):
         raise ConfigError(
-            f"{_name(model)} has batches of the type {type(batch).__name__}, expected a dict by column, or features "
-            "and labels; only models of these can be exported, so let data.collate give one of them"
+            f"{_name(model)} has batches of type {type(batch).__name__}, expected a dict of columns, or features "
+            "and labels; change data.collate to return one of these, or the model cannot be exported"
         )
     wanted = _required(model)
     column = getattr(model, "column", None)
@@ -72,20 +72,20 @@ def find_call(model: pl.LightningModule, batch: Any) -> Call:
 
 
 def _required(model: pl.LightningModule) -> list[str]:
-    """Return the names of the parameters that `forward` must be given."""
+    """Return the names of the required parameters of `forward`."""
     parameters = inspect.signature(model.forward).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [one.name for one in parameters if one.kind in kinds and one.default is one.empty]
 
 
 class _Reading(dict[str, object]):
-    """A batch that notes which columns are read."""
+    """A batch that records which columns are read."""
 
     def __init__(self, batch: Mapping[str, object]) -> None:
         super().__init__(batch)
         self.read: dict[str, None] = {}
 
-    def __iter__(self) -> Iterator[str]:  # without it, `**batch` would read past __getitem__
+    def __iter__(self) -> Iterator[str]:  # without this method, `**batch` would bypass __getitem__
         return super().__iter__()
 
     def __getitem__(self, name: str) -> Any:
@@ -115,14 +115,14 @@ def _read_by(
         try:
             with torch.inference_mode():
                 model(reading)
-        except Exception as error:  # whatever the user's code raises of a dict
+        except Exception as error:  # the user's code may raise anything
             reason = f": {type(error).__name__}: {error}".splitlines()[0]
         if not reason and reading.read:
             return tuple(reading.read)
     raise ConfigError(
-        f"{_name(model)} cannot be called with a batch of the columns {', '.join(map(str, batch))} (forward takes "
-        f"{', '.join(wanted) or 'nothing'}{reason}), so it cannot be exported; name forward's parameters after the "
-        "columns that it takes, or name its one column in an attribute `column` of the model"
+        f"{_name(model)} cannot be called with a batch of the columns {', '.join(map(str, batch))} (forward has the "
+        f"parameters {', '.join(wanted) or 'none'}{reason}), so it cannot be exported; name the parameters "
+        "of forward like the columns, or set the attribute `column` of the model to its only column"
     )
 
 
@@ -136,23 +136,23 @@ def _check_tensor(model: pl.LightningModule, name: str, value: Any) -> None:
         found = "one number of the whole batch"
     if found:
         raise ConfigError(
-            f"forward of {_name(model)} takes the column {name}, which is {found} in a batch, expected a tensor with a "
-            "row for each sample; let data.eval_transform and data.collate make one of it"
+            f"forward of {_name(model)} reads the column {name}, which is {found} in a batch, expected a tensor with a "
+            "row for each sample; change data.eval_transform or data.collate to return one"
         )
 
 
 def named_outputs(model: torch.nn.Module, result: Any) -> Tensors:
-    """Return what `forward` gives as tensors by name: `outputs`, or `outputs.0`, ..., or a dict's own names.
+    """Return the outputs of `forward` by name: `outputs`, or `outputs.0`, ..., or the keys of a dict.
 
     Raises:
-        ConfigError: it gives something else.
+        ConfigError: An output is no tensor.
     """
     found = dict(_flat("", result))
     wrong = [name or "forward" for name, of in found.items() if not isinstance(of, torch.Tensor)]
     if wrong or not found:
         kind = type(found[wrong[0]] if wrong and wrong[0] in found else result).__name__
         raise ConfigError(
-            f"forward of {_name(model)} gives a {kind}{f' as {wrong[0]}' if wrong else ''}, expected a tensor, or a "
+            f"forward of {_name(model)} returns a {kind}{f' as {wrong[0]}' if wrong else ''}, expected a tensor, or a "
             "list or dict of tensors; only these can be exported"
         )
     return {name or "outputs": of for name, of in found.items()}

@@ -1,4 +1,4 @@
-"""The card of an exported model, in the form of Hugging Face's model cards, from the provenance."""
+"""Model card of an exported model, in the form of Hugging Face's model cards."""
 
 import html
 import json
@@ -32,10 +32,11 @@ def make_card(
     """Return the text of `README.md`.
 
     Args:
-        manifest: the dataset's.
-        config: the export's `config.json`.
-        changes: how the code differs from that of the evaluation.
-        num_parameters: the number of the model's weights.
+        recorded: The sealed run.
+        manifest: Manifest of the dataset.
+        config: Content of the export's `config.json`.
+        changes: Differences between the present code and that of the evaluation.
+        num_parameters: Number of the model's weights.
     """
     environment = Environment(
         loader=FileSystemLoader(workflow_folder() / "report"),
@@ -43,7 +44,7 @@ def make_card(
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # Markdown; what a user wrote goes through `text`
+        autoescape=False,  # Markdown; texts of users go through the filter `text`
     )
     environment.filters |= {"text": _text, "step": _step, "sizes": _sizes, "literal": repr}
     template = environment.get_template("model_card.md.j2")
@@ -73,7 +74,7 @@ def make_card(
 
 
 def _front_matter(recorded: SealedRun, config: ExportConfig) -> dict[str, object]:
-    """Return what the Hub reads; the licence is left to the author."""
+    """Return the metadata that the Hub reads; the author adds the licence."""
     evaluation, ids = recorded.evaluation, list(recorded.run_spec.datasets)
     assert evaluation is not None
     tag = _pipeline_tag(config)
@@ -97,7 +98,7 @@ def _front_matter(recorded: SealedRun, config: ExportConfig) -> dict[str, object
 
 
 def _pipeline_tag(config: ExportConfig) -> str:
-    """Return the Hub's name of what the model does; empty for what has none."""
+    """Return the Hub's name of the model's task, or an empty text."""
     raw, meaning = config["preprocessing"]["raw_input"], config["outputs"][0]["meaning"]
     if raw == "numbers" and len(config["inputs"][0]["shape"]) == 2:
         return f"tabular-{config['task']}"
@@ -110,7 +111,7 @@ def _pipeline_tag(config: ExportConfig) -> str:
 
 
 def _step(step: DescribedStep) -> str:
-    """Return a step of the preprocessing as a table's cell."""
+    """Return a step of the preprocessing as a cell of a table."""
     known = {k: v for k, v in step.items() if k not in ("step", "does") and v is not None}
     arguments = ", ".join(f"{key}={value}" for key, value in known.items())
     return _text(
@@ -119,13 +120,13 @@ def _step(step: DescribedStep) -> str:
 
 
 def _sizes(shape: Sequence[int | str]) -> str:
-    """Return a shape of one row, as of an example."""
+    """Return the shape of an example with one row."""
     sizes = {"batch": 1}
     return ", ".join(str(sizes.get(n, 8) if isinstance(n, str) else n) for n in shape)
 
 
 def _text(value: object) -> str:
-    """Return a value that neither HTML nor a table's cell nor Markdown reads as its own."""
+    """Return a value as text, escaped for HTML, tables and Markdown."""
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     escaped = html.escape(" ".join(shown.split()), quote=False)
     for mark in "\\`*_[]|":

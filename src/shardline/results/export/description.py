@@ -1,4 +1,4 @@
-"""What `config.json` has of an exported model: inputs, outputs, and what leads from raw input to them."""
+"""Description of an exported model for `config.json`: inputs, outputs and preprocessing."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,12 +19,14 @@ from shardline.training.models.unet import UNet
 def describe(
     original: Original, manifest: Manifest, to: str, *, is_free: bool, tokenizer: Path | None
 ) -> ExportConfig:  # fmt: skip
-    """Return it.
+    """Return the content of `config.json`.
 
     Args:
-        manifest: the dataset's.
-        is_free: whether rows' lengths may differ from call to call.
-        tokenizer: the file that the dataset was made with.
+        original: The sealed model with compared rows.
+        manifest: Manifest of the dataset.
+        to: Format of the export.
+        is_free: Whether the length of rows may differ from call to call.
+        tokenizer: Tokenizer of the dataset, or None.
     """
     spec, schema = original.spec, original.schema
     inputs, mode = _inputs(original, is_free=is_free), spec.settings.data.normalize
@@ -66,7 +68,7 @@ def _inputs(original: Original, *, is_free: bool) -> list[Array]:
 
 
 def _outputs(original: Original, *, is_free: bool) -> list[Output]:
-    """Return the outputs; a dimension of the length of a varying input is taken for that length."""
+    """Return the outputs; a dimension as long as a varying input gets the name of that length."""
     found: list[Output] = []
     for name, tensor in original.outputs[0].items():
         names: dict[int, str] = {0: "batch"}

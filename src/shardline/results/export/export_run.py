@@ -1,4 +1,4 @@
-"""Exporting a run: checks first, then a folder that appears whole or not at all."""
+"""Export of a run: checks, then a folder that appears completely or not at all."""
 
 import importlib.util
 import shutil
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
 
 _ONNX = ("onnx", "onnxruntime", "onnxscript")
-_TOLERANCE = 1e-4  # another runtime sums in another order
+_TOLERANCE = 1e-4  # other runtimes sum in another order
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCheck:
-    """How far an export's outputs are from the original's.
+    """Comparison of an export's outputs with the original's.
 
     Attributes:
-        split: the held-out rows that were put in.
-        rows: their number.
-        max_difference: largest absolute difference of two outputs.
-        allowed: what it may be.
+        split: Split of the compared rows.
+        rows: Number of compared rows.
+        max_difference: Largest absolute difference of two outputs.
+        allowed: Largest allowed difference.
     """
 
     split: str
@@ -51,11 +51,15 @@ class ExportCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written.
+    """Result of an export.
 
     Attributes:
-        files: names within the folder.
-        code: how the code differs from that of the evaluation; none unless that was allowed.
+        run: Id of the run.
+        format: Format of the model.
+        folder: Written folder.
+        files: Names of the files in the folder.
+        check: Comparison with the original.
+        code: Differences between the present code and that of the evaluation; empty without --force.
     """
 
     run: str
@@ -69,19 +73,19 @@ class Exported:
 def export_run(
     project: Project, recorded: SealedRun, *, to: str, output: Path | None, force: bool
 ) -> Exported:
-    """Write a sealed model in another format, with its card, and hold it against the original.
+    """Export a sealed model with a model card, and compare it with the original.
 
-    Sealed files are verified against their checksums, and the shards whose rows are put in as well.
+    Verifies the sealed files, and the shards of the compared rows, against their checksums.
 
     Args:
-        to: one of `FORMATS`.
-        output: folder to be made; `exports/{run}-{to}` if None.
-        force: take the code of now, whatever it is.
+        to: One of `FORMATS`.
+        output: Folder to create; None for `exports/{run}-{to}`.
+        force: Use the present code, even if it differs from that of the evaluation.
 
     Raises:
-        ConfigError: the folder is there, packages are missing, the code has changed, or the model
-            cannot be written in this format; nothing is left then.
-        DataError: a sealed file is damaged, or the export's outputs are not the original's.
+        ConfigError: The folder exists, packages are missing, the code has changed, or the format
+            cannot represent the model. No file remains then.
+        DataError: A sealed file is damaged, or the export's outputs differ from the original's.
     """
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
@@ -106,21 +110,21 @@ def export_run(
 
 def _check_request(to: str, folder: Path) -> None:
     if to not in FORMATS:
-        raise ConfigError(f"--to {to} is no format, expected one of {', '.join(FORMATS)}")
+        raise ConfigError(f"--to {to} is not a format; use one of {', '.join(FORMATS)}")
     if folder.exists() or folder.is_symlink():
         raise ConfigError(
-            f"{folder} is there, and nothing is overwritten; delete it, or name another folder: --output DIR"
+            f"{folder} exists already, and nothing is overwritten; delete it, or name another folder: --output DIR"
         )
     missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]
     if to == "onnx" and missing:
         raise ConfigError(
-            f"--to onnx needs {', '.join(missing)}, not installed here; pip install 'shardline[onnx]'"
+            f"--to onnx needs {', '.join(missing)}, which is not installed; pip install 'shardline[onnx]'"
         )
 
 
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
-    """Give a scratch folder that takes its name only when all is written."""
+    """Yield a scratch folder that is renamed when all files are written."""
     try:
         with renamed_when_complete(folder) as scratch:
             make_folder(scratch)
@@ -132,13 +136,13 @@ def _whole(folder: Path) -> Iterator[Path]:
 
 
 def find_tokenizer(project: Project, manifest: Manifest) -> Path | None:
-    """Return the tokenizer.json that a dataset was made with; None where it was made without one.
+    """Return the tokenizer.json that a dataset was built with, or None.
 
     Args:
-        manifest: the dataset's.
+        manifest: Manifest of the dataset.
 
     Raises:
-        DataError: no dataset of the config names a file with the recorded content.
+        DataError: No dataset of the config names a file with the recorded content.
     """
     if not (wanted := tokenizer_digest(manifest)):
         return None
@@ -147,8 +151,8 @@ def find_tokenizer(project: Project, manifest: Manifest) -> Path | None:
         if path.is_file() and file_sha256(path) == wanted:
             return path
     raise DataError(
-        f"dataset {manifest.dataset} was made with a tokenizer of SHA-256 {wanted}, which no dataset of the config "
-        "names now; an export holds it: put the file back where it was, with its dataset in the config"
+        f"dataset {manifest.dataset} was built with a tokenizer of SHA-256 {wanted}, which no dataset of the config "
+        "names now, and an export contains it; restore the file and its dataset in the config"
     )
 
 
@@ -156,20 +160,24 @@ def checked_export(
     spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Manifest, *,
     to: str, tokenizer: Path | None, folder: Path, title: str = "",
 ) -> tuple["LightningModule", ExportConfig, ExportCheck]:  # fmt: skip
-    """Write a sealed model and what goes with it into a folder, and compare it with the original.
+    """Write a sealed model and its other files into a folder, and compare it with the original.
 
     Args:
-        weights: the sealed ones.
-        manifest: of the first dataset.
-        tokenizer: the file that it was made with.
-        title: what messages call the run.
+        spec: The run.
+        datasets: Places of the run's datasets.
+        weights: File of the sealed weights.
+        manifest: Manifest of the first dataset.
+        to: One of `FORMATS`.
+        tokenizer: Tokenizer of the dataset, or None.
+        folder: Folder for the files.
+        title: Name of the run in messages.
 
     Returns:
-        The original, what `config.json` is to hold, or the file of `DESCRIPTION`, and the comparison.
+        The original model, the content of `config.json` (or of the file in `DESCRIPTION`), and the comparison.
 
     Raises:
-        ConfigError: the format cannot hold the model.
-        DataError: the export's outputs are not the original's.
+        ConfigError: The format cannot represent the model.
+        DataError: The export's outputs differ from the original's.
     """
     from shardline.results.export.description import describe
     from shardline.results.export.formats import AS_SEALED, outputs_of, write
@@ -183,11 +191,11 @@ def checked_export(
         max_difference=original.difference(outputs_of(original, to, folder / FORMATS[to])),
         allowed=0.0 if to in AS_SEALED else _TOLERANCE * max(1.0, original.largest),
     )
-    if not check.max_difference <= check.allowed:  # not a number is refused as well
+    if not check.max_difference <= check.allowed:  # rejects NaN too
         raise DataError(
             f"{title}: the outputs of its export to {to} differ from the original's by {check.max_difference:.3g} on "
             f"{check.rows:,} {check.split} rows, at most {check.allowed:.3g} is allowed; its forward may depend on "
-            "values or on the batch's size in a way that the format cannot hold: export it --to safetensors, or fix it"
+            "values or on the batch size in a way that the format cannot represent: fix it, or export --to safetensors"
         )
     if tokenizer:
         shutil.copyfile(tokenizer, folder / "tokenizer.json")

@@ -1,4 +1,4 @@
-"""The steps of an evaluation's transform, and which of them an exported model holds itself."""
+"""Steps of an evaluation's transform: those before an exported model, and those inside."""
 
 import inspect
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ class ExportStep:
     """One transform of `data.eval_transform`.
 
     Attributes:
-        kind: name of a shipped transform; empty for code of the user's.
-        type: as it is written.
-        arguments: those written; of a shipped transform those left out as well.
+        kind: Name of a shipped transform; empty for a class of the user.
+        type: Type as written in the settings.
+        arguments: Written arguments; for a shipped transform, with defaults.
     """
 
     kind: str
@@ -34,18 +34,18 @@ class ExportStep:
 
     @property
     def written(self) -> dict[str, Any]:
-        """The step as settings hold it."""
+        """The step as in the settings."""
         return {"type": self.type, **self.arguments}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSteps:
-    """What happens to a sample before `forward`.
+    """Steps of a sample before `forward`.
 
     Attributes:
-        before: what comes before the model.
-        inside: normalisations that the exported model holds, each of another column.
-        collate: import path of the user's function that makes batches; empty without one.
+        before: Steps before the exported model.
+        inside: Normalisations inside the exported model, each of another column.
+        collate: Import path of the user's collate function, or empty.
     """
 
     before: tuple[ExportStep, ...] = ()
@@ -54,7 +54,7 @@ class ExportSteps:
 
     @property
     def normalize(self) -> dict[str, Normalize]:
-        """By column, the transform that the model holds."""
+        """Normalisations inside the model, by column."""
         return {step.column: Normalize(**step.arguments) for step in self.inside}
 
 
@@ -62,9 +62,10 @@ def steps_of(data: Data, schema: DatasetSchema, *, with_inside: bool) -> ExportS
     """Return the steps of a run's evaluation.
 
     Args:
-        schema: the dataset's.
-        with_inside: whether normalisations at the end belong to the model. Where the user's own
-            function makes the batches they do not: it may have changed what they gave.
+        data: Data settings of the run.
+        schema: Schema of the dataset.
+        with_inside: Move normalisations at the end into the model. With a collate function of the
+            user they stay outside, since the function may change their result.
     """
     before = [_step(one) for one in transforms_of(data.eval_transform)]
     collate = data.collate if isinstance(data.collate, str) and data.collate not in COLLATE else ""

@@ -1,4 +1,4 @@
-"""Writing a model in a format, and computing with what was written."""
+"""Export formats: write a model, and compute outputs with the written file."""
 
 import logging
 import shutil
@@ -18,10 +18,15 @@ from shardline.core.files import write_bytes
 from shardline.results.export.original import Original, deployed
 from shardline.training.model import make_model
 
-_EXTERNAL_BYTES = 1 << 30  # an ONNX file holds 2 GiB at most; larger weights go beside it
+_EXTERNAL_BYTES = (
+    1 << 30
+)  # an ONNX file is limited to 2 GiB; larger weights go into a file beside it
 _ONE_FILE = "1000GB"
 NORMALIZATION = "normalization.safetensors"
-AS_SEALED = ("safetensors", "huggingface")  # the weights alone: the same bits, and no steps inside
+AS_SEALED = (
+    "safetensors",
+    "huggingface",
+)  # formats with the sealed weights only: same bits, no steps inside
 
 
 Outputs = list[torch.Tensor]
@@ -33,7 +38,7 @@ _Read = Callable[[Original, Path], Runner]
 
 
 def _write_onnx(original: Original, path: Path) -> bool:
-    """Write it with lengths that may differ from call to call, or without if `forward` does not allow that."""
+    """Write an ONNX file with variable lengths, or with fixed ones if `forward` does not allow that."""
     names = [*original.outputs[0]]
     is_free = bool(original.varying)
     try:
@@ -72,7 +77,7 @@ def _read_onnx(original: Original, path: Path) -> Runner:
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [*original.outputs[0]]
-    taken = {one.name for one in session.get_inputs()}  # forward may read what it makes nothing of
+    taken = {one.name for one in session.get_inputs()}  # forward may read inputs without using them
 
     def run(tensors: Sequence[torch.Tensor]) -> Outputs:
         given = zip(original.call.names, tensors, strict=True)
@@ -83,9 +88,9 @@ def _read_onnx(original: Original, path: Path) -> Runner:
 
 
 def _write_torchscript(original: Original, path: Path) -> bool:
-    # deprecated since torch 2.9, and still what C++ programs load (`torch::jit::load`)
+    # deprecated since torch 2.9, but C++ programs still load it (`torch::jit::load`)
     with torch.inference_mode():
-        # Lightning's own way around the properties that torch would read of its modules
+        # Lightning's method avoids properties of modules that torch would read
         traced = original.deployed().to_torchscript(
             method="trace", example_inputs=original.sample, check_trace=False
         )
@@ -119,12 +124,12 @@ def _read_safetensors(original: Original, path: Path) -> Runner:
 
 
 def _write_huggingface(original: Original, path: Path) -> bool:
-    """Write it as `from_pretrained` of transformers reads it: weights and `config.json`."""
+    """Write weights and `config.json` for `from_pretrained` of transformers."""
     hub = _hub(original.model)
     if hub is None:
         raise ConfigError(
-            f"--to huggingface is for a model of transformers, and the run has {original.spec.model_class}; export it "
-            "--to safetensors, or train model=hf:AutoModelForCausalLM or its like"
+            f"--to huggingface needs a model of transformers, but the run has {original.spec.model_class}; export it "
+            "--to safetensors, or train a model such as model=hf:AutoModelForCausalLM"
         )
     if original.schema.task == "classification":
         hub.config.id2label = dict(enumerate(original.schema.classes))
@@ -143,7 +148,7 @@ def _read_huggingface(original: Original, path: Path) -> Runner:
 
 
 def _hub(model: torch.nn.Module) -> Any:
-    """Return the model of transformers that a shipped model trains; None of another model."""
+    """Return the transformers model inside a shipped model, or None."""
     hub = getattr(model, "hub", None)
     return hub if hasattr(hub, "save_pretrained") else None
 
@@ -156,23 +161,23 @@ def write(original: Original, to: str, path: Path) -> bool:
     """Write a model in a format.
 
     Returns:
-        Whether rows' lengths may differ from call to call.
+        Whether the length of rows may differ from call to call.
 
     Raises:
-        ConfigError: the format cannot hold the model.
+        ConfigError: The format cannot represent the model.
     """
     with _refusing(original, to):
         return _CONVERTERS[to][0](original, path)
 
 
 def outputs_of(original: Original, to: str, path: Path) -> list[Outputs]:
-    """Compute what was written for the original's rows.
+    """Compute the outputs of a written model for the original's rows.
 
-    Of each batch the first row is computed alone and the others together, since the size of a batch
-    must be free; but for the sealed weights, whose outputs are to be the same bits.
+    Computes the first row of each batch alone and the others together, since any batch size must work.
+    With the sealed weights, it computes whole batches, to compare all bits.
 
     Raises:
-        ConfigError: it does not run on them.
+        ConfigError: The written model does not run.
     """
     found = []
     with _refusing(original, to), torch.inference_mode():
@@ -195,13 +200,13 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @contextmanager
 def _refusing(original: Original, to: str) -> Iterator[None]:
-    """Turn what a converter raises into one sentence."""
+    """Turn the errors of a converter into one sentence."""
     try:
         with _quiet():
             yield
     except (OSError, ShardlineError):
         raise
-    except Exception as error:  # converters raise of every kind
+    except Exception as error:  # converters raise errors of all types
         cause = error.__cause__ or error
         reason = next((line.strip() for line in str(cause).splitlines() if line.strip()), "")
         raise ConfigError(
@@ -212,7 +217,7 @@ def _refusing(original: Original, to: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the converters' notes to their developers from the user."""
+    """Hide warnings and logs of the converters."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

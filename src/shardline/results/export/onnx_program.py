@@ -1,4 +1,4 @@
-"""Ten lines of Python that predict from raw input by an exported ONNX model, without Shardline and torch."""
+"""Short Python program that predicts with an exported ONNX model, without Shardline and torch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,12 @@ from shardline.results.export import DescribedStep, ExportConfig
 
 
 def program(config: ExportConfig) -> list[str]:
-    """Return the lines; they need onnxruntime, NumPy, and Pillow for images or tokenizers for texts.
+    """Return the lines of the program.
+
+    The program needs onnxruntime and NumPy, Pillow for images, and tokenizers for texts.
 
     Args:
-        config: the export's `config.json`.
+        config: Content of the export's `config.json`.
     """
     raw = config["preprocessing"]["raw_input"]
     return {"image": _image, "text": _text, "numbers": _numbers, "arrays": _arrays}[raw](config)
@@ -31,7 +33,7 @@ def _is_classifier(config: ExportConfig) -> bool:
 
 
 def _shown(config: ExportConfig) -> str:
-    """Return the line that prints what was predicted."""
+    """Return the line that prints the prediction."""
     if _is_classifier(config):
         return 'print(json.load(open("config.json", encoding="utf-8"))["classes"][outputs[0].argmax()])'
     if config["outputs"][0]["meaning"].startswith("logits of each pixel"):
@@ -50,7 +52,7 @@ def _image(config: ExportConfig) -> list[str]:
     if is_file and (drafted := _draft(steps, mode)):
         lines.append(drafted)
     lines.append(f'image = ImageOps.exif_transpose(image).convert("{mode}")')
-    least: int | None = None  # of the shorter edge, where that is known
+    least: int | None = None  # smallest length of the shorter edge, if known
     for step in steps:
         made, least = _step(step, least)
         lines += made
@@ -64,7 +66,7 @@ def _image(config: ExportConfig) -> list[str]:
 
 
 def _is_file(config: ExportConfig) -> bool:
-    """Return whether rows hold image files, of which large ones are decoded at a fraction of their size."""
+    """Return whether rows contain image files; large files are decoded at a fraction of their size."""
     steps = config["preprocessing"]["steps"]
     column = config["preprocessing"]["columns"].get(config["inputs"][0]["name"], "")
     return column.startswith("bytes") or any(step["step"] in ("fit", "stretch") for step in steps)
@@ -82,7 +84,7 @@ def _draft(steps: Sequence[DescribedStep], mode: str) -> str:
 
 
 def _step(step: DescribedStep, least: int | None) -> tuple[list[str], int | None]:
-    """Return the lines of a step, and the shorter edge behind it."""
+    """Return the lines of a step, and the length of the shorter edge after it."""
     kind = step["step"]
     if kind in ("decode", "channels_first"):
         return [], least
@@ -127,9 +129,7 @@ def _text(config: ExportConfig) -> list[str]:
     else:
         lines, tokens = _imports(config, []), "list(sys.argv[1].encode())"
         shown = "print(bytes([outputs[0, -1].argmax()]))" if is_next else shown
-    if (
-        "append" in steps and not is_next
-    ):  # what follows the text is asked for, not what follows its end
+    if "append" in steps and not is_next:  # the next token follows the text, not its end token
         tokens = f"{tokens} + {steps['append']['tokens']}"
     if "last" in steps:
         tokens = f"({tokens})[-{steps['last']['length']}:]"

@@ -1,4 +1,4 @@
-"""A sealed model, and what it makes of held-out rows: what an export is compared with."""
+"""A sealed model with its outputs on held-out rows, for the comparison with an export."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,28 +20,28 @@ from shardline.results.export.calls import Call, Tensors, find_call, named_outpu
 from shardline.results.export.exported_steps import ExportSteps, steps_of
 from shardline.training.model import sealed_model
 
-_ROWS, _BYTES = 512, 1 << 26  # of rows that are compared, with their outputs
-_TABLE_ROWS, _ROWS_OF_COLUMNS = 128, 4  # of a batch: rows of columns may be long
+_ROWS, _BYTES = 512, 1 << 26  # limits of the compared rows, with their outputs
+_TABLE_ROWS, _ROWS_OF_COLUMNS = 128, 4  # rows of a batch; rows of columns may be long
 
 Constants = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Original:
-    """The sealed model, held-out rows, and what it makes of them.
+    """A sealed model, held-out rows, and the model's outputs on them.
 
     Attributes:
-        spec: the run.
-        schema: the dataset's.
-        weights: the sealed weights.
-        model: in evaluation mode.
-        call: what `forward` takes.
-        steps: what samples go through before it.
-        constants: of `data.normalize`, shift and scale [*feature_shape] float32.
-        split: the held-out rows' split.
-        batches: tensors of some rows by name, as the exported model takes them.
-        outputs: of the model on the same rows after all steps, by name, for each batch.
-        varying: names of the tensors whose second dimension is a row's own length.
+        spec: The run.
+        schema: Schema of the dataset.
+        weights: File of the sealed weights.
+        model: The model, in evaluation mode.
+        call: Arguments of `forward`.
+        steps: Steps before `forward`.
+        constants: Shift and scale of `data.normalize` [*feature_shape] float32, or None.
+        split: Split of the rows.
+        batches: Inputs of the exported model, by name, for each batch.
+        outputs: Outputs of the original model on the same rows, by name, for each batch.
+        varying: Names of the tensors whose second dimension is the length of a row.
     """
 
     spec: RunSpec
@@ -57,17 +57,17 @@ class Original:
     varying: frozenset[str]
 
     def deployed(self, model: torch.nn.Module | None = None) -> "Deployed":
-        """Return the model, or another one in its place, with its normalisation inside."""
+        """Return the model, or another one, with the normalisation inside."""
         return deployed(model or self.model, self.call, self.steps, self.constants)
 
     @property
     def num_rows(self) -> int:
-        """Rows that are compared."""
+        """Number of compared rows."""
         return sum(len(next(iter(batch.values()))) for batch in self.batches)
 
     @property
     def sample(self) -> tuple[torch.Tensor, ...]:
-        """Two rows to trace with: from one alone a batch of 1 would be taken for fixed."""
+        """Two rows for tracing; with one row, a tracer would take the batch size for fixed."""
         batch = max(
             self.batches, key=lambda one: sum(tensor[:2].numel() for tensor in one.values())
         )
@@ -81,7 +81,7 @@ class Original:
 
     @property
     def lengths(self) -> dict[str, str]:
-        """By name of a varying tensor, what its length is called; those that are always equal share a name."""
+        """Name of the length of each varying tensor; lengths that are always equal share a name."""
         of_batches = [self._lengths(batch) for batch in self.batches]
         seen = {name: tuple(one[name] for one in of_batches) for name in sorted(self.varying)}
         known = list(dict.fromkeys(seen.values()))
@@ -94,7 +94,7 @@ class Original:
         return {name: batch[name].shape[1] for name in sorted(self.varying)}
 
     def difference(self, outputs: Sequence[Sequence[torch.Tensor]]) -> float:
-        """Return the largest absolute difference of each batch's outputs; inf for another shape."""
+        """Return the largest absolute difference from given outputs; inf if a shape differs."""
         found = 0.0
         for batch, mine in zip(outputs, self.outputs, strict=True):
             for one, other in zip(batch, mine.values(), strict=True):
@@ -107,7 +107,7 @@ class Original:
 
     @property
     def largest(self) -> float:
-        """The largest absolute output."""
+        """Largest absolute output."""
         found = [of.double().abs() for batch in self.outputs for of in batch.values()]
         return max((float(of.max()) for of in found if of.numel()), default=0.0)
 
@@ -115,7 +115,7 @@ class Original:
 def deployed(
     model: torch.nn.Module, call: Call, steps: ExportSteps, constants: Constants | None
 ) -> "Deployed":
-    """Return a model with its normalisation inside, in evaluation mode."""
+    """Return a model with the normalisation inside, in evaluation mode."""
     first: dict[str, torch.nn.Module] = {
         name: Pixels(of) for name, of in steps.normalize.items() if name in call.names
     }
@@ -135,14 +135,16 @@ def load_original(
     """Load a sealed model, and evaluate it on held-out rows.
 
     Args:
-        weights: the sealed ones.
-        with_inside: whether the export holds the transform's normalisation itself.
+        spec: The run.
+        datasets: Places of the run's datasets.
+        weights: File of the sealed weights.
+        with_inside: Whether the export contains the transform's normalisation.
 
     Raises:
-        DataError: a shard is damaged, or there is no held-out row.
-        ConfigError: the model cannot be made, or `forward` cannot be called with the batches.
+        DataError: A shard is damaged, or the split has no rows.
+        ConfigError: The model cannot be created, or `forward` cannot be called with the batches.
     """
-    # few rows, for which it is not worth while to find the best number of threads
+    # too few rows to tune the number of workers
     data = structs.replace(spec.settings.data, workers=0)
     spec = structs.replace(spec, settings=structs.replace(spec.settings, data=data))
     run_batches = RunBatches(datasets, spec.settings, verify="always")
@@ -182,7 +184,7 @@ def _float(output: torch.Tensor) -> torch.Tensor:
 def _pairs(
     run_batches: RunBatches, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: ExportSteps
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield held-out batches as the evaluation has them, and without the steps that the export holds itself."""
+    """Yield each held-out batch with all steps, and without the steps inside the export."""
     split = spec.settings.evaluation.split
     is_table = not run_batches.manifest.schema.columns
     place: dict[str, Any] = {
@@ -195,7 +197,7 @@ def _pairs(
         return
     written = [step.written for step in steps.before] or None
     data = structs.replace(spec.settings.data, eval_transform=written)
-    # the shards are verified by the other one
+    # the other reader verifies the shards
     other = RunBatches(datasets, structs.replace(spec.settings, data=data), verify="off")
     before, _ = other.held_out(split, **place)
     yield from zip(whole.batches(), before.batches(), strict=True)
@@ -219,14 +221,14 @@ def _varying(
 
 
 class Deployed(pl.LightningModule):
-    """A model that takes its tensors before they are normalised.
+    """A model with the normalisation of its inputs.
 
-    A LightningModule, since Lightning knows how to have its own kind traced.
+    A LightningModule, since Lightning can trace its own modules.
 
     Args:
-        model: the sealed model.
-        call: what its `forward` takes.
-        steps: by name of a tensor, what is done to it first.
+        model: The sealed model.
+        call: Arguments of the model's `forward`.
+        steps: First step of each input, by name.
     """
 
     def __init__(
@@ -237,17 +239,17 @@ class Deployed(pl.LightningModule):
         self.steps = torch.nn.ModuleList(steps.get(n, torch.nn.Identity()) for n in call.names)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """Return the model's outputs: a tensor, or a tuple of several in the order of `named_outputs`."""
+        """Return the model's outputs: a tensor, or a tuple in the order of `named_outputs`."""
         ready = [step(tensor) for step, tensor in zip(self.steps, tensors, strict=True)]
         found = tuple(named_outputs(self.model, self.call(self.model, ready)).values())
         return found[0] if len(found) == 1 else found
 
 
 class Features(torch.nn.Module):
-    """Normalises a table's features by constants of its train rows.
+    """Normalisation of a table's features.
 
     Args:
-        constants: shift and scale [*feature_shape] float32; None where nothing is normalised.
+        constants: Shift and scale [*feature_shape] float32; None for no normalisation.
     """
 
     shift: torch.Tensor | None
@@ -260,7 +262,7 @@ class Features(torch.nn.Module):
         self.register_buffer("scale", scale)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Return features [B, *feature_shape] of the stored type as the model takes them, float32."""
+        """Return stored features [B, *feature_shape] as normalised float32."""
         features = features.to(torch.float32)
         if self.shift is not None and self.scale is not None:
             features = (features - self.shift) * self.scale
@@ -268,7 +270,7 @@ class Features(torch.nn.Module):
 
 
 class Pixels(torch.nn.Module):
-    """Does to a batch of images what the transform `normalize` does to one."""
+    """The transform `normalize` for a batch of images."""
 
     scale: torch.Tensor
     shift: torch.Tensor

@@ -1,4 +1,4 @@
-"""What turns raw input into what an exported model takes, described so that no Shardline is needed to do it."""
+"""Description of the steps from raw input to the inputs of an exported model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ _READS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """How a source makes tokens of texts.
+    """Tokenization of a source.
 
     Attributes:
-        sha256: digest of its tokenizer.json; empty for the texts' UTF-8 bytes.
-        special_tokens: whether the tokenizer adds those of its template.
-        end: what stands behind each text, as tokens.
+        sha256: SHA-256 of tokenizer.json; empty if tokens are UTF-8 bytes.
+        special_tokens: Whether the tokenizer adds the special tokens of its template.
+        end: Tokens after each text.
     """
 
     sha256: str = ""
@@ -42,7 +42,7 @@ class Tokens:
 
 
 def tokenizer_digest(manifest: Manifest) -> str:
-    """Return the SHA-256 of the tokenizer.json that a dataset was made with; empty for none."""
+    """Return the SHA-256 of the tokenizer.json that a dataset was built with, or an empty text."""
     found = {key.partition("/")[2]: of for key, of in manifest.identity["source"].items()}
     type_ = manifest.identity["settings"]["source"].get("type")
     return str(found.get("tokenizer", "")) if type_ in TEXT_SOURCES else ""
@@ -52,15 +52,16 @@ def describe(
     manifest: Manifest, steps: ExportSteps, shapes: Mapping[str, Array], *,
     is_table: bool, tokens: Tokens | None, pad_to: Mapping[str, int], context: int | None,
 ) -> Preprocessing:  # fmt: skip
-    """Return what `config.json` has as `preprocessing`.
+    """Return the value of `preprocessing` in `config.json`.
 
     Args:
-        manifest: the dataset's.
-        shapes: `dtype` and `shape` by input.
-        is_table: whether batches are features and labels.
-        tokens: how the source makes tokens; None where it makes none.
-        pad_to: lengths that `data.collate` fills rows up to.
-        context: most values of a row that the model takes, where it has such a number.
+        manifest: Manifest of the dataset.
+        steps: Steps before and inside the model.
+        shapes: `dtype` and `shape` of each input, by name.
+        is_table: Whether batches are features and labels.
+        tokens: Tokenization of the source, or None.
+        pad_to: Lengths to which `data.collate` pads rows, by column.
+        context: Largest number of values per row that the model accepts, or None.
     """
     source, columns = manifest.identity["settings"]["source"], manifest.schema.columns
     raw, before = _raw(source, manifest.schema, steps, shapes, is_table, tokens)
@@ -87,7 +88,7 @@ def _raw(
     source: Mapping[str, Any], schema: DatasetSchema, steps: ExportSteps,
     shapes: Mapping[str, Array], is_table: bool, tokens: Tokens | None,
 ) -> tuple[str, list[DescribedStep]]:  # fmt: skip
-    """Return what the model can be given from, and the steps that lead from there to its inputs."""
+    """Return the kind of raw input, and the steps from there to the inputs of the model."""
     described = [_described(step) for step in steps.before]
     names = [name for name in shapes if not name.endswith(LENGTHS)]
     if steps.collate or len(names) != 1 or any(not step.kind for step in steps.before):
@@ -125,7 +126,7 @@ def _described(step: ExportStep) -> DescribedStep:
 
 def _folder_steps(source: Mapping[str, Any]) -> list[DescribedStep]:
     does = {
-        "crop": "scale by Pillow's bicubic filter until the image covers the size, and cut off what stands over",
+        "crop": "scale by Pillow's bicubic filter until the image covers the size, and crop the rest",
         "stretch": "resize by Pillow's bicubic filter",
     }
     fit = source.get("fit", "crop")
@@ -155,14 +156,14 @@ def _text_steps(
     if tokens.end:
         found.append({"step": "append", "tokens": [*tokens.end], "does": "the end of each text"})
     if context:
-        found.append({"step": "last", "length": context, "does": "the model takes no more"})
+        found.append({"step": "last", "length": context, "does": "the model accepts no more"})
     if pad_to:
         found.append({"step": "pad", "length": pad_to, "does": "fill up with zeros"})
     return found
 
 
 def _before_arrays(steps: ExportSteps, source: Mapping[str, Any]) -> str:
-    """Return where the arrays come from that the model takes."""
+    """Return a text about the origin of the model's input arrays."""
     if steps.collate:
         return f"arrays as {steps.collate} (data.collate) gives them"
     own = [step.type for step in steps.before if not step.kind]

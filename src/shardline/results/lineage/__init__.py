@@ -1,1 +1,1 @@
-"""What made a file, back to the sources."""
+"""Lineage of a file, back to its sources."""

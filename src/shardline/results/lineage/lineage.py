@@ -1,4 +1,4 @@
-"""The files and actions behind one file: as data, and as Graphviz's text."""
+"""The files and actions behind one file, as data and as a Graphviz graph."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ class Lineage:
     """The files and actions behind one file.
 
     Attributes:
-        file: the file that was asked for.
-        problem: what is wrong with it, if its bytes are not the recorded ones.
-        files: by name.
-        actions: by id.
+        file: Name of the traced file.
+        problem: Sentence about the file, if its bytes differ from the recorded ones; else empty.
+        files: Files by name.
+        actions: Actions by id.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Following a file to what made it, from sealed files alone: no config, no Snakemake."""
+"""Tracing a file to its sources, from sealed files only: no config, no Snakemake."""
 
 from pathlib import Path
 
@@ -11,24 +11,24 @@ from shardline.provenance.rules import ids_in
 from shardline.provenance.sealed_records import SealedRecords
 from shardline.results.lineage.lineage import Lineage
 
-REMEDY = "bring it back, or run the pipeline again to write it"
+REMEDY = "restore it, or run the pipeline again to write it"
 
 
 def trace(path: Path, layout: ResultsLayout) -> Lineage:
-    """Find out what made a file of the results or the store.
+    """Trace a file of the results or the store to its sources.
 
     Args:
-        path: the file; a link stands for what it points at.
-        layout: where results and store lie.
+        path: File or link to a file.
+        layout: Layout of results and store.
 
     Raises:
-        ConfigError: no record names what made such a file.
-        DataError: it is not there, or a sealed file that it was made from is not.
+        ConfigError: No record describes such a file.
+        DataError: The file, or a sealed file behind it, does not exist.
     """
     tracer = _Tracer(SealedRecords(layout=layout, remedy=REMEDY))
     name = _name_of(path, layout)
     if not path.exists():
-        raise DataError(f"{path} is not there, expected a file; check the path")
+        raise DataError(f"{path} does not exist; check the path")
     found = tracer.lineage
     found.file = name
     tracer.add(name)
@@ -37,7 +37,7 @@ def trace(path: Path, layout: ResultsLayout) -> Lineage:
 
 
 def _name_of(path: Path, layout: ResultsLayout) -> str:
-    """Return a path from the project's folder, links followed; in the store by the store's name."""
+    """Return a path relative to the project's folder, with links followed; in the store, by the store's name."""
     real, names = path.resolve(), layout.declared
     for shown in (names.store, names.results, Path()):
         folder = (layout.root / shown).resolve()
@@ -60,14 +60,14 @@ def _problem(path: Path, file: FileNode) -> str:
 
 
 class _Tracer:
-    """Follows files to their actions, each once."""
+    """Tracer that visits each file and action once."""
 
     def __init__(self, records: SealedRecords) -> None:
         self.lineage = Lineage(file="")
         self.graph, self._names = ProvenanceGraph(records), records.layout.declared
 
     def add(self, name: str) -> None:
-        """Add a file with all that is behind it."""
+        """Add a file with everything behind it."""
         files, templates = self.lineage.files, self.graph.templates
         if name in files:
             return
@@ -75,7 +75,7 @@ class _Tracer:
             files |= {file.name: file for file in self.graph.sources[name]}
             return
         if name == self.lineage.file or ids_in(name, templates["part"]) is None:
-            files[name] = FileNode(name=name)  # damaged files may form a loop
+            files[name] = FileNode(name=name)  # avoids a loop of damaged files
         if not (found := self.graph.find(name)):
             raise ConfigError(self._unknown(name))
         file, action = found
@@ -86,7 +86,7 @@ class _Tracer:
         files[name] = file
 
     def _unknown(self, name: str) -> str:
-        """Return why nothing is known of a file."""
+        """Return the message for a file without a record."""
         folder = str(Path(name).parent)
         templates = map(Path, self.graph.templates.values())
         beside = {

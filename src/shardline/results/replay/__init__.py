@@ -1,1 +1,1 @@
-"""Evaluating a sealed model once more, and holding every recorded number against what comes out."""
+"""Replay: evaluate a sealed model again, and compare every recorded number."""

@@ -1,4 +1,4 @@
-"""The program of a replay, `python -m shardline.results.replay REQUEST`: what it is given and prints is JSON."""
+"""The program of a replay, `python -m shardline.results.replay REQUEST`: request and answer are JSON."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from shardline.results.sealed_run import SealedRun
 
 
 def main() -> int:
-    """Evaluate, and print what came out, or the one sentence of the error."""
+    """Evaluate the model, and print the evaluation or the error."""
     request = json.loads(sys.argv[1])
-    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    sys.path.insert(0, str(Path.cwd()))  # the user's modules
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a model prints is not the answer
+    os.dup2(2, 1)  # keeps prints of the model out of the answer
     try:
         result, code = _replay(request), 0
     except ShardlineError as error:
@@ -45,11 +45,11 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
     if differences and not request["force"]:
         raise ConfigError(
             f"{recorded.id} was evaluated in another environment: {'; '.join(differences)}; install the lock of "
-            "then, let the profile start ranks in an environment made from it (runtime.environment: conda or "
-            "image), or replay with what is installed here: --force"
+            "the evaluation, start ranks in an environment made from that lock (runtime.environment: conda or "
+            "image), or use the installed packages: --force"
         )
     tokenizers: dict[str, str] = request["tokenizers"]
-    # torch is imported only once the environment is good
+    # imports torch, so only after the check of the environment
     from shardline.training.evaluate import evaluate
 
     found = evaluate(
@@ -61,11 +61,11 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
             )
             for key, place in zip(spec.datasets, recorded.datasets, strict=True)
         ],
-        verify="always",  # `first` would trust, and leave, marks in the store
+        verify="always",  # `first` would read and write markers in the store
         has_test_step="measured_by" in identity,
         has_samples="samples" in identity["versions"],
     )
-    assert found is not None  # of this process alone
+    assert found is not None  # there is one process
     return {"environment": differences, "evaluation": encode(found)}
 
 

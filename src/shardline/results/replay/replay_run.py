@@ -1,4 +1,4 @@
-"""Replaying a run: checks first, then an evaluation in the recorded environment."""
+"""Replay of a run: checks, then an evaluation in the recorded environment."""
 
 import json
 import os
@@ -21,12 +21,17 @@ _ERRORS = {error.exit_code: error for error in (ConfigError, DataError, LaunchEr
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What came of a replay.
+    """Result of a replay.
 
     Attributes:
-        action: id of the action that recorded the numbers.
-        code: how the code differs from that of the evaluation; none unless that was allowed.
-        environment: the same of the installed packages.
+        run: Id of the run.
+        title: Name and id of the run.
+        evaluation: File of the recorded evaluation.
+        action: Id of the action that recorded the numbers.
+        tolerance: Allowed relative difference.
+        code: Differences between the present code and that of the evaluation; empty without --force.
+        environment: Differences between the installed packages and the recorded ones; empty without --force.
+        numbers: Comparison of each number.
     """
 
     run: str
@@ -40,22 +45,22 @@ class Replay:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every number came out again."""
+        """Whether every number is equal within the tolerance."""
         return all(number.verdict != DIFFERENT for number in self.numbers)
 
 
 def replay(project: Project, recorded: SealedRun, *, tolerance: float, force: bool) -> Replay:
-    """Evaluate a sealed model again and compare; nothing is written.
+    """Evaluate a sealed model again, and compare the numbers; writes nothing.
 
-    Sealed files are verified against their checksums, and each shard as it is read.
+    Verifies the sealed files against their checksums, and each shard while reading it.
 
     Args:
-        tolerance: relative; 0 means exactly equal.
-        force: take the code and the packages of this process, whatever they are.
+        tolerance: Allowed relative difference; 0 means exactly equal.
+        force: Use the code and packages of this process, even if they differ.
 
     Raises:
-        ConfigError: the run cannot be replayed, or code or packages are not the recorded ones.
-        DataError: a sealed file or a shard is damaged or missing.
+        ConfigError: The run cannot be replayed, or code or packages differ from the recorded ones.
+        DataError: A sealed file or a shard is damaged or missing.
     """
     changes = check_repeatable(project, recorded, "replayed", force=force)
     answer = _evaluate_again(project, recorded, force=force)
@@ -75,7 +80,7 @@ def replay(project: Project, recorded: SealedRun, *, tolerance: float, force: bo
 
 
 def _evaluate_again(project: Project, recorded: SealedRun, *, force: bool) -> dict[str, Any]:
-    """Run the program of a replay where the ranks' Python is, and return what it prints."""
+    """Run the program of a replay with the ranks' Python, and return its answer."""
     python = (sys.executable,) if force else python_of_ranks(project, gpus=False)
     request = {
         "run": recorded.id, "evaluation": str(recorded.evaluation_file), "force": force,
@@ -83,7 +88,7 @@ def _evaluate_again(project: Project, recorded: SealedRun, *, force: bool) -> di
         "tokenizers": {key: str(of.tokenizer) for key, of in project.datasets.items() if of.tokenizer},
     }  # fmt: skip
     command = [*python, "-m", "shardline.results.replay", json.dumps(request)]
-    # as Snakemake starts an evaluation: the number of threads changes the last bits of sums
+    # the threads of an evaluation job: their number changes the last bits of sums
     variables = rank_variables(1, {}, "")
     done = subprocess.run(
         command,
@@ -97,7 +102,7 @@ def _evaluate_again(project: Project, recorded: SealedRun, *, force: bool) -> di
     except ValueError:
         raise ShardlineError(
             f"the replay of {recorded.title} ended with code {done.returncode} and without a result; the reason "
-            "stands above"
+            "is printed above"
         ) from None
     if "error" in answer:
         raise _ERRORS.get(done.returncode, ShardlineError)(answer["error"])

@@ -1,4 +1,4 @@
-"""SealedRun numbers against replayed ones."""
+"""Comparison of recorded numbers with replayed ones."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 EQUAL, WITHIN, DIFFERENT = "equal", "within the tolerance", "different"
-# what is no finding: names, and what tells how and when the file was made
+# keys that an evaluation does not compute
 _NOT_FOUND = {"run", "identity", "files", "action", "sha256"}
 _MISSING = object()
 _SIZE = "size"  # of a list, as a value beside its items
@@ -14,12 +14,14 @@ _SIZE = "size"  # of a list, as a value beside its items
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """A recorded number, or a table of them, and what came out now.
+    """Comparison of a recorded number, or a table of numbers, with the replayed one.
 
     Attributes:
-        name: dotted key within the evaluation.
+        name: Dotted key in the evaluation.
+        recorded: Recorded value, as text.
+        replayed: Replayed value, as text.
         verdict: `equal`, `within the tolerance` or `different`.
-        difference: the largest relative one, 0 where all are equal; None where one is no number.
+        difference: Largest relative difference; None if a value is no number.
     """
 
     name: str
@@ -32,12 +34,12 @@ class Number:
 def compare(
     recorded: Mapping[str, Any], replayed: Mapping[str, Any], tolerance: float
 ) -> list[Number]:
-    """Compare each number of a recorded evaluation with its replay, and each new one of the replay.
+    """Compare all values of a recorded evaluation with those of its replay.
 
     Args:
-        tolerance: how far two numbers may be apart, as a share of the larger; 0 means exactly
-            equal. What is no number (class names, predicted classes) must be equal. With a tolerance, samples that
-            a model describes are left out: a last digit may change a text or a pixel.
+        tolerance: Allowed difference of two numbers, as a share of the larger; 0 means exactly equal.
+            Other values (class names, predicted classes) must be equal. With a tolerance, samples that a
+            model describes are left out, since a last digit may change a text or a pixel.
     """
     is_described = recorded.get("measured_by") == "model"
     left_out = _NOT_FOUND | ({"samples"} if tolerance and is_described else set())
@@ -46,7 +48,7 @@ def compare(
         for document in (recorded, replayed)
     )
     rows: dict[str, dict[str, tuple[object, object]]] = {}
-    for path in before | after:  # what was removed from either is a difference
+    for path in before | after:  # a value that one side lacks is a difference
         pair = before.get(path, _MISSING), after.get(path, _MISSING)
         known = pair[1] if pair[0] is _MISSING else pair[0]
         rows.setdefault(_row(path, known), {})[path] = pair
@@ -61,7 +63,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         items = enumerate(value)
         yield f"{path}.{_SIZE}", len(value)
     elif isinstance(value, float) and not math.isfinite(value):
-        yield path, None  # as a sealed file has it
+        yield path, None  # as in a sealed file
     else:
         yield path, value
     for key, item in items:
@@ -69,7 +71,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _row(path: str, value: object) -> str:
-    """Return the row of the table that a value belongs to: tables of numbers are one row."""
+    """Return the row of a value in the printed table: a table of numbers is one row."""
     top, _, rest = path.partition(".")
     if not _is_number(value) or path.endswith(f".{_SIZE}"):
         return "names and sizes"
@@ -98,7 +100,7 @@ def _compare(name: str, pairs: Mapping[str, tuple[object, object]], tolerance: f
 
 
 def _distance(before: object, after: object) -> float | None:
-    """Return how far apart two values are, as a share of the larger; None if that is no number."""
+    """Return the difference of two values as a share of the larger; None if one is no number."""
     if before == after:
         return 0.0
     if not (_is_number(before) and _is_number(after)):
