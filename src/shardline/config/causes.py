@@ -193,7 +193,7 @@ def _sources(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
             yield f"source bytes changed in {name}"
     before, after = list(old.values()), list(new.values())
     if before != after and sorted(before) == sorted(after):
-        yield "source files stand in another order"
+        yield "order of the source files changed"
 
 
 def _by_name(source: Mapping[str, str]) -> dict[str, list[str]]:

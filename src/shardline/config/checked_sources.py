@@ -146,7 +146,9 @@ def _check_columns(source: ColumnsSettings, where: str) -> None:
             raise ConfigError(f"{where}.source.features lists {name} twice; drop one")
         for key in ("label", "id_column"):
             if name == getattr(source, key):
-                raise ConfigError(f"{where}.source.features holds {name}, which is {key}; drop it")
+                raise ConfigError(
+                    f"{where}.source.features contains {name}, which is {key}; drop it"
+                )
 
 
 def _check_keys(source: JsonLinesSettings, where: str) -> None:
@@ -196,8 +198,8 @@ def _check_named(source: ColumnsSettings, columns: Mapping[str, str], where: str
     for name, written in columns.items() if isinstance(source, CsvSettings) else ():
         if "[" in written or written.startswith("bytes"):
             raise ConfigError(
-                f'{where}.source.columns.{name}="{written}" is not a number or text, which is all that CSV files '
-                "hold; convert them to Parquet"
+                f'{where}.source.columns.{name}="{written}" is not a number or text, but CSV files contain '
+                "nothing else; convert them to Parquet"
             )
 
 

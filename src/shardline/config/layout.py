@@ -282,7 +282,7 @@ def check_layout(layout: ResultsLayout) -> None:
         )
     if found != LAYOUT:
         raise ConfigError(
-            f"{file}: layout is {found}, expected {LAYOUT}; go on with the version of Shardline that wrote "
+            f"{file}: layout is {found}, expected {LAYOUT}; use the version of Shardline that wrote "
             f"it, or move {results} away"
         )
 

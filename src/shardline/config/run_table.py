@@ -65,7 +65,7 @@ def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str]
     header = next(iter(table.values()), [])
     lines = dict(list(table.items())[1:])
     if not lines:
-        raise ConfigError(f"{shown}: holds no run; give a header and one row per run")
+        raise ConfigError(f"{shown}: contains no run; add a header and one row per run")
     for number, cells in lines.items():
         named = dict(zip(header, cells, strict=False))
         refuse_credentials(named, f"{shown} line {number}", not_secret)
@@ -101,7 +101,7 @@ def _read_table(path: Path, shown: str) -> dict[int, list[str]]:
     for cell in itertools.chain.from_iterable(table.values()):
         if re.search(r"[\x00-\x1f]", cell):
             raise ConfigError(
-                f"{shown}: cell {cell[:40]!r} holds a tab, line break or control character; close its quotes"
+                f"{shown}: cell {cell[:40]!r} contains a tab, line break or control character; close its quotes"
             )
     return table
 
@@ -121,11 +121,11 @@ def _check_header(header: list[str], path: str, problems: Problems) -> None:
             problems.found.append(text)
             continue
         if header.count(column) > 1:
-            text = f'{path}: column "{column}" stands twice in the header; drop one'
+            text = f'{path}: column "{column}" appears twice in the header; drop one'
             problems.found.append(text)
         below = [other for other in header if other.startswith(f"{column}.")]
         problems.found += [
-            f'{path}: column "{other}" lies below column "{column}"; drop one' for other in below
+            f'{path}: column "{other}" is a key of column "{column}"; drop one' for other in below
         ]
         is_below = any(column.startswith(f"{other}.") for other in header)
         if column not in FIXED_COLUMNS and not below and not is_below:

@@ -20,7 +20,7 @@ from shardline.core.urls import download_path, is_url, without_secrets
 HIDDEN, OTHERS, UNUSABLE, BARREN = (
     "hidden", "of another kind", "cannot be read", "folders without any",
 )  # fmt: skip
-_LOOP = "is a link to a folder that it lies in, so that it has no end; remove the link"
+_LOOP = "is a link to a folder above it, which is an endless loop; remove the link"
 _SHOWN = 5
 
 
@@ -249,7 +249,7 @@ def _remote_file(entry: Mapping[str, Any], downloads: Path, where: str) -> tuple
     shown = f"{where}.source.files: {without_secrets(entry['url'])}"
     if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
         raise ConfigError(
-            f"{shown}: sha256={sha256} is not 64 hex digits; take what `shardline digest URL` prints"
+            f"{shown}: sha256={sha256} is not 64 hex digits; use the value that `shardline digest URL` prints"
         )
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ConfigError(
@@ -263,7 +263,7 @@ def _local_files(pattern: str, search: FileSearch, kind: str) -> list[Path]:
     if is_url(pattern):
         raise ConfigError(
             f"{where}.source.files: {without_secrets(pattern)} is a URL without size and digest; "
-            "put in what `shardline digest URL` prints"
+            "use the entry that `shardline digest URL` prints"
         )
     names, described = _BELOW.get(kind, (None, ""))
     files = search.matching(pattern)
@@ -272,7 +272,7 @@ def _local_files(pattern: str, search: FileSearch, kind: str) -> list[Path]:
     if not files:
         hint = "matches no file; check the path"
         if folder.is_dir() and names:
-            hint = f"holds no {described}; check the path"
+            hint = f"contains no {described}; check the path"
         elif folder.is_dir():
             hint = f"is a folder; write {pattern.rstrip('/')}/*"
         elif glob.glob(f"{pattern.rstrip('/')}/", root_dir=search.workdir, recursive=True):  # noqa: PTH207
@@ -299,7 +299,7 @@ def check_names(names: Sequence[str], where: str) -> None:
     for name in names:
         if name in seen:
             raise ConfigError(
-                f"{where}.source.files: two files are known as {name}; put them into one folder tree, or give "
+                f"{where}.source.files: two files have the name {name}; put them into one folder tree, or give "
                 "remote ones a path of their own"
             )
         seen.add(name)

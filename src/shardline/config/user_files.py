@@ -49,7 +49,7 @@ def refuse_credentials(settings: Mapping[str, Any], where: str, allowed: Sequenc
     for key, text in _texts(settings, ""):
         if (kind := _credential(key, text)) and not _is_allowed(key, allowed):
             raise ConfigError(
-                f"{where}: {key} holds {kind}, expected none, since settings are recorded with every result; "
+                f"{where}: {key} contains {kind}, expected no credential, since results record all settings; "
                 f"{_remedy(key, kind)}, or, if it is no credential, add {key} to runtime.not_secret"
             )
 
@@ -114,7 +114,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML ({_reason(error)}); fix it") from None
     if not isinstance(document, dict):
-        raise ConfigError(f"{path}: holds no keys; see config/README.md for those it needs")
+        raise ConfigError(f"{path}: contains no keys; see config/README.md for the required keys")
     refuse_duplicates(path)
     return document
 
@@ -144,7 +144,7 @@ def refuse_duplicates(path: Path) -> None:
         return
     for key in _duplicates(node, set()):
         line = key.start_mark.line + 1
-        raise ConfigError(f"{path}, line {line}: {key.value} stands twice in one table; drop one")
+        raise ConfigError(f"{path}, line {line}: {key.value} is set twice in one table; drop one")
 
 
 def _duplicates(node: yaml.Node | None, visited: set[int]) -> Iterator[yaml.Node]:
@@ -176,7 +176,7 @@ def plain(value: Any, where: str, key: str = "") -> Any:
         return _plain(value, where, key)
     except RecursionError:
         raise ConfigError(
-            f"{where}: {key or 'the config'} holds itself; drop the YAML alias"
+            f"{where}: {key or 'the config'} contains itself; drop the YAML alias"
         ) from None
 
 

@@ -91,8 +91,8 @@ def test_a_source_that_cannot_say_asks_for_a_number(tmp_path: Path) -> None:
     }
     for reason, source in cases.items():
         assert error_of(tmp_path, source) == (
-            f"config/config.yaml: datasets.d.shards=auto, but {reason}, so that its size is not known, "
-            "expected a number; give one that makes files of about 64 MB"
+            f"config/config.yaml: datasets.d.shards=auto, but {reason}, so its size is not known, "
+            "expected a number; set the number of shards, for files of about 64 MB"
         )
 
 

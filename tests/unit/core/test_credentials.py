@@ -118,7 +118,7 @@ def test_a_column_of_the_run_table_and_a_list_of_exceptions(tmp_path):
     with pytest.raises(ConfigError) as error:
         load_project(config, workdir=tmp_path)
     assert str(error.value).startswith(
-        "runs.tsv line 2: model_args.hub_token holds the form of a cred"
+        "runs.tsv line 2: model_args.hub_token contains the form of a cred"
     )
     assert token not in str(error.value)
     allowed = {**config, "runtime": {"not_secret": ["model_args.hub_token"]}}

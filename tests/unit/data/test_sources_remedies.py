@@ -483,7 +483,7 @@ SETTING_CASES = {
         CSV | {"features": ["x", "x"]}, "features lists x twice", "drop one", {"features": ["x"]}
     ),
     "a feature that is the label": setting(
-        CSV | {"features": ["x", "y"]}, "features holds y, which is label", "drop it", {"features": ["x"]}
+        CSV | {"features": ["x", "y"]}, "features contains y, which is label", "drop it", {"features": ["x"]}
     ),
     "features and columns": setting(
         NAMED | {"features": ["z"]}, "features and columns are both given", "list the features among the columns",
@@ -613,7 +613,7 @@ SETTING_CASES = {
     ),
     "two files of one name": setting(
         CSV | {"files": ["a.csv", REMOTE]},
-        "two files are known as a.csv", "a path of their own", rows=0,
+        "two files have the name a.csv", "a path of their own", rows=0,
         change={"files": ["a.csv", {**REMOTE, "path": "r/a.csv"}]},
     ),
 }  # fmt: skip
