@@ -19,8 +19,8 @@ from shardline.config.validate import Problems, coerce, suggest_setting, validat
 from shardline.core.errors import ConfigError
 
 FIXED_COLUMNS = FixedColumns.__struct_fields__
-MAX_NAME = 200  # bytes; with identity and ending, a file name may have 255
-_OFF = "#"  # begins a line that counts as if it were not there
+MAX_NAME = 200  # bytes; a file name with identity and suffix has at most 255
+_OFF = "#"  # prefix of a line that is ignored
 _NAME_UNSAFE = re.compile(r"[^\w.+-]+")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -29,15 +29,15 @@ _WORDS = {"true": True, "false": False, "null": None, "~": None}
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One run as the table asks for it.
+    """A run in the table.
 
     Attributes:
-        name: the row's name with the grid's varying keys appended.
-        dataset: a name, or the weights of a mix by name.
-        where: file, row and run, as error messages begin.
-        settings: the settings that the row sets, by dotted key.
-        varied: those of them that vary within the row's grid.
-        in_table: False for a run that a scaling study alone asks for.
+        name: Name of the row, with the varied keys of a grid appended.
+        dataset: Name of a dataset or mix, or weights by name.
+        where: File, row and run, the start of messages.
+        settings: Settings of the row by dotted key.
+        varied: Settings that vary in the grid of the row, by dotted key.
+        in_table: Whether the run is in the table, and not only in a scaling study.
     """
 
     name: str
@@ -53,12 +53,12 @@ def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str]
     """Read and expand a tab-separated run table.
 
     Args:
-        shown: the path as messages name it.
-        not_secret: keys whose values only look like credentials.
+        shown: Path in messages.
+        not_secret: Keys whose values only look like credentials.
 
     Raises:
-        ConfigError: the file cannot be read or holds no run, a cell holds a credential, columns are
-            unknown, cells have the wrong form, or two runs have one name.
+        ConfigError: The file cannot be read or contains no run, a cell contains a credential, a column
+            or value is invalid, or two runs have the same name.
     """
     shown = str(path) if shown is None else shown
     table = _read_table(path, shown)
@@ -71,7 +71,7 @@ def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str]
         refuse_credentials(named, f"{shown} line {number}", not_secret)
     problems = Problems()
     _check_header(header, shown, problems)
-    problems.refuse()  # else each row has them
+    problems.refuse()  # each row would repeat them
     rows = [run for i, cells in lines.items() for run in _expand(header, cells, shown, i, problems)]
     _check_names(rows, problems)
     problems.refuse()
@@ -79,7 +79,7 @@ def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str]
 
 
 def _read_table(path: Path, shown: str) -> dict[int, list[str]]:
-    """Return the cells of each line by its number in the file."""
+    """Return the cells of each line by line number."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             on = ("\n" if line.lstrip().startswith(_OFF) else line for line in file)
@@ -113,7 +113,7 @@ def _check_header(header: list[str], path: str, problems: Problems) -> None:
         f'{path}: column "{column}" is missing from the header{hint}; add it' for column in missing
     ]
     if hint and missing:
-        del problems.found[1:]  # all else follows from this
+        del problems.found[1:]  # the other problems follow from this one
         return
     for number, column in enumerate(header, 1):
         if not column:
@@ -153,7 +153,9 @@ def _expand(
     header: list[str], cells: list[str], path: str, number: int, problems: Problems
 ) -> Iterator[Row]:
     shown = dict(zip(header, cells, strict=False))
-    shown["name"] = unicodedata.normalize("NFC", shown.get("name", ""))  # as other editors write it
+    shown["name"] = unicodedata.normalize(
+        "NFC", shown.get("name", "")
+    )  # editors differ in their form
     where = f'{path} line {number} (run "{shown["name"]}")'
     known = len(problems.found)
     if len(cells) > len(header):
@@ -165,7 +167,7 @@ def _expand(
     for key, value in fixed.items():
         schema = schema_at(FixedColumns, key)
         with problems.gather():
-            if key == "dataset" and value[:1] in ("{", "["):  # which no name begins with
+            if key == "dataset" and value[:1] in ("{", "["):  # no name begins with these
                 choices[key] = _choices(value, key, where, schema)
             else:
                 validate(value, schema, where=where, key=key)
@@ -191,9 +193,11 @@ def _expand(
 
 
 def _choices(text: str, key: str, where: str, schema: KeySchema) -> list[Any]:
-    """Return the values of a cell: those of its list, or the one that it is."""
+    """Return the values of a cell: the items of a list, or the single value."""
     cell = _cell(text, key, where)
-    if isinstance(cell, Mapping) and not schema.kinds:  # below `model_args`, where columns are
+    if (
+        isinstance(cell, Mapping) and not schema.kinds
+    ):  # below `model_args`, where each key is a column
         raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
     if cell == []:
         raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
@@ -208,7 +212,7 @@ def _choices(text: str, key: str, where: str, schema: KeySchema) -> list[Any]:
 
 
 class _CellLoader(yaml.SafeLoader):
-    """YAML in which an unquoted word means what it looks like: no octal, no dates, no `no`."""
+    """A YAML loader that reads unquoted words literally: no octal numbers, no dates, no `no`."""
 
     yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 (so declared by PyYAML)
 
@@ -240,7 +244,7 @@ def _scalar(text: str) -> Any:
 
 
 def _suffix(varied: Mapping[str, object]) -> str:
-    """Return `_lr=0.1` for a grid over `optim.lr`; the whole key where its end is not unique."""
+    """Return the suffix of a name, such as `_lr=0.1` for `optim.lr`; ambiguous keys are written in full."""
     last = [key.rpartition(".")[2] for key in varied]
     labels = [
         short if last.count(short) == 1 else key for key, short in zip(varied, last, strict=True)
@@ -278,10 +282,10 @@ def _check_names(rows: list[Row], problems: Problems) -> None:
 
 
 def check_name(row: Row) -> None:
-    """Refuse a name that no file can have.
+    """Reject a name that is too long for a file.
 
     Raises:
-        ConfigError: it is too long.
+        ConfigError: The name is too long.
     """
     size = len(row.name.encode())
     if size > MAX_NAME:

@@ -126,7 +126,7 @@ class Runtime(Settings, frozen=True, kw_only=True):
     watch_reads: Literal["off", "warn", "error"] = "warn"
     """What happens if the code of a model, source or script reads a file that counts in no identity.
     `warn` names the file in the log; `error` ends the stage. Which reads by compiled code are
-    detected: see `docs/concepts/identity.md` of Shardline."""
+    detected: see Shardline's `docs/concepts/identity.md`."""
     check_sealed: Literal["error", "warn"] = "error"
     """What happens if a new model with the weights to seal gives other values for a validation batch
     than were recorded; `warn` seals them with a warning."""
