@@ -15,7 +15,7 @@ _UNSET = object()
 _Part = Mapping[str, Any]  # part of a document, possibly of an earlier version
 _Tell = Callable[[_Part, _Part], Iterator["str | Cause"]]
 # Definitions of the code of the user on both sides, see `Documents.definitions`.
-Definitions = tuple[Mapping[str, object], Mapping[str, object]]
+Definitions = tuple[_Part, _Part]
 _OWN = "own class"  # a document contains its code, not its name
 _DOCUMENT_KEYS = {
     "stage",
@@ -98,7 +98,7 @@ def find_dataset_causes(
     return renamed + [Cause("dataset", f"dataset {name}: {cause.text}") for cause in inside]
 
 
-def _source_type(document: Mapping[str, object]) -> object:
+def _source_type(document: _Part) -> object:
     return part_of(part_of(document, "settings"), "source").get("type")
 
 
@@ -278,7 +278,7 @@ def _environment(old: _Part, new: _Part) -> Iterator[str]:
             yield f"{name} {before} -> {after}"
 
 
-def part_of(document: Mapping[str, object], key: str) -> _Part:
+def part_of(document: _Part, key: str) -> _Part:
     """Return a table of a document; empty if it is missing."""
     part = document.get(key)
     return part if isinstance(part, Mapping) else {}

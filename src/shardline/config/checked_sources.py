@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from shardline.config import source_files
 from shardline.config.resolved import as_plain, as_type
+from shardline.config.settings import Plain
 from shardline.config.settings.config import DatasetSettings, Shares, SplitColumn, SplitFiles
 from shardline.config.settings.source_settings import (
     AnySource,
@@ -72,7 +73,7 @@ def _check_delimiter(source: CsvSettings, where: str) -> None:
         )
     if source.delimiter == source.decimal:
         raise ConfigError(
-            f'{where}.source.decimal="{source.decimal}" is the delimiter as well; set source.delimiter, such as ";"'
+            f'{where}.source.decimal="{source.decimal}" is also the delimiter; set source.delimiter, such as ";"'
         )
 
 
@@ -84,8 +85,8 @@ def _check_size(source: ImageFolderSettings, where: str) -> None:
         )
     if not at_build and size is not UNSET:
         raise ConfigError(
-            f"{where}.source.size={size}, but decode=at_read keeps images as they are; drop it, and bring them to a "
-            "size with data.transform"
+            f"{where}.source.size={size}, but decode=at_read keeps images as they are; drop it, and resize "
+            "images with data.transform"
         )
     if size is not UNSET and len(size) != 2:
         raise ConfigError(f"{where}.source.size={size} is not [height, width]; give two numbers")
@@ -161,11 +162,12 @@ def _check_keys(source: JsonLinesSettings, where: str) -> None:
     for name in tokenize:
         if name in columns:
             raise ConfigError(
-                f"{where}.source.tokenize.{name} is among source.columns as well; rename one of them"
+                f"{where}.source.tokenize.{name} is also in source.columns; rename one of them"
             )
     if "labels" in tokenize and has_label:
         raise ConfigError(
-            f"{where}.source.tokenize.labels is what label={source.label} becomes; drop one of them"
+            f"{where}.source.tokenize.labels conflicts with label={source.label}, which becomes `labels`; "
+            "drop one of them"
         )
     if not tokenize and (source.tokenizer != BYTES or source.end is not UNSET):
         key = "tokenizer" if source.end is UNSET else "end"
@@ -213,10 +215,10 @@ def _check_rename(source: WithClasses, columns: Mapping[str, str], where: str) -
     in_files = [rename.get(name, name) for name in columns]
     for name in in_files:
         if in_files.count(name) > 1:
-            raise ConfigError(f"{where}.source.rename: {name} is two columns; drop one")
+            raise ConfigError(f"{where}.source.rename: {name} is the name of two columns; drop one")
     if "labels" in columns and label:
         raise ConfigError(
-            f"{where}.source.columns.labels is what label={label} becomes; drop one of them"
+            f"{where}.source.columns.labels conflicts with label={label}, which becomes `labels`; drop one of them"
         )
 
 
@@ -245,7 +247,7 @@ def check_splits(settings: DatasetSettings, where: str) -> None:
         getattr(source, "label", None),
     ):
         raise ConfigError(
-            f"{where}.splits.column={splits.column} is a feature or the label too; drop it there"
+            f"{where}.splits.column={splits.column} is also a feature or the label; remove it there"
         )
 
 
@@ -287,7 +289,7 @@ class Located:
 
 
 def locate(
-    settings: Mapping[str, Any], workdir: Path, downloads: Path, digests: FileDigests, where: str
+    settings: Plain, workdir: Path, downloads: Path, digests: FileDigests, where: str
 ) -> Located:
     """Check the source and splits of a dataset, and return its files and digests.
 
@@ -324,7 +326,7 @@ def locate(
     )
 
 
-def _counted(source: Mapping[str, object]) -> dict[str, object]:
+def _counted(source: Plain) -> dict[str, object]:
     """Return the settings that count in the identity; the file of a tokenizer counts by content."""
     is_file = source.get("tokenizer", BYTES) != BYTES
     left_out = _NOT_IN_IDENTITY | ({"tokenizer"} if is_file else set())

@@ -36,7 +36,7 @@ def check_geometry(settings: RunSettings, where: str) -> None:
         )
     if batch % streams:
         raise ConfigError(
-            f"{where}: global_batch={batch} cannot be shared by data.streams={streams}; "
+            f"{where}: global_batch={batch} is not divisible by data.streams={streams}; "
             f"use {upper}, or change data.streams"
         )
     every, epochs = settings.trainer.validate_every_epochs, settings.trainer.max_epochs
@@ -90,7 +90,7 @@ def check_shards(settings: RunSettings, dataset: str, shards: int, where: str) -
             what = f"datasets.{dataset}.shards={shards}"
         raise ConfigError(
             f"{where}: {what} is too few for data.streams={data.streams} read by {ranks} ranks, "
-            f"each of which needs a shard of its own; use at least {needed}, or data.streams=1"
+            f"each of which needs its own shard; use at least {needed}, or data.streams=1"
         )
 
 
@@ -188,7 +188,7 @@ def _of_mix(settings: RunSettings, *, is_mix: bool) -> Iterator[str]:
     data, weighted = settings.data, settings.data.class_weights is not None
     what = "a mix" if is_mix else "data.class_weights"
     if is_mix and weighted:
-        yield "data.class_weights is given for a mix, whose weights are its datasets'; leave it out"
+        yield "data.class_weights is given for a mix, which has weights of datasets instead; leave it out"
     if not is_mix and not weighted:
         if data.epoch_samples is not None:
             yield (
@@ -249,7 +249,7 @@ def _evaluation_of_script(settings: RunSettings, *_: object) -> Iterator[str]:
     if settings.evaluation.metrics is not None:
         yield (
             "evaluation.metrics is given, but a training script evaluates its model itself; leave it out, and write "
-            "its figures into evaluation.json"
+            "its metrics to evaluation.json"
         )
 
 

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from shardline.config.settings import Plain
 from shardline.config.validate import Problems
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
@@ -82,18 +83,18 @@ def _is_installed(package: str, code: CodeIndex) -> bool:
     return any(INSTALLED & set(Path(place).parts) for place in places)
 
 
-def metrics_of(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
+def metrics_of(evaluation: Plain) -> list[dict[str, Any]]:
     """Return `evaluation.metrics` in normal form: a list of tables with `type` and arguments."""
     listed = evaluation.get("metrics") or []
     return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
 
 
-def metric_name(metric: Mapping[str, object]) -> str:
+def metric_name(metric: Plain) -> str:
     """Return the name of a metric in an evaluation."""
     return str(metric.get("name") or str(metric.get("type")).rpartition(":")[2])
 
 
-def import_path(metric: Mapping[str, object]) -> str:
+def import_path(metric: Plain) -> str:
     """Return the import path of a metric; names without a module are classes of torchmetrics."""
     kind = str(metric["type"])
     return kind if ":" in kind else f"torchmetrics:{kind}"
@@ -111,7 +112,7 @@ def transforms_of(written: Any) -> list[dict[str, object]]:
     return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
 
 
-def paths_of(data: Mapping[str, Any], code: CodeIndex, where: str) -> dict[str, str]:
+def paths_of(data: Plain, code: CodeIndex, where: str) -> dict[str, str]:
     """Return the import paths in `data` settings, by part of the identity document.
 
     The parts are `transform`, `transform 2`, ..., `eval_transform`, ... and `collate`.
@@ -139,7 +140,7 @@ def paths_of(data: Mapping[str, Any], code: CodeIndex, where: str) -> dict[str, 
     return found
 
 
-def _named(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def _named(data: Plain) -> Iterator[tuple[str, str, Any]]:
     """Yield part, key and import path of each class and function."""
     for setting in _TRANSFORMS:
         written = data.get(setting)
@@ -151,7 +152,7 @@ def _named(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "collate", "data.collate", collate
 
 
-def counted_data(data: Mapping[str, object]) -> dict[str, object]:
+def counted_data(data: Plain) -> dict[str, object]:
     """Return `data` settings for an identity document, without paths of the user, whose code counts.
 
     Args:
@@ -169,7 +170,7 @@ def counted_data(data: Mapping[str, object]) -> dict[str, object]:
     return counted
 
 
-def _without_path(transform: Mapping[str, object]) -> dict[str, object]:
+def _without_path(transform: Plain) -> dict[str, object]:
     names = {path: name for name, path in SHIPPED_TRANSFORMS.items()}
     kind = str(transform.get("type"))
     shipped = kind if kind in SHIPPED_TRANSFORMS else names.get(kind)
@@ -177,7 +178,7 @@ def _without_path(transform: Mapping[str, object]) -> dict[str, object]:
     return {**named, **{key: value for key, value in transform.items() if key != "type"}}
 
 
-def with_own_code(data: Mapping[str, Any]) -> dict[str, Any]:
+def with_own_code(data: Plain) -> dict[str, Any]:
     """Return `counted_data` for people: code of the user is shown as `own class` or `own function`."""
     shown = dict(data)
     for setting in _TRANSFORMS:
@@ -191,7 +192,7 @@ def with_own_code(data: Mapping[str, Any]) -> dict[str, Any]:
 METRIC = "metric"  # prefix of parts of an identity document
 
 
-def metric_paths(evaluation: Mapping[str, Any], code: CodeIndex, where: str) -> dict[str, str]:
+def metric_paths(evaluation: Plain, code: CodeIndex, where: str) -> dict[str, str]:
     """Return the import paths of metrics by part of the identity document: `metric`, `metric 2`, ...
 
     Args:

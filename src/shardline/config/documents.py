@@ -15,6 +15,7 @@ from shardline.config.code_paths import (
     counted_data,
 )
 from shardline.config.resolved import settings_of, without_legacy_values
+from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
@@ -140,7 +141,7 @@ class Documents:
     code: CodeIndex
     lock: Lock
     _programs: dict[str, StageProgram] = field(default_factory=dict)
-    _environments: dict[frozenset[str], dict[str, object]] = field(default_factory=dict)
+    _environments: dict[frozenset[str], IdentityDocument] = field(default_factory=dict)
     _methods: dict[tuple[str, str], bool | None] = field(default_factory=dict)
 
     def program(self, path: str) -> StageProgram:
@@ -184,7 +185,7 @@ class Documents:
         return any("io" in one.reached for one in self.programs_of(paths).values())
 
     def dataset(
-        self, settings: Mapping[str, Any], source_class: str, content: Mapping[str, str]
+        self, settings: Plain, source_class: str, content: Mapping[str, str]
     ) -> IdentityDocument:
         """Return the document of a dataset.
 
@@ -210,7 +211,7 @@ class Documents:
         }
 
     def training(
-        self, settings: Mapping[str, Any], paths: Mapping[str, str], datasets: Mapping[str, str],
+        self, settings: Plain, paths: Mapping[str, str], datasets: Mapping[str, str],
         files: Mapping[str, str] | None = None, environment: Mapping[str, object] | None = None,
     ) -> IdentityDocument:  # fmt: skip
         """Return the document of a training.
@@ -249,9 +250,7 @@ class Documents:
             **own,
         }
 
-    def evaluation(
-        self, settings: Mapping[str, Any], paths: Mapping[str, str], run: str
-    ) -> IdentityDocument:
+    def evaluation(self, settings: Plain, paths: Mapping[str, str], run: str) -> IdentityDocument:
         """Return the document of an evaluation.
 
         Args:
@@ -267,9 +266,7 @@ class Documents:
             **self.evaluated_by(settings, paths),
         }
 
-    def evaluated_by(
-        self, settings: Mapping[str, Any], paths: Mapping[str, str]
-    ) -> IdentityDocument:
+    def evaluated_by(self, settings: Plain, paths: Mapping[str, str]) -> IdentityDocument:
         """Return the part of the document of an evaluation that depends on its programs."""
         if scripts.is_script(paths["model"]):  # its own metrics are copied
             return self.made_by("script", {}, settings)
@@ -281,7 +278,7 @@ class Documents:
         programs = self.programs_of(read)
         if settings.get("evaluation", {}).get("headline"):  # its interval is bootstrapped
             programs["headline"] = StageProgram(named=None, imports=frozenset({"scipy"}))
-        steps: dict[str, object] = {}
+        steps: IdentityDocument = {}
         if self.has_method(paths["model"], "test_step"):  # its metrics sum over ranks
             steps = {"measured_by": "test_step", "ranks": _ranks_of_steps(settings)}
             if self.has_method(paths["model"], "describe_sample"):
@@ -290,7 +287,7 @@ class Documents:
 
     def report(
         self,
-        settings: Mapping[str, Any],
+        settings: Plain,
         evaluations: Mapping[str, str],
         outcomes: Sequence[Any] = (),
     ) -> IdentityDocument:
@@ -301,7 +298,7 @@ class Documents:
             evaluations: Id of each run by digest of its evaluation.
             outcomes: Outcomes of runs without a result; empty for a complete report.
         """
-        inputs: dict[str, object] = {"evaluations": dict(evaluations)}
+        inputs: IdentityDocument = {"evaluations": dict(evaluations)}
         if outcomes:
             inputs["outcomes"] = list(outcomes)
         return {
@@ -313,7 +310,7 @@ class Documents:
         }
 
     def made_by(
-        self, stage: str, programs: Mapping[str, StageProgram], settings: Mapping[str, Any]
+        self, stage: str, programs: Mapping[str, StageProgram], settings: Plain
     ) -> IdentityDocument:
         """Return versions, code and environment of a stage with its programs."""
         own = {stage, *(name for one in programs.values() for name in one.history)}
@@ -326,14 +323,14 @@ class Documents:
             "environment": self._environment(imports),
         }
 
-    def _environment(self, imports: Iterable[str]) -> dict[str, object]:
+    def _environment(self, imports: Iterable[str]) -> IdentityDocument:
         key = frozenset(imports)
         if key not in self._environments:
             self._environments[key] = self.lock.environment(sorted(key))
         return self._environments[key]
 
 
-def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def counted_settings(settings: Plain) -> dict[str, Any]:
     """Return the settings of a run that count in identity documents."""
     counted = without_legacy_values(settings, settings_of("train"))
     counted.pop("code_files", None)  # the bytes count, not the paths
@@ -344,7 +341,7 @@ def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return counted
 
 
-def _ranks_of_steps(settings: Mapping[str, Any]) -> int:
+def _ranks_of_steps(settings: Plain) -> int:
     """Return the number of ranks that evaluate with `test_step`, see `evaluates_on_ranks`."""
     if settings["elastic"] or settings["strategy"] == "fsdp":
         return 1

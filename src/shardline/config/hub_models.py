@@ -10,6 +10,7 @@ import msgspec
 
 from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.config.plans import WeightedDataset
+from shardline.config.settings import Plain
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
 
@@ -50,9 +51,7 @@ def keys_of_folders(model_class: str) -> tuple[str, ...]:
     return _FOLDERS if model_class in _CLASSES else ()
 
 
-def hub_files(
-    model_class: str, model_args: Mapping[str, object], root: Path, where: str
-) -> list[Path]:
+def hub_files(model_class: str, model_args: Plain, root: Path, where: str) -> list[Path]:
     """Return the files of the folder of a model of transformers; empty for other models.
 
     Args:
@@ -131,7 +130,7 @@ def _read(path: Path, where: str) -> dict[str, object]:
         found = None
     if not isinstance(found, dict):
         raise ConfigError(
-            f"{where} has a {path.name} that is no JSON object, {_SAVED}; save the model there again"
+            f"{where} has a {path.name} that is not a JSON object, {_SAVED}; save the model there again"
         )
     return found
 
@@ -242,7 +241,7 @@ _OF_TEXTS = {
 
 
 def with_vocabulary(
-    settings: Mapping[str, Any], model_class: str, parts: tuple[WeightedDataset, ...]
+    settings: Plain, model_class: str, parts: tuple[WeightedDataset, ...]
 ) -> dict[str, Any]:
     """Return the settings of a run with the size of the vocabulary, if a tokenizer made the tokens.
 
@@ -274,6 +273,6 @@ def with_vocabulary(
     return {**settings, "model_args": sized if sizes is given else {**given, "config": sized}}
 
 
-def _made(source: Mapping[str, Any]) -> set[str]:
+def _made(source: Plain) -> set[str]:
     """Return the columns of tokens that a source makes from texts."""
     return {"tokens"} if source.get("type") == "text" else set(source.get("tokenize") or ())

@@ -5,7 +5,6 @@ The part is one line of JSON. It contains each dataset once, by id, however many
 
 import json
 import socket
-from collections.abc import Mapping
 from dataclasses import fields
 from fractions import Fraction
 from functools import cache
@@ -19,7 +18,7 @@ from shardline.config.predictions import document_of_files, document_of_predicti
 from shardline.config.project import Project, document_of_dataset, document_of_run, locate
 from shardline.config.resolved import as_plain, as_type
 from shardline.config.scripts import environment_of_run
-from shardline.config.settings import Settings
+from shardline.config.settings import Plain, Settings
 from shardline.core.errors import ConfigError
 from shardline.records.identities import IdentityDocument
 
@@ -120,7 +119,7 @@ def _fields(one: Any) -> dict[str, object]:
     }
 
 
-def _read(kind: type[_T], plain: Mapping[str, object], **given: Any) -> _T:
+def _read(kind: type[_T], plain: Plain, **given: Any) -> _T:
     hints: dict[str, object] = _hints(kind)  # type: ignore[arg-type]
     found = {
         name: _value(plain[name], hint) for name, hint in hints.items() if name not in _APART[kind]

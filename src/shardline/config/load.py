@@ -28,7 +28,7 @@ from shardline.config.project import Project, document_of_dataset, document_of_r
 from shardline.config.resolved import as_type
 from shardline.config.run_table import Row, check_name, read_rows
 from shardline.config.scripts import environment_of_run
-from shardline.config.settings import fill, schema_of
+from shardline.config.settings import Plain, fill, schema_of
 from shardline.config.settings.config import (
     Config,
     DatasetSettings,
@@ -50,7 +50,7 @@ Entries = Mapping[str, dict[str, Any]]  # entries of `datasets` as written
 
 
 def load_project(
-    config: Mapping[str, Any] | None = None,
+    config: Plain | None = None,
     *,
     workdir: Path | None = None,
     config_file: Path = Path("config/config.yaml"),
@@ -128,7 +128,7 @@ def load_project(
 
 
 def _check_form(
-    config: Mapping[str, Any], workdir: Path, where: str, allowed: Sequence[str]
+    config: Plain, workdir: Path, where: str, allowed: Sequence[str]
 ) -> tuple[dict[str, Any], list[Row]]:
     """Return the config with its defaults, and the rows of its run table.
 
@@ -227,7 +227,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
 
 
 def _load_run(
-    project: Project, row: Row, defaults: Mapping[str, Any], parts: tuple[WeightedDataset, ...]
+    project: Project, row: Row, defaults: Plain, parts: tuple[WeightedDataset, ...]
 ) -> RunPlan:
     model_class = _resolve_model(project, row)
     plain_settings = with_vocabulary(with_values(defaults, row.settings), model_class, parts)
@@ -292,7 +292,7 @@ def weights_of_row(row: Row, mixes: Mixes) -> Mapping[str, float]:
     return row.dataset
 
 
-def problems_of_mixes(mixes: Mixes, datasets: Mapping[str, object], where: str) -> Iterator[str]:
+def problems_of_mixes(mixes: Mixes, datasets: Collection[str], where: str) -> Iterator[str]:
     """Yield the problems of the mixes of a config.
 
     Args:
@@ -306,9 +306,7 @@ def problems_of_mixes(mixes: Mixes, datasets: Mapping[str, object], where: str) 
                 yield f"{where}: mixes.{name}.{part} is not in datasets; {suggest(part, datasets)}"
 
 
-def problems_of_row(
-    row: Row, mixes: Mixes, datasets: Mapping[str, object], where: str
-) -> Iterator[str]:
+def problems_of_row(row: Row, mixes: Mixes, datasets: Collection[str], where: str) -> Iterator[str]:
     """Yield the problems of the dataset or mix of a row.
 
     Args:

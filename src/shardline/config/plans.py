@@ -11,6 +11,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.resolved import RunSpec
 from shardline.config.run_table import Row
 from shardline.config.scripts import ScriptEnvironment
+from shardline.config.settings import Plain
 from shardline.config.settings.config import DatasetSettings
 from shardline.config.settings.run_settings import RunSettings
 from shardline.config.source_files import sizes_of_files
@@ -354,7 +355,7 @@ _ROW_BYTES = 16  # label and id
 
 
 def count_shards(
-    source: Mapping[str, Any], files: Sequence[Path], workdir: Path, downloads: Path, where: str
+    source: Plain, files: Sequence[Path], workdir: Path, downloads: Path, where: str
 ) -> int:
     """Return the number of shards of about 64 MB that a source fills.
 
@@ -388,11 +389,11 @@ def count_shards(
     return max(1, (num_bytes + SHARD_BYTES // 2) // SHARD_BYTES)
 
 
-def _bytes_of_table(source: Mapping[str, Any], workdir: Path, where: str) -> int:
+def _bytes_of_table(source: Plain, workdir: Path, where: str) -> int:
     """Return the size of a Delta table's files at its version, which its log records."""
     if is_url(source["table"]):
         shown = without_secrets(source["table"])
-        raise _unknown(f"{shown} is not read before its rows are", where)
+        raise _unknown(f"{shown} is read only together with its rows", where)
     # already absolute if `locate` found it
     table = open_table(str(workdir / source["table"]), source["version"])
     return int(sum(table.get_add_actions(flatten=True).column("size_bytes").to_pylist()))

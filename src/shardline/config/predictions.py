@@ -48,7 +48,7 @@ def make_prediction(
     if name := _OF_NO_ROWS.get(spec.model_class):
         raise ConfigError(
             f"{where}: run {spec.title} has model={name}, which scores tokens or pixels, expected a model that "
-            "predicts rows; define predict_step in a class of yours that derives from it, or call an export of it"
+            "predicts rows; define predict_step in your own subclass of it, or call an export of it"
         )
     document = document_of_prediction(project, spec, code_paths, rows.id, split)
     return PredictionPlan(

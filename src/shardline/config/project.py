@@ -14,6 +14,7 @@ from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, Study
 from shardline.config.resolved import as_plain
 from shardline.config.script_files import files_that_count
 from shardline.config.scripts import ScriptEnvironment, load_environment
+from shardline.config.settings import Plain
 from shardline.config.settings.config import AzureML, Conda, IdentitySettings, Image, Runtime
 from shardline.config.settings.run_settings import Environment, RunSettings
 from shardline.config.user_files import RunNote, read_notes
@@ -303,7 +304,7 @@ class Project:
                 checks.check_devices(run.settings, self.runtime, run.row.where)
 
 
-def locate(project: Project, settings: Mapping[str, Any], where: str) -> Located:
+def locate(project: Project, settings: Plain, where: str) -> Located:
     """Return the files of the source of a dataset, see `checked_sources.locate`.
 
     Args:
@@ -316,7 +317,7 @@ def locate(project: Project, settings: Mapping[str, Any], where: str) -> Located
 
 
 def document_of_dataset(
-    project: Project, settings: Mapping[str, Any], source_class: str, found: Located
+    project: Project, settings: Plain, source_class: str, found: Located
 ) -> IdentityDocument:
     """Return the identity document of a dataset of the config.
 

@@ -25,6 +25,7 @@ from shardline.config.settings.config import (
 from shardline.config.settings.run_settings import FixedColumns, RunSettings
 from shardline.config.settings.source_settings import OwnSourceSettings, SourceSettings
 
+_JsonSchema = dict[str, Any]
 _KEYWORDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -58,19 +59,19 @@ def _texts(table: type[Settings]) -> dict[str, str]:
     return found
 
 
-def json_schema() -> dict[str, object]:
+def json_schema() -> _JsonSchema:
     """Return the JSON schema of `config.yaml`."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "config.yaml"}
     return {**head, **_of_schema(schema_of(Config))}
 
 
-def _of_schema(key_schema: KeySchema) -> dict[str, Any]:
+def _of_schema(key_schema: KeySchema) -> _JsonSchema:
     if key_schema.choices:
         others = structs.replace(key_schema, choices=())
         listed = {"enum": list(key_schema.choices)}
         is_text = key_schema.kinds == ("string",)
         return listed if is_text else {"anyOf": [_of_schema(others), listed]}
-    schema: dict[str, Any] = {}
+    schema: _JsonSchema = {}
     if kinds := key_schema.kinds:
         schema["type"] = kinds[0] if len(kinds) == 1 else list(kinds)
     sized = {"string": "Length", "array": "Items", "object": "Properties"}
@@ -93,9 +94,9 @@ def _of_schema(key_schema: KeySchema) -> dict[str, Any]:
     return {**schema, **tables[0]} if tables else schema
 
 
-def _of_table(table: type[Settings]) -> dict[str, Any]:
+def _of_table(table: type[Settings]) -> _JsonSchema:
     texts = texts_of(table)
-    schema: dict[str, Any] = {
+    schema: _JsonSchema = {
         "description": " ".join(str(table.__doc__).split()),
         "properties": {key: _of_key(one, texts[key]) for key, one in keys_of(table).items()},
         "additionalProperties": not table.__struct_config__.forbid_unknown_fields,
@@ -108,7 +109,7 @@ def _of_table(table: type[Settings]) -> dict[str, Any]:
     return schema
 
 
-def _of_key(key: Key, text: str) -> dict[str, Any]:
+def _of_key(key: Key, text: str) -> _JsonSchema:
     schema = _of_schema(key.schema)
     if text:
         schema["description"] = text

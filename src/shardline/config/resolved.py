@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs, to_builtins
 
-from shardline.config.settings import ANYTHING, KeySchema, Settings, keys_of, schema_of
+from shardline.config.settings import ANYTHING, KeySchema, Plain, Settings, keys_of, schema_of
 from shardline.config.settings.config import DatasetSettings, ReportSettings
 from shardline.config.settings.run_settings import Evaluation, RunSettings
 from shardline.config.validate import coerce
@@ -31,7 +31,7 @@ def settings_of(stage: str) -> type[Settings]:
     return known.get(stage, Settings)
 
 
-def without_legacy_values(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
+def without_legacy_values(settings: Plain, table: type[Settings]) -> dict[str, Any]:
     """Return settings without those that are equal to their `legacy_value`.
 
     Tables of settings that become empty are dropped too, but no entries that a user named.
@@ -64,12 +64,12 @@ def _without(value: Any, schema: KeySchema) -> Any:
     return kept
 
 
-def with_legacy_values(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
+def with_legacy_values(settings: Plain, table: type[Settings]) -> dict[str, Any]:
     """Return settings of an earlier version, with newer settings at their `legacy_value`."""
     return _with(settings, schema_of(table))
 
 
-def _with(settings: Mapping[str, Any], schema: KeySchema) -> dict[str, Any]:
+def _with(settings: Plain, schema: KeySchema) -> dict[str, Any]:
     filled = dict(settings)
     table = schema.table_of(settings)
     for key, known in (keys_of(table) if table else {}).items():
@@ -93,7 +93,7 @@ def _is_legacy_value(value: Any, schema: KeySchema) -> bool:
 _Table = TypeVar("_Table", bound=Settings)
 
 
-def as_type(settings: Mapping[str, Any], table: type[_Table]) -> _Table:
+def as_type(settings: Plain, table: type[_Table]) -> _Table:
     """Return resolved settings as an instance of their class.
 
     Args:

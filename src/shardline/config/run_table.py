@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from shardline.config.settings import KeySchema, dotted_keys, fill, keys_of, schema_at
+from shardline.config.settings import KeySchema, Plain, dotted_keys, fill, keys_of, schema_at
 from shardline.config.settings.run_settings import FixedColumns, RunSettings
 from shardline.config.user_files import plain, refuse_credentials
 from shardline.config.validate import Problems, coerce, suggest_setting, validate
@@ -243,7 +243,7 @@ def _scalar(text: str) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _suffix(varied: Mapping[str, object]) -> str:
+def _suffix(varied: Plain) -> str:
     """Return the suffix of a name, such as `_lr=0.1` for `optim.lr`; ambiguous keys are written in full."""
     last = [key.rpartition(".")[2] for key in varied]
     labels = [

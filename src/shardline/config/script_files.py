@@ -17,6 +17,7 @@ from typing import Any
 from shardline.config.hub_models import hub_files, keys_of_folders
 from shardline.config.layout import ResultsLayout
 from shardline.config.scripts import ARGUMENT, is_script, split_script
+from shardline.config.settings import Plain
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
 
@@ -134,7 +135,7 @@ def _arguments(model: str, settings: RunSettings, layout: ResultsLayout) -> Iter
     yield from _existing(looked_at, layout)
 
 
-def _existing(values: Mapping[str, object], layout: ResultsLayout) -> Iterator[Argument]:
+def _existing(values: Plain, layout: ResultsLayout) -> Iterator[Argument]:
     for key, text in _texts(values, "model_args"):
         if not text or "\0" in text:
             continue

@@ -236,7 +236,7 @@ def _of_lock(given: Environment, where: str, root: Path) -> ScriptEnvironment:
         python = str(given.python)
         if not _VERSION.fullmatch(python):
             raise ConfigError(
-                f'{where}.python={python} is no version such as "3.12"; beside venv write one, in quotes'
+                f'{where}.python={python} is not a version such as "3.12"; beside venv write one, in quotes'
             )
     file = root / str(given.venv)
     content = {

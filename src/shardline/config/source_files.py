@@ -11,11 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
+from shardline.config.settings import Plain
 from shardline.config.settings.config import FilesOfSplits
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.found_files import is_hidden, problem_of, shown, unreadable
 from shardline.core.urls import download_path, is_url, without_secrets
 
+NotRead = dict[str, dict[str, int | list[str]]]  # `count` and `first` names, by reason
 # Reasons why a file is not read.
 HIDDEN, OTHERS, UNUSABLE, BARREN = (
     "hidden", "of another kind", "cannot be read", "folders without any",
@@ -134,7 +136,7 @@ class FileSearch:
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self.workdir}{os.sep}")
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> NotRead:
         """Return the number and first names of the files that are not read, by reason."""
         return {
             reason: {"count": len(names), "first": [*names][:_SHOWN]}
@@ -182,7 +184,7 @@ _BELOW = {
 Known = dict[Path, tuple[str, str]]  # name and SHA-256 of remote files, by path in the store
 
 
-def with_paths(source: Mapping[str, Any]) -> dict[str, Any]:
+def with_paths(source: Plain) -> dict[str, Any]:
     """Return the settings of a source with a `path` in each remote entry: by default the end of the URL."""
     files = [
         {"path": PurePosixPath(without_secrets(e["url"])).name, **e}
@@ -194,8 +196,8 @@ def with_paths(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_files(
-    source: Mapping[str, Any], workdir: Path, downloads: Path, where: str
-) -> tuple[list[Path], Known, dict[str, Any]]:
+    source: Plain, workdir: Path, downloads: Path, where: str
+) -> tuple[list[Path], Known, NotRead]:
     """Return the files of a source in the order of entries; the matches of a pattern are sorted.
 
     Args:
@@ -225,9 +227,7 @@ def find_files(
     return list(dict.fromkeys(found)), known, search.summary()
 
 
-def sizes_of_files(
-    source: Mapping[str, Any], files: Iterable[Path], downloads: Path, where: str
-) -> list[int]:
+def sizes_of_files(source: Plain, files: Iterable[Path], downloads: Path, where: str) -> list[int]:
     """Return the sizes of the files of a source in bytes; for remote files from their entries.
 
     Args:
@@ -244,7 +244,7 @@ def sizes_of_files(
         raise unreadable(Path(error.filename), error) from None
 
 
-def _remote_file(entry: Mapping[str, Any], downloads: Path, where: str) -> tuple[Path, str]:
+def _remote_file(entry: Plain, downloads: Path, where: str) -> tuple[Path, str]:
     sha256, path = entry["sha256"], PurePosixPath(entry["path"])
     shown = f"{where}.source.files: {without_secrets(entry['url'])}"
     if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
@@ -300,7 +300,7 @@ def check_names(names: Sequence[str], where: str) -> None:
         if name in seen:
             raise ConfigError(
                 f"{where}.source.files: two files have the name {name}; put them into one folder tree, or give "
-                "remote ones a path of their own"
+                "remote files a different path"
             )
         seen.add(name)
 
@@ -346,7 +346,7 @@ def _fits(paths: Sequence[str], pattern: str) -> bool:
 _MOST_VALUES = 8
 
 
-def block(name: str, inferred: Mapping[str, Any]) -> str:
+def block(name: str, inferred: Plain) -> str:
     """Return the printed lines on inferred properties of a dataset; empty if nothing is inferred."""
     given = dict(inferred)
     not_read = given.pop("not read", {})

@@ -1,4 +1,4 @@
-"""Files that people write: the config as YAML, notes on runs; no credential may stand in them."""
+"""Files that users write: the config and notes on runs, without credentials."""
 
 import math
 import re
@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from shardline.config.settings import Plain
 from shardline.core.credentials import credential_in
 from shardline.core.errors import ConfigError
 from shardline.core.redaction import assigned, is_secret, mask
@@ -28,14 +29,14 @@ _REMEDIES = {
 }
 
 
-def allowed_of(config: Mapping[str, Any]) -> Sequence[str]:
+def allowed_of(config: Plain) -> Sequence[str]:
     """Return `runtime.not_secret` of a config before its validation."""
     runtime = config.get("runtime")
     listed = runtime.get("not_secret", ()) if isinstance(runtime, Mapping) else ()
     return [str(key) for key in listed] if isinstance(listed, list | tuple) else []
 
 
-def refuse_credentials(settings: Mapping[str, Any], where: str, allowed: Sequence[str]) -> None:
+def refuse_credentials(settings: Plain, where: str, allowed: Sequence[str]) -> None:
     """Reject a setting whose value looks like a credential.
 
     Args:
@@ -243,7 +244,7 @@ def _read(path: Path, name: str) -> RunNote:
     except (OSError, UnicodeDecodeError) as error:
         found = getattr(error, "strerror", None) or "not UTF-8"
         raise ConfigError(f"{shown}: cannot be read ({found}); save it as UTF-8") from None
-    head: Mapping[str, object] = {}
+    head: Plain = {}
     if text.startswith(f"{_FENCE}\n") and f"\n{_FENCE}\n" in f"{text}\n":
         front, _, text = f"{text}\n".removeprefix(f"{_FENCE}\n").partition(f"{_FENCE}\n")
         head = _front_matter(front, shown)
@@ -253,7 +254,7 @@ def _read(path: Path, name: str) -> RunNote:
     return RunNote(name=name, text=mask(text.strip()), tags=tuple(map(mask, tags)))
 
 
-def _front_matter(text: str, shown: Path) -> Mapping[str, object]:
+def _front_matter(text: str, shown: Path) -> Plain:
     try:
         head = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from shardline.config.settings import ANYTHING, KeySchema, dotted_keys, keys_of, matches
+from shardline.config.settings import ANYTHING, KeySchema, Plain, dotted_keys, keys_of, matches
 from shardline.config.settings.config import Config
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean, suggest
@@ -269,7 +269,7 @@ def problems_of(
             yield _problem(key, value, expected, bare=True, hint=hint)
 
 
-def _problems_of_table(value: Mapping[str, object], schema: KeySchema, key: str) -> Iterator[str]:
+def _problems_of_table(value: Plain, schema: KeySchema, key: str) -> Iterator[str]:
     below = f"{key}." if key else ""
     if not value and schema.limits.get("min_length"):
         yield f"{key} is empty; add an entry"

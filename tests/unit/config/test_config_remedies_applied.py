@@ -318,7 +318,7 @@ SETTING_CASES = {
     ),
     "a batch for ranks and streams": case(
         {"@global_batch": "64", "@devices": "4", "@data.streams": "3", "datasets.digits.shards": 4},
-        "cannot be shared by data.streams=3", r"use (\d+)", {"@global_batch": "$1"},
+        "is not divisible by data.streams=3", r"use (\d+)", {"@global_batch": "$1"},
     ),
     "a batch for parts and streams": case(
         {"@global_batch": "66", "@devices": "4", "@data.streams": "3", "datasets.digits.shards": 4},
@@ -456,7 +456,7 @@ MODEL_CASES = {
         {INDEX: '{"weight_map": {"a": "w.safetensors"}}', "/m/w.safetensors": "w"},
     ),
     "no JSON": case(
-        OF_HUB | SAVED | {"/m/config.json": "["}, "is no JSON object", "save the model there again", SAVED
+        OF_HUB | SAVED | {"/m/config.json": "["}, "is not a JSON object", "save the model there again", SAVED
     ),
     "an open quote": case(
         SCRIPT | {"@model": "script: train.py --a it's"}, "No closing quotation", "close its quotes",
@@ -591,7 +591,7 @@ ENVIRONMENT_CASES = {
     ),
     "no version": case(
         SCRIPT | {"@environment": "{venv: own.lock, python: /bin/python}", "/own.lock": LOCK},
-        'is no version such as "3.12"', "beside venv write one, in quotes",
+        'is not a version such as "3.12"', "beside venv write one, in quotes",
         {"@environment": '{venv: own.lock, python: "3.12"}'},
     ),
     "no pin file": case(

@@ -135,7 +135,7 @@ REFUSED = {
         "last_batch": "pad"
     },
     "data.epoch_samples=3 is less than global_batch=64; use at least 64": {"epoch_samples": 3},
-    "data.class_weights is given for a mix, whose weights are its datasets'; leave it out": {
+    "data.class_weights is given for a mix, which has weights of datasets instead; leave it out": {
         "class_weights": "balanced"
     },
 }

@@ -37,6 +37,8 @@ RowName = Annotated[
 ]
 Name = Annotated[RowName, Meta(max_length=150)]
 Mix = Annotated[dict[Name, Positive], Meta(min_length=1)]
+# Settings, or a table of them, as nested dictionaries: written by a user, or resolved.
+Plain = Mapping[str, Any]
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     others: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether a table is of this kind. If a key has several kinds, the first that fits is used."""
         return True
 
@@ -85,7 +87,7 @@ class KeySchema(Struct, frozen=True, kw_only=True):
 
     @property
     def is_table(self) -> bool:
-        """Whether every value is a table, so that its keys may be named one by one."""
+        """Whether every value is a table, so that its keys can be listed."""
         return self.kinds == ("object",)
 
     def table_of(self, value: Any) -> type[Settings] | None:

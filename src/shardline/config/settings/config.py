@@ -1,11 +1,20 @@
 """Settings of the config and of its table `runtime`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from shardline.config.settings import Count, Mix, Name, Natural, NotNegative, Settings, Share, Text
+from shardline.config.settings import (
+    Count,
+    Mix,
+    Name,
+    Natural,
+    NotNegative,
+    Plain,
+    Settings,
+    Share,
+    Text,
+)
 from shardline.config.settings.run_settings import Environment, RunSettings
 from shardline.config.settings.source_settings import AnySource
 
@@ -197,7 +206,7 @@ class Shares(Settings, frozen=True, kw_only=True):
     """Share of the rows held out for the evaluation."""
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether neither a column is named nor files are listed."""
         return table.keys().isdisjoint(cls.others)
 
@@ -210,7 +219,7 @@ class SplitColumn(Settings, frozen=True, kw_only=True):
     row: train, validation (val, valid, dev) or test."""
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether a column is named."""
         return "column" in table
 
@@ -233,7 +242,7 @@ class SplitFiles(Settings, frozen=True, kw_only=True):
     files: FilesOfSplits
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether files are listed."""
         return "files" in table
 

@@ -1,11 +1,10 @@
 """Settings of sources, one class for each type."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from shardline.config.settings import Count, Natural, Positive, Settings, Text
+from shardline.config.settings import Count, Natural, Plain, Positive, Settings, Text
 
 OnBad = Literal["fail", "skip"]
 ColumnType = Annotated[
@@ -51,7 +50,7 @@ class SourceSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     `synthetic`, `text`, `webdataset`, or a source class by import path (`mypkg.sources:Rings`)."""
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether the source has the type of this class."""
         return table.get("type") == cls.named or not cls.named
 
@@ -241,7 +240,7 @@ class OwnSourceSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknow
     files: Files = []
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether the type is an import path."""
         return ":" in str(table.get("type"))
 
