@@ -100,7 +100,7 @@ def test_what_is_no_credential_passes(key, value):
     ],
 )  # fmt: skip
 def test_further_credentials_are_refused(key, value):
-    with pytest.raises(ConfigError, match=f"c.yaml: {key} holds "):
+    with pytest.raises(ConfigError, match=f"c.yaml: {key} contains "):
         refuse_credentials({key: value}, "c.yaml", [])
 
 
