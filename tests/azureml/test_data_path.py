@@ -260,9 +260,7 @@ def test_a_nodes_job_takes_its_inputs_from_the_storage_and_the_shards_from_its_m
     job = f"evaluate:run={run.id},evaluation={run.evaluation_id}"
     alone = other.run_on_a_node(job, env={})
     assert alone.returncode != 0
-    assert "runtime.store=store lies in the folder of this job alone" in " ".join(
-        alone.stdout.split()
-    )
+    assert "runtime.store=store is in the folder of this job only" in " ".join(alone.stdout.split())
     done = other.run_on_a_node(job, env={"SHARDLINE_STORE": str(moved)})
     assert done.returncode == 0, done.stdout
     assert blob in first.blobs.sizes(first.container)

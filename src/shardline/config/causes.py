@@ -1,4 +1,4 @@
-"""Differences between two identity documents of one stage, in words."""
+"""Differences between two identity documents of a stage, as sentences."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ from shardline.identity.versions import changes_between
 from shardline.records.identities import IdentityDocument, weights_of_inputs
 
 _UNSET = object()
-_Part = Mapping[str, Any]  # of a document; an earlier version may have written something else there
+_Part = Mapping[str, Any]  # part of a document, possibly of an earlier version
 _Tell = Callable[[_Part, _Part], Iterator["str | Cause"]]
-# What is known of the user's code on both sides: see `Documents.definitions`.
-Definitions = tuple[Mapping[str, object], Mapping[str, object]]
-_OWN = "own class"  # of which a document holds the code and not the name
+# Definitions of the code of the user on both sides, see `Documents.definitions`.
+Definitions = tuple[_Part, _Part]
+_OWN = "own class"  # a document contains its code, not its name
 _DOCUMENT_KEYS = {
     "stage",
     "settings",
@@ -36,9 +36,9 @@ class Cause:
     """One difference between two identity documents.
 
     Attributes:
-        kind: part of the document: `settings`, `model`, `dataset`, `source`, `versions`,
-            `code`, `environment` or another key of it.
-        text: the difference in words, such as `optim.lr 0.1 -> 0.01`.
+        kind: Part of the document: `settings`, `model`, `dataset`, `source`, `versions`,
+            `code`, `environment` or another key.
+        text: Difference, such as `optim.lr 0.1 -> 0.01`.
     """
 
     kind: str
@@ -48,12 +48,12 @@ class Cause:
 def find_causes(
     old: IdentityDocument, new: IdentityDocument, definitions: Definitions = ({}, {})
 ) -> list[Cause]:
-    """Return the differences between two identity documents of one stage, by cause.
+    """Return the differences between two identity documents of a stage.
 
     Args:
-        old: the earlier document.
-        new: the present one.
-        definitions: what is known of the user's code behind each.
+        old: Earlier document.
+        new: Current document.
+        definitions: Definitions of the code of the user in both.
     """
     old, new = _readable(old), _readable(new)
 
@@ -79,30 +79,31 @@ def find_dataset_causes(
     old_names: Sequence[str], old: IdentityDocument, names: Sequence[str], new: IdentityDocument,
     definitions: Definitions = ({}, {}),
 ) -> list[Cause]:  # fmt: skip
-    """Return how two datasets of different identities differ: in name, or in what they were made from.
+    """Return the differences between two datasets with different identities.
 
     Args:
-        old_names: the names that the old one has had, the latest last.
-        old: its identity document, as is `new`; empty where it is not known.
-        names: of the new one.
-        definitions: what is known of the user's code behind each.
+        old_names: Names of the old dataset, the latest last.
+        old: Identity document of the old dataset; empty if unknown.
+        names: Names of the new dataset.
+        new: Identity document of the new dataset.
+        definitions: Definitions of the code of the user in both.
     """
     name, renamed = next(iter(names), "?"), []
     if old_names and set(old_names).isdisjoint(names):
         renamed = [Cause("dataset", f"dataset {old_names[-1]} -> {name}")]
     another_source = renamed and _source_type(old) != _source_type(new)
-    if not old or another_source:  # differences within say nothing then
+    if not old or another_source:  # further differences are meaningless then
         return renamed
     inside = find_causes(old, new, definitions)
     return renamed + [Cause("dataset", f"dataset {name}: {cause.text}") for cause in inside]
 
 
-def _source_type(document: Mapping[str, object]) -> object:
+def _source_type(document: _Part) -> object:
     return part_of(part_of(document, "settings"), "source").get("type")
 
 
 def _readable(document: IdentityDocument) -> IdentityDocument:
-    """Return a document with what it leaves out: newer settings, and that a class is the user's."""
+    """Return a document with newer settings, and with `own class` for classes of the user."""
     code, settings = part_of(document, "code"), part_of(document, "settings")
     shown = dict(document)
     if settings:
@@ -135,7 +136,7 @@ def _inputs(old: _Part, new: _Part) -> Iterator[Cause]:
 
 
 def weight_change(name: str, before: str | None, after: str | None) -> str:
-    """Return in words how a dataset's weight differs; None where it is not read."""
+    """Return the change of the weight of a dataset as a sentence; None: not in the run."""
     if after is None:
         return f"dataset {name} is no longer read"
     if before is None:
@@ -149,7 +150,7 @@ def _sample_code(old: _Part, new: _Part) -> Iterator[str]:
 
 
 def _settings(old: _Part, new: _Part) -> Iterator[str]:
-    # an empty table (`model_args: {}`) sets nothing, so its keys come and go alone
+    # an empty table (`model_args: {}`) sets nothing
     flat_old = {key: value for key, value in flatten(old).items() if value != {}}
     flat_new = {key: value for key, value in flatten(new).items() if value != {}}
     for key in flat_new | flat_old:
@@ -168,7 +169,7 @@ def _value(key: str, old: _Part, new: _Part) -> Iterator[str]:
 
 
 def _exact(value: object) -> str:
-    """Write a value so that unequal values, or types, give unequal texts."""
+    """Return a text of a value; unequal values or types give unequal texts."""
     return "unset" if value is _UNSET else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
@@ -177,7 +178,7 @@ def _plain(value: object) -> str:
 
 
 def _unequal(old: _Part, new: _Part) -> Iterator[tuple[str, Any, Any]]:
-    """Yield key, old and new value where they differ; None stands for a missing one."""
+    """Yield key, old and new value of each difference; None for a missing value."""
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             yield key, old.get(key), new.get(key)
@@ -193,11 +194,11 @@ def _sources(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
             yield f"source bytes changed in {name}"
     before, after = list(old.values()), list(new.values())
     if before != after and sorted(before) == sorted(after):
-        yield "source files stand in another order"
+        yield "order of the source files changed"
 
 
 def _by_name(source: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return digests by file name, without the position that the document puts before it."""
+    """Return digests by file name, without the position before the name."""
     files: dict[str, list[str]] = {}
     for key, sha256 in sorted(source.items(), key=lambda item: item[1]):
         files.setdefault(key.partition("/")[2], []).append(sha256)
@@ -206,7 +207,7 @@ def _by_name(source: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _versions(old: _Part, new: _Part) -> Iterator[str]:
     for name, before, after in _unequal(old, new):
-        if before is not None and after is not None:  # else the model or source is another one
+        if before is not None and after is not None:  # otherwise model or source differ
             changed = "; ".join(changes_between(name, before, after))
             yield f"result version of {name} {before} -> {after}{f': {changed}' if changed else ''}"
 
@@ -216,7 +217,7 @@ def _code(old: _Part, new: _Part, definitions: Definitions) -> Iterator[str]:
         if before is None or after is None:
             if part.startswith("argument "):
                 yield f"code of the {part} {'newly counts' if after else 'counts no longer'}"
-            continue  # else the model's or source's name shows it
+            continue  # otherwise the name of model or source differs
         texts = list(_changed_modules(*(part_of(known, part) for known in definitions)))
         yield from (f"code of the {part}: {text}" for text in texts)
         if not texts:
@@ -224,7 +225,7 @@ def _code(old: _Part, new: _Part, definitions: Definitions) -> Iterator[str]:
 
 
 def _changed_modules(old: _Part, new: _Part) -> Iterator[str]:
-    """Yield how each module differs, where the definitions of both sides are known."""
+    """Yield the differences of each module, if the definitions of both sides are known."""
     modules = [_by_module(part_of(known, "definitions")) for known in (old, new)]
     if not all(modules):
         return
@@ -251,7 +252,7 @@ def _definitions(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     added = [name for name in new if name not in old]
     removed = [name for name in old if name not in new]
     changed = [name for name in new if name in old and old[name] != new[name]]
-    # a class and a module list what they define: with a method its class changes too
+    # if a method is added or removed, its class changes too
     owners = {name.rpartition(".")[0] or "<module>" for name in (*added, *removed)}
     own = [name for name in changed if name not in owners]
     parts = ((own, "changed"), (_outermost(added), "added"), (_outermost(removed), "removed"))
@@ -261,7 +262,7 @@ def _definitions(old: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 
 def _outermost(names: list[str]) -> list[str]:
-    """Drop the methods of classes that came or went as a whole."""
+    """Return the names without methods of classes that are listed themselves."""
     return [name for name in names if name.rpartition(".")[0] not in names]
 
 
@@ -277,7 +278,7 @@ def _environment(old: _Part, new: _Part) -> Iterator[str]:
             yield f"{name} {before} -> {after}"
 
 
-def part_of(document: Mapping[str, object], key: str) -> _Part:
-    """Return a table in a document; an empty one where there is none."""
+def part_of(document: _Part, key: str) -> _Part:
+    """Return a table of a document; empty if it is missing."""
     part = document.get(key)
     return part if isinstance(part, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Sources by their settings: what is refused, the files that they read, and what of them counts."""
+"""Checks of the settings of sources, their files, and what counts in the identity."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from shardline.config import source_files
 from shardline.config.resolved import as_plain, as_type
+from shardline.config.settings import Plain
 from shardline.config.settings.config import DatasetSettings, Shares, SplitColumn, SplitFiles
 from shardline.config.settings.source_settings import (
     AnySource,
@@ -27,8 +28,8 @@ from shardline.core.suggest import suggest
 from shardline.core.urls import is_url, open_table, table_content, without_secrets
 
 WithClasses = ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
-BYTES = "bytes"  # the tokenizer that is no file
-WITH_SPLITS = ("csv", "delta", "hf", "jsonl", "parquet")  # that a column may hold
+BYTES = "bytes"  # the tokenizer without a file
+WITH_SPLITS = ("csv", "delta", "hf", "jsonl", "parquet")  # sources that support splits by column
 WITH_FILES = (
     "csv", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "text", "webdataset",
 )  # fmt: skip
@@ -36,10 +37,10 @@ WITH_TOKENS = ("jsonl", "text")
 
 
 def check_source(source: AnySource, where: str) -> None:
-    """Refuse options that do not fit together.
+    """Reject options of a source that cannot be combined.
 
     Raises:
-        ConfigError: names the option.
+        ConfigError: Options cannot be combined; the message names the key.
     """
     classes = [str(name) for name in getattr(source, "classes", ())]
     for name in classes:
@@ -55,7 +56,7 @@ def check_source(source: AnySource, where: str) -> None:
             _check_keys(source, where)
         case SamplesSettings() | HfSettings():
             _check_classes(source, where)
-            # left out, columns are found in the files
+            # without columns, they are read from the files
             _check_rename(source, source.columns or source.rename or {}, where)
         case ImageFolderSettings():
             _check_size(source, where)
@@ -72,7 +73,7 @@ def _check_delimiter(source: CsvSettings, where: str) -> None:
         )
     if source.delimiter == source.decimal:
         raise ConfigError(
-            f'{where}.source.decimal="{source.decimal}" is the delimiter as well; set source.delimiter, such as ";"'
+            f'{where}.source.decimal="{source.decimal}" is also the delimiter; set source.delimiter, such as ";"'
         )
 
 
@@ -84,8 +85,8 @@ def _check_size(source: ImageFolderSettings, where: str) -> None:
         )
     if not at_build and size is not UNSET:
         raise ConfigError(
-            f"{where}.source.size={size}, but decode=at_read keeps images as they are; drop it, and bring them to a "
-            "size with data.transform"
+            f"{where}.source.size={size}, but decode=at_read keeps images as they are; drop it, and resize "
+            "images with data.transform"
         )
     if size is not UNSET and len(size) != 2:
         raise ConfigError(f"{where}.source.size={size} is not [height, width]; give two numbers")
@@ -146,7 +147,9 @@ def _check_columns(source: ColumnsSettings, where: str) -> None:
             raise ConfigError(f"{where}.source.features lists {name} twice; drop one")
         for key in ("label", "id_column"):
             if name == getattr(source, key):
-                raise ConfigError(f"{where}.source.features holds {name}, which is {key}; drop it")
+                raise ConfigError(
+                    f"{where}.source.features contains {name}, which is {key}; drop it"
+                )
 
 
 def _check_keys(source: JsonLinesSettings, where: str) -> None:
@@ -159,11 +162,12 @@ def _check_keys(source: JsonLinesSettings, where: str) -> None:
     for name in tokenize:
         if name in columns:
             raise ConfigError(
-                f"{where}.source.tokenize.{name} is among source.columns as well; rename one of them"
+                f"{where}.source.tokenize.{name} is also in source.columns; rename one of them"
             )
     if "labels" in tokenize and has_label:
         raise ConfigError(
-            f"{where}.source.tokenize.labels is what label={source.label} becomes; drop one of them"
+            f"{where}.source.tokenize.labels conflicts with label={source.label}, which becomes `labels`; "
+            "drop one of them"
         )
     if not tokenize and (source.tokenizer != BYTES or source.end is not UNSET):
         key = "tokenizer" if source.end is UNSET else "end"
@@ -196,8 +200,8 @@ def _check_named(source: ColumnsSettings, columns: Mapping[str, str], where: str
     for name, written in columns.items() if isinstance(source, CsvSettings) else ():
         if "[" in written or written.startswith("bytes"):
             raise ConfigError(
-                f'{where}.source.columns.{name}="{written}" is not a number or text, which is all that CSV files '
-                "hold; convert them to Parquet"
+                f'{where}.source.columns.{name}="{written}" is not a number or text, but CSV files contain '
+                "nothing else; convert them to Parquet"
             )
 
 
@@ -211,18 +215,18 @@ def _check_rename(source: WithClasses, columns: Mapping[str, str], where: str) -
     in_files = [rename.get(name, name) for name in columns]
     for name in in_files:
         if in_files.count(name) > 1:
-            raise ConfigError(f"{where}.source.rename: {name} is two columns; drop one")
+            raise ConfigError(f"{where}.source.rename: {name} is the name of two columns; drop one")
     if "labels" in columns and label:
         raise ConfigError(
-            f"{where}.source.columns.labels is what label={label} becomes; drop one of them"
+            f"{where}.source.columns.labels conflicts with label={label}, which becomes `labels`; drop one of them"
         )
 
 
 def check_splits(settings: DatasetSettings, where: str) -> None:
-    """Refuse shares that do not sum to 1, and splits that a source cannot tell.
+    """Reject shares that do not sum to 1, and splits that a source does not support.
 
     Raises:
-        ConfigError: names the key.
+        ConfigError: The splits are invalid; the message names the key.
     """
     source, splits = settings.source, settings.splits
     key, types = (
@@ -243,7 +247,7 @@ def check_splits(settings: DatasetSettings, where: str) -> None:
         getattr(source, "label", None),
     ):
         raise ConfigError(
-            f"{where}.splits.column={splits.column} is a feature or the label too; drop it there"
+            f"{where}.splits.column={splits.column} is also a feature or the label; remove it there"
         )
 
 
@@ -262,20 +266,20 @@ SHIPPED_SOURCES = {
     "text": "shardline.data.sources.text:Text",
     "webdataset": "shardline.data.sources.webdataset:WebDataset",
 }
-# Options that say where the content lies or how fast it is read, and not what it is.
+# Options that set only the place of the content, or the speed of reading.
 _NOT_IN_IDENTITY = {"files", "table", "decode_threads"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """A source whose content was found.
+    """A source with its files and their digests.
 
     Attributes:
-        source: its settings, with what it gets of its files: their names and splits, what lies beside them and is not
-            read, where its tokenizer lies.
-        counted: those of its settings that the identity holds.
-        files: the files that it reads, absolute; remote ones may not be fetched yet.
-        content: digests by name, as the identity holds them.
+        source: Settings, with names and splits of the files, files that are not read, and the path of
+            the tokenizer.
+        counted: Settings that count in the identity.
+        files: Files of the source, absolute. Remote files may not be downloaded yet.
+        content: Digests by name, as in the identity.
     """
 
     source: dict[str, object]
@@ -285,22 +289,21 @@ class Located:
 
 
 def locate(
-    settings: Mapping[str, Any], workdir: Path, downloads: Path, digests: FileDigests, where: str
+    settings: Plain, workdir: Path, downloads: Path, digests: FileDigests, where: str
 ) -> Located:
-    """Check a dataset's source and splits, and find the files and their digests.
+    """Check the source and splits of a dataset, and return its files and digests.
 
-    No network is touched, whatever the source.
+    This never uses the network.
 
     Args:
-        settings: the dataset's settings.
-        workdir: the project's folder, absolute.
-        downloads: folder that remote files are fetched to.
-        where: file and dataset, as messages begin.
+        settings: Settings of the dataset.
+        workdir: Folder of the project, absolute.
+        downloads: Folder for downloads of remote files.
+        where: File and dataset, the start of messages.
 
     Raises:
-        ConfigError: options do not fit together, a file is not there, or is in no
-            split or in two; names the key.
-        DataError: a file or table cannot be read.
+        ConfigError: Options cannot be combined, or a file is missing, in no split or in two splits.
+        DataError: A file or table cannot be read.
     """
     source, typed = source_files.with_paths(settings["source"]), as_type(settings, DatasetSettings)
     check_source(typed.source, where)
@@ -323,8 +326,8 @@ def locate(
     )
 
 
-def _counted(source: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings that the identity holds; a tokenizer's file counts by its content instead."""
+def _counted(source: Plain) -> dict[str, object]:
+    """Return the settings that count in the identity; the file of a tokenizer counts by content."""
     is_file = source.get("tokenizer", BYTES) != BYTES
     left_out = _NOT_IN_IDENTITY | ({"tokenizer"} if is_file else set())
     return {key: value for key, value in source.items() if key not in left_out}
@@ -341,14 +344,13 @@ def _find_tokenizer(name: str, workdir: Path, where: str) -> Path:
 
 
 def _delta_content(source: DeltaSettings, workdir: Path, where: str) -> dict[str, str]:
-    """Return what the identity holds of a Delta table: its id and the version.
+    """Return the content of a Delta table for the identity: its id and version.
 
-    A local table is asked for its id; of a remote one it must be given, since
-    reading the config touches no network.
+    For a remote table the id must be set, since loading a config never uses the network.
 
     Raises:
-        ConfigError: a remote table's id is not given.
-        DataError: a local table, or its version, does not exist, or has another id.
+        ConfigError: The id of a remote table is missing, or that of a local table differs.
+        DataError: A local table or its version does not exist.
     """
     table, version, given = source.table, source.version, source.table_id
     if not is_url(table):
@@ -369,13 +371,13 @@ def _delta_content(source: DeltaSettings, workdir: Path, where: str) -> dict[str
 def _found_options(
     settings: DatasetSettings, files: Sequence[Path], content: Mapping[str, str], workdir: Path, where: str
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what a shipped source gets beside its options: names and splits of its files.
+    """Return further arguments of a shipped source: names and splits of its files.
 
     Args:
-        content: the identity's `source`, whose keys hold the files' names.
+        content: `source` of the identity, whose keys contain the names of the files.
 
     Raises:
-        ConfigError: two files have one name, or a file is not in one split.
+        ConfigError: Two files have the same name, or a file is not in exactly one split.
     """
     found: dict[str, Any] = {}
     source, splits = settings.source, settings.splits

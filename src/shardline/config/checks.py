@@ -19,11 +19,11 @@ from shardline.core.variables import check_given
 
 
 def check_geometry(settings: RunSettings, where: str) -> None:
-    """Refuse a batch that the ranks cannot share, and strategies that cannot run."""
+    """Reject a batch that ranks cannot split evenly, and strategies that cannot run."""
     nodes, devices = settings.nodes, settings.devices
     accumulate, batch = settings.trainer.accumulate, settings.global_batch
     parts, streams = nodes * devices * accumulate, settings.data.streams
-    both = lcm(parts, streams)  # else the remedy of one check leads to the other
+    both = lcm(parts, streams)  # so that one remedy satisfies both checks
     lower, upper = batch // both * both, (batch // both + 1) * both
     if batch % parts:
         over = f"{nodes * devices} ranks (nodes={nodes} x devices={devices})"
@@ -36,7 +36,7 @@ def check_geometry(settings: RunSettings, where: str) -> None:
         )
     if batch % streams:
         raise ConfigError(
-            f"{where}: global_batch={batch} cannot be shared by data.streams={streams}; "
+            f"{where}: global_batch={batch} is not divisible by data.streams={streams}; "
             f"use {upper}, or change data.streams"
         )
     every, epochs = settings.trainer.validate_every_epochs, settings.trainer.max_epochs
@@ -48,11 +48,11 @@ def check_geometry(settings: RunSettings, where: str) -> None:
     precision = settings.precision
     if settings.strategy == "fsdp" and precision not in ("32-true", "bf16-mixed"):
         raise ConfigError(
-            f"{where}: strategy=fsdp does not take precision={precision}; use 32-true or bf16-mixed, or strategy=ddp"
+            f"{where}: strategy=fsdp does not support precision={precision}; use 32-true or bf16-mixed, or strategy=ddp"
         )
     if settings.strategy == "fsdp" and settings.divergence.policy == "skip":
         raise ConfigError(
-            f"{where}: divergence.policy=skip cannot leave out a step of sharded weights (strategy=fsdp); "
+            f"{where}: divergence.policy=skip cannot skip a step of sharded weights (strategy=fsdp); "
             "use divergence.policy=lower or stop"
         )
     if precision == "16-mixed" and settings.accelerator == "cpu":
@@ -62,7 +62,7 @@ def check_geometry(settings: RunSettings, where: str) -> None:
 
 
 def check_environment(runtime: Runtime, where: str) -> None:
-    """Refuse an environment that the launcher cannot start ranks in, or that would change what they train."""
+    """Reject an environment that the launcher does not support, and variables that would change results."""
     environment, launcher = runtime.environment, runtime.launcher
     check_given(runtime.variables, where)
     if launcher == "azureml" and environment != "job":
@@ -73,7 +73,7 @@ def check_environment(runtime: Runtime, where: str) -> None:
 
 
 def check_shards(settings: RunSettings, dataset: str, shards: int, where: str) -> None:
-    """Refuse fewer shards than an epoch visits, or than ranks that read shards of their own."""
+    """Reject fewer shards than an epoch visits, or than ranks that read their own shards."""
     data, ranks = settings.data, settings.nodes * settings.devices
     if data.epoch == "partition" and data.partition_shards > shards:
         raise ConfigError(
@@ -86,16 +86,16 @@ def check_shards(settings: RunSettings, dataset: str, shards: int, where: str) -
     needed = max(data.streams, ranks)
     if visited < needed:
         what = f"data.partition_shards={visited}"
-        if shards < needed:  # which an epoch cannot have more of
+        if shards < needed:  # an epoch cannot have more
             what = f"datasets.{dataset}.shards={shards}"
         raise ConfigError(
             f"{where}: {what} is too few for data.streams={data.streams} read by {ranks} ranks, "
-            f"each of which needs a shard of its own; use at least {needed}, or data.streams=1"
+            f"each of which needs its own shard; use at least {needed}, or data.streams=1"
         )
 
 
 def check_devices(settings: RunSettings, runtime: Runtime, where: str) -> None:
-    """Refuse more ranks than this machine has devices, where jobs run on this machine."""
+    """Reject more ranks than this machine has devices, for local jobs."""
     nodes, launcher, hosts = settings.nodes, runtime.launcher, runtime.hosts
     if launcher == "none" and settings.devices > 1 and nodes == 1:
         raise ConfigError(
@@ -117,9 +117,7 @@ def check_devices(settings: RunSettings, runtime: Runtime, where: str) -> None:
         )
     gpus = num_gpus() if settings.accelerator != "cpu" else 0
     if settings.accelerator == "gpu" and not gpus:
-        raise ConfigError(
-            f"{where}: accelerator=gpu, but this machine shows no GPU; use cpu or auto"
-        )
+        raise ConfigError(f"{where}: accelerator=gpu, but this machine has no GPU; use cpu or auto")
     available, kind = (gpus, "GPUs") if gpus else (num_cpus(), "CPU cores")
     is_too_many = settings.devices > available and (gpus or not runtime.oversubscribe)
     if is_too_many and not settings.elastic:
@@ -142,14 +140,14 @@ def check_samples(
     settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str, where: str, *,
     uses_io: bool = False,
 ) -> None:  # fmt: skip
-    """Refuse settings of samples that do not go together.
+    """Reject settings of samples that cannot be combined.
 
     Args:
-        uses_io: whether `model_class` is a script that imports `shardline_io`.
-        where: file and row, as messages begin.
+        uses_io: Whether `model_class` is a script that imports `shardline_io`.
+        where: File and row, the start of messages.
 
     Raises:
-        ConfigError: a sentence for each.
+        ConfigError: Settings cannot be combined; one line for each.
     """
     data, problems = settings.data, Problems()
     is_mix, found = len(parts) > 1, problems.found
@@ -175,9 +173,9 @@ def check_samples(
 
 
 def _samples_of_script(data: Data, *, is_mix: bool) -> Iterator[str]:
-    """Yield what a script cannot have that reads its samples itself."""
+    """Yield problems of a script that reads its samples itself."""
     reason = "the training script does not import shardline_io, and so reads its samples itself"
-    remedy = "have the script take its batches from shardline_io.train()"
+    remedy = "let the script get its batches from shardline_io.train()"
     if is_mix:
         yield f"dataset names a mix, but {reason}; name one dataset, or {remedy}"
     for key in _NOT_OF_SCRIPTS:
@@ -186,11 +184,11 @@ def _samples_of_script(data: Data, *, is_mix: bool) -> Iterator[str]:
 
 
 def _of_mix(settings: RunSettings, *, is_mix: bool) -> Iterator[str]:
-    """Yield what does not go with samples that are drawn by weight."""
+    """Yield problems of settings with samples drawn by weight."""
     data, weighted = settings.data, settings.data.class_weights is not None
     what = "a mix" if is_mix else "data.class_weights"
     if is_mix and weighted:
-        yield "data.class_weights is given for a mix, whose weights are its datasets'; leave it out"
+        yield "data.class_weights is given for a mix, which has weights of datasets instead; leave it out"
     if not is_mix and not weighted:
         if data.epoch_samples is not None:
             yield (
@@ -199,26 +197,29 @@ def _of_mix(settings: RunSettings, *, is_mix: bool) -> Iterator[str]:
             )
         return
     if data.streams > 1:
-        yield f"data.streams={data.streams} does not go with {what}; use data.streams=1"
+        yield f"data.streams={data.streams} cannot be combined with {what}; use data.streams=1"
     if data.epoch == "partition":
-        yield f"data.epoch=partition does not go with {what}; say how long an epoch is by data.epoch_samples"
+        yield f"data.epoch=partition cannot be combined with {what}; set its length with data.epoch_samples"
     if data.last_batch == "pad":
-        yield f"data.last_batch=pad does not go with {what}, whose batches are all full; use data.last_batch=drop"
+        yield (
+            f"data.last_batch=pad cannot be combined with {what}, whose batches are all full; "
+            "use data.last_batch=drop"
+        )
     if data.epoch_samples is not None and data.epoch_samples < settings.global_batch:
         yield (
-            f"data.epoch_samples={data.epoch_samples} is less than global_batch={settings.global_batch}; use as many "
-            "at least"
+            f"data.epoch_samples={data.epoch_samples} is less than global_batch={settings.global_batch}; "
+            f"use at least {settings.global_batch}"
         )
 
 
 def _of_pack(data: Data) -> Iterator[str]:
-    """Yield what does not go with packs."""
+    """Yield problems of settings with packing."""
     if data.pack is None:
         return
     if data.pack.column in data.pack.with_:
         yield f"data.pack.with names {data.pack.column}, which is data.pack.column itself; name others, or leave it out"
     if data.class_weights is not None:
-        yield "data.class_weights is given with data.pack, whose samples hold rows of many classes; leave one out"
+        yield "data.class_weights is given with data.pack, whose samples contain rows of many classes; leave one out"
     if data.collate in COLLATE and data.collate != "pad":
         yield f"data.collate={data.collate} is given with data.pack, whose samples have one length; leave one out"
 
@@ -227,14 +228,14 @@ def check_evaluation(
     settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str, where: str,
     *, has_method: Callable[[str, str], bool | None],
 ) -> None:  # fmt: skip
-    """Refuse settings of the evaluation that could do nothing, and a run that nothing would evaluate.
+    """Reject settings of the evaluation without effect, and runs without an evaluation.
 
     Args:
-        where: file and row, as messages begin.
-        has_method: tells of an import path and a method what `identity.resolution.has_method` does.
+        where: File and row, the start of messages.
+        has_method: Whether the class of an import path has a method, see `identity.resolution`.
 
     Raises:
-        ConfigError: a sentence for each.
+        ConfigError: Settings have no effect, or nothing evaluates the model; one line for each.
     """
     found = _evaluation_of_script if is_script(model_class) else _evaluation_of_model
     problems = Problems()
@@ -248,7 +249,7 @@ def _evaluation_of_script(settings: RunSettings, *_: object) -> Iterator[str]:
     if settings.evaluation.metrics is not None:
         yield (
             "evaluation.metrics is given, but a training script evaluates its model itself; leave it out, and write "
-            "its figures into evaluation.json"
+            "its metrics to evaluation.json"
         )
 
 
@@ -260,7 +261,7 @@ def _evaluation_of_model(
         if has_method(model_class, "test_step"):
             yield (
                 f"evaluation.metrics is given, but {model_class} has a test_step, which is its evaluation; leave it "
-                "out, and log these metrics there"
+                "out, and log these metrics in test_step"
             )
         return
     unlabelled = [part.dataset.name for part in parts if part.dataset.source.get("type") == "text"]
@@ -268,16 +269,16 @@ def _evaluation_of_model(
     if unlabelled and all(has_method(model_class, step) is False for step in steps):
         yield (
             f"model={model_class} has neither a test_step nor a validation_step, and the rows of dataset "
-            f"{unlabelled[0]} have no labels, so nothing would evaluate it; define test_step, and log there what "
-            "is to be known of it (self.log)"
+            f"{unlabelled[0]} have no labels, so nothing would evaluate it; define test_step, and log its "
+            "metrics there (self.log)"
         )
 
 
 def evaluates_on_ranks(run: RunPlan, runtime: Runtime) -> bool:
-    """Return whether a run may be evaluated on its own ranks; else one process on the CPU does it.
+    """Return whether a run may be evaluated on its own ranks; otherwise one CPU process evaluates it.
 
-    Models that are sharded over ranks, environments that only ranks have and Azure ML's jobs stay with one
-    process; so do elastic runs whose metrics depend on the number of ranks.
+    One process evaluates sharded models, runs in a separate environment, jobs of Azure ML, and elastic
+    runs whose metrics depend on the number of ranks.
     """
     settings = run.settings
     depends = "measured_by" in run.evaluation_document or settings.evaluation.metrics is not None
@@ -289,7 +290,7 @@ def evaluates_on_ranks(run: RunPlan, runtime: Runtime) -> bool:
 
 
 def predicts_on_ranks(settings: RunSettings, runtime: Runtime) -> bool:
-    """Return whether a run's own ranks may predict; else one process on the CPU does it."""
+    """Return whether the ranks of a run may predict; otherwise one CPU process predicts."""
     return not (
         settings.strategy == "fsdp" or runtime.launcher == "azureml" or runtime.environment != "job"
     )

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from shardline.config.settings import Plain
 from shardline.config.validate import Problems
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
@@ -39,13 +40,13 @@ SHIPPED_TRANSFORMS = {
 
 
 def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where: str) -> str:
-    """Return the import path `module:Class` of a shipped name or a user's path.
+    """Return the import path `module:Class` of a shipped name or a path of the user.
 
-    The class is looked up in the parsed source, so a misspelt model is found
-    before any data is built; nothing is imported.
+    The class is looked up in the parsed source without an import, so that a misspelt model is
+    found before any data is built.
 
     Raises:
-        ConfigError: no such shipped name, module or class.
+        ConfigError: The name, module or class is unknown.
     """
     if path in shipped:
         return shipped[path]
@@ -60,7 +61,7 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
             return path
         searched = ", ".join(map(str, code.roots[:3]))
         raise ConfigError(
-            f"{where}={path}: no module {module} in {searched}; run from the folder that holds it, "
+            f"{where}={path}: no module {module} in {searched}; run from the folder that contains it, "
             "or set PYTHONPATH"
         )
     names = code.names(module)
@@ -73,7 +74,7 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
 
 def _is_installed(package: str, code: CodeIndex) -> bool:
     if code.find(package) is not None:
-        return False  # the project's own, which lacks the module
+        return False  # of the project, which lacks the module
     try:
         spec = find_spec(package)
     except (ImportError, ValueError):
@@ -82,46 +83,46 @@ def _is_installed(package: str, code: CodeIndex) -> bool:
     return any(INSTALLED & set(Path(place).parts) for place in places)
 
 
-def metrics_of(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return `evaluation.metrics` in its one form: a list of tables with `type` and arguments."""
+def metrics_of(evaluation: Plain) -> list[dict[str, Any]]:
+    """Return `evaluation.metrics` in normal form: a list of tables with `type` and arguments."""
     listed = evaluation.get("metrics") or []
     return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
 
 
-def metric_name(metric: Mapping[str, object]) -> str:
-    """Return what a metric is called among those of an evaluation."""
+def metric_name(metric: Plain) -> str:
+    """Return the name of a metric in an evaluation."""
     return str(metric.get("name") or str(metric.get("type")).rpartition(":")[2])
 
 
-def import_path(metric: Mapping[str, object]) -> str:
-    """Return the import path of a metric; without a module it is a class of torchmetrics."""
+def import_path(metric: Plain) -> str:
+    """Return the import path of a metric; names without a module are classes of torchmetrics."""
     kind = str(metric["type"])
     return kind if ":" in kind else f"torchmetrics:{kind}"
 
 
 COLLATE = ("pad", "nested")
-EVALUATED = ("eval_transform", "collate")  # what an evaluation runs as well
+EVALUATED = ("eval_transform", "collate")  # also used in evaluations
 _TRANSFORMS = ("transform", "eval_transform")
 _PLAIN_PAD = {"type": "pad", "lengths": {}, "multiple": 1}
 
 
 def transforms_of(written: Any) -> list[dict[str, object]]:
-    """Return the value of `data.transform` in its one form: a list of tables with `type` and arguments."""
+    """Return the value of `data.transform` in normal form: a list of tables with `type` and arguments."""
     listed = written if isinstance(written, list | tuple) else [] if written is None else [written]
     return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
 
 
-def paths_of(data: Mapping[str, Any], code: CodeIndex, where: str) -> dict[str, str]:
-    """Return the import paths that `data` settings name, by their part of an identity document.
+def paths_of(data: Plain, code: CodeIndex, where: str) -> dict[str, str]:
+    """Return the import paths in `data` settings, by part of the identity document.
 
     The parts are `transform`, `transform 2`, ..., `eval_transform`, ... and `collate`.
 
     Args:
-        data: resolved settings.
-        where: file and row, as messages begin.
+        data: Resolved settings.
+        where: File and row, the start of messages.
 
     Raises:
-        ConfigError: no such shipped name, module or definition; names them all.
+        ConfigError: A shipped name, module or definition is unknown; the message lists all.
     """
     problems, found = Problems(), {}
     for part, key, path in _named(data):
@@ -139,8 +140,8 @@ def paths_of(data: Mapping[str, Any], code: CodeIndex, where: str) -> dict[str, 
     return found
 
 
-def _named(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield part, key and import path of each."""
+def _named(data: Plain) -> Iterator[tuple[str, str, Any]]:
+    """Yield part, key and import path of each class and function."""
     for setting in _TRANSFORMS:
         written = data.get(setting)
         for number, one in enumerate(transforms_of(written)):
@@ -151,25 +152,25 @@ def _named(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         yield "collate", "data.collate", collate
 
 
-def counted_data(data: Mapping[str, object]) -> dict[str, object]:
-    """Return `data` settings as an identity document holds them, which has the code of what is no shipped transform.
+def counted_data(data: Plain) -> dict[str, object]:
+    """Return `data` settings for an identity document, without paths of the user, whose code counts.
 
     Args:
-        data: resolved settings.
+        data: Resolved settings.
     """
     counted = dict(data)
-    counted.pop("workers", None)  # who does the work changes nothing
+    counted.pop("workers", None)  # workers do not change samples
     for setting in _TRANSFORMS:
         if setting in counted:
             counted[setting] = [_without_path(one) for one in transforms_of(counted[setting])]
-    if counted.get("collate") in (None, "pad", _PLAIN_PAD):  # which are the same
+    if counted.get("collate") in (None, "pad", _PLAIN_PAD):  # which are equal
         counted["collate"] = "pad"
     elif isinstance(counted["collate"], str) and counted["collate"] not in COLLATE:
         counted["collate"] = {}
     return counted
 
 
-def _without_path(transform: Mapping[str, object]) -> dict[str, object]:
+def _without_path(transform: Plain) -> dict[str, object]:
     names = {path: name for name, path in SHIPPED_TRANSFORMS.items()}
     kind = str(transform.get("type"))
     shipped = kind if kind in SHIPPED_TRANSFORMS else names.get(kind)
@@ -177,8 +178,8 @@ def _without_path(transform: Mapping[str, object]) -> dict[str, object]:
     return {**named, **{key: value for key, value in transform.items() if key != "type"}}
 
 
-def with_own_code(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `counted_data` as people read them, where what has no name is named by what it is."""
+def with_own_code(data: Plain) -> dict[str, Any]:
+    """Return `counted_data` for people: code of the user is shown as `own class` or `own function`."""
     shown = dict(data)
     for setting in _TRANSFORMS:
         if isinstance(shown.get(setting), list):
@@ -188,20 +189,18 @@ def with_own_code(data: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-METRIC = "metric"  # parts of an identity document begin with it
+METRIC = "metric"  # prefix of parts of an identity document
 
 
-def metric_paths(evaluation: Mapping[str, Any], code: CodeIndex, where: str) -> dict[str, str]:
-    """Return the import paths of metrics by their part of an identity document: `metric`, `metric 2`, ...
-
-    A class of torchmetrics that is named without its module is one of `torchmetrics`.
+def metric_paths(evaluation: Plain, code: CodeIndex, where: str) -> dict[str, str]:
+    """Return the import paths of metrics by part of the identity document: `metric`, `metric 2`, ...
 
     Args:
-        evaluation: resolved settings.
-        where: file and row, as messages begin.
+        evaluation: Resolved settings.
+        where: File and row, the start of messages.
 
     Raises:
-        ConfigError: a metric has no type, there is no such module or class, or two have one name.
+        ConfigError: A metric has no type, its class is unknown, or two metrics have the same name.
     """
     problems, found, names = Problems(), {}, set()
     for number, one in enumerate(metrics_of(evaluation)):
@@ -216,7 +215,7 @@ def metric_paths(evaluation: Mapping[str, Any], code: CodeIndex, where: str) -> 
             found[part] = resolve_class(import_path(one), {}, code, f"{where}: {key}.type")
             if metric_name(one) in names:
                 raise ConfigError(
-                    f"{where}: {key} is called {metric_name(one)}, as another metric is; give it a `name` of its own"
+                    f"{where}: {key} is called {metric_name(one)}, like another metric; give it a different `name`"
                 )
             names.add(metric_name(one))
     problems.refuse()

@@ -15,6 +15,7 @@ from shardline.config.code_paths import (
     counted_data,
 )
 from shardline.config.resolved import settings_of, without_legacy_values
+from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
@@ -27,16 +28,16 @@ from shardline.records.identities import IdentityDocument
 
 @dataclass(frozen=True, kw_only=True)
 class StageProgram:
-    """What runs in a stage beside Shardline itself: a model, a source or a script.
+    """A program that a stage runs: a model, a source, a script or other code that a run names.
 
     Attributes:
-        named: what the document holds of it: a shipped class by name, a class of an installed
-            package by import path, a script with its arguments. None of a user's class, which
-            is the same wherever it lies.
-        history: the history of the shipped class that it is.
-        reached: the histories of what it reaches of Shardline's public surface.
-        code: the user's own code behind it.
-        imports: packages that this code imports, by import name.
+        named: Name in the identity document: the name of a shipped class, the import path of a class of
+            an installed package, or a script with its arguments. None for a class of the user, which
+            may move.
+        history: History of the shipped class.
+        reached: Histories of the public parts of Shardline that the program uses.
+        code: Code of the user in the program.
+        imports: Packages that this code imports, by import name.
     """
 
     named: str | None
@@ -47,27 +48,27 @@ class StageProgram:
 
 
 def find_program(code: CodeIndex, workdir: Path, path: str) -> StageProgram:
-    """Return what a resolved model or source is.
+    """Return the program of a resolved model, source or other path.
 
     Args:
-        code: where the project's modules are found.
-        workdir: the project's folder.
-        path: import path, or a script.
+        code: Index of the modules of the project.
+        workdir: Folder of the project.
+        path: Import path, or a script.
     """
     if scripts.is_file(path):
         shown = {"__main__": scripts.split_script(path)[0]}
         index = script_index(code, workdir, path)
         if scripts.is_script(path):
             return _users(path, index, "__main__", shown)
-        # the script may ask for any name of it, as of a config in Python
+        # the script may use any name in it, as in a config in Python
         return _users(None, index, "__main__", shown, whole="an argument of the script")
     shipped = {found: name for name, found in (SHIPPED_MODELS | SHIPPED_SOURCES).items()}
     if path in shipped:
         return StageProgram(named=shipped[path], history=(shipped[path],))
-    if path in SHIPPED_TRANSFORMS.values():  # named among the settings
+    if path in SHIPPED_TRANSFORMS.values():  # named in the settings
         return StageProgram(named=None, history=("transforms",))
     module = path.partition(":")[0]
-    if code.find(module) is None:  # of an installed package, which counts by its version
+    if code.find(module) is None:  # in an installed package, which counts by version
         return StageProgram(named=path, imports=frozenset({module.partition(".")[0]}))
     return _users(None, code, path, {})
 
@@ -76,11 +77,11 @@ def _users(
     named: str | None, index: CodeIndex, entry: str, shown: Mapping[str, str],
     whole: str = "",
 ) -> StageProgram:  # fmt: skip
-    """Return a program of the user's.
+    """Return a program of the user.
 
     Args:
-        shown: what modules are called among the definitions, where not by their name.
-        whole: why all of the entry's module counts, if it does.
+        shown: Names of modules in definitions, if they differ from the module names.
+        whole: Reason why the whole module of the entry counts, if it does.
     """
     found = reach(index, entry, whole)
     definitions = {}
@@ -103,17 +104,17 @@ def _users(
 
 
 def _io_of_users(index: CodeIndex, modules: Iterable[str]) -> set[str]:
-    """Return the history `io` if a module of the user's among these imports shardline_io."""
+    """Return the history `io` if a module of the user imports `shardline_io`."""
     own = (name for name in modules if name.partition(".")[0] not in OURS and index.find(name))
     imports = (name for module in own for name in index.module(module).imports)
     return {"io"} if "shardline_io" in {name.partition(".")[0] for name in imports} else set()
 
 
 def script_index(code: CodeIndex, workdir: Path, path: str) -> CodeIndex:
-    """Return where the modules of a script, or of a Python file that it is given, are found.
+    """Return the index of the modules of a script, or of a Python file among its arguments.
 
     Args:
-        path: of which `scripts.is_file` holds.
+        path: Path for which `scripts.is_file` is true.
     """
     words = scripts.split_script(path)
     files = [workdir / word for word in (words[:1] if scripts.is_script(path) else words)]
@@ -122,47 +123,47 @@ def script_index(code: CodeIndex, workdir: Path, path: str) -> CodeIndex:
     return CodeIndex((*beside, *code.roots), main=files[0], workdir=workdir)
 
 
-# Keys of a dataset that say how the work is cut; all others decide what is built.
+# Keys of a dataset that only divide the work; all others decide what is built.
 _NOT_IN_DATASET = {"shards_per_job"}
 
 
 @dataclass(kw_only=True)
 class Documents:
-    """Writes the identity documents of one project.
+    """The writer of the identity documents of a project.
 
     Attributes:
-        workdir: the project's folder.
-        code: where the project's modules are found.
-        lock: pins of every package.
+        workdir: Folder of the project.
+        code: Index of the modules of the project.
+        lock: Pins of all packages.
     """
 
     workdir: Path
     code: CodeIndex
     lock: Lock
     _programs: dict[str, StageProgram] = field(default_factory=dict)
-    _environments: dict[frozenset[str], dict[str, object]] = field(default_factory=dict)
+    _environments: dict[frozenset[str], IdentityDocument] = field(default_factory=dict)
     _methods: dict[tuple[str, str], bool | None] = field(default_factory=dict)
 
     def program(self, path: str) -> StageProgram:
-        """Return what a resolved model or source is, by import path or as a script."""
+        """Return the program of an import path or script, cached."""
         if path not in self._programs:
             self._programs[path] = find_program(self.code, self.workdir, path)
         return self._programs[path]
 
     def has_method(self, path: str, method: str) -> bool | None:
-        """Return what `identity.resolution.has_method` tells of a resolved model, which is no script."""
+        """Return the result of `identity.resolution.has_method` for a model that is not a script."""
         if (path, method) not in self._methods:
             self._methods[path, method] = has_method(self.code, path, method)
         return self._methods[path, method]
 
     def definitions(self, paths: Mapping[str, str]) -> dict[str, dict[str, dict[str, str]]]:
-        """Return what tells a change of the user's code: digests of definitions, by part of the document.
+        """Return digests of the definitions in the code of the user, by part of the document.
 
         Args:
-            paths: import paths or a script by key of `code` in the document, such as `model`.
+            paths: Import paths or a script, by key of `code` in the document, such as `model`.
 
         Returns:
-            Of each part `definitions`, and `whole`: modules that count as a whole, with the reason.
+            For each part `definitions`, and `whole`: modules that count as a whole, with the reason.
         """
         programs = self.programs_of(paths)
         return {
@@ -172,29 +173,31 @@ class Documents:
         }
 
     def programs_of(self, paths: Mapping[str, str]) -> dict[str, StageProgram]:
-        """Return what resolved paths are, by their part of a document."""
+        """Return the programs of resolved paths, by part of the document."""
         return {part: self.program(path) for part, path in paths.items()}
 
     def use_io(self, paths: Mapping[str, str]) -> bool:
-        """Return whether a script, or a Python file that it is given, imports `shardline_io`.
+        """Return whether a script, or a Python file among its arguments, imports `shardline_io`.
 
         Args:
-            paths: resolved paths, by their part of a document.
+            paths: Resolved paths by part of the document.
         """
         return any("io" in one.reached for one in self.programs_of(paths).values())
 
     def dataset(
-        self, settings: Mapping[str, Any], source_class: str, content: Mapping[str, str]
+        self, settings: Plain, source_class: str, content: Mapping[str, str]
     ) -> IdentityDocument:
         """Return the document of a dataset.
 
         Args:
-            settings: its entry in the config, of `source` what counts and the type.
-            content: digests of what the source reads.
+            settings: Entry in the config; `source` contains only what counts, and the type.
+            content: Digests of the content that the source reads.
         """
         program = self.program(source_class)
         source = settings["source"]
-        if source["type"] in WITH_TOKENS and "tokenizer" not in source:  # a file, among the content
+        if (
+            source["type"] in WITH_TOKENS and "tokenizer" not in source
+        ):  # a file, which is in the content
             program = replace(program, history=(*program.history, "tokenizer"))
         counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
         counted = without_legacy_values(counted, settings_of("dataset"))
@@ -208,19 +211,19 @@ class Documents:
         }
 
     def training(
-        self, settings: Mapping[str, Any], paths: Mapping[str, str], datasets: Mapping[str, str],
+        self, settings: Plain, paths: Mapping[str, str], datasets: Mapping[str, str],
         files: Mapping[str, str] | None = None, environment: Mapping[str, object] | None = None,
     ) -> IdentityDocument:  # fmt: skip
         """Return the document of a training.
 
         Args:
-            settings: the run's, resolved.
-            paths: of the model, of Python files that a script is given, see
-                `script_files.code_of_arguments`, of what samples go through, see
-                `code_paths.paths_of`, and of the evaluation's metrics, which count in the evaluation alone.
-            datasets: weight of each by digest, in the order in which they are mixed.
-            files: digests of the files of `code_files` and of arguments, by place and name.
-            environment: what counts of the environment that a script has of its own.
+            settings: Resolved settings of the run.
+            paths: Paths of the model, of Python files among the arguments of a script, see
+                `script_files.code_of_arguments`, of transforms and collate function, see
+                `code_paths.paths_of`, and of metrics, which count only in the evaluation.
+            datasets: Weight of each dataset by digest, in the order of the mix.
+            files: Digests of the files of `code_files` and of arguments, by position and name.
+            environment: Counted part of the environment of the script, if it has its own.
         """
         is_script = scripts.is_script(paths["model"])
         trained = {part: path for part, path in paths.items() if not part.startswith(METRIC)}
@@ -247,15 +250,13 @@ class Documents:
             **own,
         }
 
-    def evaluation(
-        self, settings: Mapping[str, Any], paths: Mapping[str, str], run: str
-    ) -> IdentityDocument:
+    def evaluation(self, settings: Plain, paths: Mapping[str, str], run: str) -> IdentityDocument:
         """Return the document of an evaluation.
 
         Args:
-            settings: the run's, resolved.
-            paths: as in `training`.
-            run: digest of the training.
+            settings: Resolved settings of the run.
+            paths: Paths as in `training`.
+            run: Digest of the training.
         """
         own = {"evaluation": settings.get("evaluation", {})}
         return {
@@ -265,11 +266,9 @@ class Documents:
             **self.evaluated_by(settings, paths),
         }
 
-    def evaluated_by(
-        self, settings: Mapping[str, Any], paths: Mapping[str, str]
-    ) -> IdentityDocument:
-        """Return the part of an evaluation's document that its programs decide."""
-        if scripts.is_script(paths["model"]):  # whose own figures are passed on
+    def evaluated_by(self, settings: Plain, paths: Mapping[str, str]) -> IdentityDocument:
+        """Return the part of the document of an evaluation that depends on its programs."""
+        if scripts.is_script(paths["model"]):  # its own metrics are copied
             return self.made_by("script", {}, settings)
         read = {
             part: path
@@ -277,10 +276,10 @@ class Documents:
             if part.startswith(("model", METRIC, *EVALUATED))
         }
         programs = self.programs_of(read)
-        if settings.get("evaluation", {}).get("headline"):  # whose interval is bootstrapped
+        if settings.get("evaluation", {}).get("headline"):  # its interval is bootstrapped
             programs["headline"] = StageProgram(named=None, imports=frozenset({"scipy"}))
-        steps: dict[str, object] = {}
-        if self.has_method(paths["model"], "test_step"):  # in whose metrics ranks are added up
+        steps: IdentityDocument = {}
+        if self.has_method(paths["model"], "test_step"):  # its metrics sum over ranks
             steps = {"measured_by": "test_step", "ranks": _ranks_of_steps(settings)}
             if self.has_method(paths["model"], "describe_sample"):
                 programs["samples"] = StageProgram(named=None, history=("samples",))
@@ -288,18 +287,18 @@ class Documents:
 
     def report(
         self,
-        settings: Mapping[str, Any],
+        settings: Plain,
         evaluations: Mapping[str, str],
         outcomes: Sequence[Any] = (),
     ) -> IdentityDocument:
         """Return the document of a report.
 
         Args:
-            settings: what the page names and draws beside the runs.
-            evaluations: digest of each run's evaluation.
-            outcomes: what became of the runs without a result; none of a complete report.
+            settings: Names, notes and studies that the page shows.
+            evaluations: Id of each run by digest of its evaluation.
+            outcomes: Outcomes of runs without a result; empty for a complete report.
         """
-        inputs: dict[str, object] = {"evaluations": dict(evaluations)}
+        inputs: IdentityDocument = {"evaluations": dict(evaluations)}
         if outcomes:
             inputs["outcomes"] = list(outcomes)
         return {
@@ -311,9 +310,9 @@ class Documents:
         }
 
     def made_by(
-        self, stage: str, programs: Mapping[str, StageProgram], settings: Mapping[str, Any]
+        self, stage: str, programs: Mapping[str, StageProgram], settings: Plain
     ) -> IdentityDocument:
-        """Return versions, code and environment of a stage that runs programs."""
+        """Return versions, code and environment of a stage with its programs."""
         own = {stage, *(name for one in programs.values() for name in one.history)}
         reached = {name for one in programs.values() for name in one.reached}
         packages = {name for one in own | reached for name in PACKAGES[one]}
@@ -324,26 +323,26 @@ class Documents:
             "environment": self._environment(imports),
         }
 
-    def _environment(self, imports: Iterable[str]) -> dict[str, object]:
+    def _environment(self, imports: Iterable[str]) -> IdentityDocument:
         key = frozenset(imports)
         if key not in self._environments:
             self._environments[key] = self.lock.environment(sorted(key))
         return self._environments[key]
 
 
-def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's settings as its identity documents hold them."""
+def counted_settings(settings: Plain) -> dict[str, Any]:
+    """Return the settings of a run that count in identity documents."""
     counted = without_legacy_values(settings, settings_of("train"))
-    counted.pop("code_files", None)  # whose bytes count, and not where they lie
-    counted.pop("uncounted_args", None)  # which decides what counts, and no bit
-    counted.pop("environment", None)  # whose packages count
+    counted.pop("code_files", None)  # the bytes count, not the paths
+    counted.pop("uncounted_args", None)  # it decides what counts, but changes no result
+    counted.pop("environment", None)  # its packages count
     if "data" in counted:
         counted["data"] = counted_data(counted["data"])
     return counted
 
 
-def _ranks_of_steps(settings: Mapping[str, Any]) -> int:
-    """Return the ranks on which a `test_step` evaluates: as planned, or one, see `evaluates_on_ranks`."""
+def _ranks_of_steps(settings: Plain) -> int:
+    """Return the number of ranks that evaluate with `test_step`, see `evaluates_on_ranks`."""
     if settings["elastic"] or settings["strategy"] == "fsdp":
         return 1
     return int(settings["nodes"] * settings["devices"])
@@ -354,6 +353,6 @@ def _named(key: str, program: StageProgram) -> dict[str, str]:
 
 
 def _page_files() -> dict[str, str]:
-    """Return the text of every file that makes the report's page, by name."""
+    """Return the text of each file of the template of the report, by name."""
     files = sorted(path for path in report_folder().iterdir() if path.is_file())
     return {path.name: path.read_text(encoding="utf-8") for path in files}

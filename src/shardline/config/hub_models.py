@@ -10,13 +10,14 @@ import msgspec
 
 from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.config.plans import WeightedDataset
+from shardline.config.settings import Plain
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
 
 _PREFIX = "hf:AutoModelFor"
 _NAMES = sorted(name for name in SHIPPED_MODELS if name.startswith(_PREFIX))
 _CLASSES = {SHIPPED_MODELS[name]: name for name in _NAMES}
-# what `from_pretrained` reads of a folder; tokenizers and texts beside it decide no weight
+# files that `from_pretrained` reads; tokenizers and texts do not affect weights
 _READ = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _FOLDERS = ("config", "pretrained")
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -30,13 +31,13 @@ _REFUSED = {
 
 
 def check_hub_model(model: str, where: str) -> None:
-    """Refuse a head of transformers that Shardline has no training for.
+    """Reject a head of transformers that Shardline cannot train.
 
     Args:
-        model: the cell of the column `model`.
+        model: Cell of the column `model`.
 
     Raises:
-        ConfigError: it names such a head.
+        ConfigError: The model is such a head.
     """
     if model.startswith(_PREFIX) and model not in _NAMES:
         raise ConfigError(
@@ -46,22 +47,20 @@ def check_hub_model(model: str, where: str) -> None:
 
 
 def keys_of_folders(model_class: str) -> tuple[str, ...]:
-    """Return the keys of `model_args` whose folders `hub_files` looks into; none of another model."""
+    """Return the keys of `model_args` with folders for `hub_files`; empty for other models."""
     return _FOLDERS if model_class in _CLASSES else ()
 
 
-def hub_files(
-    model_class: str, model_args: Mapping[str, object], root: Path, where: str
-) -> list[Path]:
-    """Return the files of the folder that a model of transformers is made from; none of another model.
+def hub_files(model_class: str, model_args: Plain, root: Path, where: str) -> list[Path]:
+    """Return the files of the folder of a model of transformers; empty for other models.
 
     Args:
-        model_class: the resolved model.
-        root: the project's folder.
-        where: file and row, as messages begin.
+        model_class: Resolved model.
+        root: Folder of the project.
+        where: File and row, the start of messages.
 
     Raises:
-        ConfigError: the value is a text and no folder that `check_folder` takes, such as a name on the Hub.
+        ConfigError: The value is not a valid folder, such as a name on the Hub.
     """
     found: list[Path] = []
     for key in keys_of_folders(model_class):
@@ -76,14 +75,14 @@ def hub_files(
 
 
 def check_folder(folder: Path, where: str, *, has_weights: bool) -> None:
-    """Refuse a folder whose model needs code, pickles or files that are not in it.
+    """Reject a folder whose model needs code, pickles or missing files.
 
     Args:
-        where: the key and its value, as messages begin.
-        has_weights: whether the weights are read, and not `config.json` alone.
+        where: Key and value, the start of messages.
+        has_weights: Whether weights are read, not only `config.json`.
 
     Raises:
-        ConfigError: a file is missing or damaged, or the weights are an adapter, quantised or pickled.
+        ConfigError: A file is missing or damaged, or the weights are an adapter, quantised or pickled.
     """
     if not (folder / "config.json").is_file():
         raise ConfigError(
@@ -112,7 +111,7 @@ def check_folder(folder: Path, where: str, *, has_weights: bool) -> None:
 
 
 def _check_index(folder: Path, where: str) -> None:
-    """Refuse an index of weights in other files than safetensors of the folder, which alone count in identities."""
+    """Reject an index with other files than safetensors in the folder, since no others count."""
     named = _read(folder / _INDEX, where).get("weight_map")
     files = sorted({str(one) for one in named.values()}) if isinstance(named, dict) else []
     for file in files or [""]:
@@ -131,7 +130,7 @@ def _read(path: Path, where: str) -> dict[str, object]:
         found = None
     if not isinstance(found, dict):
         raise ConfigError(
-            f"{where} has a {path.name} that is no JSON object, {_SAVED}; save the model there again"
+            f"{where} has a {path.name} that is not a JSON object, {_SAVED}; save the model there again"
         )
     return found
 
@@ -155,16 +154,16 @@ class _Form(msgspec.Struct):
 
 
 class TokenizerFile:
-    """The tokens of a tokenizer.json.
+    """The tokens of a `tokenizer.json`.
 
     Args:
-        path: the file.
+        path: Path of the file.
 
     Attributes:
-        num_tokens: one more than the largest token.
+        num_tokens: Largest token plus one.
 
     Raises:
-        DataError: the file cannot be read, or has another form.
+        DataError: The file cannot be read, or has another form.
     """
 
     def __init__(self, path: Path) -> None:
@@ -185,7 +184,7 @@ class TokenizerFile:
         self.num_tokens = max((*self._tokens, *self._added), default=-1) + 1
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return what tokens spell, for a reader; bytes that are no UTF-8 as U+FFFD, unknown tokens by number."""
+        """Return the text of tokens for people: invalid UTF-8 as U+FFFD, unknown tokens by number."""
         parts = [self._spelled(number) for number in tokens]
         joiner = b"" if self._decoders else b" "
         return joiner.join(parts).decode(errors="replace")
@@ -210,7 +209,7 @@ class TokenizerFile:
 
 
 def open_tokenizer(path: Path) -> TokenizerFile:
-    """Return a file's tokens, parsed once while it stays as it is."""
+    """Return the tokens of a file, parsed again only after a change of the file."""
     found = path.stat()
     return _opened(path, found.st_mtime_ns, found.st_size)
 
@@ -229,7 +228,7 @@ def _decoders(decoder: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
 
 @lru_cache(maxsize=1)
 def _bytes_of_characters() -> dict[str, bytes]:
-    """Return the byte that each character of a byte-level token stands for (openai/gpt-2, `bytes_to_unicode`)."""
+    """Return the byte of each character of byte-level tokens (openai/gpt-2, `bytes_to_unicode`)."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(0x100) if byte not in shown]
     found = {chr(byte): bytes([byte]) for byte in shown}
@@ -242,19 +241,19 @@ _OF_TEXTS = {
 
 
 def with_vocabulary(
-    settings: Mapping[str, Any], model_class: str, parts: tuple[WeightedDataset, ...]
+    settings: Plain, model_class: str, parts: tuple[WeightedDataset, ...]
 ) -> dict[str, Any]:
-    """Return a run's settings with the size of the vocabulary where a tokenizer made the tokens.
+    """Return the settings of a run with the size of the vocabulary, if a tokenizer made the tokens.
 
-    That is `model_args.vocab` of `gpt`, and `model_args.config.vocab_size` of a model of transformers whose
-    config is a table; neither where the config names it. The setting is resolved here, so that `run.json`
-    and the identity hold the number as if it had been written. That of bytes is left to the model.
+    This sets `model_args.vocab` of `gpt`, or `model_args.config.vocab_size` of a model of transformers
+    with a table as config, unless the config sets it. `run.json` and the identity then contain the
+    number. For bytes, the default of the model applies.
 
     Args:
-        settings: as the config has them.
+        settings: Settings in the config.
 
     Raises:
-        DataError: a tokenizer's file cannot be read.
+        DataError: The file of a tokenizer cannot be read.
     """
     given = settings.get("model_args", {})
     if model_class == SHIPPED_MODELS["gpt"]:
@@ -274,6 +273,6 @@ def with_vocabulary(
     return {**settings, "model_args": sized if sizes is given else {**given, "config": sized}}
 
 
-def _made(source: Mapping[str, Any]) -> set[str]:
-    """Return the columns that a source makes of texts by its tokenizer."""
+def _made(source: Plain) -> set[str]:
+    """Return the columns of tokens that a source makes from texts."""
     return {"tokens"} if source.get("type") == "text" else set(source.get("tokenize") or ())

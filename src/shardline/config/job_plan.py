@@ -5,7 +5,6 @@ The part is one line of JSON. It contains each dataset once, by id, however many
 
 import json
 import socket
-from collections.abc import Mapping
 from dataclasses import fields
 from fractions import Fraction
 from functools import cache
@@ -19,12 +18,12 @@ from shardline.config.predictions import document_of_files, document_of_predicti
 from shardline.config.project import Project, document_of_dataset, document_of_run, locate
 from shardline.config.resolved import as_plain, as_type
 from shardline.config.scripts import environment_of_run
-from shardline.config.settings import Settings
+from shardline.config.settings import Plain, Settings
 from shardline.core.errors import ConfigError
 from shardline.records.identities import IdentityDocument
 
 _T = TypeVar("_T")
-# what stands in the text by reference, or once for all
+# fields that the text contains by reference, or only once
 _APART = {
     Project: ("datasets", "predicted", "runs", "predictions"),
     DatasetPlan: ("layout", "read_as"),
@@ -34,9 +33,9 @@ _APART = {
 
 
 class GivenPlan:
-    """A part of a project on its way to a job: where the job's script unpickles it, it is the project.
+    """A part of a project as a parameter of a job; unpickling in the script of the job returns the project.
 
-    Snakemake prints parameters in its own report, where nothing of a plan belongs: a setting may hold
+    Its text is neutral, since Snakemake prints parameters in its report, and settings may contain
     what looks like a secret.
     """
 
@@ -51,7 +50,7 @@ class GivenPlan:
 
 
 def write_plan(project: Project) -> str:
-    """Return a project, or a part of one, as text that holds neither code, lock nor source files."""
+    """Return a project, or a part of a project, as text without code, lock and source files."""
     every = {**project.built}
     every |= {part.dataset.id: part.dataset for run in project.runs.values() for part in run.parts}
     every |= {one.read_as.id: one.read_as for one in [*every.values()] if one.read_as}
@@ -75,7 +74,7 @@ def write_plan(project: Project) -> str:
 
 
 def read_plan(text: str) -> Project:
-    """Return the project, or the part of one, that `write_plan` has written."""
+    """Return the project, or the part of a project, from the text of `write_plan`."""
     plan = json.loads(text)
     layout = convert(plan["layout"], ResultsLayout, dec_hook=_made)
     every: dict[str, DatasetPlan] = {}
@@ -120,7 +119,7 @@ def _fields(one: Any) -> dict[str, object]:
     }
 
 
-def _read(kind: type[_T], plain: Mapping[str, object], **given: Any) -> _T:
+def _read(kind: type[_T], plain: Plain, **given: Any) -> _T:
     hints: dict[str, object] = _hints(kind)  # type: ignore[arg-type]
     found = {
         name: _value(plain[name], hint) for name, hint in hints.items() if name not in _APART[kind]
@@ -144,23 +143,23 @@ def _made(kind: type, value: Any) -> Any:
     return kind(value)
 
 
-# What the parts of a document stand for, as people call it.
+# Names of the parts of a document in messages.
 _MEANINGS = {
     "code": "code", "code_files": "code", "environment": "the lock", "source": "the source",
     "versions": "Shardline itself",
 }  # fmt: skip
 
 _SENTENCE = (
-    "{} has another identity on {}: {} changed while the pipeline ran, or differ on that machine; start it again, or "
-    "give all machines the same"
+    "{} has a different identity on {}: {} changed while the pipeline ran, or differ on this machine; start the "
+    "pipeline again, or make them the same on all machines"
 )
 
 
 def recheck_dataset(project: Project, dataset: DatasetPlan) -> None:
-    """Refuse to build a dataset whose identity is another one by now.
+    """Reject a dataset whose identity has changed.
 
     Raises:
-        ConfigError: code, lock or source changed since the workflow was started, or are others on this
+        ConfigError: Code, lock or source changed since the workflow was started, or differ on this
             machine.
     """
     where = f"datasets.{dataset.name}"
@@ -173,7 +172,7 @@ def recheck_dataset(project: Project, dataset: DatasetPlan) -> None:
 
 
 def recheck_training(project: Project, run: RunPlan) -> None:
-    """Refuse to train a run whose identity is another one by now; see `recheck_dataset`."""
+    """Reject a training whose identity has changed; see `recheck_dataset`."""
     where, settings = run.row.where, run.settings
     environment = run.environment and environment_of_run(
         settings,
@@ -189,20 +188,20 @@ def recheck_training(project: Project, run: RunPlan) -> None:
 
 
 def recheck_evaluation(project: Project, run: RunPlan) -> None:
-    """Refuse to evaluate a run where the evaluation's identity is another one by now, likewise."""
+    """Reject an evaluation whose identity has changed; see `recheck_dataset`."""
     training = run.evaluation_document["inputs"]["run"]
     now = project.documents.evaluation(as_plain(run.settings), run.code_paths, training)
     _refuse_other(run.evaluation_id, run.evaluation_document, now)
 
 
 def recheck_prediction(project: Project, one: PredictionPlan) -> None:
-    """Refuse to predict where the prediction's identity is another one by now, likewise."""
+    """Reject a prediction whose identity has changed; see `recheck_dataset`."""
     now = document_of_prediction(project, one.spec, one.code_paths, one.rows.id, one.split)
     _refuse_other(one.id, one.document, now)
 
 
 def recheck_report(project: Project, identity: str) -> None:
-    """Refuse to write a report whose identity is another one by now, likewise."""
+    """Reject a report whose identity has changed; see `recheck_dataset`."""
     if project.report.parent.name != identity:
         raise ConfigError(
             _SENTENCE.format(identity, socket.gethostname(), "names, notes or the lock")

@@ -27,10 +27,9 @@ class ResultsLayout:
     """The paths of a project.
 
     Attributes:
-        root: the project's folder, absolute: every path is then the same from whatever folder a
-            process works in. The layout that `declared` returns has no root; its paths begin in
-            the project's folder.
-        named_store: the store as config, profile or SHARDLINE_STORE name it.
+        root: Folder of the project, absolute, so that paths do not depend on the working
+            directory. Empty in the layout that `declared` returns.
+        named_store: Path of the store as set in config, profile or SHARDLINE_STORE.
     """
 
     root: Path
@@ -38,26 +37,26 @@ class ResultsLayout:
 
     @property
     def declared(self) -> "ResultsLayout":
-        """The layout with paths that begin in the project's folder.
+        """The layout with paths relative to the project folder.
 
-        Snakemake compares declared files by such paths, and sealed files hold no others.
+        Snakemake compares declared files by these paths, and sealed files contain no other paths.
         """
         return replace(self, root=Path())
 
     def name_of(self, path: Path) -> str:
-        """Return a path as Snakemake declares it: from the project's folder, if it lies there."""
+        """Return a path as Snakemake declares it: relative to the project folder, if it is inside."""
         return str(path).removeprefix(f"{self.root}{os.sep}")
 
     # --- results --------------------------------------------------------------------------------
 
     @property
     def results(self) -> Path:
-        """The folder of everything that is sealed."""
+        """The folder of all sealed results."""
         return self.root / "results"
 
     @property
     def layout_file(self) -> Path:
-        """The number of this arrangement of folders."""
+        """The file with the number of the layout."""
         return self.results / "layout.json"
 
     @property
@@ -74,7 +73,7 @@ class ResultsLayout:
         return self.folder_of(kind) / identity
 
     def exists(self, kind: Kind, identity: str) -> bool:
-        """Return whether a result is there: a run at least resolved, a dataset or report sealed."""
+        """Return whether a result exists: a resolved run, or a sealed dataset or report."""
         return (self.result(kind, identity) / _LAST_FILES[kind]).exists()
 
     def run(self, identity: str) -> Path:
@@ -90,7 +89,7 @@ class ResultsLayout:
         return self.run(run) / "evaluations" / f"{identity}.json"
 
     def prediction(self, run: str, identity: str) -> Path:
-        """Return the file of one prediction of a run; what it was made from lies beside it as JSON."""
+        """Return the Parquet file of a prediction of a run. Its record is beside it as JSON."""
         return self.run(run) / "predictions" / f"{identity}.parquet"
 
     def manifest(self, dataset: str) -> Path:
@@ -116,27 +115,27 @@ class ResultsLayout:
         return self.results / "certificates"
 
     def preflight(self, run: str) -> Path:
-        """Return what the preflight check of a run's ranks found."""
+        """Return the file with the findings of the preflight check of a run."""
         return self.results / "preflight" / f"{run}.json"
 
     def first_steps(self, run: str, steps: int | str) -> Path:
-        """Return the metrics of a training's first steps."""
+        """Return the file with the metrics of the first steps of a training."""
         return self.results / "first-steps" / f"{run}-{steps}.jsonl"
 
     @property
     def all_reruns(self) -> Path:
-        """The folder of trainings that were done again beside their results."""
+        """The folder of all repeated trainings."""
         return self.results / "reruns"
 
     def rerun(self, run: str, number: int | str) -> Path:
-        """Return the model of a training that was done again; metrics and provenance lie beside it."""
+        """Return the model of a repeated training. Metrics and provenance are beside it."""
         return self.all_reruns / run / str(number) / "model.safetensors"
 
     # --- links by the names of the config -------------------------------------------------------
 
     @property
     def latest_report(self) -> Path:
-        """The link to the present report."""
+        """The link to the current report."""
         return self.results / "report"
 
     @property
@@ -156,54 +155,54 @@ class ResultsLayout:
 
     @property
     def tensorboard_links(self) -> Path:
-        """The folder of links to TensorBoard's files, from which TensorBoard takes the runs' names."""
+        """The folder of links to TensorBoard files; the links have the names of the runs."""
         return self.results / "tensorboard"
 
     # --- store ----------------------------------------------------------------------------------
 
     @property
     def store(self) -> Path:
-        """Root of bulky data."""
+        """The root folder of bulky data."""
         return self.root / self.named_store
 
     @property
     def all_shards(self) -> Path:
-        """The folder of every dataset's shards."""
+        """The folder of the shards of all datasets."""
         return self.store / "datasets"
 
     def shards(self, dataset: str) -> Path:
-        """Return the folder of a dataset's shards."""
+        """Return the folder of the shards of a dataset."""
         return self.all_shards / dataset
 
     def parts(self, dataset: str) -> Path:
-        """Return the folder of the lists of a dataset's shards, one file for each job."""
+        """Return the folder of the shard lists of a dataset, one file for each job."""
         return self.shards(dataset) / "parts"
 
     @property
     def all_work(self) -> Path:
-        """The folder of every run's training checkpoints and attempts."""
+        """The folder of the training checkpoints and attempts of all runs."""
         return self.store / "work"
 
     def work(self, run: str) -> Path:
-        """Return the folder of a run's training checkpoints and attempts."""
+        """Return the folder of the training checkpoints and attempts of a run."""
         return self.all_work / run
 
     def prediction_parts(self, run: str, identity: str) -> Path:
-        """Return the folder of the parts of a prediction that is not complete yet."""
+        """Return the folder of the finished parts of a prediction."""
         return self.work(run) / "predictions" / identity
 
     @property
     def checks(self) -> Path:
-        """The folder of what was found of models before their training."""
+        """The folder of the results of model checks."""
         return self.store / "checks"
 
     def check(self, identity: str) -> Path:
-        """Return what was found of a model that is well."""
+        """Return the file of a passed model check."""
         return self.checks / f"{identity}.json"
 
     @property
     def failures(self) -> Path:
-        """The folder of the errors with which jobs ended, see `supervision.job_failures`."""
+        """The folder of the errors of failed jobs, see `supervision.job_failures`."""
         return self.store / "failures"
 
     @property
@@ -213,30 +212,30 @@ class ResultsLayout:
 
     @property
     def downloads(self) -> Path:
-        """The folder of fetched source files."""
+        """The folder of downloaded source files."""
         return self.store / "downloads"
 
     def tracker(self, name: str) -> Path:
-        """Return the folder in which a tracker keeps its files."""
+        """Return the folder of the files of a tracker."""
         return self.store / name
 
     # --- logs -----------------------------------------------------------------------------------
 
     @property
     def logs(self) -> Path:
-        """The folder of the rules' logs."""
+        """The folder of the logs of all rules."""
         return self.root / "logs"
 
     def log(self, rule: str, key: str) -> Path:
-        """Return the log of a rule's job."""
+        """Return the log of a job of a rule."""
         return self.logs / rule / f"{key}.log"
 
     def logs_of_parts(self, rule: str, key: str) -> Path:
-        """Return the folder of the logs of a job's ranks, or of the parts of a dataset."""
+        """Return the folder of the logs of the ranks of a job, or of the parts of a dataset."""
         return self.logs / rule / key
 
     def benchmark(self, rule: str, key: str) -> Path:
-        """Return the measured times of a rule's job."""
+        """Return the benchmark file of a job of a rule."""
         return self.root / "benchmarks" / rule / f"{key}.tsv"
 
     @property
@@ -250,20 +249,16 @@ class ResultsLayout:
         return self.logs / "latest-datasets"
 
 
-LAYOUT = (
-    2  # of the folders below results/, and of the identities that name them; 1 was never released
-)
-
-
+LAYOUT = 2  # number of the folder layout and its identities; 1 was never released
 NamedKind = Literal["run", "dataset"]
 Names = dict[str, list[str]]
 
 
 def check_layout(layout: ResultsLayout) -> None:
-    """Refuse a folder of results that this version cannot read.
+    """Reject a folder of results that this version cannot read.
 
     Raises:
-        ConfigError: its layout has another number, or is older than numbers.
+        ConfigError: The layout has another number, or none.
     """
     file, results = layout.layout_file, layout.results
     found: object = None
@@ -287,19 +282,19 @@ def check_layout(layout: ResultsLayout) -> None:
         )
     if found != LAYOUT:
         raise ConfigError(
-            f"{file}: layout is {found}, expected {LAYOUT}; go on with the version of Shardline that wrote "
+            f"{file}: layout is {found}, expected {LAYOUT}; use the version of Shardline that wrote "
             f"it, or move {results} away"
         )
 
 
 def add_names(layout: ResultsLayout, names: Iterable[tuple[NamedKind, str, str]]) -> None:
-    """Write the number of the layout where it is missing, and append to the history of names.
+    """Append names to the history, and write the number of the layout if it is missing.
 
     Args:
         names: Kind, name and id of each.
 
     Raises:
-        DataError: the history cannot be written.
+        DataError: The history cannot be written.
     """
     if not layout.layout_file.exists():
         write_json(layout.layout_file, {"layout": LAYOUT})
@@ -319,28 +314,28 @@ def add_names(layout: ResultsLayout, names: Iterable[tuple[NamedKind, str, str]]
 
 
 def names_that_have_been(layout: ResultsLayout, kind: NamedKind) -> Names:
-    """Return the names that each identity has had, by identity; the latest comes last."""
+    """Return the past and current names of each identity, the latest last."""
     return name_history(layout).names.get(kind, {})
 
 
 def identities_of(layout: ResultsLayout, kind: NamedKind, name: str) -> list[str]:
-    """Return the identities that a name has stood for, the latest first."""
+    """Return the past and current identities of a name, the latest first."""
     return name_history(layout).identities.get((kind, name), [])
 
 
 def title_of(identity: str, names: Mapping[str, list[str]]) -> str:
-    """Return an identity with its latest name, as people read it."""
+    """Return the latest name of an identity with its id, such as `wide (1f0c4c8e2d3b)`."""
     had = names.get(identity)
     return f"{had[-1]} ({identity})" if had else identity
 
 
 @dataclass(frozen=True)
 class NameHistory:
-    """Both ways through the history.
+    """The history of names.
 
     Attributes:
-        names: by kind and identity, the latest last.
-        identities: by kind and name, the latest first.
+        names: Names by kind and identity, the latest last.
+        identities: Identities by kind and name, the latest first.
     """
 
     names: dict[str, Names]
@@ -348,7 +343,7 @@ class NameHistory:
 
 
 def name_history(layout: ResultsLayout) -> NameHistory:
-    """Return the history of names, which is empty where no name was recorded."""
+    """Return the history of names; empty if no name was recorded."""
     file = layout.names_file
     try:
         status = file.stat()
@@ -359,7 +354,7 @@ def name_history(layout: ResultsLayout) -> NameHistory:
 
 @lru_cache(maxsize=1)
 def _read_history(file: Path, size: int, mtime_ns: int) -> NameHistory:
-    """Return the history as it is in a file at a time; of 10,000 runs each asks for it."""
+    """Return the history in a file, cached by size and time, since 10,000 runs may each need it."""
     names: dict[str, Names] = {}
     latest: dict[tuple[str, str], dict[str, None]] = {}
     for kind, name, identity in _history(file):
@@ -374,7 +369,7 @@ def _read_history(file: Path, size: int, mtime_ns: int) -> NameHistory:
 
 
 def _history(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, name and identity, the oldest first; a line that was cut off is skipped."""
+    """Yield kind, name and identity, the oldest first; skip truncated lines."""
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -388,7 +383,7 @@ def _history(file: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_torn(file: Path) -> bool:
-    """Return whether the last line was cut off, by a full disk or a kill."""
+    """Return whether the last line was truncated, by a full disk or a kill."""
     if not file.exists() or not file.stat().st_size:
         return False
     with file.open("rb") as lines:

@@ -28,7 +28,7 @@ from shardline.config.project import Project, document_of_dataset, document_of_r
 from shardline.config.resolved import as_type
 from shardline.config.run_table import Row, check_name, read_rows
 from shardline.config.scripts import environment_of_run
-from shardline.config.settings import fill, schema_of
+from shardline.config.settings import Plain, fill, schema_of
 from shardline.config.settings.config import (
     Config,
     DatasetSettings,
@@ -46,29 +46,29 @@ from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
 
 Mixes = Mapping[str, Mapping[str, float]]
-Entries = Mapping[str, dict[str, Any]]  # of `datasets`, as they are written
+Entries = Mapping[str, dict[str, Any]]  # entries of `datasets` as written
 
 
 def load_project(
-    config: Mapping[str, Any] | None = None,
+    config: Plain | None = None,
     *,
     workdir: Path | None = None,
     config_file: Path = Path("config/config.yaml"),
     only: Collection[str] | None = None,
     datasets: Collection[str] = (),
 ) -> Project:
-    """Validate a config and its run table, and give every dataset and run its identity.
+    """Validate a config and its run table, and return the project with all identities.
 
     Args:
-        config: the config as Snakemake merged it; read from `config_file` if None.
-        workdir: folder that relative paths start from; the current one if None.
-        config_file: the config's path, for messages.
-        only: names of the rows that are resolved, without scaling studies and predictions; all if None.
-        datasets: names of datasets that are resolved beside those of these rows.
+        config: Config as merged by Snakemake; read from `config_file` if None.
+        workdir: Folder that relative paths start from; the current folder if None.
+        config_file: Path of the config, for messages.
+        only: Names of the rows to resolve, without scaling studies and predictions; all if None.
+        datasets: Names of further datasets to resolve.
 
     Raises:
-        ConfigError: anything in config or table is wrong; names file, row and key.
-        DataError: a source file cannot be read.
+        ConfigError: The config or the table has errors; the message names file, row and key of each.
+        DataError: A source file cannot be read.
     """
     workdir = (workdir or Path.cwd()).resolve()
     where = str(config_file)
@@ -100,7 +100,7 @@ def load_project(
         named_lock=lock,
         environments=settings.environments,
     )
-    _ = project.lock  # what is none is refused before anything is resolved by it
+    _ = project.lock  # reject a file that is not a lock before anything depends on it
     problems = Problems()
     asked = settings.predictions
     if only is not None:
@@ -128,12 +128,12 @@ def load_project(
 
 
 def _check_form(
-    config: Mapping[str, Any], workdir: Path, where: str, allowed: Sequence[str]
+    config: Plain, workdir: Path, where: str, allowed: Sequence[str]
 ) -> tuple[dict[str, Any], list[Row]]:
     """Return the config with its defaults, and the rows of its run table.
 
     Raises:
-        ConfigError: names all that is wrong with the form of either.
+        ConfigError: Keys or values of config or table are invalid; the message lists all.
     """
     schema, problems, rows = schema_of(Config), Problems(), []
     config = coerce(config, schema)
@@ -176,7 +176,7 @@ def _load_predicted(
     project: Project, asked: Mapping[str, PredictionSettings], rows: list[Row], entries: Entries, mixes: Mixes,
     datasets: Mapping[str, DatasetPlan], where: str, problems: Problems,
 ) -> dict[str, DatasetPlan]:  # fmt: skip
-    """Return the rows of each prediction, and add to the project what no run uses."""
+    """Return the rows of each prediction, and add datasets that no run uses to the project."""
     named = dict(datasets)
     found: dict[str, DatasetPlan] = {}
     with problems.gather():
@@ -227,7 +227,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
 
 
 def _load_run(
-    project: Project, row: Row, defaults: Mapping[str, Any], parts: tuple[WeightedDataset, ...]
+    project: Project, row: Row, defaults: Plain, parts: tuple[WeightedDataset, ...]
 ) -> RunPlan:
     model_class = _resolve_model(project, row)
     plain_settings = with_vocabulary(with_values(defaults, row.settings), model_class, parts)
@@ -249,7 +249,7 @@ def _load_run(
     }
     if settings.elastic and scripts.is_script(model_class):
         raise ConfigError(
-            f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"
+            f"{row.where}: elastic=true, but a training script splits its batches itself; use elastic=false"
         )
     environment = environment_of_run(
         settings,
@@ -286,17 +286,17 @@ def _resolve_model(project: Project, row: Row) -> str:
 
 
 def weights_of_row(row: Row, mixes: Mixes) -> Mapping[str, float]:
-    """Return the weights of a row's datasets by name; a name that no mix has is a dataset's."""
+    """Return the weights of the datasets of a row by name."""
     if isinstance(row.dataset, str):
         return mixes.get(row.dataset, {row.dataset: 1.0})
     return row.dataset
 
 
-def problems_of_mixes(mixes: Mixes, datasets: Mapping[str, object], where: str) -> Iterator[str]:
-    """Yield what is wrong with the mixes of a config.
+def problems_of_mixes(mixes: Mixes, datasets: Collection[str], where: str) -> Iterator[str]:
+    """Yield the problems of the mixes of a config.
 
     Args:
-        where: the config's file, as messages begin.
+        where: File of the config, the start of messages.
     """
     for name, weights in mixes.items():
         if name in datasets:
@@ -306,13 +306,11 @@ def problems_of_mixes(mixes: Mixes, datasets: Mapping[str, object], where: str) 
                 yield f"{where}: mixes.{name}.{part} is not in datasets; {suggest(part, datasets)}"
 
 
-def problems_of_row(
-    row: Row, mixes: Mixes, datasets: Mapping[str, object], where: str
-) -> Iterator[str]:
-    """Yield what is wrong with a row's dataset, or with the parts of its mix.
+def problems_of_row(row: Row, mixes: Mixes, datasets: Collection[str], where: str) -> Iterator[str]:
+    """Yield the problems of the dataset or mix of a row.
 
     Args:
-        where: the config's file.
+        where: File of the config.
     """
     if isinstance(row.dataset, str):
         if row.dataset not in datasets and row.dataset not in mixes:
@@ -330,13 +328,13 @@ def problems_of_row(
 def parts_of(
     weights: Mapping[str, float], datasets: Mapping[str, DatasetPlan]
 ) -> tuple[WeightedDataset, ...]:
-    """Return the parts of a run: in the order of the datasets' ids, with weights that sum to 1.
+    """Return the datasets of a run in the order of ids, with weights that sum to 1.
 
-    Names of one dataset are one part. A weight is the number as it is written: 0.7 is 7/10.
+    Two names of one dataset become one part. Weights are exact decimals: 0.7 is 7/10.
 
     Args:
-        weights: by name.
-        datasets: by name.
+        weights: Weights by name of the dataset.
+        datasets: Datasets by name.
     """
     shares: dict[str, Fraction] = {}
     named = {datasets[name].id: datasets[name] for name in weights}
@@ -356,17 +354,17 @@ def load_scaling(
     load: Callable[[Row, RunPlan], RunPlan],
     where: str,
 ) -> tuple[Study, ...]:
-    """Return the studies, and add to the project the runs that they need beside those of the table.
+    """Return the studies, and add their runs that are not in the table to the project.
 
     Args:
         entries: `scaling` of the config.
-        project: with the runs of the table.
-        load: gives the run of a row that changes settings of another run's.
-        where: the config's file, as messages begin.
+        project: Project with the runs of the table.
+        load: Function that returns the run of a row, based on another run.
+        where: File of the config, the start of messages.
 
     Raises:
-        ConfigError: there is no such run, a size is malformed, stands twice or is
-            impossible, or a name is taken; the message names the key.
+        ConfigError: The run is unknown, a size is invalid, impossible or listed twice, or a name is
+            taken; the message names the key.
     """
     of_table = project.named_runs()
     studies = []
@@ -388,7 +386,7 @@ def load_scaling(
 
 
 def _rows(base: RunPlan, entry: StudySettings, place: str) -> Iterator[tuple[int, int, Row]]:
-    """Yield each size with its row; the first is to be loaded before the second is asked for."""
+    """Yield each size with its row; the caller must load each row before the next."""
     sizes = entry.sizes
     if len(sizes) < 2:
         raise ConfigError(f"{place}.sizes lists {len(sizes)} sizes; list two or more to compare")
@@ -398,7 +396,7 @@ def _rows(base: RunPlan, entry: StudySettings, place: str) -> Iterator[tuple[int
         if not (match := _SIZE.fullmatch(size)):
             raise ConfigError(f"{where} is not nodes x devices; write it as 2x4")
         if size in sizes[:index]:
-            raise ConfigError(f"{where} stands twice; drop one")
+            raise ConfigError(f"{where} is listed twice; drop one")
         nodes, devices = map(int, match.groups())
         first = first or nodes * devices
         yield nodes, devices, _row(base, entry.mode, nodes, devices, first, where)
@@ -408,7 +406,7 @@ def _row(base: RunPlan, mode: str, nodes: int, devices: int, first: int, where: 
     """Return the base run's row with another geometry.
 
     Args:
-        first: ranks of the study's first size, whose global batch is the base run's.
+        first: Number of ranks of the first size, which has the global batch of the base run.
     """
     changed, name = (
         {"nodes": nodes, "devices": devices},
@@ -427,7 +425,7 @@ def _row(base: RunPlan, mode: str, nodes: int, devices: int, first: int, where: 
 
 
 def _of_table(run: RunPlan, project: Project) -> RunPlan:
-    """Return the run of the table that is the same training; of a new one, add it."""
+    """Return the equal run of the table; add the run to the project if there is none."""
     if (known := project.runs.get(run.id)) and known.in_table:
         return known
     named = project.named_runs().get(run.name)

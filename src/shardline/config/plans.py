@@ -11,6 +11,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.resolved import RunSpec
 from shardline.config.run_table import Row
 from shardline.config.scripts import ScriptEnvironment
+from shardline.config.settings import Plain
 from shardline.config.settings.config import DatasetSettings
 from shardline.config.settings.run_settings import RunSettings
 from shardline.config.source_files import sizes_of_files
@@ -27,9 +28,9 @@ class Size:
     """One size of a study.
 
     Attributes:
-        nodes: machines.
-        devices: ranks on each machine.
-        run: id of the run that trains at this size.
+        nodes: Number of machines.
+        devices: Ranks per machine.
+        run: Id of the run that trains at this size.
     """
 
     nodes: int
@@ -43,7 +44,7 @@ class Size:
 
     @property
     def label(self) -> str:
-        """Such as 2x4: nodes x devices."""
+        """Nodes x devices, such as `2x4`."""
         return f"{self.nodes}x{self.devices}"
 
 
@@ -52,10 +53,10 @@ class Study:
     """A scaling study.
 
     Attributes:
-        name: its key in the config.
-        run: name of the run that it varies.
-        mode: `strong` keeps the global batch, `weak` that of each rank.
-        sizes: in the config's order.
+        name: Key in the config.
+        run: Name of the run that the study varies.
+        mode: `strong` keeps the global batch, `weak` the batch of each rank.
+        sizes: Sizes in the order of the config.
     """
 
     name: str
@@ -65,29 +66,29 @@ class Study:
 
     @property
     def runs(self) -> frozenset[str]:
-        """The ids of its runs."""
+        """The ids of the runs of all sizes."""
         return frozenset(size.run for size in self.sizes)
 
 
-# digests of definitions, and modules that count as a whole, by part of the document; see `Documents.definitions`
+# see `Documents.definitions`
 Definitions = dict[str, dict[str, dict[str, str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlan:
-    """A dataset to be built.
+    """A dataset to build.
 
     Attributes:
-        names: its names in the config; entries that give the same rows are one dataset.
-        id: its identity's digest; names its folders.
-        layout: where its files lie.
-        settings: its entry in the config, with the number of shards.
-        source_class: import path of the source.
-        source: the entry's `source`, with what the class gets of its files: their names and splits.
-        files: external files that the source reads, absolute.
-        document: the identity document.
-        definitions: what tells a change of the user's code, see `Documents.definitions`.
-        read_as: the dataset by whose source these are read, where they are files to be predicted.
+        names: Names in the config. Entries with the same rows are one dataset.
+        id: Digest of the identity document; names the folders.
+        layout: Paths of the project.
+        settings: Entry in the config, with the number of shards.
+        source_class: Import path of the source class.
+        source: `source` of the entry, with the names and splits of the files.
+        files: External files that the source reads, absolute.
+        document: Identity document.
+        definitions: Digests of the code of the user, see `Documents.definitions`.
+        read_as: For files to predict, the dataset with the source that reads them.
     """
 
     names: tuple[str, ...]
@@ -103,7 +104,7 @@ class DatasetPlan:
 
     @property
     def name(self) -> str:
-        """Its names as people read them."""
+        """All names, separated by commas."""
         return ", ".join(self.names)
 
     @property
@@ -113,51 +114,51 @@ class DatasetPlan:
 
     @property
     def provenance(self) -> Path:
-        """How shards and manifest were made."""
+        """The provenance of shards and manifest."""
         return self.manifest.with_name("provenance.json")
 
     @property
     def asset(self) -> Path:
-        """What it is as a data asset of Azure ML, where it is registered as one."""
+        """The record of the data asset of Azure ML, if the dataset is registered."""
         return self.manifest.with_name("data_asset.json")
 
     @property
     def num_shards(self) -> int:
-        """Files that it is cut into, which `shards: auto` stands for no longer."""
+        """The number of shards; `auto` is already resolved."""
         return int(self.settings.shards)
 
     @property
     def tokenizer(self) -> Path | None:
-        """The tokenizer's file, which the source reads beside `files`; most have none."""
+        """The file of the tokenizer, if the source uses one."""
         found = Path(self.source.get("tokenizer", ""))
         return found if found.is_absolute() else None
 
     @property
     def parts(self) -> dict[str, range]:
-        """The shards that each job writes, by part name."""
+        """The shards that each job writes, by name of the part."""
         shards, step = self.num_shards, self.settings.shards_per_job
         ranges = [range(first, min(first + step, shards)) for first in range(0, shards, step)]
         return {f"{part.start:05d}-{part.stop - 1:05d}": part for part in ranges}
 
 
 def order_of_part(name: str) -> tuple[int, int, str]:
-    """Return what parts are sorted by: their shards' numbers, whose names' order is no text's."""
+    """Return the sort key of a part: numbers of its shards, since text sorts numbers wrongly."""
     shards = shards_of_part(name)
     return shards.start, shards.stop, name
 
 
 def shards_of_part(name: str) -> range:
-    """Return the shards of a part by its name; none if it is no part's."""
+    """Return the shards of a part by its name; empty for other names."""
     first, _, last = name.partition("-")
     return range(int(first), int(last) + 1) if first.isdecimal() and last.isdecimal() else range(0)
 
 
 @dataclass(frozen=True)
 class WeightedDataset:
-    """A dataset of a run.
+    """A dataset of a run with its weight.
 
     Attributes:
-        weight: its share of the samples; those of a run sum to 1.
+        weight: Share of the samples. The weights of a run sum to 1.
     """
 
     dataset: DatasetPlan
@@ -166,23 +167,23 @@ class WeightedDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """A training and its evaluation; rows of the table that ask for the same are one run.
+    """A training and its evaluation. Rows of the table with equal identities are one run.
 
-    Rows that ask for one training and two evaluations are two runs with one `id`.
+    Rows with one training and two evaluations are two runs with the same `id`.
 
     Attributes:
-        id: digest of the training's identity; names its folders.
-        layout: where its files lie.
-        rows: what the table asks for.
-        parts: its datasets, in the order of their ids; one, or those of a mix.
-        model_class: import path of the model, or the script in its one spelling.
-        code_paths: import paths of the model and of what samples go through, by part of the identity
-            document, see `code_paths.paths_of`.
-        settings: every setting, resolved.
-        environment: what its script runs in, where it has an environment of its own.
-        document: identity document of the training.
-        evaluation_document: identity document of the evaluation.
-        definitions: what tells a change of the user's code, see `Documents.definitions`.
+        id: Digest of the identity document of the training; names the folders.
+        layout: Paths of the project.
+        rows: Rows of the table for this run.
+        parts: Datasets of the run in the order of their ids, with weights.
+        model_class: Import path of the model, or the script in normal form.
+        code_paths: Import paths of model, transforms, collate function and metrics, by part of the
+            identity document, see `code_paths.paths_of`.
+        settings: All settings, resolved.
+        environment: Environment of the script, if it has its own.
+        document: Identity document of the training.
+        evaluation_document: Identity document of the evaluation.
+        definitions: Digests of the code of the user, see `Documents.definitions`.
     """
 
     id: str
@@ -199,12 +200,12 @@ class RunPlan:
 
     @property
     def dataset(self) -> DatasetPlan:
-        """The dataset, or the first of a mix."""
+        """The dataset, or the first dataset of a mix."""
         return self.parts[0].dataset
 
     @property
     def dataset_name(self) -> str:
-        """What people read of its datasets: the names, in a mix with their weights."""
+        """The names of the datasets, in a mix with weights."""
         if len(self.parts) == 1:
             return self.dataset.name
         largest = sorted(self.parts, key=lambda part: (-part.weight, part.dataset.name))
@@ -212,27 +213,27 @@ class RunPlan:
 
     @property
     def row(self) -> Row:
-        """The first of its rows."""
+        """The first row of the run."""
         return self.rows[0]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its names in the table."""
+        """The names of the run in the table."""
         return tuple(row.name for row in self.rows)
 
     @property
     def name(self) -> str:
-        """Its names as people read them."""
+        """All names, separated by commas."""
         return ", ".join(self.names)
 
     @property
     def in_table(self) -> bool:
-        """Whether a row of the table asks for it, and not a scaling study alone."""
+        """Whether the run is in the table, and not only in a scaling study."""
         return any(row.in_table for row in self.rows)
 
     @property
     def set_by_row(self) -> list[str]:
-        """The settings that one of its rows sets, by dotted key."""
+        """The dotted keys of the settings that a row sets."""
         return sorted({key for row in self.rows for key in row.settings})
 
     @property
@@ -242,7 +243,7 @@ class RunPlan:
 
     @property
     def spec(self) -> RunSpec:
-        """What its ranks are given of it, but for what is to be installed."""
+        """The run as its ranks receive it, without the packages to install."""
         return RunSpec(
             run=self.id,
             name=self.name,
@@ -265,19 +266,19 @@ class RunPlan:
 
     @property
     def has_model(self) -> bool:
-        """Whether a sealed model is here, or is known to be in the storage."""
+        """Whether the sealed model exists here, or is known to be in the storage."""
         return self.model.exists() or pointer(self.model).exists()
 
     @property
     def environment_file(self) -> Path | None:
-        """The file that describes the environment built for its script; None where none is built."""
+        """The file that describes the environment built for the script, if one is built."""
         if self.environment and self.environment.has_rule:
             return self.layout.environment(self.environment.address)
         return None
 
     @cached_property
     def evaluation_id(self) -> str:
-        """The evaluation's identity digest."""
+        """The digest of the identity document of the evaluation."""
         return short_digest(self.evaluation_document)
 
     @cached_property
@@ -287,23 +288,23 @@ class RunPlan:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether training and evaluation are done."""
+        """Whether training and evaluation are sealed."""
         return self.has_model and self.evaluation.exists()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionPlan:
-    """Rows that a run's model predicts.
+    """A prediction: rows, and the run whose model predicts them.
 
     Attributes:
-        names: its names in the config; none of one that a command asks for.
-        layout: where its files lie.
-        spec: the run.
-        code_paths: import paths of the model and of what samples go through.
-        trained_on: weight of each dataset of the run by id, see `DatasetPlace`.
-        rows: the dataset whose rows are predicted, or files.
-        split: which of its rows.
-        document: the identity document.
+        names: Names in the config; empty for a prediction of a command.
+        layout: Paths of the project.
+        spec: The run.
+        code_paths: Import paths of model, transforms and collate function.
+        trained_on: Weight of each dataset of the run by id, see `DatasetPlace`.
+        rows: Dataset, or files as a dataset, to predict.
+        split: Split to predict.
+        document: Identity document.
     """
 
     names: tuple[str, ...] = ()
@@ -317,59 +318,60 @@ class PredictionPlan:
 
     @cached_property
     def id(self) -> str:
-        """Digest of its identity."""
+        """The digest of the identity document."""
         return short_digest(self.document)
 
     @property
     def file(self) -> Path:
-        """The predictions, as Parquet."""
+        """The predictions as a Parquet file."""
         return self.layout.prediction(self.spec.run, self.id)
 
     @property
     def record(self) -> Path:
-        """What they were made from."""
+        """The record of the prediction."""
         return self.file.with_suffix(".json")
 
     @property
     def parts(self) -> Path:
-        """The folder of its parts in the store, from the project's folder."""
+        """The folder of the parts in the store, relative to the project folder."""
         return self.layout.declared.prediction_parts(self.spec.run, self.id)
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """The name of the prediction in messages."""
         names = ", ".join(self.names) or self.rows.name
         return f"{names} by {self.spec.title} ({self.id})"
 
 
 def pointer(file: Path) -> Path:
-    """Return the file that names where in the storage a file is that was too large to be fetched."""
+    """Return the file with the storage URL of a file that was too large to download."""
     return file.with_name(f"{file.name}.url")
 
 
+# Only what the identity covers decides the number of shards: the digest of a file implies its size.
 SHARD_BYTES = 64_000_000
-_PACKED = 4  # what a byte of a gzip file unpacks to: 4.7 of MNIST, 3 to 5 of CSV
+_PACKED = 4  # bytes per byte of a gzip file: 4.7 for MNIST, 3 to 5 for CSV
 _ROW_BYTES = 16  # label and id
 
 
 def count_shards(
-    source: Mapping[str, Any], files: Sequence[Path], workdir: Path, downloads: Path, where: str
+    source: Plain, files: Sequence[Path], workdir: Path, downloads: Path, where: str
 ) -> int:
     """Return the number of shards of about 64 MB that a source fills.
 
-    Images that are brought to one size are counted. What any other source reads is taken to
-    fill as many bytes of shards as it has in its files, a gzip file four times as many.
+    For resized images, the size follows from their number. For other sources, the shards are
+    assumed to be as large as the files; gzip files count four times.
 
     Args:
-        source: its settings, as `sources.locate` found them.
-        files: that it reads, absolute; remote ones may not be fetched yet.
-        workdir: the project's folder.
-        downloads: folder that remote files are fetched to.
-        where: file and dataset, as messages begin.
+        source: Settings of the source, as `checked_sources.locate` returns them.
+        files: Files of the source, absolute. Remote files may not be downloaded yet.
+        workdir: Folder of the project.
+        downloads: Folder for downloads of remote files.
+        where: File and dataset, the start of messages.
 
     Raises:
-        ConfigError: nothing is known before rows are read; asks for a number.
-        DataError: a file or table cannot be read.
+        ConfigError: The size is unknown before rows are read.
+        DataError: A file or table cannot be read.
     """
     if source["type"] == "delta":
         num_bytes = _bytes_of_table(source, workdir, where)
@@ -387,18 +389,18 @@ def count_shards(
     return max(1, (num_bytes + SHARD_BYTES // 2) // SHARD_BYTES)
 
 
-def _bytes_of_table(source: Mapping[str, Any], workdir: Path, where: str) -> int:
+def _bytes_of_table(source: Plain, workdir: Path, where: str) -> int:
     """Return the size of a Delta table's files at its version, which its log records."""
     if is_url(source["table"]):
         shown = without_secrets(source["table"])
-        raise _unknown(f"{shown} is not read before its rows are", where)
-    # absolute already where `locate` found it
+        raise _unknown(f"{shown} is read only together with its rows", where)
+    # already absolute if `locate` found it
     table = open_table(str(workdir / source["table"]), source["version"])
     return int(sum(table.get_add_actions(flatten=True).column("size_bytes").to_pylist()))
 
 
 def _unknown(reason: str, where: str) -> ConfigError:
     return ConfigError(
-        f"{where}.shards=auto, but {reason}, so that its size is not known, expected a number; "
-        "give one that makes files of about 64 MB"
+        f"{where}.shards=auto, but {reason}, so its size is not known, expected a number; "
+        "set the number of shards, for files of about 64 MB"
     )

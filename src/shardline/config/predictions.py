@@ -19,7 +19,7 @@ from shardline.core.suggest import suggest
 from shardline.records.identities import IdentityDocument
 
 _ALL_ROWS = Shares(train=0.0, validation=0.0, test=1.0)
-# what they give is of tokens or pixels, and nothing of a row as a whole
+# these score tokens or pixels, not rows
 _OF_NO_ROWS = {SHIPPED_MODELS[name]: name for name in ("gpt", "unet", "hf:AutoModelForCausalLM")}
 
 
@@ -30,10 +30,10 @@ def make_prediction(
     """Return a prediction with its identity.
 
     Args:
-        where: as messages begin.
+        where: Start of messages.
 
     Raises:
-        ConfigError: the run's model cannot predict single rows.
+        ConfigError: The model of the run cannot predict single rows.
     """
     if is_script(spec.model_class):
         raise ConfigError(
@@ -42,13 +42,13 @@ def make_prediction(
         )
     if spec.settings.data.pack is not None:
         raise ConfigError(
-            f"{where}: run {spec.title} has data.pack, so its model takes several rows at a time, expected one that "
-            "takes single rows; call the model in a script of yours, see `shardline export`"
+            f"{where}: run {spec.title} has data.pack, so its model needs several rows at a time, expected one that "
+            "predicts single rows; call the model in your own script, see `shardline export`"
         )
     if name := _OF_NO_ROWS.get(spec.model_class):
         raise ConfigError(
             f"{where}: run {spec.title} has model={name}, which scores tokens or pixels, expected a model that "
-            "predicts rows; define predict_step in a class of yours that derives from it, or call an export of it"
+            "predicts rows; define predict_step in your own subclass of it, or call an export of it"
         )
     document = document_of_prediction(project, spec, code_paths, rows.id, split)
     return PredictionPlan(
@@ -60,16 +60,16 @@ def make_prediction(
 def files_as_dataset(
     project: Project, patterns: Sequence[str], read_as: DatasetPlan, where: str
 ) -> DatasetPlan:
-    """Return files as a dataset, all of whose rows are test rows.
+    """Return files as a dataset of test rows.
 
     Args:
-        patterns: files or patterns, from the project's folder.
-        read_as: the dataset by whose source they are read.
-        where: as messages begin.
+        patterns: Files or patterns, relative to the project folder.
+        read_as: Dataset with the source that reads the files.
+        where: Start of messages.
 
     Raises:
-        ConfigError: a pattern matches no file, or the source reads no files.
-        DataError: a file cannot be read.
+        ConfigError: A pattern matches no file, or the source reads no files.
+        DataError: A file cannot be read.
     """
     plain = as_plain(read_as.settings)
     if "files" not in plain["source"]:
@@ -109,20 +109,20 @@ def rows_of_entries(
     """Return the dataset, or the files, of each entry of `predictions`.
 
     Args:
-        rows: of the run table.
-        datasets_of: datasets by the name of the row that is trained on them.
-        named: datasets by name, those too that only predictions need.
-        where: the config's file.
+        rows: Rows of the run table.
+        datasets_of: Datasets of each row, by name of the row.
+        named: Datasets by name, including those that only predictions need.
+        where: File of the config.
 
     Raises:
-        ConfigError: an entry names no run or no rows; the message names the key.
+        ConfigError: An entry names no run or no rows; the message names the key.
     """
     found = {}
     for name, entry in entries.items():
         place = f"{where}: predictions.{name}"
         if entry.run not in {row.name for row in rows}:
             hint = suggest(entry.run, [row.name for row in rows])
-            raise ConfigError(f"{place}.run={entry.run} is no run of {project.table}; {hint}")
+            raise ConfigError(f"{place}.run={entry.run} is not a run of {project.table}; {hint}")
         if (entry.dataset is UNSET) == (entry.files is UNSET):
             both = "neither" if entry.dataset is UNSET else "both"
             raise ConfigError(f"{place} has {both} of dataset and files; give one of them")
@@ -130,8 +130,8 @@ def rows_of_entries(
             datasets, place = datasets_of[entry.run], f"{place}.files"
             if len(datasets) != 1:
                 raise ConfigError(
-                    f"{place}: the run is trained on {len(datasets)} datasets, so by which source files are read is "
-                    "not known; make a dataset of them, and name that"
+                    f"{place}: the run is trained on {len(datasets)} datasets, so the source for "
+                    "the files is unknown; make a dataset of them, and name that"
                 )
             found[name] = files_as_dataset(project, entry.files, datasets[0], place)
         elif entry.dataset in named:
@@ -142,7 +142,7 @@ def rows_of_entries(
 def add_predictions(
     project: Project, entries: Mapping[str, PredictionSettings], rows: Mapping[str, DatasetPlan], where: str
 ) -> None:  # fmt: skip
-    """Add the predictions of the runs that a project has."""
+    """Add the predictions of the runs of a project."""
     runs = project.named_runs()
     for name, entry in entries.items():
         if entry.run in runs:
@@ -158,13 +158,13 @@ def add_predictions(
 def document_of_files(
     project: Project, read_as: DatasetPlan, num_shards: int, found: Located
 ) -> IdentityDocument:
-    """Return the identity document of files to be predicted, which are read as a dataset's."""
+    """Return the identity document of files to predict."""
     documents, program = project.documents, project.documents.program(read_as.source_class)
     return {
         "stage": "predicted files",
         "settings": {"shards": num_shards},
         "source": dict(found.content),
-        "inputs": {"dataset": read_as.id},  # which stands for the settings of its source
+        "inputs": {"dataset": read_as.id},  # includes the settings of its source
         **documents.made_by("data", {"source": program}, as_plain(read_as.settings)),
     }
 
@@ -175,9 +175,9 @@ def document_of_prediction(
     """Return the identity document of a prediction.
 
     Args:
-        code_paths: see `RunPlan.code_paths`.
-        rows: id of the dataset that is predicted.
-        split: which of its rows.
+        code_paths: See `RunPlan.code_paths`.
+        rows: Id of the dataset to predict.
+        split: Split to predict.
     """
     read = {
         part: path for part, path in code_paths.items() if part.startswith(("model", *EVALUATED))

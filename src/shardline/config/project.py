@@ -14,6 +14,7 @@ from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, Study
 from shardline.config.resolved import as_plain
 from shardline.config.script_files import files_that_count
 from shardline.config.scripts import ScriptEnvironment, load_environment
+from shardline.config.settings import Plain
 from shardline.config.settings.config import AzureML, Conda, IdentitySettings, Image, Runtime
 from shardline.config.settings.run_settings import Environment, RunSettings
 from shardline.config.user_files import RunNote, read_notes
@@ -28,26 +29,26 @@ from shardline.records.identities import IdentityDocument
 
 @dataclass(kw_only=True)
 class Project:
-    """Everything that the present config names.
+    """All datasets, runs and predictions of the config.
 
     Attributes:
-        layout: where results, logs and bulky data lie.
-        table: path of the run table, as the config names it.
-        runtime: settings that change no result.
-        identity: how closely an earlier result must fit to be taken over.
-        azureml: what is registered with Azure ML; changes no result either.
-        conda: what the stages' conda environments are solved with.
-        image: how the container image is built and run; nor does this.
-        lock_file: pins of every package.
-        named_lock: that file as the config names it; None: the one that comes with Shardline.
-        environments: those of training scripts, by name.
-        datasets: by id, those that a run uses.
-        runs: by id, in the order of the table; those that studies alone ask for come last. A second
-            evaluation of one training stands under `{id}/{evaluation}`.
-        scaling: the scaling studies.
-        outcomes: what became of further runs, which have no result; see `only_finished`.
-        predicted: by id, files and datasets that predictions are about and no run uses.
-        predictions: by id.
+        layout: Paths of results, logs and bulky data.
+        table: Path of the run table as written in the config.
+        runtime: Settings that change no result.
+        identity: When earlier results are accepted.
+        azureml: Registration with Azure ML; changes no result.
+        conda: Solving of the conda environments; changes no result.
+        image: Container image; changes no result.
+        lock_file: File with the pins of all packages.
+        named_lock: `lock_file` as written in the config; None for the lock of Shardline.
+        environments: Environments of training scripts by name.
+        datasets: Datasets of the runs by id.
+        runs: Runs by id, in the order of the table; runs of scaling studies only come last. The
+            key of a second evaluation of a training is `{id}/{evaluation}`.
+        scaling: Scaling studies.
+        outcomes: Outcomes of runs without a result; see `only_finished`.
+        predicted: Files and datasets that only predictions need, by id.
+        predictions: Predictions by id.
     """
 
     layout: ResultsLayout
@@ -69,48 +70,48 @@ class Project:
 
     @property
     def workdir(self) -> Path:
-        """The folder that relative paths start from, absolute."""
+        """The folder that relative paths start from, as an absolute path."""
         return self.layout.root
 
     @property
     def store(self) -> Path:
-        """Root of bulky data, absolute."""
+        """The root folder of bulky data, as an absolute path."""
         return self.layout.store
 
     @cached_property
     def lock(self) -> Lock:
-        """Pins of every package, as the file has them now.
+        """The current pins of all packages.
 
         Raises:
-            ConfigError: it cannot be read, or is no lock.
+            ConfigError: The file cannot be read, or is not a lock.
         """
         return load_lock(self.lock_file, self.named_lock)
 
     @cached_property
     def code(self) -> CodeIndex:
-        """Where the project's modules are found."""
+        """The index of the modules of the project."""
         return CodeIndex(import_roots(self.workdir))
 
     @cached_property
     def digests(self) -> FileDigests:
-        """What is known of external files."""
+        """The cached digests of external files."""
         return FileDigests(self.workdir / ".snakemake" / "shardline-digests.json")
 
     @property
     def built(self) -> dict[str, DatasetPlan]:
-        """Every dataset that jobs build, by id."""
+        """All datasets that jobs build, by id."""
         return self.datasets | self.predicted
 
     @property
     def assets(self) -> list[Path]:
-        """What registers each dataset with Azure ML, where the config asks for that."""
+        """The files of registrations of datasets with Azure ML, if the config sets `register_data`."""
         return [one.asset for one in self.datasets.values() if self.azureml.register_data]
 
     def add_run(self, run: RunPlan) -> RunPlan:
-        """Add a row's run, or its row to the run that is the same; returns the run as it is known now.
+        """Add the run of a row, or add the row to the equal run, and return the run.
 
         Raises:
-            ConfigError: another run's identity has the same digest.
+            ConfigError: The identity of a different run has the same digest.
         """
         key = run.id
         if (known := self.runs.get(key)) and known.evaluation_id != run.evaluation_id:
@@ -138,19 +139,19 @@ class Project:
 
     @property
     def built_environments(self) -> dict[str, ScriptEnvironment]:
-        """What is built for training scripts, by address."""
+        """The environments to build for training scripts, by address."""
         found = [run.environment for run in self.runs.values() if run.environment]
         return {one.address: one for one in found if one.has_rule}
 
     def part(
         self, *, runs: Collection[str] = (), datasets: Collection[str] = (), predictions: Collection[str] = ()
     ) -> "Project":  # fmt: skip
-        """Return what a job needs of the project.
+        """Return the part of the project that a job needs.
 
         Args:
-            runs: keys of the runs that it is about; their datasets come with them.
-            datasets: ids of those that it is about.
-            predictions: ids, likewise; each comes with its rows.
+            runs: Keys of runs; their datasets are included.
+            datasets: Ids of datasets.
+            predictions: Ids of predictions; their rows are included.
         """
         own = {key: self.runs[key] for key in runs}
         made = {key: self.predictions[key] for key in predictions}
@@ -167,10 +168,10 @@ class Project:
         )
 
     def only_finished(self, outcomes: Mapping[str, Mapping[str, object]]) -> "Project":
-        """Return the project without the runs that have no result: what a report can be made of now.
+        """Return the project without the runs that have no result, for a report on the rest.
 
         Args:
-            outcomes: what became of these runs, by key; see `results.outcomes`.
+            outcomes: Outcome of each run without a result, by key; see `results.outcomes`.
         """
         runs = {key: run for key, run in self.runs.items() if key not in outcomes}
         needed = {part.dataset.id for run in runs.values() for part in run.parts}
@@ -182,11 +183,11 @@ class Project:
         )
 
     def named_runs(self) -> dict[str, RunPlan]:
-        """Return the runs by each of their names."""
+        """Return the runs by name; a run with several names has several entries."""
         return {name: run for run in self.runs.values() for name in run.names}
 
     def key_of(self, run_id: str, evaluation_id: str | None) -> str | None:
-        """Return the key of the run of a training and, where one is named, an evaluation; None if there is none."""
+        """Return the key of the run with these ids of training and evaluation, or None."""
         for key in (run_id, f"{run_id}/{evaluation_id}"):
             run = self.runs.get(key)
             if run and evaluation_id in (None, run.evaluation_id):
@@ -195,12 +196,12 @@ class Project:
 
     @cached_property
     def documents(self) -> Documents:
-        """What writes the identity documents."""
+        """The writer of identity documents."""
         return Documents(workdir=self.workdir, code=self.code, lock=self.lock)
 
     @cached_property
     def report_document(self) -> IdentityDocument:
-        """The identity document of the report over all runs, in whatever order."""
+        """The identity document of the report; it does not depend on the order of runs."""
         return self.documents.report(
             {
                 "generated_from": self.table,
@@ -214,12 +215,12 @@ class Project:
 
     @cached_property
     def notes(self) -> dict[str, RunNote]:
-        """The notes on runs, by the run's name."""
+        """The notes on runs, by name of the run."""
         return read_notes(self.workdir, self.named_runs())
 
     @property
     def names(self) -> dict[str, dict[str, list[str]]]:
-        """What the report calls runs and datasets: their names, in no order, since the table has none."""
+        """The sorted names of runs and datasets in the report."""
         return {
             "runs": {run.evaluation_id: sorted(run.names) for run in self.runs.values()},
             "datasets": {one.id: sorted(one.names) for one in self.datasets.values()},
@@ -227,17 +228,17 @@ class Project:
 
     @cached_property
     def report(self) -> Path:
-        """The report over exactly these runs."""
+        """The path of the report on these runs."""
         return self.layout.report(short_digest(self.report_document))
 
     @property
     def crate(self) -> Path:
-        """The description of report, runs and datasets as an RO-Crate."""
+        """The RO-Crate metadata of report, runs and datasets."""
         return self.report.with_name("ro-crate-metadata.json")
 
     @property
     def measured(self) -> dict[str, int]:
-        """The runs of scaling studies, by id, each with the most devices that its studies ask for."""
+        """The maximum number of devices of each run in scaling studies, by id."""
         most: dict[str, int] = {}
         for study in self.scaling:
             devices = max(size.devices for size in study.sizes)
@@ -247,23 +248,23 @@ class Project:
 
     @property
     def environment(self) -> Path | None:
-        """The file that records where the ranks' environment is; None where it is the job's own."""
+        """The file that describes the environment of the ranks; None for that of the job."""
         known = {"conda": self.layout.environment("train"), "image": self.layout.image}
         return known.get(self.runtime.environment)
 
     @property
     def envs(self) -> Path:
-        """The folder of the stages' conda environment files."""
+        """The folder of the conda environment files."""
         folder = self.conda.folder
         return self.workdir / folder if isinstance(folder, str) else workflow_folder() / "envs"
 
     def manifests_of_report(self, exists: Callable[[Path], bool] = Path.exists) -> list[Path]:
-        """Return the datasets' manifests that the report tells the lineage from.
+        """Return the manifests of datasets that the report needs for its lineage.
 
-        What only tells the lineage must not have a dataset made again that no run needs.
+        The lineage must not cause a dataset to be built again that no run needs.
 
         Args:
-            exists: whether a declared file is there; by default on this disk.
+            exists: Function that returns whether a declared file exists; default: on this disk.
         """
         unfinished = (run for run in self.runs.values() if not exists(run.evaluation))
         needed = {part.dataset.id for run in unfinished for part in run.parts}
@@ -274,14 +275,14 @@ class Project:
         ]
 
     def provenances_of_report(self, exists: Callable[[Path], bool] = Path.exists) -> list[Path]:
-        """Return the provenances of these datasets."""
+        """Return the provenance files of these datasets."""
         return [path.with_name("provenance.json") for path in self.manifests_of_report(exists)]
 
     def check_store_stays(self) -> None:
-        """Refuse a store in the working folder of a job whose machine shares no disk with others.
+        """Reject a store in the working folder of a job, if its machine shares no disk with others.
 
         Raises:
-            ConfigError: it is there, and no mount.
+            ConfigError: The store is in that folder, and not a mount.
         """
         store = self.store
         while not store.exists():
@@ -289,27 +290,27 @@ class Project:
         on_same_disk = store.stat().st_dev == self.workdir.stat().st_dev
         if on_same_disk and store.resolve().is_relative_to(self.workdir):
             raise ConfigError(
-                f"runtime.store={self.layout.named_store} lies in the folder of this job alone ({self.workdir}), "
-                "expected a mount that all jobs have; set SHARDLINE_STORE on the jobs' machines to where it is mounted"
+                f"runtime.store={self.layout.named_store} is in the folder of this job only ({self.workdir}), "
+                "expected a mount that all jobs share; set SHARDLINE_STORE on their machines to the mount point"
             )
 
     def check_devices(self, exists: Callable[[Path], bool] = Path.exists) -> None:
-        """Refuse runs that do not fit this machine; for profiles whose jobs run on it.
+        """Reject runs that do not fit this machine, for profiles with local jobs.
 
         Args:
-            exists: whether a declared file is there; by default on this disk.
+            exists: Function that returns whether a declared file exists; default: on this disk.
         """
         for run in self.runs.values():
             if not exists(run.model):
                 checks.check_devices(run.settings, self.runtime, run.row.where)
 
 
-def locate(project: Project, settings: Mapping[str, Any], where: str) -> Located:
-    """Return the files of a dataset's source, see `sources.locate`.
+def locate(project: Project, settings: Plain, where: str) -> Located:
+    """Return the files of the source of a dataset, see `checked_sources.locate`.
 
     Args:
-        settings: its entry in the config.
-        where: as messages begin.
+        settings: Entry of the dataset in the config.
+        where: Start of messages.
     """
     return checked_sources.locate(
         settings, project.workdir, project.layout.downloads, project.digests, where
@@ -317,13 +318,13 @@ def locate(project: Project, settings: Mapping[str, Any], where: str) -> Located
 
 
 def document_of_dataset(
-    project: Project, settings: Mapping[str, Any], source_class: str, found: Located
+    project: Project, settings: Plain, source_class: str, found: Located
 ) -> IdentityDocument:
     """Return the identity document of a dataset of the config.
 
     Args:
-        settings: its entry in the config, with the number of shards.
-        found: the files of its source.
+        settings: Entry in the config, with the number of shards.
+        found: Files of the source.
     """
     counted = {**settings, "source": found.counted}
     return project.documents.dataset(counted, source_class, found.content)
@@ -336,10 +337,10 @@ def document_of_run(
     """Return the identity document of a training.
 
     Args:
-        paths: import paths of its code, see `RunPlan.code_paths`.
-        weights: of its datasets by id.
-        environment: what its script runs in, where it has an environment of its own.
-        where: file and row, as messages begin.
+        paths: Import paths of the code, see `RunPlan.code_paths`.
+        weights: Weight of each dataset by id.
+        environment: Environment of the script, if it has its own.
+        where: File and row, the start of messages.
     """
     files = files_that_count(paths["model"], settings, project.layout, where)
     return project.documents.training(
@@ -352,7 +353,7 @@ def document_of_run(
 
 
 def titles_of(project: Project) -> dict[str, str]:
-    """Return what runs and datasets are called now, with their ids, by id: `wide (1f0c4c8e2d3b)`."""
+    """Return the current names of runs and datasets with their ids, by id: `wide (1f0c4c8e2d3b)`."""
     names: Names = {}
     every: list[DatasetPlan | RunPlan] = [*project.built.values(), *project.runs.values()]
     for one in every:
@@ -361,16 +362,16 @@ def titles_of(project: Project) -> dict[str, str]:
 
 
 def record_names(project: Project) -> None:
-    """Number the layout of the results, and add to the history what the config calls by another name now.
+    """Append the changed names of runs and datasets to the history of names.
 
     Raises:
-        DataError: the history cannot be written.
+        DataError: The history cannot be written.
     """
     add_names(project.layout, _new_names(project))
 
 
 def _new_names(project: Project) -> Iterator[tuple[NamedKind, str, str]]:
-    """Yield each name that stands for another identity than last, and one that is an identity's name again."""
+    """Yield each name with a new identity, and each identity with a name that became current again."""
     history = name_history(project.layout)
     asked: list[tuple[NamedKind, DatasetPlan | RunPlan]] = [
         *(("dataset", one) for one in project.built.values()),

@@ -1,4 +1,4 @@
-"""What the types of settings say of themselves: the text below each key, and a JSON schema."""
+"""Reference page of all settings, and the JSON schema of the config."""
 
 import ast
 import inspect
@@ -25,6 +25,7 @@ from shardline.config.settings.config import (
 from shardline.config.settings.run_settings import FixedColumns, RunSettings
 from shardline.config.settings.source_settings import OwnSourceSettings, SourceSettings
 
+_JsonSchema = dict[str, Any]
 _KEYWORDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -36,7 +37,7 @@ _KEYWORDS = {
 
 
 def texts_of(table: type[Settings]) -> dict[str, str]:
-    """Return the text below each key of a table, on one line; else the text of its type."""
+    """Return the docstring of each key of a table on one line, or the description of its type."""
     known = keys_of(table)
     found = {key: one.schema.description for key, one in known.items()}
     for base in reversed(table.__mro__):
@@ -58,19 +59,19 @@ def _texts(table: type[Settings]) -> dict[str, str]:
     return found
 
 
-def json_schema() -> dict[str, object]:
+def json_schema() -> _JsonSchema:
     """Return the JSON schema of `config.yaml`."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "config.yaml"}
     return {**head, **_of_schema(schema_of(Config))}
 
 
-def _of_schema(key_schema: KeySchema) -> dict[str, Any]:
+def _of_schema(key_schema: KeySchema) -> _JsonSchema:
     if key_schema.choices:
         others = structs.replace(key_schema, choices=())
         listed = {"enum": list(key_schema.choices)}
         is_text = key_schema.kinds == ("string",)
         return listed if is_text else {"anyOf": [_of_schema(others), listed]}
-    schema: dict[str, Any] = {}
+    schema: _JsonSchema = {}
     if kinds := key_schema.kinds:
         schema["type"] = kinds[0] if len(kinds) == 1 else list(kinds)
     sized = {"string": "Length", "array": "Items", "object": "Properties"}
@@ -93,9 +94,9 @@ def _of_schema(key_schema: KeySchema) -> dict[str, Any]:
     return {**schema, **tables[0]} if tables else schema
 
 
-def _of_table(table: type[Settings]) -> dict[str, Any]:
+def _of_table(table: type[Settings]) -> _JsonSchema:
     texts = texts_of(table)
-    schema: dict[str, Any] = {
+    schema: _JsonSchema = {
         "description": " ".join(str(table.__doc__).split()),
         "properties": {key: _of_key(one, texts[key]) for key, one in keys_of(table).items()},
         "additionalProperties": not table.__struct_config__.forbid_unknown_fields,
@@ -108,7 +109,7 @@ def _of_table(table: type[Settings]) -> dict[str, Any]:
     return schema
 
 
-def _of_key(key: Key, text: str) -> dict[str, Any]:
+def _of_key(key: Key, text: str) -> _JsonSchema:
     schema = _of_schema(key.schema)
     if text:
         schema["description"] = text
@@ -122,32 +123,32 @@ _HEAD = """\
 
 # Config
 
-What is computed stands here; where it is computed stands in `profiles/`.
+The files in this folder set what is computed. `profiles/` sets where it is computed.
 
-| file | holds |
+| file | contents |
 | --- | --- |
 | `config.yaml` | `defaults` (every setting of a run), `datasets`, `scaling`, and `runtime` (changes no result) |
 | `runs.tsv` | the run table: one row is one run, or a grid of runs |
 
-A key that is not in the tables below is refused, with the nearest name. `python -m shardline.config.reference --schema`
-prints a JSON schema of `config.yaml`, for editors that complete keys.
+Unknown keys are rejected, with the nearest known name. `python -m shardline.config.reference --schema` prints a JSON
+schema of `config.yaml`, for completion in editors.
 
 ## The run table
 
-Cells are separated by tabs. Three columns are always there, and any setting can be a further one:
+Cells are separated by tabs. Three columns are required, and any setting can be a further column:
 
 {columns}
 
-- An empty cell takes the value of `defaults`. A line that begins with `#` counts as if it were not there.
-- A name has letters and digits of any script, and `. _ + -` after the first of them.
-- A cell that holds a list, `[a, b]`, makes a grid: one run for each value, or for each combination
-  where several cells hold lists. Names get the varying keys.
-- `model_args.` and any name make a column for an argument of the model's constructor. A list as the
-  value of one is written as a grid of one: `[[64, 64]]`.
-- A cell of `dataset` may hold a mix, `{web: 0.7, books: 0.3}`, and a cell of `data.transform`,
-  `data.collate`, `data.pack` or `data.class_weights` a table, in the place of the whole table of
-  `defaults`. A list of transforms is a grid of one, too: `[[decode, flip]]`.
-- A cell means what it looks like: `08` is 8, `1e-3` is 0.001, `no` is text.
+- An empty cell means the value of `defaults`. Lines that begin with `#` are ignored.
+- A name contains letters and digits of any script, and `. _ + -` after the first character.
+- A list in a cell, `[a, b]`, makes a grid: a run for each value, or for each combination of several
+  lists. The varied keys are appended to the name.
+- A column `model_args.NAME` sets an argument of the constructor of the model. Write an argument that
+  is a list as a grid with one value: `[[64, 64]]`.
+- A cell of `dataset` can contain a mix, `{web: 0.7, books: 0.3}`. A cell of `data.transform`,
+  `data.collate`, `data.pack` or `data.class_weights` can contain a table, which replaces the whole
+  table of `defaults`. Write a list of transforms as a grid with one value: `[[decode, flip]]`.
+- Cells are read literally: `08` is 8, `1e-3` is 0.001, `no` is text.
 
 ```
 name    dataset  model  global_batch  optim.lr        model_args.hidden
@@ -160,53 +161,53 @@ These two rows are five runs: `linear`, `mlp_lr=0.001_hidden=64`, `mlp_lr=0.001_
 
 ## What a change makes stale
 
-Every result's path holds a digest of what it was made from
-(Shardline's `docs/concepts/identity.md`). The last column of each table below names in whose digest a
-key counts; what is made from that is stale with it. A value's notation does not count: `0.1`, `0.10`
-and `1e-1` are one value. Neither does the order of rows, nor a dataset that no run uses. A key that is newer
-than a result counts only where it is set to something else than what was computed before there was the key.
+The path of each result contains a digest of its inputs (see Shardline's `docs/concepts/identity.md`). The
+last column of each table below names the stage in whose digest a key counts. A change makes the results of
+this stage stale, and all results made from them. Notation does not count: `0.1`, `0.10` and `1e-1` are equal.
+Neither does the order of rows, or a dataset that no run uses. A key that is newer than a result counts only if
+its value differs from the earlier behavior.
 """
 
 _SETTINGS = """
 ## `defaults`
 
-Each key may also be a column of the run table, under its dotted name.
+Each key can also be a column of the run table, with its dotted name.
 """
 _DATASETS = """
 ## `datasets`
 
-`datasets: {name: {...}}`; a row's `dataset` is one of these names. Without
-`splits` they are 0.8, 0.1 and 0.1; who gives one gives all three.
+`datasets: {name: {...}}`. The column `dataset` of the run table uses these names. The default of `splits` is
+0.8, 0.1 and 0.1; set all three shares, or none.
 """
 _MIXES = """
 ## `mixes`
 
-`mixes: {name: {web: 0.7, books: 0.3}}`: names of `datasets` with weights, for cells of the column
-`dataset` (Shardline's `docs/how-to/mix-datasets.md`). Weights count in the training, by their proportions; no
-name does.
+`mixes: {name: {web: 0.7, books: 0.3}}`: names of `datasets` with weights, for the column `dataset` (see
+Shardline's `docs/how-to/mix-datasets.md`). The proportions of the weights count in the training. Names do not
+count.
 """
 _SCALING = """
 ## `scaling`
 
-`scaling: {name: {...}}`, each a run of the table trained at several sizes (Shardline's
-`docs/how-to/run-a-scaling-study.md`).
+`scaling: {name: {...}}`: runs of the table that are trained at several sizes (see
+Shardline's `docs/how-to/run-a-scaling-study.md`).
 """
 _PREDICTIONS = """
 ## `predictions`
 
-`predictions: {name: {...}}`, rows that a run's model predicts, into `results/predictions/NAME.parquet` (Shardline's
-`docs/how-to/predict.md`).
+`predictions: {name: {...}}`: predictions of the model of a run, in `results/predictions/NAME.parquet` (see
+Shardline's `docs/how-to/predict.md`).
 """
 _RUNTIME = """
 ## `runtime`
 
-How the work is done on this machine. Profiles may set these, as may
+How jobs run on this machine. Set these keys in a profile, or with
 `snakemake --config runtime='{log_every_steps: 1}'`.
 """
 _AZUREML = """
 ## `azureml`
 
-What Azure ML gets besides its jobs (Shardline's `docs/how-to/run-on-azure-ml.md`).
+Registration with Azure ML (see Shardline's `docs/how-to/run-on-azure-ml.md`).
 """
 _CONDA = """
 ## `conda`
@@ -216,13 +217,13 @@ The conda environments of the stages ([docs/how-to/lock-environments.md](../docs
 _IMAGE = """
 ## `image`
 
-The container image (Shardline's `docs/how-to/run-in-containers.md`). `base` belongs into `config.yaml`, what one
-site needs into its profile.
+The container image (see Shardline's `docs/how-to/run-in-containers.md`). Set `base` in `config.yaml`, and the
+other keys in the profile of a site.
 """
 _IDENTITY = """
 ## `identity`
 
-When an earlier result stands for a present one without being asked (Shardline's `docs/concepts/identity.md`).
+When earlier results are accepted automatically (see Shardline's `docs/concepts/identity.md`).
 """
 _TOP = """
 ## Other keys of `config.yaml`
@@ -230,7 +231,7 @@ _TOP = """
 
 
 def reference() -> str:
-    """Return the page as Markdown."""
+    """Return the reference page as Markdown."""
     sections: tuple[tuple[str, type[Settings], str], ...] = (
         (_SETTINGS, RunSettings, "train"),
         (_DATASETS, DatasetSettings, "dataset"),
@@ -259,7 +260,7 @@ def reference() -> str:
     return "\n".join(page.strip("\n") + "\n" for page in pages)
 
 
-# where a key counts, unless the table that it stands in names it
+# the stage in which a key counts, if it differs from the stage of its table
 _COUNTS = {
     "name": "nothing",
     "code_files": "train, by their bytes",
@@ -270,7 +271,7 @@ _COUNTS = {
     "source.table": "dataset, by the table's id",
     "source.tokenizer": "dataset, by its bytes",
     "source.decode_threads": "nothing",
-    "runs": "report, which names it",
+    "runs": "report",
     "lock": "all, by the pins that their code needs",
 }
 
@@ -289,13 +290,13 @@ def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[Refe
 
 
 def _rows_below(schema: KeySchema, counts: str, prefix: str) -> Iterator[ReferenceRow]:
-    """Yield the keys of a table, or of each kind of it; a key that several have alike stands once."""
+    """Yield the keys of each kind of a table; equal keys of several kinds are merged."""
     found: dict[ReferenceRow, list[str]] = {}
     for number, table in enumerate(schema.tables):
         named = getattr(table, "named", "")
         for key, kind, default, meaning, counted in _rows(table, counts, prefix):
             if number and not hasattr(table, "named"):
-                default = ""  # only required where the table is of another kind than the default's
+                default = ""  # required only if the table is of another kind than the default
             found.setdefault((key, kind, default, meaning, counted), []).append(named)
     for (key, kind, default, meaning, counted), names in found.items():
         if all(names) and len(names) < len(schema.tables):

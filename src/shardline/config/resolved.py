@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs, to_builtins
 
-from shardline.config.settings import ANYTHING, KeySchema, Settings, keys_of, schema_of
+from shardline.config.settings import ANYTHING, KeySchema, Plain, Settings, keys_of, schema_of
 from shardline.config.settings.config import DatasetSettings, ReportSettings
 from shardline.config.settings.run_settings import Evaluation, RunSettings
 from shardline.config.validate import coerce
@@ -21,7 +21,7 @@ KEYWORD = "legacy_value"
 
 
 def settings_of(stage: str) -> type[Settings]:
-    """Return the table of the settings in a stage's identity document; without keys where there is none."""
+    """Return the class of the settings in the identity document of a stage."""
     known: dict[str, type[Settings]] = {
         "dataset": DatasetSettings,
         "train": RunSettings,
@@ -31,14 +31,14 @@ def settings_of(stage: str) -> type[Settings]:
     return known.get(stage, Settings)
 
 
-def without_legacy_values(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
-    """Return settings without those that have the value of their `legacy_value`.
+def without_legacy_values(settings: Plain, table: type[Settings]) -> dict[str, Any]:
+    """Return settings without those that are equal to their `legacy_value`.
 
-    A table of settings that is empty then goes as well; an entry that a user named does not.
+    Tables of settings that become empty are dropped too, but no entries that a user named.
 
     Args:
-        settings: resolved settings.
-        table: what describes them.
+        settings: Resolved settings.
+        table: Class of the settings.
     """
     return dict(_without(settings, schema_of(table)))
 
@@ -64,12 +64,12 @@ def _without(value: Any, schema: KeySchema) -> Any:
     return kept
 
 
-def with_legacy_values(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
-    """Return settings that an earlier version resolved, with the newer ones at their `legacy_value`."""
+def with_legacy_values(settings: Plain, table: type[Settings]) -> dict[str, Any]:
+    """Return settings of an earlier version, with newer settings at their `legacy_value`."""
     return _with(settings, schema_of(table))
 
 
-def _with(settings: Mapping[str, Any], schema: KeySchema) -> dict[str, Any]:
+def _with(settings: Plain, schema: KeySchema) -> dict[str, Any]:
     filled = dict(settings)
     table = schema.table_of(settings)
     for key, known in (keys_of(table) if table else {}).items():
@@ -83,7 +83,7 @@ def _with(settings: Mapping[str, Any], schema: KeySchema) -> dict[str, Any]:
 
 
 def _is_legacy_value(value: Any, schema: KeySchema) -> bool:
-    """Return whether a value is the `legacy_value`, both in the one form that the type asks for."""
+    """Return whether a value, converted to its type, is the `legacy_value`."""
     # as text, since 1 == True
     return canonical_json(coerce(value, schema)) == canonical_json(
         coerce(schema.limits[KEYWORD], schema)
@@ -93,12 +93,12 @@ def _is_legacy_value(value: Any, schema: KeySchema) -> bool:
 _Table = TypeVar("_Table", bound=Settings)
 
 
-def as_type(settings: Mapping[str, Any], table: type[_Table]) -> _Table:
-    """Return resolved settings as their type.
+def as_type(settings: Plain, table: type[_Table]) -> _Table:
+    """Return resolved settings as an instance of their class.
 
     Args:
-        settings: valid ones. An earlier version may have written them, so that newer keys are at
-            their `legacy_value`, or a later one, whose further keys are passed over.
+        settings: Valid settings. In settings of an earlier version, newer keys get their
+            `legacy_value`; further keys of a later version are ignored.
     """
     values = {}
     for key, known in keys_of(table).items():
@@ -126,19 +126,19 @@ def _value(value: Any, schema: KeySchema) -> Any:
 
 
 def as_plain(settings: Settings) -> dict[str, Any]:
-    """Return settings as nested tables, of their own for each call."""
+    """Return settings as nested dictionaries, new in each call."""
     plain: dict[str, Any] = to_builtins(settings)
     return plain
 
 
 class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a sealed dataset is that a run reads, alone or in a mix.
+    """Paths of a sealed dataset, and its weight in a run.
 
     Attributes:
-        manifest: the sealed manifest.
-        shards: folder of its shards in the store.
-        weight: its share of the samples, as a fraction such as `7/10`; those of a mix sum to 1.
-        tokenizer: the file that made its tokens, where one did.
+        manifest: Sealed manifest.
+        shards: Folder of the shards in the store.
+        weight: Share of the samples of the run, as a fraction such as `7/10`. The weights of a mix sum to 1.
+        tokenizer: File of the tokenizer, if one made the tokens.
     """
 
     manifest: Path
@@ -148,7 +148,7 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def share(self) -> Fraction:
-        """The weight, exactly."""
+        """The exact weight."""
         return Fraction(self.weight)
 
 
@@ -156,13 +156,13 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     """A resolved run.
 
     Attributes:
-        run: its id.
-        name: its names, which its job passes, since `run.json` holds none.
-        identity: digest of the training's identity document.
-        datasets: by id of its datasets, the weight of each as in `DatasetPlace`.
-        model: as the run table names it.
-        model_class: import path of the model, or the script.
-        environment: what is to be installed: `python`, and `requirements` of the lock.
+        run: Id of the run.
+        name: Names of the run. The job passes them, since `run.json` contains no names.
+        identity: Digest of the identity document of the training.
+        datasets: Weight of each dataset by id, as in `DatasetPlace`.
+        model: Model as written in the run table.
+        model_class: Import path of the model, or the script.
+        environment: Packages to install: `python`, and `requirements` of the lock.
     """
 
     run: str
@@ -176,7 +176,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":
-        """Return the run of a `run.json`, which an earlier version may have written."""
+        """Return the run of a `run.json`, possibly of an earlier version."""
         return cls(
             run=recorded.run,
             name=name,
@@ -190,12 +190,12 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Its id, as of a run of the config."""
+        """The id, as in `RunPlan`."""
         return self.run
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """The name of the run in messages."""
         return self.name or self.run
 
 
@@ -204,13 +204,13 @@ REMEDY = "or set elastic: true to train with the same global batch on fewer rank
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedGeometry:
-    """The ranks that a run's settings ask for, which are part of its identity.
+    """The ranks in the settings of a run, which are part of its identity.
 
     Attributes:
-        nodes: machines.
-        devices: ranks on each.
-        accumulate: micro-batches of each rank in a global batch.
-        elastic: whether fewer ranks may do the same work.
+        nodes: Number of machines.
+        devices: Ranks per machine.
+        accumulate: Micro-batches of each rank in a global batch.
+        elastic: Whether the run may train on fewer ranks.
     """
 
     nodes: int
@@ -220,7 +220,7 @@ class PlannedGeometry:
 
     @classmethod
     def of(cls, settings: RunSettings) -> "PlannedGeometry":
-        """Return the geometry that a run's resolved settings ask for."""
+        """Return the geometry in the resolved settings of a run."""
         return cls(
             nodes=settings.nodes,
             devices=settings.devices,
@@ -230,11 +230,11 @@ class PlannedGeometry:
 
     @property
     def parts(self) -> int:
-        """Micro-batches in a global batch, over all ranks."""
+        """Number of micro-batches in a global batch, over all ranks."""
         return self.nodes * self.devices * self.accumulate
 
     def fits(self, actual: "ActualGeometry") -> bool:
-        """Whether the ranks that are there are those that were planned."""
+        """Return whether the actual ranks are the planned ranks."""
         return (self.nodes, self.devices) == (actual.nodes, actual.devices)
 
     def __str__(self) -> str:
@@ -246,8 +246,8 @@ class ActualGeometry:
     """The ranks that a job has for a run.
 
     Attributes:
-        nodes: machines.
-        devices: ranks on each.
+        nodes: Number of machines.
+        devices: Ranks per machine.
     """
 
     nodes: int
@@ -267,17 +267,17 @@ def fit_geometry(
 ) -> ActualGeometry:
     """Return the largest geometry for an elastic run, at most the planned one.
 
-    The planned micro-batches of a global batch have to be shared evenly. One rank
-    can always take all of them.
+    The ranks must divide the planned micro-batches of a global batch evenly. One rank can
+    always compute all of them.
 
     Args:
-        run: named in the error.
-        nodes: machines that are there.
-        devices: ranks that each of them can hold.
-        uses_all: whether no machine that is there may be left out.
+        run: Name of the run, for the error.
+        nodes: Number of available machines.
+        devices: Ranks that each machine can run.
+        uses_all: Whether all available machines must be used.
 
     Raises:
-        LaunchError: the micro-batches cannot be shared evenly by all machines.
+        LaunchError: The machines cannot divide the micro-batches evenly.
     """
     most = min(planned.nodes, nodes)
     choices = product(
@@ -286,7 +286,7 @@ def fit_geometry(
     even = [ActualGeometry(nodes=n, devices=d) for n, d in choices if planned.parts % (n * d) == 0]
     if not even:
         accumulate_on(planned, ActualGeometry(nodes=nodes, devices=1), run=run)
-    # of two with as many ranks, the one that crosses fewer machines
+    # with equal ranks, prefer fewer machines
     return max(even, key=lambda found: (found.ranks, -found.nodes))
 
 
@@ -294,11 +294,11 @@ def accumulate_on(planned: PlannedGeometry, actual: ActualGeometry, *, run: str)
     """Return how many micro-batches of a global batch each rank computes.
 
     Args:
-        run: named in the error.
+        run: Name of the run, for the error.
 
     Raises:
-        LaunchError: the run is planned for other ranks and is not elastic, or its
-            micro-batches cannot be shared evenly.
+        LaunchError: The run is planned for other ranks and not elastic, or the ranks cannot
+            divide its micro-batches evenly.
     """
     if planned.fits(actual):
         return planned.accumulate
@@ -314,7 +314,7 @@ def accumulate_on(planned: PlannedGeometry, actual: ActualGeometry, *, run: str)
 
 
 def settings_on(settings: RunSettings, actual: ActualGeometry, *, run: str) -> RunSettings:
-    """Return a run's settings with the geometry that is there; see `accumulate_on`."""
+    """Return the settings of a run for the actual ranks; see `accumulate_on`."""
     accumulate = accumulate_on(PlannedGeometry.of(settings), actual, run=run)
     trainer = structs.replace(settings.trainer, accumulate=accumulate)
     return structs.replace(settings, nodes=actual.nodes, devices=actual.devices, trainer=trainer)

@@ -12,15 +12,15 @@ from typing import Any
 
 import yaml
 
-from shardline.config.settings import KeySchema, dotted_keys, fill, keys_of, schema_at
+from shardline.config.settings import KeySchema, Plain, dotted_keys, fill, keys_of, schema_at
 from shardline.config.settings.run_settings import FixedColumns, RunSettings
 from shardline.config.user_files import plain, refuse_credentials
 from shardline.config.validate import Problems, coerce, suggest_setting, validate
 from shardline.core.errors import ConfigError
 
 FIXED_COLUMNS = FixedColumns.__struct_fields__
-MAX_NAME = 200  # bytes; with identity and ending, a file name may have 255
-_OFF = "#"  # begins a line that counts as if it were not there
+MAX_NAME = 200  # bytes; a file name with identity and suffix has at most 255
+_OFF = "#"  # prefix of a line that is ignored
 _NAME_UNSAFE = re.compile(r"[^\w.+-]+")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -29,15 +29,15 @@ _WORDS = {"true": True, "false": False, "null": None, "~": None}
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One run as the table asks for it.
+    """A run in the table.
 
     Attributes:
-        name: the row's name with the grid's varying keys appended.
-        dataset: a name, or the weights of a mix by name.
-        where: file, row and run, as error messages begin.
-        settings: the settings that the row sets, by dotted key.
-        varied: those of them that vary within the row's grid.
-        in_table: False for a run that a scaling study alone asks for.
+        name: Name of the row, with the varied keys of a grid appended.
+        dataset: Name of a dataset or mix, or weights by name.
+        where: File, row and run, the start of messages.
+        settings: Settings of the row by dotted key.
+        varied: Settings that vary in the grid of the row, by dotted key.
+        in_table: Whether the run is in the table, and not only in a scaling study.
     """
 
     name: str
@@ -53,25 +53,25 @@ def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str]
     """Read and expand a tab-separated run table.
 
     Args:
-        shown: the path as messages name it.
-        not_secret: keys whose values only look like credentials.
+        shown: Path in messages.
+        not_secret: Keys whose values only look like credentials.
 
     Raises:
-        ConfigError: the file cannot be read or holds no run, a cell holds a credential, columns are
-            unknown, cells have the wrong form, or two runs have one name.
+        ConfigError: The file cannot be read or contains no run, a cell contains a credential, a column
+            or value is invalid, or two runs have the same name.
     """
     shown = str(path) if shown is None else shown
     table = _read_table(path, shown)
     header = next(iter(table.values()), [])
     lines = dict(list(table.items())[1:])
     if not lines:
-        raise ConfigError(f"{shown}: holds no run; give a header and one row per run")
+        raise ConfigError(f"{shown}: contains no run; add a header and one row per run")
     for number, cells in lines.items():
         named = dict(zip(header, cells, strict=False))
         refuse_credentials(named, f"{shown} line {number}", not_secret)
     problems = Problems()
     _check_header(header, shown, problems)
-    problems.refuse()  # else each row has them
+    problems.refuse()  # each row would repeat them
     rows = [run for i, cells in lines.items() for run in _expand(header, cells, shown, i, problems)]
     _check_names(rows, problems)
     problems.refuse()
@@ -79,7 +79,7 @@ def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str]
 
 
 def _read_table(path: Path, shown: str) -> dict[int, list[str]]:
-    """Return the cells of each line by its number in the file."""
+    """Return the cells of each line by line number."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             on = ("\n" if line.lstrip().startswith(_OFF) else line for line in file)
@@ -104,7 +104,7 @@ def _read_table(path: Path, shown: str) -> dict[int, list[str]]:
     for cell in itertools.chain.from_iterable(table.values()):
         if re.search(r"[\x00-\x1f]", cell):
             raise ConfigError(
-                f"{shown}: cell {cell[:40]!r} holds a tab, line break or control character; close its quotes"
+                f"{shown}: cell {cell[:40]!r} contains a tab, line break or control character; close its quotes"
             )
     return table
 
@@ -116,7 +116,7 @@ def _check_header(header: list[str], path: str, problems: Problems) -> None:
         f'{path}: column "{column}" is missing from the header{hint}; add it' for column in missing
     ]
     if hint and missing:
-        del problems.found[1:]  # all else follows from this
+        del problems.found[1:]  # the other problems follow from this one
         return
     for number, column in enumerate(header, 1):
         if not column:
@@ -124,11 +124,11 @@ def _check_header(header: list[str], path: str, problems: Problems) -> None:
             problems.found.append(text)
             continue
         if header.count(column) > 1:
-            text = f'{path}: column "{column}" stands twice in the header; drop one'
+            text = f'{path}: column "{column}" appears twice in the header; drop one'
             problems.found.append(text)
         below = [other for other in header if other.startswith(f"{column}.")]
         problems.found += [
-            f'{path}: column "{other}" lies below column "{column}"; drop one' for other in below
+            f'{path}: column "{other}" is a key of column "{column}"; drop one' for other in below
         ]
         is_below = any(column.startswith(f"{other}.") for other in header)
         if column not in FIXED_COLUMNS and not below and not is_below:
@@ -156,7 +156,9 @@ def _expand(
     header: list[str], cells: list[str], path: str, number: int, problems: Problems
 ) -> Iterator[Row]:
     shown = dict(zip(header, cells, strict=False))
-    shown["name"] = unicodedata.normalize("NFC", shown.get("name", ""))  # as other editors write it
+    shown["name"] = unicodedata.normalize(
+        "NFC", shown.get("name", "")
+    )  # editors differ in their form
     where = f'{path} line {number} (run "{shown["name"]}")'
     known = len(problems.found)
     if len(cells) > len(header):
@@ -168,7 +170,7 @@ def _expand(
     for key, value in fixed.items():
         schema = schema_at(FixedColumns, key)
         with problems.gather():
-            if key == "dataset" and value[:1] in ("{", "["):  # which no name begins with
+            if key == "dataset" and value[:1] in ("{", "["):  # no name begins with these
                 choices[key] = _choices(value, key, where, schema)
             else:
                 validate(value, schema, where=where, key=key)
@@ -194,9 +196,11 @@ def _expand(
 
 
 def _choices(text: str, key: str, where: str, schema: KeySchema) -> list[Any]:
-    """Return the values of a cell: those of its list, or the one that it is."""
+    """Return the values of a cell: the items of a list, or the single value."""
     cell = _cell(text, key, where)
-    if isinstance(cell, Mapping) and not schema.kinds:  # below `model_args`, where columns are
+    if (
+        isinstance(cell, Mapping) and not schema.kinds
+    ):  # below `model_args`, where each key is a column
         raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
     if cell == []:
         raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
@@ -211,7 +215,7 @@ def _choices(text: str, key: str, where: str, schema: KeySchema) -> list[Any]:
 
 
 class _CellLoader(yaml.SafeLoader):
-    """YAML in which an unquoted word means what it looks like: no octal, no dates, no `no`."""
+    """A YAML loader that reads unquoted words literally: no octal numbers, no dates, no `no`."""
 
     yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 (so declared by PyYAML)
 
@@ -242,8 +246,8 @@ def _scalar(text: str) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _suffix(varied: Mapping[str, object]) -> str:
-    """Return `_lr=0.1` for a grid over `optim.lr`; the whole key where its end is not unique."""
+def _suffix(varied: Plain) -> str:
+    """Return the suffix of a name, such as `_lr=0.1` for `optim.lr`; ambiguous keys are written in full."""
     last = [key.rpartition(".")[2] for key in varied]
     labels = [
         short if last.count(short) == 1 else key for key, short in zip(varied, last, strict=True)
@@ -281,10 +285,10 @@ def _check_names(rows: list[Row], problems: Problems) -> None:
 
 
 def check_name(row: Row) -> None:
-    """Refuse a name that no file can have.
+    """Reject a name that is too long for a file.
 
     Raises:
-        ConfigError: it is too long.
+        ConfigError: The name is too long.
     """
     size = len(row.name.encode())
     if size > MAX_NAME:

@@ -1,6 +1,6 @@
 """Files that the arguments and the code of a run name, and whether they count in its identity."""
 
-# A text may be of any length and hold any character, for which os.path answers no and pathlib raises.
+# For texts of any length with any character, os.path returns False, but pathlib raises.
 # ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH202
 
 import glob
@@ -17,15 +17,16 @@ from typing import Any
 from shardline.config.hub_models import hub_files, keys_of_folders
 from shardline.config.layout import ResultsLayout
 from shardline.config.scripts import ARGUMENT, is_script, split_script
+from shardline.config.settings import Plain
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
 
-# Digesting takes about 15 s then, once for each state of the files.
+# Such files take about 15 s to digest, once after each change.
 _LARGEST_BYTES = 16 << 30
 _MOST_FILES = 10_000
 _LEFT_OUT = {"__pycache__", ".git", ".snakemake"}
 _OF_SYSTEM = tuple(map(Path, ("/dev", "/proc", "/run", "/sys")))
-# What the model writes must not count: its run would be stale as soon as it is trained.
+# Files that the model writes must not count: its run would be stale after the training.
 _WRITTEN = re.compile(
     r"(.*[-_.])?(o|out|output|outfile|save|log|logs|logfile|cache|tmp|temp|scratch)"
     r"([-_.]?(file|path|to|as|dir|folder|root))?",
@@ -35,13 +36,13 @@ _WRITTEN = re.compile(
 
 @dataclass(frozen=True)
 class Argument:
-    """A value of `model_args` that names what exists, or what lies among the results.
+    """A value of `model_args` that is an existing path, or a path into the results.
 
     Attributes:
-        key: as `model_args.init`; of a list with the place, `model_args.parts.0`.
-        text: the value.
-        path: where it leads, absolute, links not followed.
-        is_plain: whether the text is a name alone, which may be no path.
+        key: Key such as `model_args.init`; in a list with position, `model_args.parts.0`.
+        text: The value.
+        path: Absolute path, without following links.
+        is_plain: Whether the text is only a name, which may not be a path.
     """
 
     key: str
@@ -51,7 +52,7 @@ class Argument:
 
     @cached_property
     def files(self) -> list[Path] | None:
-        """The files, sorted; None where there are too many, or too many bytes."""
+        """The files, sorted; None if there are too many files or bytes."""
         if os.path.isfile(self.path):
             found = [self.path]
         else:
@@ -69,15 +70,15 @@ class Argument:
 def argument_files(
     model: str, settings: RunSettings, layout: ResultsLayout, named: Collection[Path], where: str
 ) -> list[Path]:
-    """Return the files that values of a run's `model_args` name, and that count by their bytes.
+    """Return the files in `model_args` of a run whose bytes count.
 
     Args:
-        model: the resolved model.
-        named: what `code_files` names.
-        where: file and row, as messages begin.
+        model: Resolved model.
+        named: Files of `code_files`.
+        where: File and row, the start of messages.
 
     Raises:
-        ConfigError: a value leads into results or store, and `code_files` does not name the files.
+        ConfigError: A path leads into results or store, and `code_files` does not name its files.
     """
     found: list[Path] = []
     for one in _arguments(model, settings, layout):
@@ -99,7 +100,7 @@ def _real(paths: Collection[Path]) -> set[str]:
 
 
 def uncounted_paths(model: str, settings: RunSettings, layout: ResultsLayout) -> list[str]:
-    """Return a sentence for each value that names what exists and does not count."""
+    """Return a warning for each value that is an existing path and does not count."""
     sentences = []
     for one in _arguments(model, settings, layout):
         found = f"{one.key}={one.text}"
@@ -110,15 +111,15 @@ def uncounted_paths(model: str, settings: RunSettings, layout: ResultsLayout) ->
             )
         elif one.files is None:
             sentences.append(
-                f"{found} holds more than {_MOST_FILES:,} files or {_LARGEST_BYTES >> 30} GiB, which do not count in "
-                "the run's identity; name those that the model reads in the column code_files, or "
+                f"{found} contains more than {_MOST_FILES:,} files or {_LARGEST_BYTES >> 30} GiB, which do not count "
+                "in the identity of the run; name those that the model reads in the column code_files, or "
                 f"{one.key.split('.')[1]} in the column uncounted_args"
             )
     return sentences
 
 
 def opted_out(settings: RunSettings, layout: ResultsLayout) -> list[Path]:
-    """Return what the values of the keys in `uncounted_args` lead to: it may be read without a report."""
+    """Return the paths in `uncounted_args`, which code may read without a warning."""
     keys = set(settings.uncounted_args.split())
     chosen = {key: value for key, value in settings.model_args.items() if key in keys}
     return [one.path for one in _existing(chosen, layout)]
@@ -134,7 +135,7 @@ def _arguments(model: str, settings: RunSettings, layout: ResultsLayout) -> Iter
     yield from _existing(looked_at, layout)
 
 
-def _existing(values: Mapping[str, object], layout: ResultsLayout) -> Iterator[Argument]:
+def _existing(values: Plain, layout: ResultsLayout) -> Iterator[Argument]:
     for key, text in _texts(values, "model_args"):
         if not text or "\0" in text:
             continue
@@ -159,16 +160,16 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_name_alone(one: Argument) -> bool:
-    """Return whether a text that a folder happens to be called is more likely no path."""
+    """Return whether a text is only a name that a folder happens to have."""
     return one.is_plain and os.path.isdir(one.path)
 
 
 def _is_made(path: Path, layout: ResultsLayout) -> bool:
-    """Return whether a path lies among results or in the store, by its text or through links."""
+    """Return whether a path is in results or store, by text or through links."""
     folders = layout.results, layout.store
     if any(path.is_relative_to(folder) for folder in folders):
         return True
-    if not os.path.lexists(path):  # by links of its folders, only what is there leads anywhere
+    if not os.path.lexists(path):  # only existing paths can lead there through links
         return False
     real = Path(os.path.realpath(path))
     return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
@@ -193,9 +194,9 @@ def _of_results(one: Argument, layout: ResultsLayout, where: str) -> ConfigError
     )
 
 
-# Digesting takes about a second then, once for each state of the file.
+# Such a file takes about a second to digest, once after each change.
 _LARGEST_FILE_BYTES = 1 << 30
-# What the script writes must not count: its run would be stale as soon as it is trained.
+# Files that the script writes must not count: its run would be stale after the training.
 _OPTIONS_OF_OUTPUT = re.compile(
     r"-*(.*[-_.])?(o|out|output|outfile|save|log|logfile)([-_.](file|path|to|as))?", re.IGNORECASE
 )
@@ -204,19 +205,19 @@ _OPTIONS_OF_OUTPUT = re.compile(
 def files_that_count(
     model: str, settings: RunSettings, layout: ResultsLayout, where: str
 ) -> list[Path]:
-    """Return the files whose bytes count in a run: those of `code_files`, then what the model is made from.
+    """Return the files whose bytes count in a run.
 
-    That is a script's arguments, what values of `model_args` name, and the folder that a model of
-    transformers is made from.
+    These are `code_files`, files among the arguments of a script, files in `model_args`, and the
+    folder of a model of transformers.
 
     Args:
-        model: the resolved model.
-        settings: the run's.
-        where: file and row, as messages begin.
+        model: Resolved model.
+        settings: Settings of the run.
+        where: File and row, the start of messages.
 
     Raises:
-        ConfigError: a name or pattern of `code_files` matches no file, a folder is none, or a value of
-            `model_args` leads into the results.
+        ConfigError: A name or pattern of `code_files` matches no file, a folder is missing, or a value
+            of `model_args` leads into the results.
     """
     given = [path for path in _files_of_command(model, layout) if path.suffix != ".py"]
     small = (path for path in given if path.stat().st_size <= _LARGEST_FILE_BYTES)
@@ -227,14 +228,14 @@ def files_that_count(
 
 
 def code_of_arguments(model: str, layout: ResultsLayout) -> dict[str, str]:
-    """Return the Python files among a script's arguments, by their part of an identity document.
+    """Return the Python files among the arguments of a script, by part of the identity document.
 
     Args:
-        model: the resolved model.
+        model: Resolved model.
 
     Returns:
-        Such as `{"argument train.py": "argument: train.py run.py"}`: the file, and the script
-        beside which Python looks for its imports as well.
+        For example `{"argument train.py": "argument: train.py run.py"}`: the file, and the script, in
+        whose folder Python also looks for imports.
     """
     names = [
         path.relative_to(layout.root).as_posix()
@@ -248,7 +249,7 @@ def code_of_arguments(model: str, layout: ResultsLayout) -> dict[str, str]:
 
 
 def _files_of_command(model: str, layout: ResultsLayout) -> Iterator[Path]:
-    """Yield the files of the project that a script's arguments name, but for what it writes."""
+    """Yield the files of the project among the arguments of a script, without outputs."""
     words = split_script(model)[1:] if is_script(model) else []
     for before, word in pairwise(["", *words]):
         option, equals, value = word.partition("=")
@@ -263,13 +264,13 @@ def _files_of_command(model: str, layout: ResultsLayout) -> Iterator[Path]:
 
 
 def _file_of(text: str, layout: ResultsLayout) -> Path | None:
-    """Return a file of the project that is no result and no log; None where a text names none."""
+    """Return the file of the project that a text names, if it is no result or log."""
     root = layout.root
     path = Path(os.path.normpath(root / text))
-    # unlike Path.is_file, for a text of any length and with any character
+    # unlike Path.is_file, for texts of any length with any character
     if not os.path.isfile(path):
         return None
-    if not path.is_relative_to(root):  # perhaps by a link to the project's folder
+    if not path.is_relative_to(root):  # perhaps through a link to the project folder
         path = path.resolve()
     made = (layout.results, layout.store, layout.logs, root / ".snakemake")
     if not path.is_relative_to(root) or any(path.is_relative_to(folder) for folder in made):
@@ -278,10 +279,10 @@ def _file_of(text: str, layout: ResultsLayout) -> Path | None:
 
 
 def find_code_files(patterns: str, workdir: Path, where: str) -> list[Path]:
-    """Return the files that a run names in `code_files`: entries in their order, what a pattern matches sorted.
+    """Return the files of `code_files` in order; the matches of a pattern are sorted.
 
     Raises:
-        ConfigError: a name or pattern matches no file.
+        ConfigError: A name or pattern matches no file.
     """
     found: list[Path] = []
     for pattern in patterns.split():
@@ -293,9 +294,9 @@ def find_code_files(patterns: str, workdir: Path, where: str) -> list[Path]:
 
 
 def _match(pattern: str, workdir: Path) -> list[Path]:
-    if (workdir / pattern).is_file():  # its name may hold what would be a pattern
+    if (workdir / pattern).is_file():  # the name may contain characters of patterns
         return [Path(os.path.normpath(workdir / pattern))]
-    # Path.glob refuses absolute patterns
+    # Path.glob rejects absolute patterns
     matches = sorted(glob.glob(pattern, root_dir=workdir, recursive=True))  # noqa: PTH207
     paths = [Path(os.path.normpath(workdir / match)) for match in matches]
     return [path for path in paths if path.is_file()]

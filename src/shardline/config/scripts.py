@@ -21,8 +21,8 @@ from shardline.identity.interpreter import Interpreter, ask
 from shardline.identity.package_lock import content_of, read_pins
 
 _PREFIX = "script:"
-ARGUMENT = "argument:"  # a Python file that a script is given: `argument: train.py run.py`
-_CLASS = re.compile(r"script:[^\W\d]\w*")  # `script:Net` is a class of the user's module `script`
+ARGUMENT = "argument:"  # a Python file among the arguments: `argument: train.py run.py`
+_CLASS = re.compile(r"script:[^\W\d]\w*")  # `script:Net` is a class in a module `script`
 
 
 def is_script(model: str) -> bool:
@@ -31,7 +31,7 @@ def is_script(model: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Return whether a resolved program is a Python file: a script, or one that a script is given."""
+    """Return whether a resolved program is a Python file: a script or one of its arguments."""
     return is_script(path) or path.startswith(ARGUMENT)
 
 
@@ -39,25 +39,24 @@ def split_script(model: str) -> list[str]:
     """Return a script's path and its arguments, split as a shell does.
 
     Args:
-        model: a script, or what `ARGUMENT` begins.
+        model: A script, or a text that begins with `ARGUMENT`.
 
     Raises:
-        ValueError: a quotation mark is not closed.
+        ValueError: A quotation mark is not closed.
     """
     return shlex.split(model.partition(":")[2])
 
 
 def resolve_script(model: str, workdir: Path, where: str) -> str:
-    """Return a script in its one spelling: path from the project's folder, arguments quoted alike.
+    """Return a script in normal form: path relative to the project folder, and quoted arguments.
 
     Args:
-        model: the cell, for which `is_script` holds.
-        workdir: the project's folder, without links.
-        where: file, row and column, as messages begin.
+        model: Cell for which `is_script` is true.
+        workdir: Folder of the project, without links.
+        where: File, row and column, the start of messages.
 
     Raises:
-        ConfigError: there is no path, no such file in the project's folder, or
-            it is no Python file.
+        ConfigError: The path is missing, not in the project folder, or not a Python file.
     """
     shown = f"{where}={model}"
     try:
@@ -68,11 +67,13 @@ def resolve_script(model: str, workdir: Path, where: str) -> str:
         raise ConfigError(
             f"{shown} names no file; write script: path/to/train.py and its arguments"
         )
-    path = (workdir / words[0]).resolve()  # as Python does before it looks for imports beside it
+    path = (
+        workdir / words[0]
+    ).resolve()  # Python resolves links before it looks for imports beside the script
     if not path.is_relative_to(workdir):
         raise ConfigError(
-            f"{shown}: {words[0]} lies outside the project folder {workdir}, where its changes "
-            "would not be noticed; move it there"
+            f"{shown}: {words[0]} is outside the project folder {workdir}, so its changes "
+            "would not be detected; move it into the folder"
         )
     if not path.is_file():
         beside = [str(f.relative_to(workdir)) for f in sorted(path.parent.glob("*.py"))]
@@ -87,26 +88,26 @@ def resolve_script(model: str, workdir: Path, where: str) -> str:
 
 
 Kind = Literal["venv", "conda", "image", "python"]
-KINDS: tuple[Kind, ...] = ("venv", "conda", "image")  # what stands for itself in a table
+KINDS: tuple[Kind, ...] = ("venv", "conda", "image")  # keys that make a table an environment
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _VERSION = re.compile(r"3\.\d{1,3}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptEnvironment:
-    """An environment that a training script runs in.
+    """The environment of a training script.
 
     Attributes:
-        kind: what it is made from.
-        where: how messages name it, such as `environment.venv=requirements.lock`.
-        python: version such as `3.12`; empty where nothing is known of it before it is built.
-        packages: what counts, version by name.
-        requirements: what has to be installed, as lines that pip would read.
-        file: the lock or pin file; None where there is none.
-        address: digest of what is built or pulled; empty where nothing is.
-        interpreter: where it is there and needs no building.
-        image: name and digest of a container image.
-        is_of_nodes: whether each node builds it, since the store is no place for one.
+        kind: Kind of the environment.
+        where: Name in messages, such as `environment.venv=requirements.lock`.
+        python: Version such as `3.12`; empty if unknown before the build.
+        packages: Versions of the packages that count, by name.
+        requirements: Packages to install, as lines for pip.
+        file: Lock or pin file, if any.
+        address: Digest of the environment to build or pull; empty if it exists.
+        interpreter: Interpreter of an existing environment.
+        image: Name and digest of a container image.
+        is_of_nodes: Whether each node builds the environment outside the store.
     """
 
     kind: Kind
@@ -122,12 +123,12 @@ class ScriptEnvironment:
 
     @property
     def counted(self) -> dict[str, Any]:
-        """What an identity document holds of it: no path, and nothing of how the lock is written."""
+        """The part that counts in identity documents, without paths and the form of the lock."""
         return {"kind": self.kind, "python": self.python, "packages": self.packages}
 
     @property
     def locked(self) -> dict[str, Any]:
-        """What `run.json` holds of it: what its script's interpreter is verified against."""
+        """The part in `run.json`, against which the interpreter of the script is verified."""
         image = {"image": self.image} if self.image else {}
         return {
             "kind": self.kind, "python": self.python, "requirements": self.requirements, **image
@@ -135,12 +136,12 @@ class ScriptEnvironment:
 
     @property
     def has_rule(self) -> bool:
-        """Whether the rule `build_environment` makes it."""
+        """Whether the rule `build_environment` builds the environment."""
         return bool(self.address) and not self.is_of_nodes
 
     @property
     def folder_name(self) -> str:
-        """The name of what is built."""
+        """The name of the folder of the built environment."""
         return f"{self.kind}-{self.address}"
 
 
@@ -148,17 +149,17 @@ def environment_of_run(
     settings: RunSettings, model: str, runtime: Runtime, named: Mapping[str, Environment],
     where: str, load: Callable[[Environment, str], ScriptEnvironment],
 ) -> ScriptEnvironment | None:  # fmt: skip
-    """Return the environment that a run's script has of its own; None where it has Shardline's.
+    """Return the environment of the script of a run; None for the environment of Shardline.
 
     Args:
-        model: the resolved model.
+        model: Resolved model.
         named: `environments` of the config.
-        where: file and row, as messages begin.
-        load: `load_environment`, which a project calls once for each.
+        where: File and row, the start of messages.
+        load: Cached `load_environment` of the project.
 
     Raises:
-        ConfigError: the name is unknown, the model is no script, the profile cannot start a script
-            elsewhere, or see `load_environment`.
+        ConfigError: The name is unknown, the model is not a script, or the profile does not support
+            environments of scripts; see also `load_environment`.
     """
     given = settings.environment
     if given == "":
@@ -190,14 +191,14 @@ def environment_of_run(
 
 
 def load_environment(given: Environment, where: str, root: Path) -> ScriptEnvironment:
-    """Return what an environment is, by its lock or by what is installed.
+    """Return an environment as its lock, pins, image or interpreter defines it.
 
     Args:
-        where: begins the messages.
-        root: the project's folder.
+        where: Start of messages.
+        root: Folder of the project.
 
     Raises:
-        ConfigError: not exactly one kind is named, or its lock or interpreter is none.
+        ConfigError: Not exactly one kind is named, or its lock or interpreter is invalid.
     """
     kinds = [kind for kind in KINDS if getattr(given, kind) is not UNSET]
     if not kinds and given.python is not UNSET:
@@ -214,7 +215,7 @@ def load_environment(given: Environment, where: str, root: Path) -> ScriptEnviro
 
 def _of_interpreter(path: str, where: str, root: Path) -> ScriptEnvironment:
     where = f"{where}.python={path}"
-    # a version that is read as a number, such as `python: "3.12"`, is no path
+    # a version such as `python: "3.12"` is not a path
     found = ask(root / Path(path).expanduser(), where)
     return ScriptEnvironment(
         kind="python",
@@ -235,7 +236,7 @@ def _of_lock(given: Environment, where: str, root: Path) -> ScriptEnvironment:
         python = str(given.python)
         if not _VERSION.fullmatch(python):
             raise ConfigError(
-                f'{where}.python={python} is no version such as "3.12"; beside venv write one, in quotes'
+                f'{where}.python={python} is not a version such as "3.12"; beside venv write one, in quotes'
             )
     file = root / str(given.venv)
     content = {

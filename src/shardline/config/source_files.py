@@ -11,16 +11,18 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
+from shardline.config.settings import Plain
 from shardline.config.settings.config import FilesOfSplits
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.found_files import is_hidden, problem_of, shown, unreadable
 from shardline.core.urls import download_path, is_url, without_secrets
 
-# Why a file is not read.
+NotRead = dict[str, dict[str, int | list[str]]]  # `count` and `first` names, by reason
+# Reasons why a file is not read.
 HIDDEN, OTHERS, UNUSABLE, BARREN = (
     "hidden", "of another kind", "cannot be read", "folders without any",
 )  # fmt: skip
-_LOOP = "is a link to a folder that it lies in, so that it has no end; remove the link"
+_LOOP = "is a link to a folder above it, which is an endless loop; remove the link"
 _SHOWN = 5
 
 
@@ -29,10 +31,10 @@ class FileSearch:
     """A search for the files of one source.
 
     Attributes:
-        workdir: the project's folder.
-        where: key of the config, as messages begin.
-        may_skip: whether a file that cannot be read is left out, by `on_bad`; None of a source without that setting.
-        not_read: what was found and is not read, by the reason.
+        workdir: Folder of the project.
+        where: Key of the config, the start of messages.
+        may_skip: Whether `on_bad` skips unreadable files; None for a source without that setting.
+        not_read: Files that were found but are not read, by reason.
     """
 
     workdir: Path
@@ -41,14 +43,14 @@ class FileSearch:
     not_read: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def matching(self, pattern: str) -> list[Path]:
-        """Return the files that a pattern matches, sorted; a file whose name is written out is read in any case.
+        """Return the files that a pattern matches, sorted. An exact name also finds hidden files.
 
         Raises:
-            DataError: one cannot be read; names it.
+            DataError: A file cannot be read.
         """
         if (self.workdir / pattern).is_file():  # its name may hold what would be a pattern
             return [Path(os.path.normpath(self.workdir / pattern))]
-        # to look into .git and .venv, which lie at a project's root, takes long
+        # searching .git and .venv, in the root of a project, takes long
         hidden = not pattern.startswith("**")
         # Path.glob refuses absolute patterns
         matches = glob.glob(pattern, root_dir=self.workdir, recursive=True, include_hidden=hidden)  # noqa: PTH207
@@ -68,10 +70,10 @@ class FileSearch:
         return found
 
     def below(self, folder: Path, wanted: re.Pattern[str]) -> list[Path]:
-        """Return the files below a folder whose names are wanted, sorted by path; links to folders are followed.
+        """Return the files below a folder with matching names, sorted by path; follow links to folders.
 
         Raises:
-            DataError: one cannot be read; names it.
+            DataError: A file cannot be read.
         """
         top = os.path.normpath(folder)
         found, barren = self._walk(top, wanted, (os.path.realpath(top),))
@@ -84,10 +86,10 @@ class FileSearch:
     def _walk(
         self, folder: str, wanted: re.Pattern[str], above: tuple[str, ...]
     ) -> tuple[list[str], list[str]]:
-        """Return the wanted files below a folder, and the folders there without any.
+        """Return the matching files below a folder, and the folders without any.
 
         Args:
-            above: where the folder, and those that it was reached by, really lie; the folder is last.
+            above: Real paths of the folders above, and of this folder as the last.
         """
         found: list[str] = []
         barren: list[str] = []
@@ -134,8 +136,8 @@ class FileSearch:
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self.workdir}{os.sep}")
 
-    def summary(self) -> dict[str, Any]:
-        """Return how many files are not read for each reason, and the first of them."""
+    def summary(self) -> NotRead:
+        """Return the number and first names of the files that are not read, by reason."""
         return {
             reason: {"count": len(names), "first": [*names][:_SHOWN]}
             for reason, names in self.not_read.items()
@@ -143,20 +145,20 @@ class FileSearch:
 
 
 def _spells(pattern: frozenset[str], part: str) -> bool:
-    """Return whether a pattern's own parts ask for a name: by the name itself, or for all with a dot."""
+    """Return whether a pattern includes a hidden name: by the name itself, or all names with a dot."""
     return part in pattern or (
         part.startswith(".") and any(one[:1] == "." and one not in (".", "..") for one in pattern)
     )
 
 
 class _Loops:
-    """Which folders were reached by a link to a folder above them."""
+    """Detection of links that lead to a folder above them."""
 
     def __init__(self, top: str) -> None:
         self._known: dict[str, str] = {top: "", "": ""}
 
     def link_above(self, folder: str) -> str:
-        """Return the link that a folder was reached by and that leads back; empty where there is none."""
+        """Return the link in the path of a folder that leads back up; empty if there is none."""
         if folder not in self._known:
             parent = os.path.dirname(folder)  # noqa: PTH120
             found = self.link_above(parent) if parent != folder else ""
@@ -167,7 +169,7 @@ class _Loops:
         return self._known[folder]
 
 
-# Names of the files that a folder stands for, by type of the source.
+# Names of the files to read in a folder, by type of the source.
 _BELOW = {
     kind: (re.compile(pattern, re.IGNORECASE), described)
     for kind, pattern, described in (
@@ -179,11 +181,11 @@ _BELOW = {
     )
 }
 
-Known = dict[Path, tuple[str, str]]  # name and SHA-256 of remote files, by their place in the store
+Known = dict[Path, tuple[str, str]]  # name and SHA-256 of remote files, by path in the store
 
 
-def with_paths(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a source's settings with a `path` in each remote entry: by default its URL's last part."""
+def with_paths(source: Plain) -> dict[str, Any]:
+    """Return the settings of a source with a `path` in each remote entry: by default the end of the URL."""
     files = [
         {"path": PurePosixPath(without_secrets(e["url"])).name, **e}
         if isinstance(e, Mapping)
@@ -194,20 +196,20 @@ def with_paths(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_files(
-    source: Mapping[str, Any], workdir: Path, downloads: Path, where: str
-) -> tuple[list[Path], Known, dict[str, Any]]:
-    """Return the files that a source reads: entries in their order, what a pattern matches sorted.
+    source: Plain, workdir: Path, downloads: Path, where: str
+) -> tuple[list[Path], Known, NotRead]:
+    """Return the files of a source in the order of entries; the matches of a pattern are sorted.
 
     Args:
-        source: the source's settings; remote entries get the `path` that they lack.
-        downloads: folder that remote files are fetched to.
+        source: Settings of the source; each remote entry has a `path`.
+        downloads: Folder for downloads of remote files.
 
     Returns:
-        All files, each once, name and digest of the remote ones, and what was found and is not read.
+        All files without duplicates, name and digest of remote files, and files that are not read.
 
     Raises:
-        ConfigError: a name or pattern matches no file, or an entry is incomplete.
-        DataError: a file cannot be read, and `on_bad` does not leave it out.
+        ConfigError: A name or pattern matches no file, or an entry is incomplete.
+        DataError: A file cannot be read, and `on_bad` does not skip it.
     """
     if source["type"] == "digits":
         return [_digits_file()], {}, {}
@@ -225,16 +227,14 @@ def find_files(
     return list(dict.fromkeys(found)), known, search.summary()
 
 
-def sizes_of_files(
-    source: Mapping[str, Any], files: Iterable[Path], downloads: Path, where: str
-) -> list[int]:
-    """Return the sizes of a source's files in bytes; those of remote ones as its entries have them.
+def sizes_of_files(source: Plain, files: Iterable[Path], downloads: Path, where: str) -> list[int]:
+    """Return the sizes of the files of a source in bytes; for remote files from their entries.
 
     Args:
-        files: what `find_files` found.
+        files: Files from `find_files`.
 
     Raises:
-        DataError: a file cannot be read.
+        DataError: A file cannot be read.
     """
     entries = [entry for entry in source.get("files", ()) if isinstance(entry, Mapping)]
     known = {_remote_file(entry, downloads, where)[0]: int(entry["bytes"]) for entry in entries}
@@ -244,12 +244,12 @@ def sizes_of_files(
         raise unreadable(Path(error.filename), error) from None
 
 
-def _remote_file(entry: Mapping[str, Any], downloads: Path, where: str) -> tuple[Path, str]:
+def _remote_file(entry: Plain, downloads: Path, where: str) -> tuple[Path, str]:
     sha256, path = entry["sha256"], PurePosixPath(entry["path"])
     shown = f"{where}.source.files: {without_secrets(entry['url'])}"
     if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
         raise ConfigError(
-            f"{shown}: sha256={sha256} is not 64 hex digits; take what `shardline digest URL` prints"
+            f"{shown}: sha256={sha256} is not 64 hex digits; use the value that `shardline digest URL` prints"
         )
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ConfigError(
@@ -263,7 +263,7 @@ def _local_files(pattern: str, search: FileSearch, kind: str) -> list[Path]:
     if is_url(pattern):
         raise ConfigError(
             f"{where}.source.files: {without_secrets(pattern)} is a URL without size and digest; "
-            "put in what `shardline digest URL` prints"
+            "use the entry that `shardline digest URL` prints"
         )
     names, described = _BELOW.get(kind, (None, ""))
     files = search.matching(pattern)
@@ -272,7 +272,7 @@ def _local_files(pattern: str, search: FileSearch, kind: str) -> list[Path]:
     if not files:
         hint = "matches no file; check the path"
         if folder.is_dir() and names:
-            hint = f"holds no {described}; check the path"
+            hint = f"contains no {described}; check the path"
         elif folder.is_dir():
             hint = f"is a folder; write {pattern.rstrip('/')}/*"
         elif glob.glob(f"{pattern.rstrip('/')}/", root_dir=search.workdir, recursive=True):  # noqa: PTH207
@@ -290,17 +290,17 @@ def _digits_file() -> Path:
 
 
 def check_names(names: Sequence[str], where: str) -> None:
-    """Refuse two files of one name: their rows would have the same ids.
+    """Reject two files with the same name, since their rows would have the same ids.
 
     Raises:
-        ConfigError: names the file.
+        ConfigError: Two files have the same name.
     """
     seen: set[str] = set()
     for name in names:
         if name in seen:
             raise ConfigError(
-                f"{where}.source.files: two files are known as {name}; put them into one folder tree, or give "
-                "remote ones a path of their own"
+                f"{where}.source.files: two files have the name {name}; put them into one folder tree, or give "
+                "remote files a different path"
             )
         seen.add(name)
 
@@ -308,13 +308,13 @@ def check_names(names: Sequence[str], where: str) -> None:
 def splits_of_files(
     patterns: FilesOfSplits, files: Sequence[Path], names: Sequence[str], workdir: Path, where: str
 ) -> dict[str, Any]:
-    """Return the split of each file, and the share of the train files' rows that validates.
+    """Return the split of each file, and the share of the rows of train files for validation.
 
-    A pattern is matched with a file's name below the common folder and with
-    its path; `*` matches `/` too.
+    A pattern is matched with the name of a file below the common folder and with its path; `*`
+    also matches `/`.
 
     Raises:
-        ConfigError: a file is in no split or in two, or a pattern matches none.
+        ConfigError: A file is in no split or in two splits, or a pattern matches no file.
     """
     share = patterns.validation
     given = {"train": patterns.train, "validation": share, "test": patterns.test}
@@ -338,7 +338,7 @@ def splits_of_files(
 
 
 def _fits(paths: Sequence[str], pattern: str) -> bool:
-    # `**/` may stand for no folder at all
+    # `**/` also matches no folder
     forms = {pattern, pattern.replace("**/", "")}
     return any(fnmatchcase(path, form) for path in paths for form in forms)
 
@@ -346,8 +346,8 @@ def _fits(paths: Sequence[str], pattern: str) -> bool:
 _MOST_VALUES = 8
 
 
-def block(name: str, inferred: Mapping[str, Any]) -> str:
-    """Return the block of lines that is printed of a dataset; empty where nothing is inferred."""
+def block(name: str, inferred: Plain) -> str:
+    """Return the printed lines on inferred properties of a dataset; empty if nothing is inferred."""
     given = dict(inferred)
     not_read = given.pop("not read", {})
     lines = [f"{key}: {_shown(value)}" for key, value in given.items()]

@@ -1,4 +1,4 @@
-"""Files that people write: the config as YAML, notes on runs; no credential may stand in them."""
+"""Files that users write: the config and notes on runs, without credentials."""
 
 import math
 import re
@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from shardline.config.settings import Plain
 from shardline.core.credentials import credential_in
 from shardline.core.errors import ConfigError
 from shardline.core.redaction import assigned, is_secret, mask
@@ -28,28 +29,28 @@ _REMEDIES = {
 }
 
 
-def allowed_of(config: Mapping[str, Any]) -> Sequence[str]:
-    """Return `runtime.not_secret` of a config that is not validated yet."""
+def allowed_of(config: Plain) -> Sequence[str]:
+    """Return `runtime.not_secret` of a config before its validation."""
     runtime = config.get("runtime")
     listed = runtime.get("not_secret", ()) if isinstance(runtime, Mapping) else ()
     return [str(key) for key in listed] if isinstance(listed, list | tuple) else []
 
 
-def refuse_credentials(settings: Mapping[str, Any], where: str, allowed: Sequence[str]) -> None:
-    """Refuse a setting whose value has a credential's form.
+def refuse_credentials(settings: Plain, where: str, allowed: Sequence[str]) -> None:
+    """Reject a setting whose value looks like a credential.
 
     Args:
-        where: file and row, as messages begin.
-        allowed: dotted keys whose values, and those below them, are no credentials; `defaults.`
-            in front of a key of the settings may be left out.
+        where: File and row, the start of messages.
+        allowed: Dotted keys with values, or keys below, that are no credentials; the prefix
+            `defaults.` is optional.
 
     Raises:
-        ConfigError: names key, kind of credential and remedy, and not the value.
+        ConfigError: A value looks like a credential; the message does not contain the value.
     """
     for key, text in _texts(settings, ""):
         if (kind := _credential(key, text)) and not _is_allowed(key, allowed):
             raise ConfigError(
-                f"{where}: {key} holds {kind}, expected none, since settings are recorded with every result; "
+                f"{where}: {key} contains {kind}, expected no credential, since results record all settings; "
                 f"{_remedy(key, kind)}, or, if it is no credential, add {key} to runtime.not_secret"
             )
 
@@ -63,10 +64,10 @@ def _remedy(key: str, kind: str) -> str:
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield dotted key and text of each value; items of a list have the list's key."""
+    """Yield dotted key and text of each value; items of a list have the key of the list."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            yield key or name, name  # a name may be what was to be the value
+            yield key or name, name  # a secret may be misplaced as a key
             yield from _texts(item, f"{key}.{name}".lstrip("."))
     elif isinstance(value, list):
         for item in value:
@@ -79,14 +80,14 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 def _credential(key: str, text: str) -> str | None:
     if key == "conda.channels" and without_token(text) != text:
         return "a URL with a token"
-    # below a name such as `credentials` all are
+    # all values below a name such as `credentials` are secret
     named = any(map(is_secret, key.split(".")))
     if kind := credential_in(text, has_secret_name=named):
         return kind
     is_password = any(map(_PASSWORD.fullmatch, key.split(".")))
     if is_password and len(text) >= _LONG and text[0] not in "$/~":
         return "a long password"
-    for value in assigned(text):  # as in the words of a script's command line
+    for value in assigned(text):  # as in the command line of a script
         if kind := credential_in(value, has_secret_name=True):
             return kind
     return None
@@ -101,7 +102,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Read a YAML config.
 
     Raises:
-        ConfigError: it cannot be read, is not valid YAML, holds no keys or one key twice.
+        ConfigError: The file cannot be read, is not valid YAML, has no keys or a key twice.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
@@ -114,13 +115,13 @@ def read_config(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML ({_reason(error)}); fix it") from None
     if not isinstance(document, dict):
-        raise ConfigError(f"{path}: holds no keys; see config/README.md for those it needs")
+        raise ConfigError(f"{path}: contains no keys; see config/README.md for the required keys")
     refuse_duplicates(path)
     return document
 
 
 def _reason(error: yaml.YAMLError) -> str:
-    """Return what is wrong and where, without the lines, which may hold half of a secret."""
+    """Return problem and position without the lines, which may contain part of a secret."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return " ".join(str(error).split())
@@ -129,12 +130,12 @@ def _reason(error: yaml.YAMLError) -> str:
 
 
 def refuse_duplicates(path: Path) -> None:
-    """Refuse a YAML file in which a key stands twice: YAML would silently take the last.
+    """Reject a YAML file with a duplicate key, since YAML silently uses the last value.
 
-    Does nothing where there is no such file, since Snakemake may have read another.
+    A missing file is ignored, since Snakemake may have read another file.
 
     Raises:
-        ConfigError: names file, line and key.
+        ConfigError: A key is set twice; the message names file, line and key.
     """
     try:
         node = yaml.compose(
@@ -144,13 +145,13 @@ def refuse_duplicates(path: Path) -> None:
         return
     for key in _duplicates(node, set()):
         line = key.start_mark.line + 1
-        raise ConfigError(f"{path}, line {line}: {key.value} stands twice in one table; drop one")
+        raise ConfigError(f"{path}, line {line}: {key.value} is set twice in one table; drop one")
 
 
 def _duplicates(node: yaml.Node | None, visited: set[int]) -> Iterator[yaml.Node]:
     if node is None or id(node) in visited or isinstance(node, yaml.ScalarNode):
         return
-    visited.add(id(node))  # an alias may lead back to where it stands
+    visited.add(id(node))  # an alias may lead back to its own node
     seen: set[str] = set()
     for item in node.value:
         if isinstance(node, yaml.MappingNode):
@@ -165,18 +166,18 @@ def plain(value: Any, where: str, key: str = "") -> Any:
     """Return a deep copy of a value in dictionaries, lists, text, numbers, booleans and None.
 
     Args:
-        where: file, as messages begin.
-        key: dotted key of the value.
+        where: File, the start of messages.
+        key: Dotted key of the value.
 
     Raises:
-        ConfigError: a key is not text, a number is not finite, or a value has
-            another type, such as YAML's dates.
+        ConfigError: A key is not text, a number is not finite, or a value has another type, such
+            as a date of YAML.
     """
     try:
         return _plain(value, where, key)
     except RecursionError:
         raise ConfigError(
-            f"{where}: {key or 'the config'} holds itself; drop the YAML alias"
+            f"{where}: {key or 'the config'} contains itself; drop the YAML alias"
         ) from None
 
 
@@ -212,12 +213,12 @@ _FENCE = "---"
 
 @dataclass(frozen=True, kw_only=True)
 class RunNote:
-    """What somebody wrote about a run.
+    """A note on a run.
 
     Attributes:
-        name: the run's.
-        text: Markdown, shown as it is written.
-        tags: from the YAML between two lines `---` at the file's start.
+        name: Name of the run.
+        text: Markdown text.
+        tags: Tags from the YAML between two lines `---` at the start of the file.
     """
 
     name: str
@@ -226,10 +227,10 @@ class RunNote:
 
 
 def read_notes(workdir: Path, names: Iterable[str]) -> dict[str, RunNote]:
-    """Return the notes on runs of these names, by name.
+    """Return the notes on runs by name of the run.
 
     Raises:
-        ConfigError: a note is not UTF-8, or its tags are not a list of texts.
+        ConfigError: A note is not UTF-8, or its tags are not a list of texts.
     """
     folder = workdir / FOLDER
     there = {path.stem for path in folder.glob("*.md")} if folder.is_dir() else set()
@@ -243,7 +244,7 @@ def _read(path: Path, name: str) -> RunNote:
     except (OSError, UnicodeDecodeError) as error:
         found = getattr(error, "strerror", None) or "not UTF-8"
         raise ConfigError(f"{shown}: cannot be read ({found}); save it as UTF-8") from None
-    head: Mapping[str, object] = {}
+    head: Plain = {}
     if text.startswith(f"{_FENCE}\n") and f"\n{_FENCE}\n" in f"{text}\n":
         front, _, text = f"{text}\n".removeprefix(f"{_FENCE}\n").partition(f"{_FENCE}\n")
         head = _front_matter(front, shown)
@@ -253,7 +254,7 @@ def _read(path: Path, name: str) -> RunNote:
     return RunNote(name=name, text=mask(text.strip()), tags=tuple(map(mask, tags)))
 
 
-def _front_matter(text: str, shown: Path) -> Mapping[str, object]:
+def _front_matter(text: str, shown: Path) -> Plain:
     try:
         head = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:

@@ -1,4 +1,4 @@
-"""Holding values against the schema of their keys: what is wrong, and what was probably meant."""
+"""Validation of values against the schema of their keys, with suggestions."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from shardline.config.settings import ANYTHING, KeySchema, dotted_keys, keys_of, matches
+from shardline.config.settings import ANYTHING, KeySchema, Plain, dotted_keys, keys_of, matches
 from shardline.config.settings.config import Config
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean, suggest
@@ -27,7 +27,7 @@ _FACTORS = {"k": 1000, "K": 1000, "M": 1_000_000, "G": 1_000_000_000}
 _TRUTHS = {"yes": True, "on": True, "1": True, "no": False, "off": False, "0": False}
 _SHOWN = 8  # numbers of a list
 
-# What other programs call a setting of ours.
+# Names of settings in other programs.
 _ALIASES = {
     "batch": "global_batch", "batch_size": "global_batch", "train_batch_size": "global_batch",
     "eval_batch_size": "evaluation.batch", "val_batch_size": "evaluation.batch",
@@ -46,10 +46,10 @@ _ALIASES = {
 def suggest_setting(
     name: str, known: Iterable[str], below: Iterable[str] = (), elsewhere: Iterable[str] = ()
 ) -> str:
-    """Return what `suggest` does, and know what other programs call a setting.
+    """Return the suggestion of `suggest`, with names of settings in other programs.
 
     Args:
-        elsewhere: settings of other tables, which are named where a name is exactly theirs.
+        elsewhere: Settings of other tables, suggested only for an exact match.
     """
     names = {*known, *below}
     plain = name.lower().replace("-", "_")
@@ -58,7 +58,7 @@ def suggest_setting(
     here, there = (
         {key.rpartition(".")[2]: key for key in sorted(keys)} for keys in (names, elsewhere)
     )
-    around = plain.rpartition(".")[0]  # a table that is one setting, such as data.pack
+    around = plain.rpartition(".")[0]  # a table that is a single setting, such as data.pack
     for meant in (around, plain, alias, f"defaults.{alias}", here.get(last), there.get(last)):
         if meant and (meant in names or meant in there.values()):
             return did_you_mean(meant, [meant], otherwise="")
@@ -66,11 +66,11 @@ def suggest_setting(
 
 
 def number_meant(value: Any, *, whole: bool, grid: str) -> str:
-    """Return what to write for a number that is written in another way; empty where that is unknown.
+    """Return the remedy for a number in another notation; empty if the meaning is unclear.
 
     Args:
-        whole: whether the number has to be whole.
-        grid: where several values make a run of each, as the end of the sentence; empty if nowhere.
+        whole: Whether the number must be whole.
+        grid: End of the sentence on a list of values, if a list makes a grid.
     """
     if isinstance(value, list):
         several = [one for one in value if _is_number(one)]
@@ -133,21 +133,21 @@ def _list(numbers: list[Any], grid: str) -> str:
 
 
 def truth_meant(value: Any) -> str:
-    """Return what to write for true or false; empty where that is unknown."""
+    """Return the remedy for another notation of true or false; empty if the meaning is unclear."""
     meant = _TRUTHS.get(str(value).lower())
     return "" if meant is None else f"write {json.dumps(meant)}"
 
 
 def nearest_choice(value: Any, choices: tuple[str, ...]) -> str:
-    """Return the choice that is nearest to a value; empty where none is near."""
+    """Return a suggestion of the choice nearest to a value; empty if none is near."""
     if isinstance(value, bool):
-        word = "on" if value else "off"  # which YAML takes for a truth value without quotes
+        word = "on" if value else "off"  # YAML reads the word as a boolean without quotes
         return f'write "{word}" in quotes' if word in choices else ""
     return did_you_mean(str(value).lower(), choices, otherwise="")
 
 
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
-# What YAML 1.1 takes for text and nobody means so: an exponent with a sign.
+# YAML 1.1 reads an exponent with a sign as text.
 _EXPONENT = re.compile(r"[-+]?[0-9]+\.?[0-9]*[eE][-+][0-9]+")
 _WORDS = {
     "integer": "a whole number",
@@ -162,11 +162,10 @@ _MOST = 20  # messages at a time
 
 
 def coerce(value: Any, schema: KeySchema) -> Any:
-    """Give numbers and truth values the one form that their type asks for.
+    """Convert numbers and booleans to their type, so that equal settings have equal identities.
 
-    YAML 1.1 reads `1e-3` as text and tells 1 from 1.0; where the type wants
-    a number both become floats, so that equal settings have equal identities.
-    Snakemake passes all values of a profile's or command line's `config` as text.
+    YAML 1.1 reads `1e-3` as text, and distinguishes 1 from 1.0. Snakemake passes all values of
+    `config` in a profile or on the command line as text.
     """
     if isinstance(value, Mapping):
         return {key: coerce(item, schema.key(key, value)) for key, item in value.items()}
@@ -193,23 +192,23 @@ def _read_number(text: str, pattern: re.Pattern[str]) -> Any:
 def validate(
     value: Any, schema: KeySchema, *, where: str, key: str = "", in_table: bool = False
 ) -> None:
-    """Refuse a value that has not the form of its key.
+    """Reject a value that does not match the schema of its key.
 
     Args:
-        where: file and row, as messages begin.
-        key: as the user wrote it.
-        in_table: whether it is a cell of the run table.
+        where: File and row, the start of messages.
+        key: Key as the user wrote it.
+        in_table: Whether the value is a cell of the run table.
 
     Raises:
-        ConfigError: names `where`, each key that is wrong, its value and what was expected; an
-            unknown key comes with the nearest known one.
+        ConfigError: Keys or values are invalid. The message lists each with its value, what was
+            expected, and for an unknown key the nearest known key.
     """
     if found := [*problems_of(value, schema, key, in_table=in_table)]:
         raise _ConfigErrors([f"{where}: {problem}" for problem in dict.fromkeys(found)])
 
 
 class _ConfigErrors(ConfigError):
-    """Several errors, of which the message has the first."""
+    """Several errors; the message contains the first of them."""
 
     def __init__(self, problems: list[str]) -> None:
         rest = len(problems) - _MOST
@@ -219,10 +218,10 @@ class _ConfigErrors(ConfigError):
 
 
 class Problems:
-    """The errors of several checks, which are raised as one.
+    """The errors of several checks, raised as one error.
 
     Attributes:
-        found: a message for each.
+        found: Message of each error.
     """
 
     def __init__(self) -> None:
@@ -230,17 +229,17 @@ class Problems:
 
     @contextmanager
     def gather(self) -> Iterator[None]:
-        """Hold back an error of the config, so that others are found as well."""
+        """Collect an error of the config, so that further errors are found too."""
         try:
             yield
         except ConfigError as error:
             self.found += getattr(error, "problems", [str(error)])
 
     def refuse(self) -> None:
-        """Raise what was found.
+        """Raise the collected errors, if any.
 
         Raises:
-            ConfigError: something was; a line for each.
+            ConfigError: Errors were collected; one line for each.
         """
         if found := list(dict.fromkeys(self.found)):
             raise _ConfigErrors(found)
@@ -249,7 +248,7 @@ class Problems:
 def problems_of(
     value: Any, schema: KeySchema, key: str = "", *, in_table: bool = False
 ) -> Iterator[str]:
-    """Yield what is wrong with a value and all below it, in the order in which it is written."""
+    """Yield the problems of a value and of all values below it, in their order."""
     if isinstance(value, str) and value in schema.choices:
         return
     if schema.choices and schema.kinds == ("string",):
@@ -276,7 +275,7 @@ _RUN_TABLE = (
 )
 
 
-def _problems_of_table(value: Mapping[str, object], schema: KeySchema, key: str) -> Iterator[str]:
+def _problems_of_table(value: Plain, schema: KeySchema, key: str) -> Iterator[str]:
     below = f"{key}." if key else ""
     if not value and schema.limits.get("min_length"):
         yield f"{key} is empty; add an entry"
@@ -327,7 +326,7 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def _beyond(value: Any, limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what was expected of a number or text beyond its limits, and the remedy."""
+    """Yield expectation and remedy of a number or text outside its limits."""
     if isinstance(value, str):
         if len(value) < limits.get("min_length", 0):
             yield "given", "fill it in"
@@ -348,8 +347,8 @@ def _beyond(value: Any, limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _elsewhere(key: str) -> tuple[str, ...]:
-    """Return all keys of the config, where a key may be meant that belongs elsewhere."""
-    is_named = key.partition(".")[0] in ("datasets", "scaling")  # by the user
+    """Return all keys of the config, to suggest a key of another table."""
+    is_named = key.partition(".")[0] in ("datasets", "scaling")  # the user names these
     return () if is_named else dotted_keys(Config)
 
 
@@ -373,7 +372,7 @@ def _empty(value: Any, in_table: bool) -> str:
 
 
 def _remedy(value: Any, schema: KeySchema, key: str, in_table: bool) -> str:
-    """Return what to write in the place of a value of another type."""
+    """Return the remedy for a value of another type."""
     if empty := _empty(value, in_table):
         return empty
     kinds = schema.kinds
@@ -390,7 +389,7 @@ def _remedy(value: Any, schema: KeySchema, key: str, in_table: bool) -> str:
         return "put it in quotes" if is_scalar else ""
     if "array" not in kinds or not is_scalar:
         return ""
-    if in_table:  # whose cells are lists where they are grids
+    if in_table:  # a list in a cell is a grid
         return "put it in two pairs of square brackets, since one pair makes a run of each value"
     return "put it in square brackets"
 

@@ -131,7 +131,9 @@ class PlanFile:
             made = self._made()
             other = [n for n in _TENSORS if not np.array_equal(found.tensors[n][:], made[n])]
             if other:
-                return f"{self.path} differs in {', '.join(other)} from a new plan of the shards' rows"
+                return (
+                    f"{self.path} differs in {', '.join(other)} from a new plan of the shards' rows"
+                )
         return None
 
     @cached_property

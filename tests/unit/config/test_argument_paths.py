@@ -121,7 +121,7 @@ def test_a_folder_that_is_too_large_does_not_count_and_is_said(
     monkeypatch.setattr(script_files, limit, value)
     assert counted(own, "./weights") == []
     (sentence,) = said(own)
-    assert sentence.startswith("model_args.init=./weights holds more than")
+    assert sentence.startswith("model_args.init=./weights contains more than")
     assert counted(own, "./weights", code_files="weights/base.pt") == ["base.pt"]
 
 

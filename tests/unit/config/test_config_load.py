@@ -150,7 +150,7 @@ def test_runs_share_no_settings(load: Load) -> None:
 def test_key_twice_is_seen_though_snakemake_read_the_file(load: Load, tmp_path: Path) -> None:
     load()
     (tmp_path / "config" / "config.yaml").write_text("runs: a\nruns: b\n")
-    assert "line 2: runs stands twice" in message(load)
+    assert "line 2: runs is set twice" in message(load)
 
 
 def test_file_with_byte_order_mark(load: Load, tmp_path: Path) -> None:

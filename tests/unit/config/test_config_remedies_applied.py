@@ -113,14 +113,14 @@ DOCUMENT_CASES = {
         {"/config/config.yaml": text_of()},
     ),
     "no keys": case(
-        {"/config/config.yaml": ""}, "holds no keys", "see config/README.md", {"/config/config.yaml": text_of()},
+        {"/config/config.yaml": ""}, "contains no keys", "see config/README.md", {"/config/config.yaml": text_of()},
     ),
     "a key twice": case(
-        {"/config/config.yaml": text_of()[:-1] + ', "runs": "x"}'}, "line 1: runs stands twice", "drop one",
+        {"/config/config.yaml": text_of()[:-1] + ', "runs": "x"}'}, "line 1: runs is set twice", "drop one",
         {"/config/config.yaml": text_of()},
     ),
     "an alias of what it stands in": case(
-        {"/config/config.yaml": text_of()[:-1] + ', "image": &a {"x": *a}}'}, "holds itself", "drop the YAML alias",
+        {"/config/config.yaml": text_of()[:-1] + ', "image": &a {"x": *a}}'}, "contains itself", "drop the YAML alias",
         {"/config/config.yaml": text_of(image={})},
     ),
     "no finite number": case(
@@ -137,38 +137,38 @@ DOCUMENT_CASES = {
         {"/config/config.yaml": text_of(defaults={"model_args": {"1": 0}})},
     ),
     "a credential": case(
-        {"@model_args.hub_token": TOKEN}, "model_args.hub_token holds", "an environment variable that runtime.pass_env",
+        {"@model_args.hub_token": TOKEN}, "hub_token contains", "an environment variable that runtime.pass_env",
         {"@model_args.hub_token": DROP, "runtime.pass_env": ["HUB_TOKEN"], "$HUB_TOKEN": TOKEN},
     ),
     "no credential": case(
-        {"@model_args.hub_token": TOKEN}, "model_args.hub_token holds", "add ([^ ]+) to runtime.not_secret",
+        {"@model_args.hub_token": TOKEN}, "model_args.hub_token contains", "add ([^ ]+) to runtime.not_secret",
         {"runtime.not_secret": ["$1"]},
     ),
     "a credential in the config": case(
-        {"defaults.model_args.hub_token": TOKEN}, "hub_token holds", "add ([^ ]+) to runtime.not_secret",
+        {"defaults.model_args.hub_token": TOKEN}, "hub_token contains", "add ([^ ]+) to runtime.not_secret",
         {"runtime.not_secret": ["$1"]},
     ),
     "a login in a URL": case(
         {**ROWS, "datasets.digits.source.files": [
             {"url": "https://me:hunter2hunter2@x/a.csv", "sha256": "0" * 64, "bytes": 1}]},
-        "datasets.digits.source.files.url holds", r"write (\$\{NAME\}) in its place",
+        "datasets.digits.source.files.url contains", r"write (\$\{NAME\}) in its place",
         {"datasets.digits.source.files": [{"url": "https://me:$1@x/a.csv", "sha256": "0" * 64, "bytes": 1}],
          "$NAME": "hunter2hunter2"},
     ),
     "a login of a registry": case(
-        {"image.base": "https://me:hunter2hunter2@registry/base"}, "image.base holds", "leave it out and log in",
+        {"image.base": "https://me:hunter2hunter2@registry/base"}, "image.base contains", "leave it out and log in",
         {"image.base": "registry/base"},
     ),
     "a login of an environment's registry": case(
-        {"environments.e.image": f"https://me:hunter2hunter2@{IMAGE}"}, "environments.e.image holds",
+        {"environments.e.image": f"https://me:hunter2hunter2@{IMAGE}"}, "environments.e.image contains",
         "leave it out and log in", {"environments.e.image": IMAGE},
     ),
     "a login of a host": case(
-        {"runtime.hosts": ["me:hunter2hunter2@host1"]}, "runtime.hosts holds", "leave it out",
+        {"runtime.hosts": ["me:hunter2hunter2@host1"]}, "runtime.hosts contains", "leave it out",
         {"runtime.hosts": ["host1"]},
     ),
     "a token of a channel": case(
-        {"conda.channels": ["https://c/t/abcdefghijkl/main"]}, "conda.channels holds", "leave it out",
+        {"conda.channels": ["https://c/t/abcdefghijkl/main"]}, "conda.channels contains", "leave it out",
         {"conda.channels": ["https://c/main"]},
     ),
 }  # fmt: skip
@@ -183,13 +183,13 @@ TABLE_CASES = {
         {"/config/runs.tsv": "# é\n".encode("latin-1")}, "byte 2 is not UTF-8", "save it as UTF-8",
         table("# é", HEAD, ROW),
     ),
-    "no run": case(table(HEAD), "holds no run", "give a header and one row per run", table(HEAD, ROW)),
+    "no run": case(table(HEAD), "contains no run", "add a header and one row per run", table(HEAD, ROW)),
     "an open quote": case(
         table(HEAD, ROW, '"b\tdigits\tmlp'), "not a tab-separated table", "close the quotes",
         table(HEAD, ROW, '"b"\tdigits\tmlp'),
     ),
     "a quote over two lines": case(
-        table(HEAD, 'a\tdigits\t"mlp', 'b"\tdigits\tmlp'), "holds a tab, line break", "close its quotes",
+        table(HEAD, 'a\tdigits\t"mlp', 'b"\tdigits\tmlp'), "contains a tab, line break", "close its quotes",
         table(HEAD, 'a\tdigits\t"mlp"', 'b\tdigits\tmlp'),
     ),
     "no column": case(
@@ -203,11 +203,11 @@ TABLE_CASES = {
         table(f"{HEAD}\tseed", f"{ROW}\t1"),
     ),
     "a column twice": case(
-        table(f"{HEAD}\tseed\tseed", f"{ROW}\t1\t2"), '"seed" stands twice', "drop one",
+        table(f"{HEAD}\tseed\tseed", f"{ROW}\t1\t2"), '"seed" appears twice', "drop one",
         table(f"{HEAD}\tseed", f"{ROW}\t1"),
     ),
     "a column below another": case(
-        table(f"{HEAD}\tmodel_args\tmodel_args.hidden", f"{ROW}\t\t4"), 'lies below column "model_args"', "drop one",
+        table(f"{HEAD}\tmodel_args\tmodel_args.hidden", f"{ROW}\t\t4"), 'is a key of column "model_args"', "drop one",
         table(f"{HEAD}\tmodel_args.hidden", f"{ROW}\t4"),
     ),
     "an unknown column": case(
@@ -318,7 +318,7 @@ SETTING_CASES = {
     ),
     "a batch for ranks and streams": case(
         {"@global_batch": "64", "@devices": "4", "@data.streams": "3", "datasets.digits.shards": 4},
-        "cannot be shared by data.streams=3", r"use (\d+)", {"@global_batch": "$1"},
+        "is not divisible by data.streams=3", r"use (\d+)", {"@global_batch": "$1"},
     ),
     "a batch for parts and streams": case(
         {"@global_batch": "66", "@devices": "4", "@data.streams": "3", "datasets.digits.shards": 4},
@@ -329,11 +329,11 @@ SETTING_CASES = {
         {"@trainer.validate_every_epochs": "$1"},
     ),
     "a precision of sharded weights": case(
-        {"@strategy": "fsdp", "@precision": "16-mixed"}, "does not take precision=16-mixed", "use ([^ ]+)",
+        {"@strategy": "fsdp", "@precision": "16-mixed"}, "does not support precision=16-mixed", "use ([^ ]+)",
         {"@precision": "$1"},
     ),
     "a step of sharded weights": case(
-        {"@strategy": "fsdp", "@divergence.policy": "skip"}, "cannot leave out a step", "policy=([a-z]+)",
+        {"@strategy": "fsdp", "@divergence.policy": "skip"}, "cannot skip a step", "policy=([a-z]+)",
         {"@divergence.policy": "$1"},
     ),
     "half precision on CPUs": case(
@@ -372,7 +372,7 @@ SETTING_CASES = {
         {"@nodes": "2", "runtime.hosts": ["a"]}, "runtime.hosts lists 1", "list more hosts", {"runtime.hosts":
         ["a", "b"]},
     ),
-    "no GPU": cell("accelerator", "gpu", "shows no GPU", "use ([a-z]+)", "$1"),
+    "no GPU": cell("accelerator", "gpu", "this machine has no GPU", "use ([a-z]+)", "$1"),
     "more ranks than cores": cell("devices", "16", "has 8 CPU cores", r"use at most (\d+)", "$1"),
     "more ranks than cores, allowed": case(
         {"@devices": "16"}, "has 8 CPU cores", "set runtime.oversubscribe: true", {"runtime.oversubscribe": True}
@@ -393,14 +393,14 @@ SETTING_CASES = {
     "auto shards": case(
         {"datasets.digits.shards": "auto", "datasets.digits.source": {"type": "synthetic", "features": 3,
         "rows_per_shard": 9}},
-        "shards=auto, but", "give one", {"datasets.digits.shards": 2},
+        "shards=auto, but", "set the number of shards", {"datasets.digits.shards": 2},
     ),
     "a tokenizer of another form": case(
         {"@model": "gpt", **TEXTS, "datasets.digits.source.tokenizer": "t.json", "/t.json": "{}"},
         "tokenizer=", "save it with Tokenizer.save", {"/t.json": '{"model": {"vocab": {"a": 0}}}'},
     ),
     "a script's ranks": case(
-        SCRIPT | {"@elastic": "true"}, "cuts its batches itself", "use elastic=(false)", {"@elastic": "$1"}
+        SCRIPT | {"@elastic": "true"}, "splits its batches itself", "use elastic=(false)", {"@elastic": "$1"}
     ),
 }  # fmt: skip
 
@@ -410,7 +410,7 @@ MODEL_CASES = {
     "a shipped model": cell("model", "mlpp", "neither one of linear", 'did you mean "(.+)"', "$1"),
     "no model": cell("model", "zzz", "neither one of linear", "known are .*(mlp)", "$1"),
     "no module": case(
-        NET | {"/net.py": DROP}, "no module net in", "run from the folder that holds it", {"/net.py": NET["/net.py"]}
+        NET | {"/net.py": DROP}, "no module net in", "run from the folder that contains it", {"/net.py": NET["/net.py"]}
     ),
     "no class": case(NET | {"@model": "net:Nett"}, "has no Nett", 'did you mean "(.+)"', {"@model": "net:$1"}),
     "a path into the results": case(
@@ -456,7 +456,7 @@ MODEL_CASES = {
         {INDEX: '{"weight_map": {"a": "w.safetensors"}}', "/m/w.safetensors": "w"},
     ),
     "no JSON": case(
-        OF_HUB | SAVED | {"/m/config.json": "["}, "is no JSON object", "save the model there again", SAVED
+        OF_HUB | SAVED | {"/m/config.json": "["}, "is not a JSON object", "save the model there again", SAVED
     ),
     "an open quote": case(
         SCRIPT | {"@model": "script: train.py --a it's"}, "No closing quotation", "close its quotes",
@@ -466,7 +466,7 @@ MODEL_CASES = {
         SCRIPT | {"@model": "script:"}, "names no file", "write script: path", {"@model": "script: train.py"}
     ),
     "a script elsewhere": case(
-        SCRIPT | {"@model": "script: ../train.py"}, "lies outside the project folder", "move it there",
+        SCRIPT | {"@model": "script: ../train.py"}, "is outside the project folder", "move it into the folder",
         {"@model": "script: train.py"},
     ),
     "a misspelt script": case(
@@ -493,7 +493,7 @@ SAMPLE_CASES = {
         SCRIPT | MIX, "dataset names a mix", "name one dataset", {"@dataset": "b"}
     ),
     "a mix for a script that takes batches": case(
-        SCRIPT | MIX, "dataset names a mix", r"take its batches from shardline_io.train\(\)", IO
+        SCRIPT | MIX, "dataset names a mix", r"get its batches from shardline_io.train\(\)", IO
     ),
     "a transform for a script": case(
         SCRIPT | {"@data.transform": "flip"}, "data.transform is given, but", LEAVE, {"@data.transform": DROP}
@@ -509,10 +509,10 @@ SAMPLE_CASES = {
         {"@data.epoch_samples": "99"}, "is a pass through it", LEAVE, {"@data.epoch_samples": DROP}
     ),
     "streams of a mix": case(
-        MIX | {"@data.streams": "2"}, "does not go with a mix", r"use data.streams=(\d)", {"@data.streams": "$1"}
+        MIX | {"@data.streams": "2"}, "cannot be combined with a mix", r"use data.streams=(\d)", {"@data.streams": "$1"}
     ),
     "an epoch of a mix": case(
-        MIX | {"@data.epoch": "partition"}, "does not go with a mix", "by (data.epoch_samples)",
+        MIX | {"@data.epoch": "partition"}, "cannot be combined with a mix", "with (data.epoch_samples)",
         {"@data.epoch": DROP, "@$1": "99"},
     ),
     "the last batch of a mix": case(
@@ -520,7 +520,7 @@ SAMPLE_CASES = {
         {"@data.last_batch": "$1"},
     ),
     "an epoch of less than a batch": case(
-        MIX | {"@data.epoch_samples": "9"}, "is less than global_batch=64", "use as many at least",
+        MIX | {"@data.epoch_samples": "9"}, "is less than global_batch=64", "use at least 64",
         {"@data.epoch_samples": "64"},
     ),
     "a pack's columns": case(
@@ -544,7 +544,7 @@ SAMPLE_CASES = {
         {"defaults.evaluation.metrics": [{"num_classes": 3, "type": "CohenKappa"}]},
     ),
     "a metric twice": case(
-        {"defaults.evaluation.metrics": ["CohenKappa", "CohenKappa"]}, "as another metric is", "give it a `name`",
+        {"defaults.evaluation.metrics": ["CohenKappa", "CohenKappa"]}, "like another metric", "a different `name`",
         {"defaults.evaluation.metrics": ["CohenKappa", {"type": "CohenKappa", "name": "b"}]},
     ),
     "metrics of a script": case(
@@ -591,7 +591,7 @@ ENVIRONMENT_CASES = {
     ),
     "no version": case(
         SCRIPT | {"@environment": "{venv: own.lock, python: /bin/python}", "/own.lock": LOCK},
-        'is no version such as "3.12"', "beside venv write one, in quotes",
+        'is not a version such as "3.12"', "beside venv write one, in quotes",
         {"@environment": '{venv: own.lock, python: "3.12"}'},
     ),
     "no pin file": case(
@@ -626,7 +626,7 @@ PLACE_CASES = {
     "a size": study(
         "is not nodes x devices", "write it as (2x4)", {"scaling.s.sizes": ["1x1", "$1"]}, ["1x1", "4"], passes=False
     ),
-    "a size twice": study("stands twice", "drop one", {"scaling.s.sizes": ["1x1", "1x2"]}, ["1x1", "1x1", "1x2"]),
+    "a size twice": study("is listed twice", "drop one", {"scaling.s.sizes": ["1x1", "1x2"]}, ["1x1", "1x1", "1x2"]),
     "a name that a size has": case(
         {"scaling.s": STUDY, "runtime.hosts": ["h1", "h2"]} | table(
             f"{HEAD}\tnodes\tdevices", f"{ROW}\t1\t2", "a\tdigits\tlinear\t[1, 2]\t[1, 2]",
@@ -634,7 +634,7 @@ PLACE_CASES = {
         table(f"{HEAD}\tnodes\tdevices", f"{ROW}\t1\t2", "b\tdigits\tlinear\t[1, 2]\t[1, 2]"),
     ),
     "a run to predict by": prediction(
-        {"predictions.p.run": "aa"}, "is no run of", 'did you mean "(.+)"', {"predictions.p.run": "$1"}
+        {"predictions.p.run": "aa"}, "is not a run of", 'did you mean "(.+)"', {"predictions.p.run": "$1"}
     ),
     "rows to predict": prediction(
         {"predictions.p.dataset": "digit"}, "is not in datasets", 'did you mean "(.+)"', {"predictions.p.dataset": "$1"}
@@ -646,7 +646,7 @@ PLACE_CASES = {
         SCRIPT, "is the training script", "or train a LightningModule", {"@model": "mlp"}
     ),
     "a prediction of packs": prediction(
-        {"defaults.data.pack": {"column": "tokens", "length": 8}}, "has data.pack", "call the model in a script",
+        {"defaults.data.pack": {"column": "tokens", "length": 8}}, "has data.pack", "call the model in your own script",
         {"predictions": {}},
     ),
     "a prediction of tokens": prediction(
@@ -691,7 +691,7 @@ PLACE_CASES = {
         {"/results/layout.json": '{"layout": 9}'}, "layout is 9, expected 2", "or move .* away", {"/results": DROP}
     ),
     "a store that one job has": case(
-        {}, "lies in the folder of this job alone", "set (SHARDLINE_STORE)", {"$SHARDLINE_STORE": ".."},
+        {}, "is in the folder of this job only", "set (SHARDLINE_STORE)", {"$SHARDLINE_STORE": ".."},
         step=lambda project: project.check_store_stays(),
     ),
     "names that cannot be written": case(

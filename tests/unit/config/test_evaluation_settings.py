@@ -126,7 +126,7 @@ def test_metrics_and_headline_count_in_the_evaluation_with_their_packages(
     [
         ({"metrics": [{"num_classes": 3}]}, r"evaluation.metrics.0.type is missing, expected a class"),
         ({"metrics": ["CohenKappa", "mypkg.metrics:Mine"]}, "metrics.1.type=mypkg.metrics:Mine: .* has no Mine"),
-        ({"metrics": ["F1Score", "F1Score"]}, "evaluation.metrics.1 is called F1Score, as another metric is"),
+        ({"metrics": ["F1Score", "F1Score"]}, "evaluation.metrics.1 is called F1Score, like another metric"),
         ({"headline": {"metric": "f1"}}, "evaluation.headline.mode is missing"),
         ({"headline": {"metric": "f1", "mode": "up"}}, "mode.*min.*max"),
     ],

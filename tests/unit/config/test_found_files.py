@@ -187,7 +187,7 @@ def test_a_link_to_a_folder_above_is_named(target: str, files: str, photos: Path
     image(photos / "x.png")
     link.symlink_to(target, target_is_directory=True)
     source = {**FOLDER, "files": [files], "classes": ["photos", "cat", "dog"]}
-    with pytest.raises(DataError, match="loop is a link to a folder that it lies in, so that it"):
+    with pytest.raises(DataError, match="loop is a link to a folder above it, which is an endless"):
         found(photos.parent, source)
     left, _ = found(photos.parent, {**source, "on_bad": "skip"})
     assert not any("loop" in name for name in left)

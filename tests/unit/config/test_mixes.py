@@ -127,15 +127,15 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "data.streams=2 does not go with a mix; use data.streams=1": {"streams": 2},
-    "data.epoch=partition does not go with a mix; say how long an epoch is by data.epoch_samples": {
+    "data.streams=2 cannot be combined with a mix; use data.streams=1": {"streams": 2},
+    "data.epoch=partition cannot be combined with a mix; set its length with data.epoch_samples": {
         "epoch": "partition"
     },
-    "data.last_batch=pad does not go with a mix, whose batches are all full; use data.last_batch=drop": {
+    "data.last_batch=pad cannot be combined with a mix, whose batches are all full; use data.last_batch=drop": {
         "last_batch": "pad"
     },
-    "data.epoch_samples=3 is less than global_batch=64; use as many at least": {"epoch_samples": 3},
-    "data.class_weights is given for a mix, whose weights are its datasets'; leave it out": {
+    "data.epoch_samples=3 is less than global_batch=64; use at least 64": {"epoch_samples": 3},
+    "data.class_weights is given for a mix, which has weights of datasets instead; leave it out": {
         "class_weights": "balanced"
     },
 }

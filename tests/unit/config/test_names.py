@@ -167,7 +167,10 @@ def test_a_layout_that_is_not_known_is_refused(fake):
     before = r"before the first release \({}, expected layout 2\), .*; move .* away, or train again"
     for text, found in (
         ('{"layout": 1}', before.format("layout 1")),
-        (f'{{"layout": {LAYOUT + 1}}}', f"layout is {LAYOUT + 1}, expected {LAYOUT}; go on with"),
+        (
+            f'{{"layout": {LAYOUT + 1}}}',
+            f"layout is {LAYOUT + 1}, expected {LAYOUT}; use the version",
+        ),
         ("{", r'is unreadable, expected {"layout": 2}; write that into it'),
     ):
         file.write_text(text)

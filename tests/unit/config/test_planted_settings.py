@@ -91,7 +91,7 @@ def test_no_setting_takes_or_shows_a_credential(
             message = load(tmp_path, planted(BASE, path, value))
             assert SECRET not in message, (SEED, path, value)
             assert str(path[0]) in message or path[0] in FORMS, (path, message)
-            assert " holds a " in message, (path, value, message)
+            assert " contains a " in message, (path, value, message)
     assert SECRET not in caplog.text
     assert SECRET not in "".join(capsys.readouterr())
 

@@ -131,5 +131,5 @@ def test_rows_are_switched_off_and_named_by_their_lines(table: Any) -> None:
     text = f'# my runs\n{HEAD}\n\n#a\tdigits\tmlp\n  # "not closed\nb\tdigits\tmlp\n'
     (row,) = table(text)
     assert (row.name, row.where) == ("b", 'config/runs.tsv line 6 (run "b")')
-    with pytest.raises(ConfigError, match="holds no run; give a header"):
+    with pytest.raises(ConfigError, match="contains no run; add a header"):
         table(f"{HEAD}\n#a\tdigits\tmlp\n")

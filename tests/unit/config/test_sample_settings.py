@@ -223,7 +223,7 @@ def test_a_row_takes_the_place_of_a_table(project, ids) -> None:
         ({"class_weights": {"a": 0}}, "data.class_weights.a=0.0 is not more than 0"),
         ({"workers": "fibers:3"}, "data.workers=fibers:3 is not auto, 0, a number of threads"),
         ({"workers": "threads:0"}, "data.workers=threads:0 is not auto"),
-        ({"class_weights": "balanced", "streams": 2}, "data.streams=2 does not go with data.class_weights"),
+        ({"class_weights": "balanced", "streams": 2}, "data.streams=2 cannot be combined with data.class_weights"),
         ({"pack": {"column": "t", "length": 2, "with": ["m", "m"]}}, 'data.pack.with=.* lists "m" twice; drop one'),
         ({"pack": {"column": "t", "length": 2, "with": "m"}}, "data.pack.with=\"m\" is not a list"),
         ({"pack": {"column": "t", "length": 2, "with_": []}}, 'data.pack.with_ is not a known key; .*"with"'),

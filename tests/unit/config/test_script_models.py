@@ -84,7 +84,7 @@ def test_a_class_of_a_module_named_script_is_no_script() -> None:
     [
         ("script: nowhere/train.py", "nowhere/train.py does not exist in .*; check the path"),
         ("script: tools", "tools is a folder in "),
-        ("script: /etc/passwd", "/etc/passwd lies outside the project folder .*; move it there"),
+        ("script: /etc/passwd", "/etc/passwd is outside the project folder .*; move it into the folder"),
     ],
 )  # fmt: skip
 def test_what_is_no_script_of_the_project_is_refused_by_name(
@@ -99,7 +99,7 @@ def test_a_link_out_of_the_project_is_refused(project: ScriptProject) -> None:
     folder = project.workspace.path / "inside"
     folder.mkdir()
     (folder / "a.py").symlink_to("/etc/passwd")
-    with pytest.raises(ConfigError, match="a.py lies outside the project folder"):
+    with pytest.raises(ConfigError, match="a.py is outside the project folder"):
         resolve_script("script: a.py", folder, "here")
 
 

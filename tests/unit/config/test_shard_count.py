@@ -87,12 +87,16 @@ def test_a_source_that_cannot_say_asks_for_a_number(tmp_path: Path) -> None:
     url = {"type": "delta", "table": "s3://lake/events", "version": 3, "table_id": "a1"}
     cases = {
         "its source synthetic draws rows for each shard": {"type": "synthetic"},
-        "s3://lake/events is not read before its rows are": {**url, "label": "y", "num_classes": 2},
+        "s3://lake/events is read only together with its rows": {
+            **url,
+            "label": "y",
+            "num_classes": 2,
+        },
     }
     for reason, source in cases.items():
         assert error_of(tmp_path, source) == (
-            f"config/config.yaml: datasets.d.shards=auto, but {reason}, so that its size is not known, "
-            "expected a number; give one that makes files of about 64 MB"
+            f"config/config.yaml: datasets.d.shards=auto, but {reason}, so its size is not known, "
+            "expected a number; set the number of shards, for files of about 64 MB"
         )
 
 

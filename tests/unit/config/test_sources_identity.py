@@ -236,7 +236,7 @@ def test_a_feature_that_is_the_id_and_files_of_splits_without_files_are_refused(
     folder: Path,
 ) -> None:
     source = {"type": "csv", **SOURCES["csv"], "features": ["k"], "id_column": "k"}
-    expected = "source.features holds k, which is id_column; drop it"
+    expected = "source.features contains k, which is id_column; drop it"
     assert message(lambda: load_dataset(folder, source)).startswith(expected)
     source = {"type": "delta", **SOURCES["delta"]}
     splits = {"files": {"train": ["a"], "validation": 0.1, "test": ["b"]}}

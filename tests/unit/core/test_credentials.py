@@ -100,7 +100,7 @@ def test_what_is_no_credential_passes(key, value):
     ],
 )  # fmt: skip
 def test_further_credentials_are_refused(key, value):
-    with pytest.raises(ConfigError, match=f"c.yaml: {key} holds "):
+    with pytest.raises(ConfigError, match=f"c.yaml: {key} contains "):
         refuse_credentials({key: value}, "c.yaml", [])
 
 
@@ -118,7 +118,7 @@ def test_a_column_of_the_run_table_and_a_list_of_exceptions(tmp_path):
     with pytest.raises(ConfigError) as error:
         load_project(config, workdir=tmp_path)
     assert str(error.value).startswith(
-        "runs.tsv line 2: model_args.hub_token holds the form of a cred"
+        "runs.tsv line 2: model_args.hub_token contains the form of a cred"
     )
     assert token not in str(error.value)
     allowed = {**config, "runtime": {"not_secret": ["model_args.hub_token"]}}

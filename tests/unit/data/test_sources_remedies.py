@@ -484,7 +484,7 @@ SETTING_CASES = {
         CSV | {"features": ["x", "x"]}, "features lists x twice", "drop one", {"features": ["x"]}
     ),
     "a feature that is the label": setting(
-        CSV | {"features": ["x", "y"]}, "features holds y, which is label", "drop it", {"features": ["x"]}
+        CSV | {"features": ["x", "y"]}, "features contains y, which is label", "drop it", {"features": ["x"]}
     ),
     "features and columns": setting(
         NAMED | {"features": ["z"]}, "features and columns are both given", "list the features among the columns",
@@ -498,18 +498,20 @@ SETTING_CASES = {
         NAMED | {"rename": {"w": "z"}}, "rename.w is not a column", "known are x", {"rename": {"x": "z"}}
     ),
     "two columns of one name": setting(
-        CSV | {"columns": {"x": "float32", "w": "float32"}, "rename": {"w": "x"}}, "x is two columns", "drop one",
+        CSV | {"columns": {"x": "float32", "w": "float32"}, "rename": {"w": "x"}}, "is the name of two columns",
+        "drop one",
         {"columns": {"x": "float32"}, "rename": None},
     ),
     "a column of labels and a label": setting(
-        CSV | {"columns": {"x": "float32", "labels": "int64"}, "rename": {"labels": "z"}}, "is what label=y becomes",
+        CSV | {"columns": {"x": "float32", "labels": "int64"}, "rename": {"labels": "z"}},
+        "conflicts with label=y, which becomes `labels`",
         "drop one of them", {"columns": {"x": "float32"}, "rename": None},
     ),
     "a delimiter of two characters": setting(
         CSV | {"delimiter": ",,"}, "is not one ASCII character", "give one", {"delimiter": ","}
     ),
     "a decimal mark that is the delimiter": setting(
-        CSV | {"decimal": ","}, "is the delimiter as well", "set source.delimiter", {"delimiter": ";"},
+        CSV | {"decimal": ","}, "is also the delimiter", "set source.delimiter", {"delimiter": ";"},
         files={"a.csv": GOOD.replace(",", ";")},
     ),
     "no size": setting(FOLDER | {"size": None}, "size is missing", "at_read", {"decode": "at_read"}, files=TWO),
@@ -531,13 +533,13 @@ SETTING_CASES = {
         {"tokenize": {"tokens": "text"}}, files={"a.jsonl": '{"text": "a"}\n{"text": "b"}\n'},
     ),
     "tokens that are a column": setting(
-        LINES | {"tokenize": {"x": "x"}}, "is among source.columns as well", "rename one of them",
+        LINES | {"tokenize": {"x": "x"}}, "is also in source.columns", "rename one of them",
         {"tokenize": {"t": "t"}},
         files={"a.jsonl": '{"x": 1, "t": "a"}\n{"x": 2, "t": "b"}\n'},
     ),
     "tokens that are the label": setting(
         {"type": "jsonl", "files": ["a.jsonl"], "tokenize": {"labels": "t"}, "label": "y", "num_classes": 2},
-        "is what label=y becomes", "drop one of them", {"label": None, "num_classes": None},
+        "conflicts with label=y, which becomes `labels`", "drop one of them", {"label": None, "num_classes": None},
         files={"a.jsonl": '{"y": 1, "t": "a"}\n{"y": 0, "t": "b"}\n'},
     ),
     "an end without tokens": setting(
@@ -565,7 +567,7 @@ SETTING_CASES = {
         {"splits": {"train": 0.8, "validation": 0.1, "test": 0.1}}, splits={"column": "s"}, files=TWO,
     ),
     "a column of splits that is the label": setting(
-        CSV, "splits.column=y is a feature or the label too", "drop it there", {"splits": {"column": "s"}},
+        CSV, "splits.column=y is also a feature or the label", "remove it there", {"splits": {"column": "s"}},
         splits={"column": "y"}, files={"a.csv": "x,s,y\n1,train,0\n3,test,1\n"},
     ),
     "a file in no split": setting(
@@ -614,7 +616,7 @@ SETTING_CASES = {
     ),
     "two files of one name": setting(
         CSV | {"files": ["a.csv", REMOTE]},
-        "two files are known as a.csv", "a path of their own", rows=0,
+        "two files have the name a.csv", "a different path", rows=0,
         change={"files": ["a.csv", {**REMOTE, "path": "r/a.csv"}]},
     ),
 }  # fmt: skip

@@ -213,7 +213,7 @@ def test_a_store_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ({"sha256": "abc"}, "sha256=abc is not 64 hex digits; take what `shardline digest URL` prints"),
+        ({"sha256": "abc"}, "sha256=abc is not 64 hex digits; use the value that `shardline digest URL` prints"),
         ({"path": "../a.csv"}, 'path="../a.csv" is not a path below a folder; give one such as data/a.csv'),
         ({"path": "/a.csv"}, 'path="/a.csv" is not a path below a folder; give one such as data/a.csv'),
     ],
@@ -230,7 +230,7 @@ def test_incomplete_entry(entry: dict[str, Any], expected: str, tmp_path: Path) 
 def test_two_remote_files_of_one_name(tmp_path: Path) -> None:
     files = [{"url": f"https://host/{n}/a.csv", "sha256": f"{n}" * 64, "bytes": 1} for n in (1, 2)]
     with pytest.raises(
-        ConfigError, match=r"two files are known as a.csv; put them into one folder tree, or give"
+        ConfigError, match=r"two files have the name a.csv; put them into one folder tree, or give"
     ):
         load_dataset(tmp_path, {**CSV, "files": files})
     for n, file in enumerate(files):
@@ -244,7 +244,7 @@ def test_a_url_without_digest(tmp_path: Path) -> None:
         load_dataset(tmp_path, {**CSV, "files": ["https://host/a.csv?sig=geheim"]})
     assert str(error.value) == (
         "config/config.yaml: datasets.d.source.files: https://host/a.csv is a URL without size and digest; "
-        "put in what `shardline digest URL` prints"
+        "use the entry that `shardline digest URL` prints"
     )
 
 

@@ -142,7 +142,7 @@ def of_script(
     [
         ({}, r"environment=own: names nothing, expected one of venv, conda, image and python"),
         ({"conda": "own.lock", "python": "3.12"}, r"names conda and python, expected one of"),
-        ({"venv": "own.lock", "python": "python3"}, r'python=python3 is no version such as "3.12"'),
+        ({"venv": "own.lock", "python": "python3"}, r'python=python3 is not a version such as "3.12"'),
         ({"venv": "none.lock"}, r"environment=own.venv=none.lock: cannot be read \(No such file"),
         ({"venv": "loose.lock"}, r"environment=own.venv=loose.lock, line 2: numpy>=1 pins no version"),
         ({"conda": "own.lock"}, r"environment=own.conda=own.lock: .*line 1: .* is not the URL of a conda package"),

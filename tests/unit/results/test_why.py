@@ -140,7 +140,7 @@ def test_environment_differs_by_package_and_python():
         (
             {"0/a": "1", "1/b": "2"},
             {"0/b": "2", "1/a": "1"},
-            ["source files stand in another order"],
+            ["order of the source files changed"],
         ),
         (
             {"0/x/a": "1", "1/y/a": "2"},

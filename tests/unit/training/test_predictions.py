@@ -227,7 +227,7 @@ def test_the_file_of_a_row_is_known_by_its_id(names, data):
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"run": "fla", "dataset": "table"}, r"predictions.p.run=fla is no run of .*flat"),
+        ({"run": "fla", "dataset": "table"}, r"predictions.p.run=fla is not a run of .*flat"),
         ({"run": "flat", "dataset": "tables"}, r"predictions.p.dataset=tables is not in datasets; .*table"),
         ({"run": "flat"}, "predictions.p has neither of dataset and files; give one of them"),
         ({"run": "flat", "files": ["data/a.csv"]}, "predictions.p.files: dataset table is of type synthetic, which"),

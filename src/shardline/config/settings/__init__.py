@@ -1,10 +1,10 @@
-"""Settings as types: a class for each table of the config, a field for each key.
+"""Settings as types: a class for each table of the config, and a field for each key.
 
-A field's annotation lists what values it takes, its default what is taken where nothing is set, and
-the text below it explains it. Validation, messages, defaults, `config/README.md` and the JSON
-schema are made from these classes (`KeySchema`).
+A field has an annotation with the valid values, a default, and a docstring below it. Validation,
+messages, defaults, `config/README.md` and the JSON schema are derived from these classes, by
+`KeySchema`.
 
-A setting that is newer than the first release has `legacy_value` in its `Meta(extra=...)`: see
+A setting that is newer than the first release has a `legacy_value` in its `Meta(extra=...)`; see
 `shardline.config.resolved`.
 """
 
@@ -25,9 +25,8 @@ Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Text = Annotated[str, Meta(min_length=1)]
-# What a file may be called: runs, datasets, studies.
-# Letters and digits are those of any script; a pattern that all readers of JSON schema know cannot
-# say it more exactly than that anything beyond ASCII will do.
+# Valid names of files: runs, datasets, studies. Letters and digits of any script are valid. A
+# pattern that all readers of JSON schema support can only allow everything beyond ASCII.
 RowName = Annotated[
     str,
     Meta(
@@ -38,41 +37,43 @@ RowName = Annotated[
 ]
 Name = Annotated[RowName, Meta(max_length=150)]
 Mix = Annotated[dict[Name, Positive], Meta(min_length=1)]
+# Settings, or a table of them, as nested dictionaries: written by a user, or resolved.
+Plain = Mapping[str, Any]
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of keys.
+    """A table of the config.
 
     Attributes:
-        others: keys that make it a table of another kind.
+        others: Keys that belong to a table of another kind.
     """
 
     others: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
-        """Return whether a table is of this kind; asked where a key takes several, the first that fits."""
+    def fits(cls, table: Plain) -> bool:
+        """Return whether a table is of this kind. If a key has several kinds, the first that fits is used."""
         return True
 
 
-# As JSON schema calls them.
+# Names of types in JSON schema.
 _KINDS = {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "null"}
 _LIMITS = ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern")
 
 
 class KeySchema(Struct, frozen=True, kw_only=True):
-    """What values a key takes.
+    """The valid values of a key.
 
     Attributes:
-        kinds: JSON schema's names of types; empty where any value will do.
-        choices: the texts that are valid, where they are listed; beside numbers, kinds name those alone.
-        limits: by name, those of `msgspec.Meta` and what stands in its `extra`: `words` for a
-            pattern, `letters` where but for . _ + - it has only those and digits, `unique` for a
-            list, and `legacy_value`.
-        item: of a list.
-        name: of the keys of a free table, as is `value` of what they stand for.
-        tables: kinds of tables; the first that fits a value is meant.
-        description: of the type, for keys without a text of their own.
+        kinds: JSON schema names of the valid types; empty if any value is valid.
+        choices: Valid texts, if they are listed. `kinds` then contains only the other types.
+        limits: Limits of `msgspec.Meta` by name, and its `extra`: `words` (a pattern in words),
+            `letters` (only letters, digits and . _ + -), `unique` (for a list) and
+            `legacy_value`.
+        item: Schema of the items of a list.
+        name: Schema of the keys of a free table; `value` is the schema of its values.
+        tables: Possible kinds of a table; the first that fits a value is used.
+        description: Description of the type, for keys without a docstring.
     """
 
     kinds: tuple[str, ...] = ()
@@ -86,18 +87,18 @@ class KeySchema(Struct, frozen=True, kw_only=True):
 
     @property
     def is_table(self) -> bool:
-        """Whether every value is a table, so that its keys may be named one by one."""
+        """Whether every value is a table, so that its keys can be listed."""
         return self.kinds == ("object",)
 
     def table_of(self, value: Any) -> type[Settings] | None:
-        """Return the kind of table that a value is; None where keys are free."""
+        """Return the kind of table of a value, or None if its keys are free."""
         if len(self.tables) == 1:
             return self.tables[0]
         found = value if isinstance(value, Mapping) else {}
         return next((table for table in self.tables if table.fits(found)), None)
 
     def key(self, key: str, value: Any = None) -> "KeySchema":
-        """Return the schema of a key of a table, or of a free one."""
+        """Return the schema of a key of a table."""
         table = self.table_of(value)
         known = keys_of(table).get(key) if table else None
         return known.schema if known else self.value or ANYTHING
@@ -107,10 +108,10 @@ class Key(Struct, frozen=True, kw_only=True):
     """A key of a table.
 
     Attributes:
-        field: of the type, in code: that of a key that is a word of Python has another name.
-        schema: what values it takes.
-        default: UNSET where nothing stands for a key that is left out.
-        is_required: whether it must be given.
+        field: Name of the field in code; differs if the key is a keyword of Python.
+        schema: Valid values.
+        default: Default value, or UNSET without a default.
+        is_required: Whether the key must be given.
     """
 
     field: str
@@ -120,7 +121,7 @@ class Key(Struct, frozen=True, kw_only=True):
 
     @property
     def below(self) -> dict[str, "Key"]:
-        """The keys below it, where it is always one table of the same keys."""
+        """The keys below this key, if its value is always a table of the same kind."""
         return (
             keys_of(self.schema.tables[0])
             if self.schema.is_table and len(self.schema.tables) == 1
@@ -149,7 +150,7 @@ def keys_of(table: type[Settings]) -> dict[str, Key]:
 
 
 def schema_of(hint: Any) -> KeySchema:
-    """Return the form that an annotation describes."""
+    """Return the schema of an annotation."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         schema = schema_of(args[0])
@@ -179,7 +180,7 @@ def _limited(schema: KeySchema, meta: Meta) -> KeySchema:
 
 
 def _any_of(schemas: list[KeySchema]) -> KeySchema:
-    # texts that are listed are no kind of text, which would take any
+    # the kind "string" would allow any text, not only the choices
     schemas = [
         structs.replace(schema, kinds=()) if schema.choices else schema for schema in schemas
     ]
@@ -200,7 +201,7 @@ def _any_of(schemas: list[KeySchema]) -> KeySchema:
 
 @cache
 def dotted_keys(table: type[Settings], prefix: str = "") -> tuple[str, ...]:
-    """Return the dotted keys of a table, those of the tables below it in their place."""
+    """Return the dotted keys of a table and of the tables below it."""
     return tuple(
         name
         for key, one in keys_of(table).items()
@@ -213,7 +214,7 @@ def dotted_keys(table: type[Settings], prefix: str = "") -> tuple[str, ...]:
 
 
 def defaults_of(table: type[Settings]) -> dict[str, object]:
-    """Return the defaults of a table's keys, of its own for each call."""
+    """Return the defaults of the keys of a table, as a new dictionary."""
     return {
         key: to_builtins(one.default)
         for key, one in keys_of(table).items()
@@ -223,10 +224,10 @@ def defaults_of(table: type[Settings]) -> dict[str, object]:
 
 @cache
 def schema_at(table: type[Settings], dotted: str) -> KeySchema:
-    """Return what a dotted key takes; anything below a free table.
+    """Return the schema of a dotted key; below a free table any value is valid.
 
     Raises:
-        KeyError: there is no such key; holds the unknown part.
+        KeyError: The key is unknown; the argument is its unknown part.
     """
     schema = KeySchema(kinds=("object",), tables=(table,))
     for key in dotted.split("."):
@@ -242,7 +243,7 @@ def schema_at(table: type[Settings], dotted: str) -> KeySchema:
 
 
 def fill(value: Any, schema: KeySchema) -> Any:
-    """Return settings with what is left out at its default."""
+    """Return settings with defaults for all keys that are not set."""
     if not isinstance(value, Mapping):
         return value
     table = schema.table_of(value)
@@ -255,14 +256,14 @@ def fill(value: Any, schema: KeySchema) -> Any:
                 filled[key] = to_builtins(known.default)
         elif known.schema.tables or not isinstance(value[key], Mapping):
             filled[key] = fill(value[key], known.schema)
-        else:  # a free table adds to the default's
+        else:  # a free table is merged into its default
             base = known.default if isinstance(known.default, Mapping) else {}
             filled[key] = {**base, **fill(value[key], known.schema)}
     return {**filled, **{key: item for key, item in value.items() if key not in filled}}
 
 
 def matches(text: str, limits: Mapping[str, Any]) -> bool:
-    """Return whether a text has the form that its limits ask for."""
+    """Return whether a text matches the pattern and letters of its limits."""
     if not re.search(limits.get("pattern", ""), text):
         return False
     if not limits.get("letters") or text.isascii():
@@ -271,5 +272,5 @@ def matches(text: str, limits: Mapping[str, Any]) -> bool:
 
 
 def _is_of_name(char: str) -> bool:
-    # marks are parts of letters, as in Hindi
+    # combining marks are parts of letters, as in Hindi
     return char.isalnum() or char in "._+-" or unicodedata.category(char).startswith("M")

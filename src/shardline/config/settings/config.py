@@ -1,11 +1,20 @@
 """Settings of the config and of its table `runtime`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from shardline.config.settings import Count, Mix, Name, Natural, NotNegative, Settings, Share, Text
+from shardline.config.settings import (
+    Count,
+    Mix,
+    Name,
+    Natural,
+    NotNegative,
+    Plain,
+    Settings,
+    Share,
+    Text,
+)
 from shardline.config.settings.run_settings import Environment, RunSettings
 from shardline.config.settings.source_settings import AnySource
 
@@ -15,59 +24,57 @@ VirtualPackage = Annotated[
 
 
 class Conda(Settings, frozen=True, kw_only=True):
-    """What the conda environments of the stages are written to and solved with; changes no
-    result."""
+    """Conda environments of the stages. Changes no result."""
 
     folder: Text | UnsetType = UNSET
-    """Folder of the environment and pin files; left out, Shardline's own `envs`."""
+    """Folder of the environment and pin files. Default: `envs` of Shardline."""
     channels: Annotated[list[Text], Meta(min_length=1)] = field(
         default_factory=lambda: ["conda-forge"]
     )
-    """Names or URLs (`file://` too) of conda channels, the first before the others."""
+    """Names or URLs (also `file://`) of conda channels, by priority."""
     names: dict[str, Text] = {}
-    """Conda's name of a package by its name in the lock, where they differ and Shardline does not
-    know it."""
+    """Conda name of a package by its name in the lock, if the names differ and Shardline does not know
+    the package."""
     virtual_packages: dict[VirtualPackage, Text] = field(
         default_factory=lambda: {"__unix": "0", "__linux": "4.18", "__glibc": "2.28"}
     )
-    """What the machines have that the pins are for; `__cuda`, the driver's version, asks for CUDA
-    builds."""
+    """Virtual packages of the machines that the pins are for. `__cuda`, the version of the driver,
+    selects CUDA builds."""
 
 
 class AzureML(Settings, frozen=True, kw_only=True):
-    """What Azure ML gets besides its jobs; changes no result. Its profile sets it."""
+    """Registration with Azure ML. Changes no result. Set it in the profile of Azure ML."""
 
     register_data: bool = False
-    """Register each sealed dataset's folder in the store as a data asset of the workspace, its
-    version being the identity."""
+    """Register the folder of each sealed dataset as a data asset of the workspace, with the identity
+    as its version."""
 
 
 class Image(Settings, frozen=True, kw_only=True):
-    """The container image, built from `envs/Containerfile` and the lock; changes no result. `base`
-    belongs into the config, the others into a profile."""
+    """Container image, built from `envs/Containerfile` and the lock. Changes no result. Set `base` in
+    the config, and the other keys in a profile."""
 
     base: Text = "docker.io/library/python:3.11-slim"
-    """Image to build on, with Python 3.11 or 3.12; for the same layers a year later, with its
-    digest (`python:3.11-slim@sha256:...`)."""
+    """Base image, with Python 3.11 or 3.12. Add its digest to get the same layers a year later
+    (`python:3.11-slim@sha256:...`)."""
     tool: Literal["auto", "podman", "docker", "buildah"] = "auto"
-    """What builds, pushes and saves the image; `auto` is the first that is here."""
+    """Tool that builds, pushes and saves the image; `auto` uses the first that is installed."""
     build_args: list[str] = []
-    """The site's own arguments for `build`, such as `--secret=id=pip.conf,src=/etc/pip.conf`."""
+    """Further arguments for `build`, such as `--secret=id=pip.conf,src=/etc/pip.conf`."""
     push: str = ""
-    """Where the image is pushed to, `registry/name`, after `podman login`; empty keeps it here."""
+    """Registry and name to push the image to, `registry/name`, after `podman login`. Empty: no push."""
     push_args: list[str] = []
-    """The site's own arguments for `push`, such as `--tls-verify=false`."""
+    """Further arguments for `push`, such as `--tls-verify=false`."""
     save: str = ""
-    """File that the image is saved to, an OCI archive (Docker's own with `docker`), from which
-    Apptainer builds; empty saves nothing."""
+    """File to save the image to, for Apptainer: an OCI archive (a Docker archive with `docker`).
+    Empty: not saved."""
     run_with: Literal["auto", "podman", "docker", "apptainer"] = "auto"
-    """What the ranks run in with `runtime.environment=image`; `auto` is the first that is here,
-    beginning with what built the image."""
+    """Tool that runs the ranks with `runtime.environment=image`. `auto` uses the first that is
+    installed, beginning with the tool that built the image."""
     run_args: list[str] = []
-    """The site's own arguments for `run`, such as `--device=/dev/infiniband`."""
+    """Further arguments for `run`, such as `--device=/dev/infiniband`."""
     container: str = ""
-    """What Apptainer is to run, a `.sif` or an address, in the place of the image that was
-    pushed."""
+    """Container that Apptainer runs instead of the pushed image: a `.sif` file or an address."""
 
 
 Host = Annotated[
@@ -88,103 +95,102 @@ _UNIQUE = Meta(extra={"unique": True})
 
 
 class RuntimeCheckpoint(Settings, frozen=True, kw_only=True):
-    """When the state that a killed training resumes from is saved; by steps or by time, whichever
-    comes first."""
+    """When training checkpoints are saved, from which an interrupted training resumes: after a number
+    of steps or minutes, whichever comes first."""
 
     every_steps: Natural = 200
     """Optimiser steps between two training checkpoints; 0 for never."""
     every_min: NotNegative = 10.0
     """Minutes between two training checkpoints; 0 for never."""
     keep: Count = 2
-    """Training checkpoints that stay; a damaged newest one falls back to the one before it."""
+    """Number of training checkpoints to keep. If the newest is damaged, training resumes from the one
+    before."""
     keep_best: Count = 1
-    """Best weights kept beside them."""
+    """Number of best weights to keep beside them."""
     asynchronous: bool = True
     """Write to the store while the training continues."""
     after_sealing: Literal["none", "last", "all"] = "last"
-    """What stays in the store once the run is sealed. `last` keeps the newest training checkpoint and
-    the best weights that it names, from which lost results are sealed again without a step; `none`
-    keeps nothing, and lost results are trained again; `all` keeps everything."""
+    """What the store keeps after the run is sealed. `last` keeps the newest training checkpoint and the
+    best weights that it names: lost results are sealed again without training. `none` keeps
+    nothing: lost results are trained again. `all` keeps everything."""
 
 
 class Runtime(Settings, frozen=True, kw_only=True):
-    """How the work is done on this machine; changes no result and counts in no identity. Profiles
-    set it."""
+    """How jobs run on this machine. Changes no result and does not count in identities. Set it in a
+    profile."""
 
     store: Text = "store"
-    """Root of bulky data (scratch disk, mounted datastore); the environment variable
-    `SHARDLINE_STORE` goes before it."""
+    """Root of bulky data (scratch disk, mounted datastore). The environment variable
+    `SHARDLINE_STORE` overrides it."""
     launcher: Literal["torchrun", "srun", "mpirun", "azureml", "none"] = "torchrun"
-    """What starts the ranks; `azureml` does so on the nodes of an Azure ML job, and `none` runs a
-    single rank in the job itself, or each rank over `remote_shell` where there are `hosts`."""
+    """Launcher of the ranks. `azureml` starts them on the nodes of an Azure ML job. `none` runs a
+    single rank in the job itself, or each rank over `remote_shell` if there are `hosts`."""
     environment: Literal["job", "conda", "image"] = "job"
-    """What the ranks of a training run in; `job` is the environment of the job itself, `conda` a
-    prefix that `create_env` makes from `envs/train.linux-64.pin.txt`, `image` the container image
-    that `build_image` makes."""
+    """Environment of the ranks of a training. `job`: that of the job itself. `conda`: a prefix that
+    `create_env` makes from `envs/train.linux-64.pin.txt`. `image`: the container image that
+    `build_image` makes."""
     strict_env: Literal["error", "warn"] = "error"
-    """What a package is that is installed in another version than the lock's, in the stages whose
-    results depend on it."""
+    """Whether an installed package with another version than in the lock is an error or a warning, in
+    the stages whose results depend on the package."""
     watch_reads: Literal["off", "warn", "error"] = "warn"
-    """What a file is that the code of a model, source or script reads and no identity holds; `warn`
-    names it in the log, `error` ends the stage where it is read. Which reads by compiled code are
-    seen is in Shardline's `docs/concepts/identity.md`."""
+    """What happens if the code of a model, source or script reads a file that counts in no identity.
+    `warn` names the file in the log; `error` ends the stage. Which reads by compiled code are
+    detected: see Shardline's `docs/concepts/identity.md`."""
     check_sealed: Literal["error", "warn"] = "error"
-    """What it is where a fresh model with the weights that are to be sealed gives other values for a
-    batch of their validation than were recorded; `warn` seals them with a warning."""
+    """What happens if a new model with the weights to seal gives other values for a validation batch
+    than were recorded; `warn` seals them with a warning."""
     check: bool = True
-    """Check models, transforms and this machine before anything is built, as `shardline check` does."""
+    """Check models, transforms and this machine before any job starts, as `shardline check` does."""
     launcher_args: list[str] = []
-    """The site's own arguments for the launcher, such as `--cpu-bind=cores` for srun."""
+    """Further arguments for the launcher, such as `--cpu-bind=cores` for srun."""
     hosts: Annotated[list[Host], _UNIQUE] = []
-    """Machines to train on where there is no scheduler; the first is this one. All see the same
+    """Machines to train on without a scheduler; the first is this machine. All must share the same
     folders."""
     remote_shell: Text = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15"
-    """Starts a command on another of the `hosts`; the host and the command follow it."""
+    """Command that starts a command on another of the `hosts`; host and command are appended."""
     interface: str = ""
-    """Network interface between the machines (`ib0`) for gloo, NCCL and Open MPI; empty leaves it
-    to them."""
+    """Network interface between the machines (`ib0`) for gloo, NCCL and Open MPI. Empty: they choose."""
     variables: dict[str, str | int] = {}
-    """Environment of every rank, such as `NCCL_IB_HCA`; those of NCCL, gloo and MPI are
+    """Environment variables of every rank, such as `NCCL_IB_HCA`. Those of NCCL, gloo and MPI are
     recorded."""
     pass_env: Annotated[list[Variable], _UNIQUE] = []
-    """Names of environment variables that hold secrets for the user's own code, such as `HF_TOKEN`.
-    The ranks get them, by name and in no command line; one that is not set is an error, and their
-    values are masked wherever they turn up."""
+    """Names of environment variables with secrets for your own code, such as `HF_TOKEN`. They are
+    passed to the ranks, but never on a command line. A variable that is not set is an error. Their
+    values are masked in all output."""
     not_secret: Annotated[list[Text], _UNIQUE] = []
-    """Keys, such as `model_args.revision`, whose values look like credentials and are none; they
-    and all keys below them are read, and published as they are."""
+    """Keys whose values look like credentials but are not, such as `model_args.revision`. These keys
+    and all keys below them are accepted, and published as they are."""
     rendezvous_timeout_s: Count = 300
-    """Seconds that the ranks have to find one another before the missing ones are named."""
+    """Seconds until the rendezvous of the ranks fails with an error that names the missing ranks."""
     stop_grace_s: Count = 25
-    """Seconds that the ranks have to reach a step boundary and save when a job is asked to stop
-    (SIGTERM, SIGUSR1, Ctrl-C); then they are ended. Slurm kills 30 s after its SIGTERM
-    (`KillWait`), or after the partition's `GraceTime`."""
+    """Seconds that the ranks have to reach a step boundary and save after a stop signal (SIGTERM,
+    SIGUSR1, Ctrl-C); then they are killed. Slurm kills 30 s after its SIGTERM (`KillWait`), or
+    after the `GraceTime` of the partition."""
     stop_margin_s: Count = 120
-    """Seconds before a job's known end at which a training saves and stops; at most a quarter of
-    the job's time."""
+    """Seconds before the time limit of a job at which a training saves and stops; at most a quarter of
+    the limit."""
     walltime_min: Natural = 0
-    """Minutes after which a training's job is ended by something that cannot be asked; it saves and
-    stops before. 0 is none. In a Slurm job the controller is asked instead."""
+    """Time limit of the job of a training in minutes, if no scheduler can be asked for the limit. The
+    training saves and stops before. 0: no limit. Ignored in a Slurm job, which asks Slurm."""
     hang_timeout_s: Natural = 600
-    """Seconds without a heartbeat of a rank (a batch, a save) after which all ranks are ended and
-    the rank that the others wait for is named; 0 is never."""
+    """Seconds without a heartbeat of a rank (a batch, a save) after which all ranks are stopped, with
+    an error that names the rank that the others wait for. 0: never."""
     verify: Literal["off", "first", "always"] = "first"
-    """When a shard is verified against its checksum; `first` is once per node, `always` each time it is
-    read."""
+    """When shards are verified against their checksums: `first` once per node, `always` at each read."""
     ledger: bool = False
-    """Write which row ids each global step consumed, to `work/{run}/ledger/` in the store."""
+    """Write the row ids that each global step consumed to `work/{run}/ledger/` in the store."""
     threads_per_rank: Natural = 0
-    """CPU threads per rank; 0 divides the machine's cores among its ranks."""
+    """CPU threads per rank; 0 divides the cores of the machine among its ranks."""
     oversubscribe: bool = False
     """Allow more CPU ranks than cores."""
     log_every_steps: Count = 10
     """Optimiser steps between two records in metrics.jsonl."""
     checkpoint: RuntimeCheckpoint = RuntimeCheckpoint()
     tracking: Annotated[list[Literal["csv", "mlflow", "tensorboard", "wandb"]], _UNIQUE] = []
-    """Trackers that show each training as it goes, which they can neither stop nor slow; where they
-    write, and how to browse them, is in `docs/how-to/track-trainings.md`. `mlflow` goes to the server that the
-    variable `MLFLOW_TRACKING_URI` names, which Azure ML sets in its jobs, and else to a file in the
-    store; `wandb` is offline where no key is given."""
+    """Trackers that show each training live. They can neither stop nor slow a training. Where they
+    write and how to browse them: see `docs/how-to/track-trainings.md`. `mlflow` writes to the server in
+    `MLFLOW_TRACKING_URI`, which Azure ML sets in its jobs, else to a file in the store. `wandb` is
+    offline without a key."""
 
 
 class Shares(Settings, frozen=True, kw_only=True):
@@ -193,14 +199,14 @@ class Shares(Settings, frozen=True, kw_only=True):
     others: ClassVar[frozenset[str]] = frozenset({"column", "files"})
 
     train: Share
-    """Share to train on. Shares of the rows, decided by a hash of each row's id; they sum to 1."""
+    """Share of the rows to train on. A hash of the row id decides the split. The shares sum to 1."""
     validation: Share
-    """Share to choose training checkpoints by."""
+    """Share of the rows for validation, which chooses the training checkpoint."""
     test: Share
-    """Share held out for the evaluation."""
+    """Share of the rows held out for the evaluation."""
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether neither a column is named nor files are listed."""
         return table.keys().isdisjoint(cls.others)
 
@@ -209,11 +215,11 @@ class SplitColumn(Settings, frozen=True, kw_only=True):
     """Splits by a column."""
 
     column: Text
-    """In place of shares, `csv`, `delta`, `hf`, `jsonl`, `parquet`: column that holds train,
-    validation (val, valid, dev) or test."""
+    """Instead of shares, for `csv`, `delta`, `hf`, `jsonl` and `parquet`: column with the split of each
+    row: train, validation (val, valid, dev) or test."""
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether a column is named."""
         return "column" in table
 
@@ -222,13 +228,12 @@ class FilesOfSplits(Settings, frozen=True, kw_only=True):
     """The files of each split."""
 
     train: list[str]
-    """In place of shares, of all types that have `files` but your own: patterns of the files to
-    train on. Each file is in one split."""
+    """Instead of shares, for all shipped types with `files`: patterns of the files to train on. Each
+    file must be in exactly one split."""
     validation: list[str] | Annotated[float, Meta(gt=0, lt=1)]
-    """Patterns, or the share of the train files' rows to take in their place, by a hash of the
-    row's id."""
+    """Patterns, or the share of the rows of the train files to use instead, by a hash of the row id."""
     test: list[str]
-    """Patterns of the files held out."""
+    """Patterns of the held-out files."""
 
 
 class SplitFiles(Settings, frozen=True, kw_only=True):
@@ -237,7 +242,7 @@ class SplitFiles(Settings, frozen=True, kw_only=True):
     files: FilesOfSplits
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether files are listed."""
         return "files" in table
 
@@ -248,24 +253,24 @@ class DatasetSettings(Settings, frozen=True, kw_only=True):
     source: AnySource
     """Where the rows come from."""
     shards: Count | Literal["auto"]
-    """Files that the dataset is cut into; `auto` takes as many as make files of about 64 MB. The
-    number counts, however it is found."""
+    """Number of shards. `auto` chooses shards of about 64 MB. The number counts in the identity in both
+    cases."""
     shards_per_job: Count = 64
-    """Shards that one job writes; does not change the dataset."""
+    """Number of shards that one job writes. Does not change the dataset."""
     splits: Shares | SplitColumn | SplitFiles = Shares(train=0.8, validation=0.1, test=0.1)
-    """What is trained on, what chooses training checkpoints and what is held out."""
+    """Split of the rows into train, validation and test."""
 
 
 class StudySettings(Settings, frozen=True, kw_only=True):
     """An entry of `scaling`."""
 
     run: Text
-    """Name of the run that is trained at each size."""
+    """Name of the run to train at each size."""
     sizes: list[str]
-    """Nodes x devices of each, `[1x1, 1x2, 2x4]`; two or more."""
+    """Two or more sizes, nodes x devices: `[1x1, 1x2, 2x4]`."""
     mode: Literal["strong", "weak"] = "strong"
-    """`strong`: `global_batch` is the run's own at every size. `weak`: it grows with the number of
-    ranks, from the run's own at the first size."""
+    """`strong`: the same `global_batch` at every size. `weak`: `global_batch` grows with the number of
+    ranks, from that of the run at the first size."""
 
 
 class PredictionSettings(Settings, frozen=True, kw_only=True):
@@ -276,40 +281,40 @@ class PredictionSettings(Settings, frozen=True, kw_only=True):
     dataset: Text | UnsetType = UNSET
     """Name of the dataset whose rows are predicted."""
     split: Literal["train", "validation", "test"] = "test"
-    """Which rows of the dataset."""
+    """Split of the dataset to predict."""
     files: list[Text] | UnsetType = UNSET
-    """In place of `dataset`, files or patterns, read as the run's dataset is; they need no labels."""
+    """Instead of `dataset`: files or patterns, read like the dataset of the run. Labels are optional."""
 
 
 class IdentitySettings(Settings, frozen=True, kw_only=True):
-    """How closely an earlier result must fit to be taken over by itself; changes no digest."""
+    """When earlier results are accepted automatically. Changes no digest."""
 
     environment: Literal["exact", "minor", "off"] = "exact"
-    """Where locked packages alone differ: `exact` makes the result again; `minor` takes the earlier
-    one over if Python is the same and no package differs by more than its patch level; `off`
-    whatever they are. What is taken over is recorded as by `shardline accept`."""
+    """If only locked packages differ: `exact` makes the result again. `minor` accepts the earlier result
+    if Python is the same and packages differ only in their patch level. `off` always accepts it.
+    Accepted results are recorded as by `shardline accept`."""
 
 
 class Config(Settings, frozen=True, kw_only=True):
-    """What is computed. Where it is computed stands in profiles/."""
+    """What is computed. Profiles in `profiles/` set where it is computed."""
 
     runs: str
-    """Path of the run table, from the working directory."""
+    """Path of the run table, relative to the working directory."""
     lock: str | UnsetType = UNSET
-    """Lock whose pins make the environment digest; left out, Shardline's own requirements.lock."""
+    """Lock whose pins make the environment digest. Default: `requirements.lock` of Shardline."""
     defaults: RunSettings
-    """Every setting; a cell of the run table overrides it for that run."""
+    """Settings of all runs. A cell of the run table overrides a setting for its run."""
     scaling: dict[Name, StudySettings] = {}
-    """Name to scaling study."""
+    """Scaling studies by name."""
     datasets: Annotated[dict[Name, DatasetSettings], Meta(min_length=1)]
-    """Name to source and shard settings."""
+    """Source, shards and splits of each dataset, by name."""
     mixes: dict[Name, Mix] = {}
-    """Name to the weights of a mix of datasets, `{web: 0.7, books: 0.3}`, for cells of the run
-    table."""
+    """Weights of each mix of datasets, by name, such as `{web: 0.7, books: 0.3}`. The run table uses the
+    names."""
     predictions: dict[Name, PredictionSettings] = {}
-    """Name to the rows that a run's model predicts; `results/predictions/NAME.parquet` holds them."""
+    """Predictions by name, written to `results/predictions/NAME.parquet`."""
     environments: dict[Name, Environment] = {}
-    """Name to an environment for training scripts, for the setting `environment` of a run."""
+    """Environments of training scripts, by name, for the setting `environment` of a run."""
     conda: Conda = Conda()
     azureml: AzureML = AzureML()
     image: Image = Image()
@@ -318,6 +323,6 @@ class Config(Settings, frozen=True, kw_only=True):
 
 
 class ReportSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What the identity document of a report holds of the config."""
+    """Settings in the identity document of a report."""
 
     scaling: dict[str, StudySettings] = {}

@@ -21,76 +21,76 @@ Direction = Literal["min", "max"]
 
 
 class Pack(Settings, frozen=True, kw_only=True, rename={"with_": "with"}):
-    """Samples of one length, made of rows of many lengths."""
+    """Packing: samples of one length, made from rows of different lengths."""
 
     column: Text
-    """Varying column whose values are put together."""
+    """Column of varying length whose values are packed."""
     length: Count
-    """Values of a sample."""
+    """Number of values in a sample."""
     method: Literal["concat", "best_fit"] = "concat"
-    """`concat` cuts the rows, one behind the other, into blocks; `best_fit` puts whole rows
-    together so that little is filled up."""
+    """`concat` concatenates the rows and cuts them into blocks. `best_fit` keeps rows whole and
+    combines them so that little padding is needed."""
     with_: Annotated[list[Text], Meta(extra={"unique": True})] = []
-    """Varying columns that go along, such as a loss mask beside tokens: a row has as many values of
-    each as of `column`."""
+    """Further columns that are packed the same way, such as a loss mask beside tokens. Each must have
+    as many values per row as `column`."""
 
 
 class Pad(Settings, frozen=True, kw_only=True):
-    """How varying columns are filled up with zeros."""
+    """How columns of varying length are padded with zeros."""
 
     type: Literal["pad"]
-    """What makes it a table, and not a text."""
+    """Always `pad`."""
     lengths: dict[str, Count] = {}
-    """By column, what samples are filled up to; any other to the longest of the global batch."""
+    """Padded length by column. Other columns are padded to the longest sample of the global batch."""
     multiple: Count = 1
-    """What any other length is rounded up to a multiple of."""
+    """Round all other lengths up to a multiple of this number."""
 
 
 class Data(Settings, frozen=True, kw_only=True):
     """How samples reach the model."""
 
     normalize: Literal["standard", "global", "none"] = "standard"
-    """`standard` subtracts the train split's mean and divides by its deviation, per feature
-    (tables); `global` does so with one mean and deviation over all features (images, whose border
-    pixels hardly vary)."""
+    """`standard` subtracts the mean of the train split and divides by its standard deviation, per
+    feature (for tables). `global` uses one mean and deviation for all features (for images, whose
+    border pixels hardly vary)."""
     window_bytes: Count = 268435456
-    """Bytes of samples in memory at a time (and as many being read ahead); rows are shuffled within
-    a window."""
+    """Size in bytes of the window of samples in memory; the next window is read ahead. Rows are
+    shuffled within a window."""
     streams: Count = 1
-    """Sequences of shards that each global batch takes equal shares of. 1: every rank reads every
-    shard (one copy in memory per node); as many as ranks: each rank reads its own shards only
-    (several nodes, remote storage)."""
+    """Number of shard sequences; each global batch takes equal shares of them. 1: every rank reads
+    every shard (one copy in memory per node). The number of ranks: each rank reads only its own
+    shards (for several nodes or remote storage)."""
     epoch: Literal["pass", "partition"] = "pass"
-    """`pass` visits the whole train split in an epoch, `partition` `data.partition_shards` shards
-    in turn, to validate more often."""
+    """`pass`: an epoch is a pass over the train split. `partition`: an epoch is the next
+    `data.partition_shards` shards, to validate more often."""
     partition_shards: Count = 1
-    """Shards of an epoch under `data.epoch=partition`."""
+    """Number of shards in an epoch with `data.epoch=partition`."""
     last_batch: Literal["drop", "pad"] = "drop"
-    """An epoch's last, partial global batch: `drop` leaves its rows out of this epoch, other rows
-    in each epoch, `pad` fills it up and gives each batch a third part, weights (0 for what fills
-    up)."""
+    """What happens to the last, partial global batch of an epoch. `drop` skips its rows, which differ
+    from epoch to epoch. `pad` fills the batch up and adds weights to each batch as its third part
+    (0 for padding)."""
     transform: str | dict[str, Any] | list[str | dict[str, Any]] | None = None
-    """What is done to each training sample: a shipped transform, a class by import path
-    (`mypkg.data:Augment`), a table `{type: mypkg.data:Augment, size: 224}` whose other keys are the
-    constructor's arguments, or a list of these, done in turn."""
+    """Transform of each training sample: a shipped transform, a class by import path
+    (`mypkg.data:Augment`), or a table `{type: mypkg.data:Augment, size: 224}` with arguments of the
+    constructor. A list of these is applied in order."""
     eval_transform: str | dict[str, Any] | list[str | dict[str, Any]] | None = None
-    """What is done to each sample of a held-out split; has no chance."""
+    """Transform of each sample of a held-out split, without randomness."""
     collate: str | Pad | None = None
-    """How samples make a batch: `pad` (as where it is empty) fills up varying columns, `{type: pad,
-    lengths: {boxes: 64}, multiple: 8}` to these lengths; `nested` makes nested tensors of them; or
-    a function by import path (`mypkg.data:collate`)."""
+    """How samples become a batch. `pad` (the default) pads columns of varying length, `{type: pad,
+    lengths: {boxes: 64}, multiple: 8}` pads them to given lengths, and `nested` makes nested
+    tensors. Or a function by import path (`mypkg.data:collate`)."""
     pack: Pack | None = None
-    """`{column: tokens, length: 1024, method: concat, with: [mask]}` makes samples of one length of
-    rows of many."""
+    """Packs rows of different lengths into samples of one length, for example `{column: tokens,
+    length: 1024, method: concat, with: [mask]}`."""
     class_weights: str | dict[str, Positive] | None = None
-    """`balanced` draws each class equally often, `{class: weight}` by its weight and no other; in
-    the train split alone."""
+    """`balanced` draws each class equally often. `{class: weight}` draws the listed classes by weight,
+    and no others. Only for the train split."""
     epoch_samples: Count | None = None
-    """Training samples of an epoch of a mix, or under `data.class_weights`; left out, as many as
-    the train splits have rows."""
+    """Number of training samples in an epoch of a mix, or with `data.class_weights`. Default: the
+    number of rows of the train splits."""
     workers: str | Natural = "auto"
-    """What transforms samples beside the training: `auto` (measured at the start), 0 (nothing), a
-    number of threads, `threads:n` or `processes:n`. Counts in no identity."""
+    """Workers that transform samples during training: `auto` (measured at the start), 0 (none), a
+    number of threads, `threads:n` or `processes:n`. Does not count in the identity."""
 
 
 class Optim(Settings, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ class Optim(Settings, frozen=True, kw_only=True):
     weight_decay: NotNegative = 0.0
     """L2 penalty (decoupled for adamw)."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    """Momentum of sgd; the others ignore it."""
+    """Momentum of sgd; the other optimisers ignore it."""
     scale_lr: bool = False
     """Multiply `optim.lr` by the world size (linear scaling rule, Goyal et al. 2017)."""
 
@@ -112,30 +112,30 @@ class Schedule(Settings, frozen=True, kw_only=True):
     """The learning rate over time."""
 
     name: Literal["constant", "linear", "cosine"] = "constant"
-    """Course after the warm-up; `linear` and `cosine` end at zero."""
+    """Schedule after the warm-up; `linear` and `cosine` end at zero."""
     warmup_steps: Natural = 0
-    """Optimiser steps of linear warm-up."""
+    """Number of optimiser steps of linear warm-up."""
 
 
 class Trainer(Settings, frozen=True, kw_only=True):
     """How long and how to train."""
 
     max_epochs: Count = 20
-    """Passes over the train split at most."""
+    """Maximum number of passes over the train split."""
     accumulate: Count = 1
     """Parts into which a rank splits its share of a global batch (gradient accumulation)."""
     gradient_clip: NotNegative = 0.0
-    """Largest gradient norm; 0 turns clipping off."""
+    """Maximum gradient norm; 0 disables clipping."""
     validate_every_epochs: Count = 1
-    """Epochs between two validations."""
+    """Number of epochs between two validations."""
 
 
 class Ddp(Settings, frozen=True, kw_only=True):
     """How `strategy: ddp` sums gradients over several ranks."""
 
     find_unused_parameters: bool = False
-    """Allow steps that give some parameters no gradient, as a GAN's do. Costs a walk over the graph
-    of each step. Left out, such a step is an error that names the parameters. Has no effect under
+    """Allow steps that give some parameters no gradient, as in a GAN. Costs a walk over the graph in
+    each step. Without it, such a step is an error that names the parameters. Has no effect with
     `strategy: fsdp`."""
 
 
@@ -155,7 +155,7 @@ class EarlyStopping(Settings, frozen=True, kw_only=True):
 
 
 class Checkpoint(Settings, frozen=True, kw_only=True):
-    """Which training checkpoint gives the sealed weights."""
+    """Choice of the training checkpoint whose weights are sealed."""
 
     monitor: Text = "val_loss"
     """Logged metric that decides which weights are sealed."""
@@ -164,21 +164,21 @@ class Checkpoint(Settings, frozen=True, kw_only=True):
 
 
 class Divergence(Settings, frozen=True, kw_only=True):
-    """What is done about a training loss that is NaN, infinite or too large."""
+    """Response to a training loss that is NaN, infinite or too large."""
 
     policy: Literal["stop", "skip", "lower"] = "stop"
-    """`stop` ends the training with an error; `skip` goes back to the last good training checkpoint
-    and leaves out the updates of the last `divergence.window_steps` steps; `lower` goes back
-    likewise and multiplies the learning rate by `divergence.factor` from there on."""
+    """`stop` ends the training with an error. `skip` returns to the last good training checkpoint and
+    skips the updates of the last `divergence.window_steps` steps. `lower` also returns to it, and
+    multiplies the learning rate by `divergence.factor` from there on."""
     max_loss: float | None = None
-    """A training loss above it counts as diverged."""
+    """Training losses above this value count as diverged."""
     window_steps: Count = 1
-    """Optimiser steps, the bad one the last of them, that are left out or from which the learning
-    rate is lowered."""
+    """Number of optimiser steps, up to and including the bad one, that `skip` skips or at which
+    `lower` begins."""
     factor: Annotated[float, Meta(gt=0, lt=1)] = 0.5
-    """What `lower` multiplies the learning rate by, each time."""
+    """Factor by which `lower` multiplies the learning rate each time."""
     limit: Count = 3
-    """Interventions before the training ends with an error."""
+    """Number of interventions before the training ends with an error."""
 
 
 class Headline(Settings, frozen=True, kw_only=True):
@@ -191,64 +191,64 @@ class Headline(Settings, frozen=True, kw_only=True):
 
 
 class Evaluation(Settings, frozen=True, kw_only=True):
-    """How the sealed model is evaluated; changing it evaluates again and retrains nothing."""
+    """Evaluation of the sealed model. A change evaluates again, without training again."""
 
     split: Literal["test", "validation"] = "test"
-    """Held-out split."""
+    """Held-out split to evaluate on."""
     batch: Count = 1024
     """Samples per forward pass."""
     headline: Headline | None = None
-    """`{metric: perplexity, mode: min}` ranks the run by this metric; left out, by accuracy, mse or,
-    of what the model logs, `checkpoint.monitor`, else the first metric."""
+    """Metric that ranks the run, such as `{metric: perplexity, mode: min}`. Default: accuracy or mse,
+    or of the metrics that the model logs `checkpoint.monitor`, else the first."""
     metrics: list[str | dict[str, Any]] | None = None
-    """Further metrics of `forward`'s outputs and the labels, for a model without a `test_step`:
-    classes of torchmetrics (`CohenKappa`), import paths, or tables `{type:
-    torchmetrics.classification:MulticlassF1Score, num_classes: 10}` whose other keys are the
-    constructor's arguments but for `name`, what the metric is called."""
+    """Further metrics of the outputs of `forward` and the labels, for a model without a `test_step`:
+    classes of torchmetrics (`CohenKappa`), import paths, or tables such as `{type:
+    torchmetrics.classification:MulticlassF1Score, num_classes: 10}`. Keys beside `type` are
+    arguments of the constructor, except `name`, the name of the metric."""
 
 
 class Environment(Settings, frozen=True, kw_only=True):
-    """What a training script runs in, in the place of Shardline's own environment: one of `venv`,
-    `conda`, `image` and `python`."""
+    """Environment of a training script, instead of Shardline's own: one of `venv`, `conda`, `image` and
+    `python`."""
 
     venv: Text | UnsetType = UNSET
-    """Lock (requirements with a version for every package) of a virtual environment."""
+    """Lock file of a virtual environment: requirements with a version for every package."""
     conda: Text | UnsetType = UNSET
     """Pin file (`@EXPLICIT`, URLs with SHA-256) of a conda environment."""
     image: Text | UnsetType = UNSET
-    """Container image by its digest, `registry/name@sha256:...`, which has Python and NumPy."""
+    """Container image by digest, `registry/name@sha256:...`. It must contain Python and NumPy."""
     python: Text | UnsetType = UNSET
-    """Interpreter of an environment that is there; what is installed in it counts. Beside `venv`
-    the Python version, such as `3.12`; left out, Shardline's own."""
+    """Interpreter of an existing environment, whose installed packages count. Beside `venv`: the Python
+    version, such as `3.12`; default: that of Shardline."""
 
 
 class RunSettings(Settings, frozen=True, kw_only=True):
-    """What a run computes: `defaults` of the config, and further columns of the run table."""
+    """Settings of a run: `defaults` in the config, and further columns of the run table."""
 
     nodes: Count = 1
     """Machines that train together."""
     devices: Count = 2
     """Ranks per machine, one device each (GPUs; CPU processes where there is no GPU)."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """Device type; `auto` takes GPUs where there are any."""
+    """Device type; `auto` uses GPUs if the machine has any."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    """How ranks share the model; `ddp` copies it, `fsdp` shards it (FSDP2, on CPUs too; see
+    """`ddp` copies the model to each rank. `fsdp` shards it (FSDP2, also on CPUs; see
     docs/how-to/shard-large-models.md)."""
     ddp: Ddp = Ddp()
     elastic: bool = False
-    """Where fewer ranks can be had than planned, go on with those that share the planned parts of a
-    global batch evenly; the result then differs by the order of sums."""
+    """Train on fewer ranks than planned if fewer are available, as many as divide the planned parts of
+    a global batch evenly. The result then differs by the order of sums."""
     precision: Literal["64-true", "32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """Number format of weights and compute, in Lightning's names."""
+    """Number format of weights and compute, by its name in Lightning."""
     deterministic: bool = True
-    """Use only algorithms that give the same bits each time."""
+    """Use only deterministic algorithms."""
     seed: Annotated[int, Meta(ge=0, le=4294967295)] = 1
-    """Seed of all randomness, initial weights and sample order among it."""
+    """Seed of all randomness, including initial weights and sample order."""
     global_batch: Count = 64
     """Samples per optimiser step, over all ranks."""
     data: Data = Data()
     model_args: dict[str, Any] = {}
-    """Keyword arguments of the model's constructor, such as `model_args.hidden`."""
+    """Keyword arguments of the constructor of the model, such as `model_args.hidden`."""
     optim: Optim = Optim()
     schedule: Schedule = Schedule()
     trainer: Trainer = Trainer()
@@ -256,23 +256,23 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     checkpoint: Checkpoint = Checkpoint()
     divergence: Divergence = Divergence()
     code_files: str = ""
-    """Files and patterns that the model's code reads and does not name by a literal path beside
-    itself, separated by spaces (`conf/*.yaml data/vocab.txt`); their bytes count in the
+    """Files that the code of the model reads, other than by a literal path beside itself. Paths and
+    patterns, separated by spaces (`conf/*.yaml data/vocab.txt`). Their bytes count in the
     identity."""
     uncounted_args: str = ""
-    """Keys of `model_args`, separated by spaces (`cache_dir data_root`), whose values may be paths and do
-    not count by what lies there. Counts in no identity."""
+    """Keys of `model_args`, separated by spaces (`cache_dir data_root`), whose values may be paths to
+    files that do not count in the identity. The setting itself does not count either."""
     environment: str | Environment = ""
     """Environment of a training script: a key of `environments`, or a table such as `{venv:
-    requirements.lock}`; empty: Shardline's own. Its packages count in the identity, and no path."""
+    requirements.lock}`. Empty: that of Shardline. Its packages count in the identity, not paths."""
     evaluation: Evaluation = Evaluation()
 
 
 class FixedColumns(Settings, frozen=True, kw_only=True):
-    """The columns that every run table has; any further one is a dotted key of the settings."""
+    """Columns that every run table has. Each further column is a dotted key of the settings."""
 
     name: RowName
-    """Name of the run; a grid appends its varying keys."""
+    """Name of the run. A grid appends the keys that it varies."""
     dataset: Text | Mix
     """A key of `datasets` or of `mixes` in config.yaml, or the weights of a mix, `{web: 0.7, books:
     0.3}`."""
@@ -284,5 +284,5 @@ class FixedColumns(Settings, frozen=True, kw_only=True):
 
 @cache
 def default_settings() -> dict[str, object]:
-    """Return the defaults of a run's settings by dotted key."""
+    """Return the default settings of a run by dotted key."""
     return flatten(to_builtins(RunSettings()))

@@ -1,11 +1,10 @@
-"""What the settings of all sources have: where files lie, types of columns."""
+"""Settings of sources, one class for each type."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from shardline.config.settings import Count, Natural, Positive, Settings, Text
+from shardline.config.settings import Count, Natural, Plain, Positive, Settings, Text
 
 OnBad = Literal["fail", "skip"]
 ColumnType = Annotated[
@@ -34,15 +33,15 @@ class RemoteFile(Settings, frozen=True, kw_only=True):
 Files = Annotated[
     list[str | RemoteFile],
     Meta(
-        description="What is read. Text is a file or glob pattern (for `hf`, `image_folder`, `litdata`, `mds` and "
-        "`webdataset` also a folder); "
-        "a table `{url, sha256, bytes}` is a remote file, as `shardline digest URL` prints it."
+        description="Files to read. A text is a file or glob pattern (for `hf`, `image_folder`, `litdata`, `mds` and "
+        "`webdataset` also a folder). "
+        "A table `{url, sha256, bytes}` is a remote file, as `shardline digest URL` prints it."
     ),
 ]
 
 
 class SourceSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """A source whose type is not known, which is found out later."""
+    """A source of a type that is not known; a later check rejects it."""
 
     named: ClassVar[str] = ""
 
@@ -51,38 +50,39 @@ class SourceSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     `synthetic`, `text`, `webdataset`, or a source class by import path (`mypkg.sources:Rings`)."""
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
-        """Return whether a source has this class's type."""
+    def fits(cls, table: Plain) -> bool:
+        """Return whether the source has the type of this class."""
         return table.get("type") == cls.named or not cls.named
 
 
 class _ColumnsInFiles(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: Files
     columns: TypedColumns | UnsetType = UNSET
-    """Type of each column that is kept, by name; left out, all that the files hold."""
+    """Types of the columns to keep, by name. Default: all columns of the files."""
     rename: Renamed | UnsetType = UNSET
-    """What columns are called in the files, where not by their name in `columns`."""
+    """Names of columns in the files, if they differ from the names in `columns`."""
 
 
 class SamplesSettings(_ColumnsInFiles, frozen=True, kw_only=True):
-    """What the formats of other libraries have."""
+    """Keys of the formats of other libraries."""
 
     num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
-    """Number of classes of an integer column `labels`; else list `classes`, or neither."""
+    """Number of classes of an integer column `labels`. Instead of it, list `classes`, or set neither."""
     classes: list[str | int] = []
     """Names of the classes of an integer column `labels`."""
     on_bad: OnBad = "fail"
-    """Whether a row that cannot be used ends the build by name, or is left out and counted."""
+    """For unusable rows: `fail` ends the build with an error that names the row; `skip` skips and counts
+    them."""
 
 
 class LitDataSettings(SamplesSettings, frozen=True, kw_only=True):
-    """Folders that LitData optimised."""
+    """Folders that LitData wrote."""
 
     named: ClassVar[str] = "litdata"
 
 
 class MdsSettings(SamplesSettings, frozen=True, kw_only=True):
-    """Folders of MosaicML Streaming."""
+    """Folders that MosaicML Streaming wrote."""
 
     named: ClassVar[str] = "mds"
 
@@ -94,53 +94,51 @@ class WebDatasetSettings(SamplesSettings, frozen=True, kw_only=True):
 
 
 class HfSettings(_ColumnsInFiles, frozen=True, kw_only=True):
-    """Folders that Hugging Face's `datasets` saved."""
+    """Folders that `datasets` of Hugging Face saved."""
 
     named: ClassVar[str] = "hf"
 
     label: Text | UnsetType = UNSET
-    """Column of the label, which becomes the column `labels`."""
+    """Column of the label. It becomes the column `labels`."""
     id_column: Text | UnsetType = UNSET
-    """Column of the row's id, whole numbers or text; left out, a row is known by its file's name
-    and its place in it."""
+    """Column of the row id, whole numbers or text. Default: name of the file and position in the file."""
     task: Literal["classification", "regression"] = "classification"
-    """What the label is."""
+    """Task that the label is for."""
     num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
-    """Number of classes where labels are 0, 1, ...; without it and `classes`, those that the files
-    name."""
+    """Number of classes, if labels are 0, 1, ... Default without `classes`: the classes in the files."""
     classes: list[str | int] = []
-    """The labels' values in label order."""
+    """Values of the labels, in label order."""
     on_bad: OnBad = "fail"
-    """Whether a row that cannot be used ends the build by name, or is left out and counted."""
+    """For unusable rows: `fail` ends the build with an error that names the row; `skip` skips and counts
+    them."""
 
 
 class ColumnsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all tables of columns have."""
+    """Keys of all sources of columns."""
 
     label: Text | UnsetType = UNSET
-    """Column of the label; required where there are no `columns`, beside which it becomes the
-    column `labels`."""
+    """Column of the label. Required without `columns`. With `columns` it becomes the column `labels`."""
     features: list[Text] = []
-    """Columns of the features in their order, or one column of lists; left out, all columns of
-    numbers that are not label, id or split."""
+    """Feature columns in order, or one column of lists. Default: all columns of numbers that are not
+    label, id or split."""
     columns: TypedColumns | UnsetType = UNSET
-    """In place of `features`: type of each column by name, such as `{tokens: "int32[*]", caption:
-    "text?"}`; those of `csv` are numbers and text."""
+    """Instead of `features`: type of each column by name, such as `{tokens: "int32[*]", caption:
+    "text?"}`. For `csv` only numbers and text."""
     rename: Renamed | UnsetType = UNSET
-    """What columns are called in the files, where not by their name in `columns`."""
+    """Names of columns in the files, if they differ from the names in `columns`."""
     id_column: Text | UnsetType = UNSET
-    """Column of the row's id, whole numbers or text; left out, a row is known by its file's name
-    and its place in it."""
+    """Column of the row id, whole numbers or text. Default: name of the file and position in the file."""
     task: Literal["classification", "regression"] = "classification"
-    """What the label is."""
+    """Task that the label is for."""
     num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
-    """Number of classes where labels are 0, 1, ...; else list `classes`."""
+    """Number of classes, if labels are 0, 1, ... For other labels, list `classes`."""
     dtype: Literal["float32", "float64", "int32", "uint8"] = "float32"
-    """Type of the features, as stored."""
+    """Type in which features are stored."""
     classes: list[str | int] = []
-    """The labels' values in label order."""
+    """Values of the labels, in label order."""
     on_bad: OnBad = "fail"
-    """Whether a row that cannot be used ends the build by name, or is left out and counted."""
+    """For unusable rows: `fail` ends the build with an error that names the row; `skip` skips and counts
+    them."""
 
 
 class ParquetSettings(ColumnsSettings, frozen=True, kw_only=True):
@@ -158,9 +156,9 @@ class CsvSettings(ColumnsSettings, frozen=True, kw_only=True):
 
     files: Files
     delimiter: str = ","
-    """What separates the fields."""
+    """Separator of the fields."""
     decimal: Literal[".", ","] = "."
-    """Mark of decimals in numbers, a point or a comma."""
+    """Decimal mark of numbers."""
 
 
 class DeltaSettings(ColumnsSettings, frozen=True, kw_only=True):
@@ -169,46 +167,46 @@ class DeltaSettings(ColumnsSettings, frozen=True, kw_only=True):
     named: ClassVar[str] = "delta"
 
     table: Text
-    """The table's folder or URL. Not it but the table's id counts."""
+    """Folder or URL of the table. The id of the table counts in the identity, not its place."""
     version: Natural
     """Version of the table."""
     table_id: Text | UnsetType = UNSET
-    """Id that the table must have; required where `table` is a URL."""
+    """Expected id of the table. Required if `table` is a URL."""
 
 
 class IdxSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Files of the MNIST family's format."""
+    """Files in the IDX format of MNIST."""
 
     named: ClassVar[str] = "idx"
 
     files: Files
     classes: list[str | int] = []
-    """Names of the classes; left out, the numbers up to the largest label."""
+    """Names of the classes. Default: the numbers up to the largest label."""
 
 
 class ImageFolderSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Images in folders that are named by class."""
+    """Images in folders, one folder for each class."""
 
     named: ClassVar[str] = "image_folder"
 
     files: Files
     classes: list[str | int] = []
-    """Names of the folders in label order; left out, all in alphabetical order."""
+    """Names of the folders in label order. Default: all, in alphabetical order."""
     on_bad: OnBad = "fail"
-    """Whether an image that cannot be used ends the build by name, or is left out and counted."""
+    """For unusable images: `fail` ends the build with an error that names the image; `skip` skips and
+    counts them."""
     size: list[Count] | UnsetType = UNSET
-    """[height, width] in pixels that every image is brought to; required where images are decoded
-    `at_build`."""
+    """[height, width] in pixels to which every image is resized. Required with `decode: at_build`."""
     mode: Literal["RGB", "L"] = "RGB"
-    """Colours, or `L` for grey."""
+    """`RGB` for colours, `L` for grayscale."""
     fit: Literal["crop", "stretch"] = "crop"
-    """`crop` scales an image until it covers the size and cuts off what stands over; `stretch`
-    changes its proportions."""
+    """`crop` scales an image until it covers `size`, and crops the rest. `stretch` changes the
+    proportions."""
     decode: Literal["at_build", "at_read"] = "at_build"
-    """`at_build` stores the pixels; `at_read` stores the files' own bytes as a column `image`, which
-    training decodes: `size`, `mode` and `fit` say nothing then."""
+    """`at_build` stores pixels. `at_read` stores the bytes of the files as a column `image`, which
+    training decodes; `size`, `mode` and `fit` then have no effect."""
     decode_threads: Natural = 0
-    """Images decoded at a time by one job; 0 takes one thread per core."""
+    """Number of threads with which a job decodes images; 0 uses one thread per core."""
 
 
 class DigitsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -218,49 +216,50 @@ class DigitsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class SyntheticSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rows that are drawn."""
+    """Random rows."""
 
     named: ClassVar[str] = "synthetic"
 
     rows_per_shard: Count = 10000
-    """Rows in each shard."""
+    """Number of rows in each shard."""
     features: Count = 1000
-    """Float32 features of a row."""
+    """Number of float32 features of a row."""
     seed: Natural = 0
     """Seed of the features and of the model that draws the labels."""
     signal: Positive = 3.0
-    """Length of the true weight vector; larger makes labels easier to predict."""
+    """Length of the true weight vector. With a larger value, labels are easier to predict."""
 
 
 class OwnSourceSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A class of the user's."""
+    """A source class of the user."""
 
     named: ClassVar[str] = "own class"
 
     options: dict[str, Any] = {}
-    """Keyword arguments of its constructor."""
+    """Keyword arguments of the constructor."""
     files: Files = []
 
     @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
+    def fits(cls, table: Plain) -> bool:
         """Return whether the type is an import path."""
         return ":" in str(table.get("type"))
 
 
 class TokenizedSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all sources have that make tokens of texts."""
+    """Keys of all sources that tokenize texts."""
 
     files: Files
     tokenizer: Text = "bytes"
-    """`bytes` for the texts' UTF-8 bytes, or the path of a tokenizer.json of the library tokenizers,
-    whose content counts."""
+    """`bytes` for the UTF-8 bytes of the texts, or the path of a `tokenizer.json` of the library
+    `tokenizers`, whose content counts in the identity."""
     special_tokens: bool = False
-    """Whether the tokenizer adds the special tokens of its template, such as one to begin with."""
+    """Add the special tokens of the template of the tokenizer, such as a start token."""
     end: Text | Natural | UnsetType = UNSET
-    """Token behind each text, such as `</s>`, or its number; for bytes any text, or a
-    byte's number."""
+    """Token to append to each text, such as `</s>`, or its number. For `bytes`: any text, or the number
+    of a byte."""
     on_bad: OnBad = "fail"
-    """Whether what cannot be used ends the build by name, or is left out and counted."""
+    """For unusable texts: `fail` ends the build with an error that names the place; `skip` skips and
+    counts them."""
 
 
 class TextFilesSettings(TokenizedSettings, frozen=True, kw_only=True):
@@ -269,9 +268,9 @@ class TextFilesSettings(TokenizedSettings, frozen=True, kw_only=True):
     named: ClassVar[str] = "text"
 
     unit: Literal["line", "paragraph", "file"] = "line"
-    """What is a row; empty lines end paragraphs, and are in no row of lines."""
+    """Unit of text that becomes a row. Empty lines end paragraphs, and are no rows themselves."""
     keep_text: bool = False
-    """Whether rows have a column `text` beside `tokens`."""
+    """Keep the text as a column `text` beside `tokens`."""
 
 
 class JsonLinesSettings(TokenizedSettings, frozen=True, kw_only=True):
@@ -281,20 +280,19 @@ class JsonLinesSettings(TokenizedSettings, frozen=True, kw_only=True):
 
     columns: TypedColumns | UnsetType = UNSET
     """Type of each column by name, such as `{caption: text, boxes: "float32[*,4]", score:
-    "float32?"}`; bytes are read from base64."""
+    "float32?"}`. Bytes are decoded from base64."""
     rename: Renamed | UnsetType = UNSET
-    """Keys of columns, where not their name in `columns`; `meta.url` is `url` of the object `meta`."""
+    """Keys of columns, if they differ from the names in `columns`. `meta.url` is key `url` of `meta`."""
     tokenize: dict[Text, Text] = {}
-    """Columns of tokens, and the key of the text of each: `{tokens: text}`."""
+    """Columns of tokens, each with the key of its text: `{tokens: text}`."""
     id_column: Text | UnsetType = UNSET
-    """Key of the row's id, whole numbers or text; left out, a row is known by its file's name and
-    its place in it."""
+    """Key of the row id, whole numbers or text. Default: name of the file and position in the file."""
     label: Text | UnsetType = UNSET
-    """Key of the label, which becomes the column `labels`."""
+    """Key of the label. It becomes the column `labels`."""
     classes: list[str | int] = []
-    """The labels' values in label order."""
+    """Values of the labels, in label order."""
     num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
-    """Number of classes where labels are 0, 1, ...; else list `classes`."""
+    """Number of classes, if labels are 0, 1, ... For other labels, list `classes`."""
 
 
 AnySource = (
