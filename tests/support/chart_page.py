@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jinja2 import FileSystemLoader
 
-from shardline.config.plans import Size, Study
+from shardline.config.resolved import Size, Study
 from shardline.data.sources.digits import Digits
 from shardline.records.measured import StepSeconds
 from shardline.records.reports import (

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from shardline.config.code_paths import SHIPPED_MODELS
-from shardline.config.plans import WeightedDataset
 from shardline.config.settings import Plain
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
@@ -233,46 +232,3 @@ def _bytes_of_characters() -> dict[str, bytes]:
     hidden = [byte for byte in range(0x100) if byte not in shown]
     found = {chr(byte): bytes([byte]) for byte in shown}
     return found | {chr(0x100 + place): bytes([byte]) for place, byte in enumerate(hidden)}
-
-
-_OF_TEXTS = {
-    class_path for name, class_path in SHIPPED_MODELS.items() if name.startswith("hf:") and "Image" not in name
-}  # fmt: skip
-
-
-def with_vocabulary(
-    settings: Plain, model_class: str, parts: tuple[WeightedDataset, ...]
-) -> dict[str, Any]:
-    """Return the settings of a run with the size of the vocabulary, if a tokenizer made the tokens.
-
-    This sets `model_args.vocab` of `gpt`, or `model_args.config.vocab_size` of a model of transformers
-    with a table as config, unless the config sets it. `run.json` and the identity then contain the
-    number. For bytes, the default of the model applies.
-
-    Args:
-        settings: Settings in the config.
-
-    Raises:
-        DataError: The file of a tokenizer cannot be read.
-    """
-    given = settings.get("model_args", {})
-    if model_class == SHIPPED_MODELS["gpt"]:
-        sizes, key = given, "vocab"
-    else:
-        sizes, key = given.get("config"), "vocab_size"
-        if model_class not in _OF_TEXTS or not isinstance(sizes, Mapping):
-            return dict(settings)
-    if sizes.get(key) is not None:
-        return dict(settings)
-    column = given.get("column", "tokens")
-    files = [part.dataset.tokenizer for part in parts if column in _made(part.dataset.source)]
-    if not files or None in files:
-        return dict(settings)
-    vocab = max(open_tokenizer(file).num_tokens for file in files if file)
-    sized = {**sizes, key: vocab}
-    return {**settings, "model_args": sized if sizes is given else {**given, "config": sized}}
-
-
-def _made(source: Plain) -> set[str]:
-    """Return the columns of tokens that a source makes from texts."""
-    return {"tokens"} if source.get("type") == "text" else set(source.get("tokenize") or ())

@@ -21,11 +21,11 @@ from shardline.config import (
 )
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, metric_paths, paths_of, resolve_class
-from shardline.config.hub_models import check_hub_model, with_vocabulary
+from shardline.config.hub_models import check_hub_model, open_tokenizer
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import DatasetPlan, RunPlan, Size, Study, WeightedDataset, count_shards
+from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset, count_shards
 from shardline.config.project import Project, document_of_dataset, document_of_run, locate
-from shardline.config.resolved import as_type
+from shardline.config.resolved import Size, Study, as_type
 from shardline.config.run_table import Row, check_name, read_rows
 from shardline.config.scripts import environment_of_run
 from shardline.config.settings import Plain, fill, schema_of
@@ -230,7 +230,7 @@ def _load_run(
     project: Project, row: Row, defaults: Plain, parts: tuple[WeightedDataset, ...]
 ) -> RunPlan:
     model_class = _resolve_model(project, row)
-    plain_settings = with_vocabulary(with_values(defaults, row.settings), model_class, parts)
+    plain_settings = _with_vocabulary(with_values(defaults, row.settings), model_class, parts)
     settings = as_type(plain_settings, RunSettings)
     checks.check_geometry(settings, row.where)
     program = {"model": model_class, **script_files.code_of_arguments(model_class, project.layout)}
@@ -434,3 +434,48 @@ def _of_table(run: RunPlan, project: Project) -> RunPlan:
             f'{run.row.where}: the name "{run.name}" is taken by {named.row.where}; rename that run'
         )
     return named or project.add_run(run)
+
+
+_OF_TEXTS = {
+    class_path for name, class_path in SHIPPED_MODELS.items() if name.startswith("hf:") and "Image" not in name
+}  # fmt: skip
+
+
+def _with_vocabulary(
+    settings: Plain, model_class: str, parts: tuple[WeightedDataset, ...]
+) -> dict[str, Any]:
+    """Return the settings of a run with the size of the vocabulary, if a tokenizer made the tokens.
+
+    This sets `model_args.vocab` of `gpt`, or `model_args.config.vocab_size` of a model of transformers
+    with a table as config, unless the config sets it. `run.json` and the identity then contain the
+    number. For bytes, the default of the model applies.
+
+    Args:
+        settings: Settings in the config.
+
+    Raises:
+        DataError: The file of a tokenizer cannot be read.
+    """
+    given = settings.get("model_args", {})
+    if model_class == SHIPPED_MODELS["gpt"]:
+        sizes, key = given, "vocab"
+    else:
+        sizes, key = given.get("config"), "vocab_size"
+        if model_class not in _OF_TEXTS or not isinstance(sizes, Mapping):
+            return dict(settings)
+    if sizes.get(key) is not None:
+        return dict(settings)
+    column = given.get("column", "tokens")
+    files = [
+        part.dataset.tokenizer for part in parts if column in _token_columns(part.dataset.source)
+    ]
+    if not files or None in files:
+        return dict(settings)
+    vocab = max(open_tokenizer(file).num_tokens for file in files if file)
+    sized = {**sizes, key: vocab}
+    return {**settings, "model_args": sized if sizes is given else {**given, "config": sized}}
+
+
+def _token_columns(source: Plain) -> set[str]:
+    """Return the columns of tokens that a source makes from texts."""
+    return {"tokens"} if source.get("type") == "text" else set(source.get("tokenize") or ())

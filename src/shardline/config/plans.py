@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.resolved import RunSpec
@@ -19,56 +19,6 @@ from shardline.core.canonical import digest, short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.urls import is_url, open_table, without_secrets
 from shardline.records.identities import IdentityDocument
-
-Mode = Literal["strong", "weak"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """One size of a study.
-
-    Attributes:
-        nodes: Number of machines.
-        devices: Ranks per machine.
-        run: Id of the run that trains at this size.
-    """
-
-    nodes: int
-    devices: int
-    run: str
-
-    @property
-    def ranks(self) -> int:
-        """World size."""
-        return self.nodes * self.devices
-
-    @property
-    def label(self) -> str:
-        """Nodes x devices, such as `2x4`."""
-        return f"{self.nodes}x{self.devices}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Study:
-    """A scaling study.
-
-    Attributes:
-        name: Key in the config.
-        run: Name of the run that the study varies.
-        mode: `strong` keeps the global batch, `weak` the batch of each rank.
-        sizes: Sizes in the order of the config.
-    """
-
-    name: str
-    run: str
-    mode: Mode
-    sizes: tuple[Size, ...]
-
-    @property
-    def runs(self) -> frozenset[str]:
-        """The ids of the runs of all sizes."""
-        return frozenset(size.run for size in self.sizes)
-
 
 # see `Documents.definitions`
 Definitions = dict[str, dict[str, dict[str, str]]]

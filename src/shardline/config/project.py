@@ -10,8 +10,8 @@ from shardline.config import checked_sources, checks
 from shardline.config.checked_sources import Located
 from shardline.config.documents import Documents
 from shardline.config.layout import NamedKind, Names, ResultsLayout, add_names, name_history
-from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, Study
-from shardline.config.resolved import as_plain
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
+from shardline.config.resolved import Study, as_plain
 from shardline.config.script_files import files_that_count
 from shardline.config.scripts import ScriptEnvironment, load_environment
 from shardline.config.settings import Plain

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, structs, to_builtins
 
@@ -129,6 +129,56 @@ def as_plain(settings: Settings) -> dict[str, Any]:
     """Return settings as nested dictionaries, new in each call."""
     plain: dict[str, Any] = to_builtins(settings)
     return plain
+
+
+Mode = Literal["strong", "weak"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """One size of a study.
+
+    Attributes:
+        nodes: Number of machines.
+        devices: Ranks per machine.
+        run: Id of the run that trains at this size.
+    """
+
+    nodes: int
+    devices: int
+    run: str
+
+    @property
+    def ranks(self) -> int:
+        """World size."""
+        return self.nodes * self.devices
+
+    @property
+    def label(self) -> str:
+        """Nodes x devices, such as `2x4`."""
+        return f"{self.nodes}x{self.devices}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A scaling study.
+
+    Attributes:
+        name: Key in the config.
+        run: Name of the run that the study varies.
+        mode: `strong` keeps the global batch, `weak` the batch of each rank.
+        sizes: Sizes in the order of the config.
+    """
+
+    name: str
+    run: str
+    mode: Mode
+    sizes: tuple[Size, ...]
+
+    @property
+    def runs(self) -> frozenset[str]:
+        """The ids of the runs of all sizes."""
+        return frozenset(size.run for size in self.sizes)
 
 
 class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,14 +14,19 @@ from typing import Any
 from shardline.config.settings import Plain
 from shardline.config.settings.config import FilesOfSplits
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.found_files import is_hidden, problem_of, shown, unreadable
+from shardline.core.found_files import (
+    BARREN,
+    HIDDEN,
+    OTHERS,
+    UNUSABLE,
+    NotRead,
+    is_hidden,
+    problem_of,
+    shown,
+    unreadable,
+)  # fmt: skip
 from shardline.core.urls import download_path, is_url, without_secrets
 
-NotRead = dict[str, dict[str, int | list[str]]]  # `count` and `first` names, by reason
-# Reasons why a file is not read.
-HIDDEN, OTHERS, UNUSABLE, BARREN = (
-    "hidden", "of another kind", "cannot be read", "folders without any",
-)  # fmt: skip
 _LOOP = "is a link to a folder above it, which is an endless loop; remove the link"
 _SHOWN = 5
 

@@ -6,6 +6,11 @@ from pathlib import Path
 
 from shardline.core.errors import DataError
 
+NotRead = dict[str, dict[str, int | list[str]]]  # `count` and `first` names, by reason
+# Reasons why a file is not read.
+HIDDEN, OTHERS, UNUSABLE, BARREN = (
+    "hidden", "of another kind", "cannot be read", "folders without any",
+)  # fmt: skip
 # Files and folders that programs leave behind, besides names that begin with a dot.
 _LEFT_BEHIND = {
     "__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "$recycle.bin", "system volume information",

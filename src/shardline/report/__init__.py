@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardline.config.plans import Study
+from shardline.config.resolved import Study
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.core.visible import escaped, visible

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import convert
 
-from shardline.config.plans import Study
+from shardline.config.resolved import Study
 from shardline.core.visible import visible
 from shardline.records.base import encode
 from shardline.records.reports import Report, ReportedRun

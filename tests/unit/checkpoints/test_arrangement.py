@@ -157,7 +157,7 @@ def test_another_order_is_told_once_and_one_that_may_be_a_part_as_well(chain, ca
     training.attempt(*at(5))
     told = [line for line in capsys.readouterr().out.splitlines() if "warning: the model" in line]
     assert [line.split(" than in the process")[0] for line in told] == [
-        "warning: the model registers its parameters in another order (tied.weight in the place of norm.weight)",
+        "warning: the model registers its parameters in another order (tied.weight instead of norm.weight)",
         "warning: the model's attribute order has its items in another order",
     ]
 

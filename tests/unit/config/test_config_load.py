@@ -68,7 +68,7 @@ ROW = 'config/runs.tsv line 2 (run "a"): '
         (
             {"global_batch": 16, "devices": 8, "data": {"streams": 8}},
             "datasets.digits.shards=2 is too few for data.streams=8 read by 8 ranks, each of which "
-            "needs a shard of its own; use at least 8, or data.streams=1",
+            "needs its own shard; use at least 8, or data.streams=1",
         ),
     ],
 )

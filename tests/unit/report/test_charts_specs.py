@@ -7,7 +7,7 @@ import re
 import pytest
 from msgspec import structs
 
-from shardline.config.plans import Size, Study
+from shardline.config.resolved import Size, Study
 from shardline.records.measured import RankUsage
 from shardline.records.reports import Curve, ReportedResources
 from shardline.report.charts.curves import learning_curves

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from shardline.config.plans import Size, Study
+from shardline.config.resolved import Size, Study
 from shardline.pipeline import invocation
 from shardline.records.base import encode
 from shardline.report import read_report, write_report

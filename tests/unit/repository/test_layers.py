@@ -36,7 +36,7 @@ PUBLIC = {"errors", "ledger", "losses", "models", "sources", "transforms"}
 # The report reads sealed files, and no settings, so that it can be made without the project; the
 # defaults are Shardline's own.
 OF_REPORT = {
-    "config.settings.run_settings.default_settings", "config.plans.Size", "config.plans.Study",
+    "config.settings.run_settings.default_settings", "config.resolved.Size", "config.resolved.Study",
 }  # fmt: skip
 
 

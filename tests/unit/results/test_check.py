@@ -168,7 +168,7 @@ def test_packages_of_extras_are_named_with_the_extra(fake, asked, monkeypatch):
     fake.rows[1] |= {"data.transform": "flip", "data.eval_transform": "{type: resize, size: 8}"}
     assert found_of(fake) == [
         "error: runtime.tracking=[wandb] needs the package wandb, which is not installed; pip install "
-        "'shardline[wandb]', or drop wandb from runtime.tracking",
+        "'shardline[wandb]', or remove wandb from runtime.tracking",
         "error: flat: data.eval_transform=resize needs the package simplejpeg, which is not installed; pip install "
         "'shardline[images]'",
     ]

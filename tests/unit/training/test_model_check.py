@@ -412,7 +412,7 @@ def test_averages_that_could_not_be_resumed_or_sealed_are_refused(
     check, callback, settings, message
 ):
     (problem,) = check((FORWARD, CALLBACKS.format(callback)), **settings).problems
-    assert re.search(f"^configure_callbacks gives?.*{message}", problem), problem
+    assert re.search(f"^configure_callbacks returns?.*{message}", problem), problem
 
 
 STEP = '        self.log("val_loss", self.val_loss)'

@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from shardline.config.source_files import BARREN
 from shardline.core.errors import DataError
-from shardline.core.found_files import content_of
+from shardline.core.found_files import BARREN, content_of
 from shardline.data.sources.from_files import FileSource, text_id
 from shardline.data.sources.source import Schema, Table, shard_range
 

@@ -41,9 +41,10 @@ _README = f"""# Report of a Shardline pipeline and its provenance
 - `workflow/`: the pipeline and its locked packages.
 
 For models and shards that are not in this crate, the metadata contains checksums. In this folder,
-`shardline lineage FILE` traces a file to its sources. If the crate contains models and shards, `shardline verify` verifies
-all files, and `shardline replay RUN` evaluates a model again. Both need the project's own modules in this folder, if the runs
-use any. `results/layout.json` and the lock outside `workflow/` are for these commands.
+`shardline lineage FILE` traces a file to its sources. If the crate contains models and shards,
+`shardline verify` verifies all files, and `shardline replay RUN` evaluates a model again. Both need the
+project's own modules in this folder, if the runs use any. `results/layout.json` and the lock outside
+`workflow/` are for these commands.
 """
 _REMEDY = "run the pipeline again to write it"
 

@@ -1,12 +1,15 @@
 """The base class of shipped classifiers: loss, metrics and their reduction over ranks."""
 
+from typing import Any
+
 import torch
 from pytorch_lightning import LightningModule
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
-from shardline.data.collate import Batch
+
+Batch = tuple[torch.Tensor, ...] | dict[str, Any]
 
 
 class Classifier(LightningModule):
