@@ -1,4 +1,4 @@
-"""Purity: whether an expression, definition or statement only creates or binds a value, judged by names."""
+"""Purity: whether an expression, definition or statement only creates or binds a value, by its names alone."""
 
 import ast
 import builtins

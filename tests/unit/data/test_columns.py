@@ -98,7 +98,9 @@ def test_classes_need_a_column_of_labels() -> None:
         {"labels": "int64[2]"},
         {"labels": "int64?"},
     ):
-        with pytest.raises(DataError, match="has 2 classes and labels=.*expected a column named labels"):
+        with pytest.raises(
+            DataError, match="has 2 classes and labels=.*expected a column named labels"
+        ):
             Schema(columns=columns, classes=("a", "b")).record()
     tasks = [
         Schema(columns=columns, classes=classes).record().task

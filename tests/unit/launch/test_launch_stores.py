@@ -22,9 +22,12 @@ from tests.support.workspace import REPOSITORY
 WAIT = timedelta(seconds=10)
 
 
-def listening(pid: int | None = None) -> set[str]:
+def listening(pid: int | None = None) -> set[tuple[str, int]]:
+    """Return address and port of each listening socket of a process."""
     found = psutil.Process(pid).net_connections("tcp")
-    return {entry.laddr.ip for entry in found if entry.status == psutil.CONN_LISTEN}
+    return {
+        (entry.laddr.ip, entry.laddr.port) for entry in found if entry.status == psutil.CONN_LISTEN
+    }
 
 
 def free_port() -> int:
@@ -43,7 +46,7 @@ def test_a_store_listens_at_its_own_address_alone(host, expected):
     before = listening()
     options = {"is_master": True, "wait_for_workers": False, "timeout": WAIT}
     store = NarrowStore(host, 0, **options)
-    assert listening() - before == {expected}
+    assert [address for address, _ in listening() - before] == [expected]
     client = NarrowStore(host, store.port, timeout=WAIT)
     client.set("a", "b")
     assert store.get("a") == b"b"
@@ -65,7 +68,7 @@ def test_the_meeting_and_the_process_group_listen_there(monkeypatch):
     )  # fmt: skip
     before = listening()
     preflight = Rendezvous(world, deadline=1e9)
-    assert listening() - before == {"127.0.0.1"}
+    assert [address for address, _ in listening() - before] == ["127.0.0.1"]
     preflight.close(timeout_s=0)
     store = module._create_c10d_store("127.0.0.1", free_port(), 0, 1, WAIT)
     assert isinstance(store, NarrowStore)
