@@ -86,7 +86,7 @@ def test_a_linked_shard_is_rejected_and_repair_drops_the_link_alone(fake, datase
         ShardMap(manifest, shard.parent)
     (problem,) = verify_dataset(fake.load(), found.id).problems
     assert problem.startswith(
-        f"shard {shard.absolute()} is a symbolic link, expected a file; `shardline"
+        f"shard {shard.absolute()} is a symbolic link, expected a file; run `shardline"
     )
     assert shardline("verify", "--repair", found.name).exit_code == 0
     assert (moved.exists(), shard.is_symlink()) == (True, False)
