@@ -268,6 +268,6 @@ def test_too_much_code_is_refused_with_its_biggest_folders(tmp_path, monkeypatch
     monkeypatch.setattr(snapshot, "MAX_FILES", 100)
     monkeypatch.setattr(snapshot, "MAX_BYTES", 3000)
     with pytest.raises(
-        AzureMLError, match=r"the biggest: big/ .*; name what is not code in a file"
+        AzureMLError, match=r"the biggest: big/ .*; list files that are not code in "
     ):
         snapshot.take_snapshot(tmp_path, tmp_path / ".snakemake")

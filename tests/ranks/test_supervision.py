@@ -177,7 +177,7 @@ except BaseException as error:
         ([signal.SIGTERM], "quick", r"Stopped asked to end \(SIGTERM\): saved at step 7; the same"),
         ([signal.SIGUSR1], "quick", r"Stopped asked to stop \(SIGUSR1\): saved at step 7"),
         ([signal.SIGINT], "quick", "Stopped interrupted: saved at step 7"),
-        ([signal.SIGTERM], "slow", r"Stopped .* had saved; raise runtime\.stop_grace_s"),
+        ([signal.SIGTERM], "slow", r"Stopped .* before they saved; raise runtime\.stop_grace_s"),
         ([signal.SIGINT, signal.SIGINT], "slow", "KeyboardInterrupt"),
     ],
 )

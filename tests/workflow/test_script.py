@@ -164,8 +164,8 @@ def check_without_figures(workspace: Workspace) -> None:
 def check_report(page: Path) -> None:
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.read_text()))
     assert "script: train.py --lr 0.01" in text
-    assert "as the script itself measured" in text
-    assert "not measured by the script" in text
+    assert "measured by the training script" in text
+    assert "not measured by the training script" in text
     assert "Confusion matrix" not in text
     assert re.search(r"– silent script: tools/silent.py &#39;a b&#39; --flag –", text)
 
