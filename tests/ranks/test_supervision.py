@@ -22,6 +22,8 @@ from shardline.supervision.failure_records import report_failure
 work = pathlib.Path(sys.argv[1])
 if os.environ["RANK"] == "1":
     report_failure(work, "rank 1 is the culprit", rank=1, log=work / "rank-1.log")
+    while not (work / "errors" / "rank-0.json").exists():  # the launcher would end rank 0 before it reports
+        time.sleep(0.01)
     sys.exit(3)
 while not (work / "errors" / "rank-1.json").exists():
     time.sleep(0.01)
