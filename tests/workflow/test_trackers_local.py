@@ -103,7 +103,7 @@ def test_wandb_without_a_key_writes_a_run_that_can_be_sent_later(training, caplo
     assert {row["_step"]: row["train_loss"] for row in rows} == {1: 1.0, 2: 0.5, 3: 1 / 3}
     assert {row["_step"]: row["val_loss"] for row in rows if "val_loss" in row} == {2: 1.0}
     (said,) = caplog.messages
-    assert said.startswith("W&B run 0123456789ab (offline: `wandb sync ")
+    assert said.startswith("W&B run 0123456789ab (offline; to send it, run `wandb sync ")
     assert Path(said.partition("sync ")[2].partition("`")[0]).is_dir()
 
 
