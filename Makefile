@@ -46,7 +46,7 @@ profiles: env ## let --profile local, slurm and azureml be found by name
 run: env ## run the whole pipeline on this machine
 	$(BIN)/snakemake --profile profiles/local --cores $(CORES)
 
-demo: env ## kill a training, compare its bits, edit its model: one to two minutes, in a temporary folder
+demo: env ## kill a training, compare its bits, edit its model: a few minutes, in a temporary folder
 	@$(BIN)/python examples/demo.py
 
 test: env ## prove the main properties, in a few minutes; needs no more than Python, git and make

@@ -1,4 +1,4 @@
-"""Kill a training, resume it and compare the weights; then edit the model (`make demo`, one to two minutes).
+"""Kill a training, resume it and compare the weights; then edit the model (`make demo`, a few minutes).
 
 The demo runs in a temporary folder, which is deleted at the end, also after Ctrl-C.
 """
@@ -20,6 +20,7 @@ from shardline.checkpoints.folder import last_step
 from shardline.config.load import load_project
 from shardline.core.process import sigterm_as_interrupt
 from shardline.drills.profile_command import descendants, end, kill
+from shardline.records.attempts import Attempt
 
 CONFIG = """\
 runs: config/runs.tsv
@@ -38,6 +39,7 @@ net\tdigits\tmypkg.models:Net\t2\t20
 """
 KILL_AT = 350  # step, of 900
 TRAIN = "snakemake --profile profiles/local --until train"
+SILENT = "While ranks start and train, nothing is printed for half a minute at a time."
 NOISE = ("  digits/", "Using profile", "Config file", "Job stats")
 Command: TypeAlias = "subprocess.Popen[str]"
 
@@ -148,14 +150,17 @@ def main() -> None:
         (demo.folder / "config/runs.tsv").write_text(RUNS, encoding="utf-8")
 
         say("2. Train two models on handwritten digits. Half-way, kill both ranks of `net`.")
-        print("   The demo skips evaluation and report, so both runs are listed as `partly` done.")
+        print(f"   {SILENT}")
         demo.run(TRAIN, demo.kill_ranks)
+        print("   `partly` means trained, not evaluated: the demo skips evaluation and report.\n")
         folder = demo.folder / "results/runs" / demo.id_of_net()
         attempts = json.loads((folder / "provenance.json").read_text())["attempt_log"]
-        for number, one in enumerate(attempts, 1):
-            print(f"    attempt {number} started at step {one['resumed_step']}: {one['reason']}")
+        for number, one in enumerate((Attempt(**one) for one in attempts), 1):
+            print(f"    attempt {number} started at step {one.resumed_step}: {one.cause}")
+        print("   Shardline cannot know who killed the ranks. It was this demo.")
 
         say("3. Train `net` again from step 0, without a kill, and compare the weights.")
+        print(f"   {SILENT}")
         demo.run("shardline rerun net")
         (rerun,) = demo.folder.glob("results/reruns/*/*/model.safetensors")
         killed, whole = (

@@ -31,6 +31,11 @@ def test_a_killed_training_has_the_bits_of_another_and_only_code_counts(tmp_path
     _, killed, compared, comment, code = sections(done.stdout)
     assert re.search(r"killing both ranks of `net` \(SIGKILL to processes \d+ and \d+\)\n", killed)
     assert re.search(r"attempt 2 started at step [1-9]\d*", killed)
+    assert "run the same command again" not in killed
+    assert killed.index("It was this demo.") > killed.index("by hand, out of memory")
+    assert killed.index("`partly` means trained, not evaluated") > killed.index("net     partly")
+    for text in (killed, compared):
+        assert text.index("nothing is printed") < text.index("  $ ")
     digests = re.findall(r"sha256 ([0-9a-f]{64})\n", compared)
     assert len(digests) == 2
     assert len(set(digests)) == 1

@@ -38,8 +38,8 @@ def check(
     """Find mistakes in config, profile, models, data and machine before anything is built.
 
     Trains each distinct model for one step on two rows of its source, on the CPU.
-    Models that passed before with the same code are skipped. Lists all mistakes
-    at once. Exits with code 2 if there are any.
+    Models that passed before with the same code are skipped. Lists the mistakes
+    that it finds; a mistake may hide others. Exits with code 2 if there are any.
 
     `snakemake` starts with the same check.
     """

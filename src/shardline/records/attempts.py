@@ -1,8 +1,15 @@
 """Attempts at a training: `attempts.jsonl` in the store, and `attempt_log` in `provenance.json`."""
 
+import re
 from datetime import datetime
 
 from shardline.records.base import Record
+
+# Advice that a later attempt has followed; a hang's advice about its limit stays.
+_RESUME = re.compile(
+    r"; (run the same command again to resume|the same command resumes)( from there)?$"
+    r"|run the same command again to resume, and "
+)
 
 
 class Attempt(Record, frozen=True, kw_only=True):
@@ -46,6 +53,11 @@ class Attempt(Record, frozen=True, kw_only=True):
     steps_lost: int | None = None
     lost_s: float | None = None
     world: int | None = None
+
+    @property
+    def cause(self) -> str | None:
+        """Reason of the end without the advice to resume, for an attempt that a later one followed."""
+        return self.reason and _RESUME.sub("", self.reason)
 
     @property
     def started_s(self) -> float:

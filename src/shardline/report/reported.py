@@ -204,7 +204,9 @@ def _training(
 
 
 def _attempt(attempt: Attempt) -> ReportedAttempt:
-    return ReportedAttempt(**structs.asdict(attempt), duration_s=attempt.duration_s)
+    """Return an attempt at a sealed training; a later attempt followed each one that did not seal it."""
+    known = structs.asdict(attempt) | {"reason": attempt.cause}
+    return ReportedAttempt(**known, duration_s=attempt.duration_s)
 
 
 def _sealed_step(

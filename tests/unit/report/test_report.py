@@ -273,7 +273,8 @@ def test_what_a_script_cannot_tell_is_left_open(tmp_path):
 def test_attempts_tell_where_when_why_and_what_was_lost(tmp_path):
     first = {
         "host": "n1", "job": "17", "started": "2026-01-31T10:00:00.000Z", "ended": "2026-01-31T10:01:30.000Z",
-        "end": "hung", "reason": "rank 1 <stopped> at step 42", "steps_done": 42, "steps_lost": 12, "lost_s": 25.0,
+        "end": "hung", "reason": "rank 1 <stopped> at step 42; run the same command again to resume",
+        "steps_done": 42, "steps_lost": 12, "lost_s": 25.0,
     }  # fmt: skip
     last = {**first, "job": None, "end": "sealed", "reason": "trained to its end", "steps_lost": 0}
     provenance = {"attempts": 2, "attempt_log": [first, last]}

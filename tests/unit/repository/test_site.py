@@ -65,6 +65,12 @@ def is_record(page: str) -> bool:
     return re.match(r"decisions/\d", page) is not None
 
 
+def joined_tables(text: str) -> list[str]:
+    """Return the headers of tables that follow the line before, and so render as rows or text."""
+    before = r"^(?!```|<!--).*\S.*\n"
+    return re.findall(before + r"(\|.+\|)\n\|(?: *:?-{3,}:? *\|)+$", text, re.MULTILINE)
+
+
 @cache
 def anchors(path: Path) -> set[str]:
     """Return what a link to a page may name, by the rules of Python-Markdown's `toc` and `attr_list`."""
@@ -138,6 +144,13 @@ def test_the_site_is_not_too_long():
         page for page in PAGES if not page.startswith((REFERENCE, DECISIONS)) and page != LABORATORY
     ]
     assert sum(map(words, counted)) <= MAX_WORDS_OF_ALL
+
+
+def test_a_table_begins_after_an_empty_line():
+    table = "| a |\n| --- |\n| 1 |\n"
+    assert joined_tables(table + "| b |\n| --- |\n") == ["| b |"]
+    assert joined_tables(f"A sentence.\n\n{table}\n{table}") == []
+    assert {page: found for page in PAGES if (found := joined_tables(read(page)))} == {}
 
 
 @pytest.mark.parametrize("page", PAGES)

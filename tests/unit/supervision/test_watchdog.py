@@ -10,8 +10,10 @@ from dataclasses import asdict
 
 import pytest
 
+from shardline.errors import Stopped
 from shardline.launch.preflight import rendezvous
-from shardline.supervision.failure_records import read_failures, report_failure
+from shardline.records.attempts import Attempt
+from shardline.supervision.failure_records import killed_rank, read_failures, report_failure
 from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.diagnosis import (
     diagnose_hang,
@@ -136,6 +138,24 @@ def test_the_message_names_ranks_step_time_and_the_remedy():
 )  # fmt: skip
 def test_the_end_of_a_rank_that_told_nothing(code, kills, told):
     assert exit_message(sign(1), code, kills).startswith(f"rank 1 on n1 {told}")
+
+
+def test_the_cause_of_an_attempt_that_another_followed_advises_no_resume():
+    hang = hung_message(diagnose_hang([], [sign(0)]), idle_s=612, timeout_s=600, stacks="s")
+    srun = killed_rank("srun: error: n1: task 1: Killed")
+    assert srun is not None
+    reasons = [exit_message(sign(1), -9, 0), srun, hang, str(Stopped("deadline", 20))]
+    for reason, end in zip(
+        reasons,
+        ["compiled code", "compiled code", "was just slow", "saved at step 20"],
+        strict=True,
+    ):
+        assert "same command" in reason
+        cause = Attempt(host="n1", started="2026-01-01T00:00:00Z", reason=reason).cause
+        assert cause is not None
+        assert "same command" not in cause
+        assert cause.endswith(end)
+    assert Attempt(host="n1", started="2026-01-01T00:00:00Z").cause is None
 
 
 def test_an_end_that_another_failure_explains_is_not_told(tmp_path):
