@@ -81,8 +81,9 @@ def test_a_loss_that_is_nan_ends_the_training_by_name(poisoned, devices):
 
 def test_a_loss_that_is_nan_from_the_start_is_not_sealed(poisoned):
     ranks = poisoned(1, devices=1, **{"divergence.policy": "stop", "model_args.marks": "1"})
-    assert "at step 1 (epoch 0, rank 0, lr 0.01); there is no earlier training checkpoint" in error_of(
-        ranks, "run"
+    assert (
+        "at step 1 (epoch 0, rank 0, lr 0.01); there is no earlier training checkpoint"
+        in error_of(ranks, "run")
     )
 
 

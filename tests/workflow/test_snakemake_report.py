@@ -31,7 +31,11 @@ def test_snakemakes_report_holds_page_data_and_each_runs_files(tiny):
         names = {name.rpartition("/")[2] for name in archive.namelist()}
         overview = archive.read("report/report.html").decode()
     assert {"index.html", "report.json", "runs.csv", "provenance.json"} <= names
-    for said in ("The page that compares all runs", "How linear (", "Training experiments by Shardline"):
+    for said in (
+        "The page that compares all runs",
+        "How linear (",
+        "Training experiments by Shardline",
+    ):
         assert said in overview
     single = workspace.snakemake("--report", "report.html", env=OFFLINE)
     assert single.returncode == 0, single.stdout
