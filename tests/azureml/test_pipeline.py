@@ -78,7 +78,7 @@ def outlived(run: Pipeline) -> None:
 
     run.run("--unlock")
     run.start("--until", "train")
-    run.wait_until(lambda: "runs already and is adopted" in run.told(), "adoption")
+    run.wait_until(lambda: "is already running and is adopted" in run.told(), "adoption")
     service.fail(STATUS[run.sdk], "500", times=8)
     service.fail(STATUS[run.sdk], "expired-token")
     service.fail(STATUS[run.sdk], "slow", seconds=5)
