@@ -198,6 +198,13 @@ TABLE_CASES = {
     "no tabs": case(
         table("name,dataset,model", "a,digits,mlp"), "(columns are separated by tabs)", "add it", table(HEAD, ROW)
     ),
+    "spaces for tabs": case(
+        table(HEAD, f"{ROW}\t".replace("\t", " ")), "line 2: 1 cell, expected 3; the line has spaces", "type a tab",
+        table(HEAD, ROW),
+    ),
+    "spaces for tabs in the header": case(
+        table(HEAD.replace("\t", "  "), ROW), "header: 1 cell, expected 3", "type a tab", table(HEAD, ROW),
+    ),
     "a column without a name": case(
         table(f"{HEAD}\t\tseed", f"{ROW}\t\t1"), "column 4 has no name", "drop its tabs",
         table(f"{HEAD}\tseed", f"{ROW}\t1"),

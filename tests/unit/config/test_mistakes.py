@@ -26,6 +26,8 @@ MISTAKES = {
     "a batch that ranks cannot share": (TABLE, "\t32\t1", "\t33\t2"),
     "spaces in place of tabs": (TABLE, "\t", "  "),
     "a cell behind spaces": (TABLE, "net\trings", "net  rings"),
+    "a row with spaces in place of tabs": (TABLE, ROW, "net rings mypkg.models:Net 32 1 16 [0.001, 0.01] 1\n"),
+    "a script, and cells that are missing at the end": (TABLE, ROW, "net\trings\tscript: mypkg/models.py\n"),
     "a name twice": (TABLE, ROW, ROW + ROW),
     "a column twice": (TABLE, "model_args.width", "optim.lr"),
     "a column with a name of elsewhere": (TABLE, "optim.lr", "optim.learning_rate"),
