@@ -51,7 +51,10 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
     if path in shipped:
         return shipped[path]
     module, _, name = path.partition(":")
-    if not name or not all(part.isidentifier() for part in [*module.split("."), name]):
+    if not _is_import_path(module, name):
+        if meant := _meant(path):
+            found = "is the path of a file" if "/" in module else "has no colon before the class"
+            raise ConfigError(f"{where}={path} {found}; write {meant}")
         raise ConfigError(
             f"{where}={path} is neither one of {', '.join(shipped)} nor an import path "
             f"such as mypkg.models:Net; {suggest(path, shipped)}"
@@ -70,6 +73,17 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
             f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}"
         )
     return path
+
+
+def _is_import_path(module: str, name: str) -> bool:
+    return all(part.isidentifier() for part in [*module.split("."), name])
+
+
+def _meant(path: str) -> str:
+    """Return the import path for `mypkg.net.Net` or `mypkg/net.py:Net`; empty for another text."""
+    module, _, name = path.rpartition(":" if ":" in path else ".")
+    module = module.removeprefix("./").removesuffix(".py").replace("/", ".")
+    return f"{module}:{name}" if name != "py" and _is_import_path(module, name) else ""
 
 
 def _is_installed(package: str, code: CodeIndex) -> bool:

@@ -416,6 +416,13 @@ SETTING_CASES = {
 MODEL_CASES = {
     "a shipped model": cell("model", "mlpp", "neither one of linear", 'did you mean "(.+)"', "$1"),
     "no model": cell("model", "zzz", "neither one of linear", "known are .*(mlp)", "$1"),
+    "no colon": case(
+        {"@model": "a.net.Net", "/a/net.py": NET["/net.py"]}, "has no colon", "write (.+)", {"@model": "$1"}
+    ),
+    "a file's path": case(
+        {"@model": "./a/net.py:Net", "/a/net.py": NET["/net.py"]}, "is the path of a file", "write (.+)",
+        {"@model": "$1"},
+    ),
     "no module": case(
         NET | {"/net.py": DROP}, "no module net in", "run from the folder that contains it", {"/net.py": NET["/net.py"]}
     ),

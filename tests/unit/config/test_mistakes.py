@@ -36,6 +36,7 @@ MISTAKES = {
     "a dataset that is none": (TABLE, "rings", "ring"),
     "a class that is none": (TABLE, "models:Net", "models:Nett"),
     "a dot in place of the colon": (TABLE, "models:Net", "models.Net"),
+    "a file in place of the module": (TABLE, "mypkg.models:", "mypkg/models.py:"),
     "a model of torchvision": (TABLE, "mypkg.models:Net", "resnet18"),
     "an empty table": (TABLE, None, b""),
     "a header alone": (TABLE, ROW, ""),
