@@ -426,6 +426,26 @@ MODEL_CASES = {
     "no module": case(
         NET | {"/net.py": DROP}, "no module net in", "run from the folder that contains it", {"/net.py": NET["/net.py"]}
     ),
+    "a misspelt module": case(
+        {"@model": "a.nett:Net", "/a/net.py": NET["/net.py"], "/a/rows.py": ""},
+        "no module a.nett; a contains net, rows; ", 'did you mean "(.+)"', {"@model": "$1:Net"},
+    ),
+    "a misspelt package": case(
+        {"@model": "planns.net:Net", "/plans/net.py": NET["/net.py"]}, "no module planns.net; ",
+        'did you mean "(.+)"', {"@model": "$1:Net"},
+    ),
+    "a module of another name": case(
+        {"@model": "a.models:Net", "/a/net.py": NET["/net.py"]}, "no module a.models; a contains net",
+        "name one of them", {"@model": "a.net:Net"},
+    ),
+    "a folder in place of a module": case(
+        {"@model": "a:Net", "/a/net.py": NET["/net.py"]}, "no module a; a contains net", "name one of them",
+        {"@model": "a.net:Net"},
+    ),
+    "a module below a module": case(
+        {"@model": "a.net.py:Net", "/a/net.py": NET["/net.py"]}, "no module a.net.py", 'did you mean "(.+)"',
+        {"@model": "$1:Net"},
+    ),
     "no class": case(NET | {"@model": "net:Nett"}, "has no Nett", 'did you mean "(.+)"', {"@model": "net:$1"}),
     "a path into the results": case(
         {"@model_args.init": "results/runs/0/model.safetensors"}, "leads into results", r"copy it .*\((cp .*)\)",
