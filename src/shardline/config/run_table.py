@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,12 @@ def _check_column(column: str, path: str) -> None:
         if "" in column.split("."):
             raise KeyError(column)
     except KeyError:
-        hint = suggest_setting(column, [*dotted_keys(RunSettings), *FIXED_COLUMNS])
+        group, _, key = column.partition(".")
+        hint = (
+            f'did you mean "model_args.{key}"?'
+            if key and get_close_matches(group, ["model_args"], cutoff=0.75)
+            else suggest_setting(column, [*dotted_keys(RunSettings), *FIXED_COLUMNS])
+        )
         raise ConfigError(f'{path}: column "{column}" is not a known setting; {hint}') from None
     if schema.is_table:
         below = keys_of(schema.tables[0]) if schema.tables else ["hidden"]

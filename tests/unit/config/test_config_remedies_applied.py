@@ -221,6 +221,10 @@ TABLE_CASES = {
         {"@learning_rate": "0.1"}, "is not a known setting", 'did you mean "(.+)"', {"@learning_rate": DROP,
         "@optim.lr": "0.1"},
     ),
+    "a column of a misspelt group": case(
+        {"@model_arg.lr": "0.1"}, "is not a known setting", r'did you mean "(model_args\.lr)"',
+        {"@model_arg.lr": DROP, "@$1": "0.1"},
+    ),
     "a column that nothing is like": case(
         {"@zzz": "0.1"}, "is not a known setting", "known are (accelerator)", {"@zzz": DROP, "@$1": "cpu"},
     ),

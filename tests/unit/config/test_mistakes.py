@@ -33,6 +33,7 @@ MISTAKES = {
     "a column with a name of elsewhere": (TABLE, "optim.lr", "optim.learning_rate"),
     "a column without its group": (TABLE, "optim.lr", "lr"),
     "another column without its group": (TABLE, "trainer.max_epochs", "max_epochs"),
+    "a column of a misspelt group": (TABLE, "model_args.width", "model_arg.lr"),
     "a dataset that is none": (TABLE, "rings", "ring"),
     "a class that is none": (TABLE, "models:Net", "models:Nett"),
     "a dot in place of the colon": (TABLE, "models:Net", "models.Net"),
