@@ -112,7 +112,7 @@ def test_final_errors_of_config_data_and_model_are_shown_once_whatever_the_retri
     for sentence in (
         "t.csv, line 42: the number of fields is 4, expected 3",
         "own.py, line 6, in training_step: return batch['images']",
-        "MLP does not take ",
+        ", but not wdth; ",
     ):
         assert done.stdout.count(sentence) == 1, done.stdout
     assert done.stdout.count(": failed; log: logs/") == 3, "the attempts that follow print nothing"

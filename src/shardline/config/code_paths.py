@@ -1,6 +1,7 @@
 """Import paths of the code that a run names: model, transforms, collate function and metrics."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,10 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
     if path in shipped:
         return shipped[path]
     module, _, name = path.partition(":")
-    if not name or not all(part.isidentifier() for part in [*module.split("."), name]):
+    if not _is_import_path(module, name):
+        if meant := _meant(path):
+            found = "is the path of a file" if "/" in module else "has no colon before the class"
+            raise ConfigError(f"{where}={path} {found}; write {meant}")
         raise ConfigError(
             f"{where}={path} is neither one of {', '.join(shipped)} nor an import path "
             f"such as mypkg.models:Net; {suggest(path, shipped)}"
@@ -59,17 +63,53 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
     if code.find(module) is None:
         if _is_installed(module.partition(".")[0], code):
             return path
-        searched = ", ".join(map(str, code.roots[:3]))
-        raise ConfigError(
-            f"{where}={path}: no module {module} in {searched}; run from the folder that contains it, "
-            "or set PYTHONPATH"
-        )
+        raise ConfigError(f"{where}={path}: no module {module}{_modules_near(module, code)}")
     names = code.names(module)
     if name not in names and "*" not in names:
         raise ConfigError(
             f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}"
         )
     return path
+
+
+def _modules_near(module: str, code: CodeIndex) -> str:
+    """Return the end of the message on a missing module: what its package contains, and a similar module."""
+    roots, parts, near, listed = tuple(code.roots), module.split("."), list[str](), ""
+    for part in [*parts, ""]:  # at last, what the folder itself contains
+        package = code.locate(roots, ".".join(near)) if near else None
+        names = _modules_in(package.folders if package else roots)
+        if part not in names and near and names and not listed:
+            listed = f"; {'.'.join(near)} contains {', '.join(sorted(names))}"
+        close = [part] if part in names else get_close_matches(part, names, n=1)
+        if not close:
+            break
+        near += close
+    meant = ".".join(near)
+    if code.find(meant) and (len(near) == len(parts) or not names):  # a module contains no others
+        return f'{listed}; did you mean "{meant}"?'
+    if listed:
+        return f"{listed}; name one of them"
+    searched = ", ".join(map(str, roots[:3]))
+    return f" in {searched}; run from the folder that contains it, or set PYTHONPATH"
+
+
+def _modules_in(folders: Iterable[Path]) -> set[str]:
+    """Return the names of the modules and of the packages with a module of their own."""
+    inside = [path for folder in folders for path in folder.iterdir()]
+    found = {path.stem for path in inside if path.suffix == ".py"}
+    found |= {path.name for path in inside if path.is_dir() and any(path.glob("*.py"))}
+    return {name for name in found if name.isidentifier() and name != "__init__"}
+
+
+def _is_import_path(module: str, name: str) -> bool:
+    return all(part.isidentifier() for part in [*module.split("."), name])
+
+
+def _meant(path: str) -> str:
+    """Return the import path for `mypkg.net.Net` or `mypkg/net.py:Net`; empty for another text."""
+    module, _, name = path.rpartition(":" if ":" in path else ".")
+    module = module.removeprefix("./").removesuffix(".py").replace("/", ".")
+    return f"{module}:{name}" if name != "py" and _is_import_path(module, name) else ""
 
 
 def _is_installed(package: str, code: CodeIndex) -> bool:

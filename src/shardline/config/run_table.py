@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ FIXED_COLUMNS = FixedColumns.__struct_fields__
 MAX_NAME = 200  # bytes; a file name with identity and suffix has at most 255
 _OFF = "#"  # prefix of a line that is ignored
 _NAME_UNSAFE = re.compile(r"[^\w.+-]+")
+_SPACED = re.compile(r"[^\s\[{]*[^\s:] +")  # not a table, a grid or `script: train.py`
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None, "~": None}
@@ -109,8 +111,20 @@ def _read_table(path: Path, shown: str) -> dict[int, list[str]]:
     return table
 
 
+def _spaced(where: str, cells: list[str], expected: int) -> str:
+    count = f"{len(cells)} cell{'s' * (len(cells) != 1)}"
+    return (
+        f"{where}: {count}, expected {expected}; the line has spaces where tabs belong; type a tab "
+        "between the cells"
+    )
+
+
 def _check_header(header: list[str], path: str, problems: Problems) -> None:
     missing = [column for column in FIXED_COLUMNS if column not in header]
+    words = " ".join(header).split()
+    if missing and len(words) > len(header):
+        problems.found.append(_spaced(f"{path} header", header, len(words)))
+        return
     hint = " (columns are separated by tabs)" if len(header) == 1 else ""
     problems.found += [
         f'{path}: column "{column}" is missing from the header{hint}; add it' for column in missing
@@ -142,7 +156,12 @@ def _check_column(column: str, path: str) -> None:
         if "" in column.split("."):
             raise KeyError(column)
     except KeyError:
-        hint = suggest_setting(column, [*dotted_keys(RunSettings), *FIXED_COLUMNS])
+        group, _, key = column.partition(".")
+        hint = (
+            f'did you mean "model_args.{key}"?'
+            if key and get_close_matches(group, ["model_args"], cutoff=0.75)
+            else suggest_setting(column, [*dotted_keys(RunSettings), *FIXED_COLUMNS])
+        )
         raise ConfigError(f'{path}: column "{column}" is not a known setting; {hint}') from None
     if schema.is_table:
         below = keys_of(schema.tables[0]) if schema.tables else ["hidden"]
@@ -156,6 +175,11 @@ def _expand(
     header: list[str], cells: list[str], path: str, number: int, problems: Problems
 ) -> Iterator[Row]:
     shown = dict(zip(header, cells, strict=False))
+    # no name of a row, dataset or class contains a space
+    is_spaced = any(_SPACED.match(shown.get(key, "")) for key in FIXED_COLUMNS)
+    if len(cells) < len(header) and is_spaced:
+        problems.found.append(_spaced(f"{path} line {number}", cells, len(header)))
+        return
     shown["name"] = unicodedata.normalize(
         "NFC", shown.get("name", "")
     )  # editors differ in their form

@@ -10,11 +10,12 @@ import importlib
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.suggest import did_you_mean
 from shardline.core.visible import from_here
 
 _MAX_FRAMES = 4
@@ -126,6 +127,7 @@ def import_class(path: str, what: str) -> Any:
 def check_arguments(
     cls: Callable[..., Any], arguments: Mapping[str, Any], what: str, remedy: str, *,
     kind: type[ShardlineError] = ConfigError, written: Mapping[str, Any] | None = None,
+    passed: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Reject arguments that a class named by the user does not accept.
 
@@ -134,6 +136,7 @@ def check_arguments(
         remedy: end of the message.
         kind: class of the error.
         written: arguments to print, if Shardline added others; None prints all.
+        passed: names of the arguments that a model may have from Shardline; empty for other classes.
 
     Raises:
         ConfigError: or `kind`.
@@ -141,8 +144,36 @@ def check_arguments(
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
+        if passed and (sentence := _wrong_arguments(cls, arguments, passed, remedy)):
+            raise kind(f"{what} {sentence}") from None
         given = arguments if written is None else written
         raise kind(f"{what} does not take {given} ({error}); {remedy}") from None
+
+
+def _wrong_arguments(
+    cls: Callable[..., Any], arguments: Mapping[str, Any], passed: Sequence[str], remedy: str
+) -> str:
+    """Return the sentence on the arguments that a model lacks or does not take; empty for other errors."""
+    found = inspect.signature(cls).parameters
+    names = {
+        name: one
+        for name, one in found.items()
+        if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    }
+    is_open = any(one.kind is one.VAR_KEYWORD for one in found.values())
+    if unknown := [name for name in arguments if name not in names and not is_open]:
+        takes = f"takes {', '.join(names)}, but not" if names else "does not take"
+        free = [name for name in names if name not in arguments]
+        hint = did_you_mean(unknown[0], free, otherwise=remedy)
+        return f"{takes} {', '.join(unknown)}; {hint}"
+    required = [name for name, one in names.items() if one.default is one.empty]
+    if missing := [name for name in required if name not in arguments]:
+        columns = ", ".join(f"model_args.{name}" for name in missing)
+        return (
+            f"needs {', '.join(missing)}; Shardline passes {' and '.join(passed)} to arguments of these names; "
+            f"rename the argument, or add a column {columns}"
+        )
+    return ""
 
 
 def short_traceback(error: BaseException) -> str:

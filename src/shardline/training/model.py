@@ -40,7 +40,9 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
             "pytorch_lightning.LightningModule; derive it from one"
         )
     arguments, what = arguments_of(spec, schema), f'run "{spec.title}": model={spec.model_class}'
-    check_arguments(cls, arguments, what, "change the model_args columns")
+    passed = [*(["feature_shape"] if features_of(schema) else []), "num_classes"]
+    passed += ["columns", "sample_columns"] if schema.columns else []
+    check_arguments(cls, arguments, what, "change the model_args columns", passed=passed)
     model: pl.LightningModule = cls(**arguments)
     watch_reads.look()  # finds weights that compiled code has mapped into memory
     return model

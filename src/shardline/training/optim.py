@@ -1,5 +1,6 @@
 """Make the optimiser and schedule of a run's settings, for models that define none."""
 
+import inspect
 import math
 from collections.abc import Sequence
 from types import MethodType
@@ -12,6 +13,18 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import Optim, Schedule
 from shardline.core.errors import ConfigError
+
+
+def _as_arguments(cls: type, settings: Sequence[str]) -> str:
+    """Return the remedy that makes settings arguments of the model's constructor."""
+    names = [setting.rpartition(".")[2] for setting in settings]
+    known = inspect.signature(cls).parameters
+    missing = ", ".join(name for name in names if name not in known)
+    s, columns = "s" * (len(names) > 1), ", ".join(f"model_args.{name}" for name in names)
+    if not missing or any(one.kind is one.VAR_KEYWORD for one in known.values()):
+        return f"rename the column{s} to {columns}"
+    arguments = "arguments" if "," in missing else "an argument"
+    return f"give the constructor {arguments} {missing} and name the column{s} {columns}"
 
 
 def attach_optimizer(
@@ -37,8 +50,8 @@ def attach_optimizer(
         ignored = [key for key in set_by_row if key.startswith(("optim.", "schedule."))]
         if ignored:
             raise ConfigError(
-                f'run "{spec.title}" sets {", ".join(ignored)}, but {spec.model} has its own '
-                "configure_optimizers, which ignores these settings; empty the cells, or remove the method"
+                f'run "{spec.title}" sets {", ".join(ignored)}, but {spec.model} has its own configure_optimizers, '
+                f"which ignores these settings; {_as_arguments(type(model), ignored)}, or remove the method"
             )
         return
     settings = spec.settings

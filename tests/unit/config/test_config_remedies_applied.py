@@ -198,6 +198,13 @@ TABLE_CASES = {
     "no tabs": case(
         table("name,dataset,model", "a,digits,mlp"), "(columns are separated by tabs)", "add it", table(HEAD, ROW)
     ),
+    "spaces for tabs": case(
+        table(HEAD, f"{ROW}\t".replace("\t", " ")), "line 2: 1 cell, expected 3; the line has spaces", "type a tab",
+        table(HEAD, ROW),
+    ),
+    "spaces for tabs in the header": case(
+        table(HEAD.replace("\t", "  "), ROW), "header: 1 cell, expected 3", "type a tab", table(HEAD, ROW),
+    ),
     "a column without a name": case(
         table(f"{HEAD}\t\tseed", f"{ROW}\t\t1"), "column 4 has no name", "drop its tabs",
         table(f"{HEAD}\tseed", f"{ROW}\t1"),
@@ -213,6 +220,10 @@ TABLE_CASES = {
     "an unknown column": case(
         {"@learning_rate": "0.1"}, "is not a known setting", 'did you mean "(.+)"', {"@learning_rate": DROP,
         "@optim.lr": "0.1"},
+    ),
+    "a column of a misspelt group": case(
+        {"@model_arg.lr": "0.1"}, "is not a known setting", r'did you mean "(model_args\.lr)"',
+        {"@model_arg.lr": DROP, "@$1": "0.1"},
     ),
     "a column that nothing is like": case(
         {"@zzz": "0.1"}, "is not a known setting", "known are (accelerator)", {"@zzz": DROP, "@$1": "cpu"},
@@ -409,8 +420,35 @@ SETTING_CASES = {
 MODEL_CASES = {
     "a shipped model": cell("model", "mlpp", "neither one of linear", 'did you mean "(.+)"', "$1"),
     "no model": cell("model", "zzz", "neither one of linear", "known are .*(mlp)", "$1"),
+    "no colon": case(
+        {"@model": "a.net.Net", "/a/net.py": NET["/net.py"]}, "has no colon", "write (.+)", {"@model": "$1"}
+    ),
+    "a file's path": case(
+        {"@model": "./a/net.py:Net", "/a/net.py": NET["/net.py"]}, "is the path of a file", "write (.+)",
+        {"@model": "$1"},
+    ),
     "no module": case(
         NET | {"/net.py": DROP}, "no module net in", "run from the folder that contains it", {"/net.py": NET["/net.py"]}
+    ),
+    "a misspelt module": case(
+        {"@model": "a.nett:Net", "/a/net.py": NET["/net.py"], "/a/rows.py": ""},
+        "no module a.nett; a contains net, rows; ", 'did you mean "(.+)"', {"@model": "$1:Net"},
+    ),
+    "a misspelt package": case(
+        {"@model": "planns.net:Net", "/plans/net.py": NET["/net.py"]}, "no module planns.net; ",
+        'did you mean "(.+)"', {"@model": "$1:Net"},
+    ),
+    "a module of another name": case(
+        {"@model": "a.models:Net", "/a/net.py": NET["/net.py"]}, "no module a.models; a contains net",
+        "name one of them", {"@model": "a.net:Net"},
+    ),
+    "a folder in place of a module": case(
+        {"@model": "a:Net", "/a/net.py": NET["/net.py"]}, "no module a; a contains net", "name one of them",
+        {"@model": "a.net:Net"},
+    ),
+    "a module below a module": case(
+        {"@model": "a.net.py:Net", "/a/net.py": NET["/net.py"]}, "no module a.net.py", 'did you mean "(.+)"',
+        {"@model": "$1:Net"},
     ),
     "no class": case(NET | {"@model": "net:Nett"}, "has no Nett", 'did you mean "(.+)"', {"@model": "net:$1"}),
     "a path into the results": case(

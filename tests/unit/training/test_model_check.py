@@ -178,6 +178,8 @@ WELL = {
 }  # fmt: skip
 MISTAKES = {
     "an unknown argument": ([], {"model_args.wdth": 16}),
+    "an argument that nothing is like": ([], {"model_args.zzz": 16}),
+    "a size of the dataset by another name": ([("num_classes", "n_classes")], {}),
     "a package that is not there": ([("import torch\n", "import torch\nimport timmm\n")], {}),
     "no LightningModule": ([("class Net(LightningModule)", "class Net(torch.nn.Module)")], {}),
     "no training_step": ([("def training_step", "def train_step")], {}),

@@ -126,6 +126,30 @@ def test_a_models_own_optimiser_rules_and_a_column_that_it_would_ignore_is_refus
         attach_optimizer(model, spec(), total_steps=10, set_by_row=["optim.lr", "seed"])
 
 
+@pytest.mark.parametrize(
+    ("parameters", "columns", "remedy"),
+    [
+        ("lr", ["optim.lr"], "rename the column to model_args.lr"),
+        ("**more", ["optim.lr"], "rename the column to model_args.lr"),
+        ("", ["optim.lr"], "give the constructor an argument lr and name the column model_args.lr"),
+        (
+            "lr",
+            ["optim.lr", "optim.momentum"],
+            "give the constructor an argument momentum and name the columns model_args.lr, model_args.momentum",
+        ),
+    ],
+)
+def test_a_column_that_a_models_own_optimiser_ignores_becomes_an_argument(
+    parameters, columns, remedy
+):
+    class Net(OwnOptimizer):
+        exec(f"def __init__(self, {parameters}): super(OwnOptimizer, self).__init__()")
+
+    model = Net(lr=1) if parameters else Net()
+    with pytest.raises(ConfigError, match=f"; {remedy}, or remove the method$"):
+        attach_optimizer(model, spec(), total_steps=10, set_by_row=columns)
+
+
 def test_the_schedule_is_applied_to_the_optimiser():
     model = Linear((4,), 2)
     attach_optimizer(model, spec(), total_steps=12)
