@@ -254,6 +254,18 @@ def test_many_jobs_of_a_rule_are_counted(shown):
     assert lines == [f"build_shards {done}/64 done" for done in (30, 60, 64)]
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_note_of_a_job_that_succeeded_is_shown_with_its_end(shown, is_terminal):
+    shown.display._output.is_terminal = is_terminal
+    shown.display.take(record(LogEvent.RUN_INFO, stats={"train": 64, "total": 64}))
+    start(shown, 1)
+    report(1, note="stopped early at\nstep 5 of 9")
+    shown.clock.now += 2
+    shown.display.take(record(LogEvent.JOB_FINISHED, job_id=1))
+    lines = [line.split("  ")[1] for line in shown.text().splitlines() if "  " in line]
+    assert lines[0] == "Training run1: done in 0:00:02, stopped early at step 5 of 9"
+
+
 def test_a_failed_job_is_named_at_once_and_explained_at_the_end_once(shown):
     start(shown, 1)
     report(1, title="run1", step=1, error="optim.lr=1e30: the weights are infinite")
@@ -564,9 +576,11 @@ def test_an_error_is_added_to_the_report_and_a_new_job_begins_without(tmp_path):
     progress.report(error="no job has begun")
     progress.begin(tmp_path / "run.log")
     progress.report(step=1)
-    progress.report(error="it failed")
+    progress.report(note="it ended early")
     file = tmp_path / "run.progress.json"
-    assert json.loads(file.read_text()) == {"step": 1, "error": "it failed"}
+    assert json.loads(file.read_text()) == {"step": 1, "note": "it ended early"}
+    progress.report(error="it failed")
+    assert json.loads(file.read_text())["error"] == "it failed"
     progress.begin(tmp_path / "run.log")
     assert not file.exists()
     progress.begin(tmp_path / "nowhere" / "run.log")
