@@ -88,9 +88,8 @@ class Display:
         done = f"{one_line(job.message)}: done in {clock(job.took)}"
         if note := job.progress and job.progress.note:
             self._tell(f"{done}, {one_line(note)}", is_on_terminal=True)
-        elif self._is_named(job):
-            if job.took >= _LONG_S:
-                self._tell(done)
+        elif self._is_named(job) and job.took >= _LONG_S:
+            self._tell(done)
         if not (self._is_named(job) or self._output.is_terminal):
             self._count(job.rule)
 
