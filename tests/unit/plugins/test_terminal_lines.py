@@ -21,7 +21,9 @@ from snakemake.sourcecache import SourceCache
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.tests import TestLogHandlerBase
 
+from shardline.core.files import write_json
 from shardline.core.job_progress import JobProgress, is_shown_by_logger, job_progress
+from shardline.pipeline import training
 from shardline.supervision.rank_lines import RankLines
 from snakemake_logger_plugin_shardline import LogHandler
 from snakemake_logger_plugin_shardline.board import Board, results_of
@@ -585,6 +587,36 @@ def test_an_error_is_added_to_the_report_and_a_new_job_begins_without(tmp_path):
     assert not file.exists()
     progress.begin(tmp_path / "nowhere" / "run.log")
     progress.report(error="a folder that is missing is no error")
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason", "expected"),
+    [
+        (
+            549,
+            "early stopping by val_loss",
+            "early stopping by val_loss, early_stopping.patience: 5",
+        ),
+        (549, "the model set trainer.should_stop", "the model set trainer.should_stop"),
+        (915, "early stopping by val_loss", None),
+    ],
+)
+def test_a_training_reports_that_it_stopped_early(fake, monkeypatch, steps, reason, expected):
+    fake.seal_all()
+    run = fake.run("net")
+    consumed = {"steps": steps, "planned": 915, "reasons": [reason]}
+
+    def seal(*_, **__):
+        write_json(run.folder / "provenance.json", {"training": {"consumed": consumed}})
+
+    monkeypatch.setattr(training, "start_ranks", seal)
+    job_progress.begin(fake.workspace.path / "run.log")
+    training.train(fake.plan("net"), Path("log"), str(run.model), {})
+    file = fake.workspace.path / "run.progress.json"
+    note = f"stopped early at step {steps} of 915 ({expected})"
+    assert (json.loads(file.read_text())["note"] if file.exists() else None) == (
+        note if expected else None
+    )
 
 
 def test_a_job_prints_its_error_itself_unless_the_logger_shows_that_stream(tmp_path, monkeypatch):
