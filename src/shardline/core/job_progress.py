@@ -32,9 +32,10 @@ class JobProgress:
             self._file.unlink(missing_ok=True)
 
     def report(self, **fields: Any) -> None:
-        """Add fields to the report, and write it at most once a second, or at once for an error."""
+        """Add fields to the report, and write it at most once a second, or at once for an error or note."""
         self._fields |= fields
-        is_due = time.monotonic() - self._written >= _EVERY_S or "error" in fields
+        is_last = not fields.keys().isdisjoint({"error", "note"})
+        is_due = is_last or time.monotonic() - self._written >= _EVERY_S
         if self._file is None or not is_due:
             return
         self._written = time.monotonic()

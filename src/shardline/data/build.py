@@ -6,6 +6,7 @@ are ordered train, validation, test, so each split is one contiguous block of th
 
 import importlib
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +20,7 @@ from shardline.core.errors import DataError
 from shardline.data.rows import Memory, Rows, read_rows
 from shardline.data.shard_format import write_shard
 from shardline.data.sources import SPLITS, Source
-from shardline.data.sources.source import combine_digests
+from shardline.data.sources.source import UNKNOWN_LABEL, combine_digests
 from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
 from shardline.records.datasets import DatasetStatistics, Manifest, Part, Shard, Skipped
 from shardline.records.identities import IdentityDocument
@@ -27,6 +28,7 @@ from shardline.records.identities import IdentityDocument
 Built = tuple[Shard, Statistics]
 SKIPPED_SHOWN = 20
 _CLASSES_SHOWN = 5
+_UNKNOWN = re.compile(rf"(?<! is empty)(?<! is missing), expected {re.escape(UNKNOWN_LABEL)}")
 _OF_CONFIG = ("type", "options", "files", "not_read")
 
 
@@ -187,7 +189,8 @@ def seal(
 
     Raises:
         DataError: a shard is missing or described twice, there are no train rows, a class of
-            held-out rows has no train rows, or the source's files changed during the build.
+            held-out rows has no train rows, a class has no rows while rows of an unknown class
+            were skipped, or the source's files changed during the build.
     """
     parts = list(parts)
     records = sorted(
@@ -205,7 +208,9 @@ def seal(
     statistics = [Statistics.of_record(item) for part in parts for item in part.statistics]
     merged = merge_all(sorted(statistics, key=lambda item: item.first))
     if is_trained_on:
-        _check_classes(merged.class_counts, source.schema.classes, dataset)
+        absent = _check_classes(merged.class_counts, source.schema.classes, dataset)
+        listed = getattr(source, "classes", ())
+        _check_spelling([name for name in absent if name in listed], parts, dataset)
     summaries = {name: of.summary().to_record() for name, of in merged.moments.items()}
     return Manifest(
         dataset=dataset,
@@ -239,8 +244,8 @@ def _check_splits(splits: Mapping[str, int], dataset: str) -> None:
 
 def _check_classes(
     counts: Mapping[str, Sequence[int]], classes: Sequence[str], dataset: str
-) -> None:
-    """Reject classes with held-out rows but no train rows; warn of classes without rows."""
+) -> list[str]:
+    """Reject classes with held-out rows but no train rows; return classes without rows."""
     unlearnt, absent = [], []
     for index, name in enumerate(classes if counts else ()):
         rows = {split: counts[split][index] for split in SPLITS}
@@ -254,6 +259,20 @@ def _check_classes(
         raise DataError(
             f"dataset {dataset}: class {_shown(unlearnt)} has no train row, expected at least one so that a training "
             "can learn it; move some of its rows to the train split (`splits`), add rows, or leave the class out"
+        )
+    return absent
+
+
+def _check_spelling(absent: Sequence[str], parts: Iterable[Part], dataset: str) -> None:
+    """Reject classes without rows if rows were skipped whose label is no class."""
+    skipped = [item for part in parts for _, item in sorted(part.skipped.items())]
+    unknown = [text for item in skipped for text in item.first if _UNKNOWN.search(text)]
+    if absent and unknown:
+        quoted = [f'"{name}"' for name in absent]
+        raise DataError(
+            f"dataset {dataset}: class {_shown(quoted)} has no row, and source.on_bad: skip left out "
+            f"{sum(item.count for item in skipped):,} rows, one of them for its label ({unknown[0]}), expected a row "
+            "of each class; correct source.classes, or list there only classes that have rows"
         )
 
 

@@ -16,6 +16,7 @@ from shardline.config.source_files import block
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.files import write_json
+from shardline.core.redaction import mask
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
@@ -96,6 +97,7 @@ def seal_parts(
     read_as: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts of a dataset; see `seal_dataset`."""
+    from shardline.core.job_progress import job_progress
     from shardline.data.inferred import describe
     from shardline.data.parts import read_part
     from shardline.data.row_ids import check_row_ids
@@ -127,8 +129,12 @@ def seal_parts(
         files={"manifest.json": file_sha256(manifest)},
     )
     write_json(provenance, sealed(document))
-    if merged.skipped.count:
-        logging.warning("%d rows or files of the source were skipped", merged.skipped.count)
+    if skipped := merged.skipped.count:
+        rows = sum(merged.splits.values()) + skipped
+        share, first = f"{100 * skipped / rows:.0f} %", merged.skipped.first[0]
+        note = f"{skipped:,} of {rows:,} rows skipped ({share}); the first: {first}"
+        logging.warning("%s", note)
+        job_progress.report(note=mask(note))
 
 
 def _merge(parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given) -> Manifest:

@@ -24,7 +24,9 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder
 from shardline.core.git import git_commit
+from shardline.core.job_progress import job_progress
 from shardline.core.nested import flatten
+from shardline.core.redaction import mask
 from shardline.environments.installed import MODULES
 from shardline.environments.python import built_on_nodes, python_of_script
 from shardline.pipeline.job_frame import only
@@ -38,6 +40,7 @@ from shardline.pipeline.started_ranks import (
     start_ranks,
 )
 from shardline.pipeline.watched import write_watched_files
+from shardline.results.states import read_if_sound
 from shardline.supervision.attempt_log import attempted, only_one, read_attempts
 from shardline.supervision.retry_policy import check_retry, crash_loop, log_of_attempt
 from shardline.training.rank_task import (
@@ -105,6 +108,22 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
             runtime,
             is_in_place=Path(model).parent == layout.result("run", run.id),
         )
+    if note := _early_end(Path(model).with_name("provenance.json"), run):
+        job_progress.report(note=note)
+
+
+def _early_end(provenance: Path, run: RunPlan) -> str:
+    """Return at which step a sealed training stopped early, and why; "" if it did not."""
+    consumed = read_if_sound(provenance).get("training", {}).get("consumed")
+    if not consumed or consumed["steps"] >= consumed["planned"]:
+        return ""  # a script has no such counts
+    patience = f"early_stopping.patience: {run.settings.early_stopping.patience}"
+    reasons = [
+        f"{reason}, {patience}" if reason.startswith("early stopping") else reason
+        for reason in consumed["reasons"]
+    ]
+    at = f"step {consumed['steps']:,} of {consumed['planned']:,}"
+    return mask(f"stopped early at {at} ({'; '.join(reasons)})")
 
 
 def _prune(work: Path, model: Path, runtime: Runtime, *, is_in_place: bool) -> None:

@@ -9,6 +9,8 @@ from blake3 import blake3
 from msgspec import convert
 from safetensors import safe_open
 
+from shardline.core.files import read_object
+from shardline.core.job_progress import job_progress
 from shardline.data.build import build_shards, describe_part, make_source, seal
 from shardline.data.sources.digits import Digits
 from shardline.data.sources.synthetic import Synthetic
@@ -17,6 +19,7 @@ from shardline.errors import DataError
 from shardline.records.base import encode
 from shardline.records.datasets import Manifest
 from shardline.sources import SPLITS, Schema, Source, Table
+from tests.support.built import build
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
@@ -311,6 +314,48 @@ def test_classes_without_any_row_are_sealed_and_the_log_names_the_first(tmp_path
     assert manifest.statistics.class_counts["train"][:2] == [1, 0]
     text = "classes without any row: dog, class 0, class 1, class 2, class 3 and 19996 more"
     assert text in caplog.text
+
+
+@pytest.fixture
+def plans(fake):
+    """A function that seals a dataset which skips rows, and returns the note of the job."""
+
+    def seal_with(classes, rows=("basic", "plus", "premium"), copies=40):
+        lines = [f"{number},{plan}" for number, plan in enumerate(rows * copies)]
+        fake.workspace.write("data/plans.csv", "\n".join(["x,plan", *lines, ""]))
+        fake.config["datasets"]["table"] = {
+            "shards": 2,
+            "source": {
+                "type": "csv", "files": ["data/plans.csv"], "label": "plan", "classes": classes, "on_bad": "skip",
+            },
+        }  # fmt: skip
+        fake.config["runtime"] = {"strict_env": "warn"}
+        project, dataset = fake.load(), fake.run("flat").dataset
+        job_progress.begin(fake.workspace.path / "seal.log")
+        build(project, dataset)
+        return read_object(fake.workspace.path / "seal.progress.json", remedy="")["note"]
+
+    return seal_with
+
+
+def test_a_misspelt_class_whose_rows_were_skipped_cannot_be_sealed(plans):
+    message = (
+        r'class "premum" has no row, and source.on_bad: skip left out 40 rows, one of them for its label '
+        r"\(data/plans.csv, line 4: column plan is premium, expected one of source.classes \(basic, plus, premum\)\), "
+        r"expected a row of each class; correct source.classes, or list there only classes that have rows"
+    )
+    with pytest.raises(DataError, match=message):
+        plans(["basic", "plus", "premum"])
+
+
+def test_skipped_rows_of_classes_that_are_not_listed_are_reported_by_the_job(plans):
+    found = "40 of 120 rows skipped (33 %); the first: data/plans.csv, line 4: column plan is premium, expected one of"
+    assert plans(["basic", "plus"]).startswith(found)
+
+
+def test_rows_without_a_label_make_no_class_without_rows_a_mistake(plans):
+    note = plans(["basic", "plus", "rare"], rows=("basic", "plus", ""))
+    assert "column plan is empty" in note
 
 
 def test_what_a_source_skipped_is_counted_in_the_manifest_and_the_first_20_are_named(tmp_path):

@@ -21,7 +21,9 @@ from snakemake.sourcecache import SourceCache
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.tests import TestLogHandlerBase
 
+from shardline.core.files import write_json
 from shardline.core.job_progress import JobProgress, is_shown_by_logger, job_progress
+from shardline.pipeline import training
 from shardline.supervision.rank_lines import RankLines
 from snakemake_logger_plugin_shardline import LogHandler
 from snakemake_logger_plugin_shardline.board import Board, results_of
@@ -252,6 +254,18 @@ def test_many_jobs_of_a_rule_are_counted(shown):
         shown.display.take(record(LogEvent.JOB_FINISHED, job_id=number))
     lines = [line.split("  ")[1] for line in shown.text().splitlines()]
     assert lines == [f"build_shards {done}/64 done" for done in (30, 60, 64)]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_note_of_a_job_that_succeeded_is_shown_with_its_end(shown, is_terminal):
+    shown.display._output.is_terminal = is_terminal
+    shown.display.take(record(LogEvent.RUN_INFO, stats={"train": 64, "total": 64}))
+    start(shown, 1)
+    report(1, note="stopped early at\nstep 5 of 9")
+    shown.clock.now += 2
+    shown.display.take(record(LogEvent.JOB_FINISHED, job_id=1))
+    lines = [line.split("  ")[1] for line in shown.text().splitlines() if "  " in line]
+    assert lines[0] == "Training run1: done in 0:00:02, stopped early at step 5 of 9"
 
 
 def test_a_failed_job_is_named_at_once_and_explained_at_the_end_once(shown):
@@ -564,13 +578,45 @@ def test_an_error_is_added_to_the_report_and_a_new_job_begins_without(tmp_path):
     progress.report(error="no job has begun")
     progress.begin(tmp_path / "run.log")
     progress.report(step=1)
-    progress.report(error="it failed")
+    progress.report(note="it ended early")
     file = tmp_path / "run.progress.json"
-    assert json.loads(file.read_text()) == {"step": 1, "error": "it failed"}
+    assert json.loads(file.read_text()) == {"step": 1, "note": "it ended early"}
+    progress.report(error="it failed")
+    assert json.loads(file.read_text())["error"] == "it failed"
     progress.begin(tmp_path / "run.log")
     assert not file.exists()
     progress.begin(tmp_path / "nowhere" / "run.log")
     progress.report(error="a folder that is missing is no error")
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason", "expected"),
+    [
+        (
+            549,
+            "early stopping by val_loss",
+            "early stopping by val_loss, early_stopping.patience: 5",
+        ),
+        (549, "the model set trainer.should_stop", "the model set trainer.should_stop"),
+        (915, "early stopping by val_loss", None),
+    ],
+)
+def test_a_training_reports_that_it_stopped_early(fake, monkeypatch, steps, reason, expected):
+    fake.seal_all()
+    run = fake.run("net")
+    consumed = {"steps": steps, "planned": 915, "reasons": [reason]}
+
+    def seal(*_, **__):
+        write_json(run.folder / "provenance.json", {"training": {"consumed": consumed}})
+
+    monkeypatch.setattr(training, "start_ranks", seal)
+    job_progress.begin(fake.workspace.path / "run.log")
+    training.train(fake.plan("net"), Path("log"), str(run.model), {})
+    file = fake.workspace.path / "run.progress.json"
+    note = f"stopped early at step {steps} of 915 ({expected})"
+    assert (json.loads(file.read_text())["note"] if file.exists() else None) == (
+        note if expected else None
+    )
 
 
 def test_a_job_prints_its_error_itself_unless_the_logger_shows_that_stream(tmp_path, monkeypatch):

@@ -397,6 +397,15 @@ def test_write_report_makes_the_folder_and_leaves_no_partial_file(tmp_path):
     assert target.read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+def test_the_leaderboard_marks_a_training_that_early_stopping_ended(tmp_path, is_early):
+    training = {"epochs": 2, "steps": 549, "stopped_early": is_early}
+    page = page_of(write_run(tmp_path, "one", provenance={"training": training}))
+    marked = '549, <span title="early stopping ended 1 of 1 training">early</span></td>'
+    assert (marked in page) == is_early
+    assert ("549</td>" in page) != is_early
+
+
 def test_what_was_done_where_a_training_diverged_is_told(tmp_path):
     made = {
         "step": 9,

@@ -85,10 +85,12 @@ class Display:
         job = self._board.finish(given["job_id"])
         if job is None:
             return
-        if self._is_named(job):
-            if job.took >= _LONG_S:
-                self._tell(f"{one_line(job.message)}: done in {clock(job.took)}")
-        elif not self._output.is_terminal:
+        done = f"{one_line(job.message)}: done in {clock(job.took)}"
+        if note := job.progress and job.progress.note:
+            self._tell(f"{done}, {one_line(note)}", is_on_terminal=True)
+        elif self._is_named(job) and job.took >= _LONG_S:
+            self._tell(done)
+        if not (self._is_named(job) or self._output.is_terminal):
             self._count(job.rule)
 
     def _fail(self, given: Fields) -> None:
@@ -117,9 +119,10 @@ class Display:
             self._counted = self._clock()
             self._tell(count_line(self._board, rule))
 
-    def _tell(self, line: str, *, is_failure: bool = False) -> None:
-        """Write a line about a job; on a terminal, only failures, as jobs are in the redrawn lines."""
-        if is_failure or not (self._output.is_terminal or "rules" in self._quiet):
+    def _tell(self, line: str, *, is_failure: bool = False, is_on_terminal: bool = False) -> None:
+        """Write a line about a job; a terminal shows most jobs in the redrawn lines alone."""
+        is_hidden = self._output.is_terminal and not is_on_terminal
+        if is_failure or not (is_hidden or "rules" in self._quiet):
             self._say(wrap(f"{time.strftime('%H:%M:%S')}  {line}", self._output.width))
 
     def _say(self, lines: list[str]) -> None:

@@ -21,6 +21,7 @@ class ReportedProgress:
         metrics: numbers by name, the most important first; None for NaN and infinity.
         rate: steps per second.
         left_s: estimated seconds until the end.
+        note: what a person should know about a job that succeeded.
         error: cause of the job's failure.
         stopped: whether the job was asked to stop and can resume; it has not failed.
     """
@@ -34,6 +35,7 @@ class ReportedProgress:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     rate: float | None = None
     left_s: float | None = None
+    note: str | None = None
     error: str | None = None
     stopped: bool = False
 
@@ -77,6 +79,7 @@ def parse(document: Mapping[str, object]) -> ReportedProgress:
         else {},
         rate=_number(document.get("rate")),
         left_s=_number(document.get("left_s")),
+        note=_text(document.get("note")),
         error=_text(document.get("error")),
         stopped=document.get("stopped") is True,
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardline.data.columns import Column
 from shardline.data.sources.from_files import UnusableError, text_id
+from shardline.data.sources.source import UNKNOWN_LABEL
 from shardline.data.splits import SPLIT_NAMES
 
 _INT64 = np.iinfo(np.int64)
@@ -199,7 +200,7 @@ def class_of(value: Any, places: Mapping[str, int]) -> int:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if value is None or text not in places:
         known = ", ".join([*places][:5]) + (", ..." if len(places) > 5 else "")
-        raise UnusableError(f"{shown(value)}, expected one of source.classes ({known})")
+        raise UnusableError(f"{shown(value)}, expected {UNKNOWN_LABEL} ({known})")
     return places[text]
 
 

@@ -18,6 +18,8 @@ from shardline.data.columns import parse_columns
 from shardline.records.datasets import DatasetSchema
 from shardline_io.column_names import IDS
 
+UNKNOWN_LABEL = "one of source.classes"  # in messages on a label that is no class
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from shardline.data.columns import Column
 from shardline.data.sources import arrow_columns, typed
 from shardline.data.sources.from_files import ids_in_file
-from shardline.data.sources.source import Table
+from shardline.data.sources.source import UNKNOWN_LABEL, Table
 from shardline.data.sources.table_columns import Block, TableColumns
 
 Found = TypeVar("Found")
@@ -119,7 +119,7 @@ class _Conversion:
             return self._accept(name, found, "a finite number (float32)")
         known = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
         found = arrow_columns.labels_of(self._column(name), classes)
-        return self._accept(name, found, f"one of source.classes ({known})")
+        return self._accept(name, found, f"{UNKNOWN_LABEL} ({known})")
 
     def _ids(self) -> np.ndarray:
         source, name = self.source, self.source.id_column
