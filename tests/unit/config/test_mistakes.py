@@ -38,7 +38,7 @@ MISTAKES = {
     "a class that is none": (TABLE, "models:Net", "models:Nett"),
     "a dot in place of the colon": (TABLE, "models:Net", "models.Net"),
     "a file in place of the module": (TABLE, "mypkg.models:", "mypkg/models.py:"),
-    "a module that is none": (TABLE, "mypkg.models:", "mypkg.modles:"),
+    "a module that is none": (TABLE, "mypkg.models:", "mypkg.modelz:"),
     "a package that is none": (TABLE, "mypkg.models:", "mypgk.models:"),
     "a model of torchvision": (TABLE, "mypkg.models:Net", "resnet18"),
     "an empty table": (TABLE, None, b""),
