@@ -212,7 +212,7 @@ PLAIN = st.one_of(
     HEX, BASE64, BASE64.map(lambda t: t.rstrip("=")), st.uuids().map(str),
     st.tuples(NAMED, HEX).map(lambda t: f"{t[0]}-{t[1][:12]}"),
     st.integers(1, 65535).map(lambda port: f"http://127.0.0.1:{port}/run/a"),
-    st.tuples(NAMED, HEX).map(lambda t: f"/work/store/{t[0]}/{t[1]}.safetensors"),
+    st.tuples(NAMED, HEX).map(lambda t: f"/data/store/{t[0]}/{t[1]}.safetensors"),
 )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ class Client(Protocol):
         ...
 
     def find(self, name: str) -> RemoteJob | None:
-        """Return the job of this name; None if there is none."""
+        """Return the job with this name, or None if no job has it."""
         ...
 
     def status(self, names: Collection[str]) -> dict[str, RemoteJob]:

@@ -35,7 +35,7 @@ class SdkError(Exception):
 
     Attributes:
         kind: name of the error's class.
-        status_code: HTTP status; None if there is none.
+        status_code: HTTP status, or None without a response.
         retry_after_s: seconds that the service asks to wait.
         is_transient: whether the same request may succeed later.
     """

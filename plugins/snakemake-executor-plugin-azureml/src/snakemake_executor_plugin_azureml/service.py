@@ -71,7 +71,7 @@ class Service:
         return self._create(request.numbered(number)), False
 
     def find(self, name: str) -> RemoteJob | None:
-        """Return the job of this name; None if there is none."""
+        """Return the job with this name, or None if no job has it."""
         return self._ask(f"looking for job {name}", lambda client: client.find(name))
 
     def status(self, names: Collection[str]) -> dict[str, RemoteJob]:

@@ -64,7 +64,7 @@ class Throttle:
 
 
 def status_code(error: BaseException) -> int | None:
-    """Return the HTTP status in an error of either SDK; None if there is none."""
+    """Return the HTTP status in an error of either SDK, or None if the error has no status."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         for value in (getattr(cause, "status_code", None), getattr(response, "status_code", None)):

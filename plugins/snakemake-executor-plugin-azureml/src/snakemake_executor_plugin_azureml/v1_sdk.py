@@ -106,7 +106,7 @@ class Sdk:
         return replace(_job(run), tags=dict(request.tags), code=request.code)
 
     def find(self, name: str) -> RemoteJob | None:
-        """Return the job of this name; None if there is none."""
+        """Return the job with this name, or None if no job has it."""
         run = self._run(name)
         if run is None:
             return None
@@ -165,7 +165,7 @@ class Sdk:
             raise
 
     def _registered(self, wanted: EnvironmentRequest) -> Environment:
-        # The service numbers versions here, so the plugin's environments are found by name alone.
+        # The service numbers versions here, so the plugin finds its environments by name.
         version = None if wanted.image else wanted.version or None
         try:
             return Environment.get(self._workspace, wanted.name, version)

@@ -80,7 +80,7 @@ class ClientV2:
         )
 
     def find(self, name: str) -> RemoteJob | None:
-        """Return the job of this name; None if there is none."""
+        """Return the job with this name, or None if no job has it."""
         try:
             return _job(self._ml.jobs.get(name))
         except ResourceNotFoundError:
