@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
@@ -128,6 +128,11 @@ def load_lock(
             f"{shown}: a TOML lock, expected a requirements file with `# via` notes; write one with "
             "`uv export --format requirements.txt`, `uv pip compile` or pip-compile"
         )
+    return _parse_lock(text, shown, is_whole)
+
+
+@lru_cache(maxsize=4)  # a process that loads several projects parses their lock once
+def _parse_lock(text: str, shown: str, is_whole: bool) -> Lock:
     versions: dict[str, str] = {}
     needs: dict[str, set[str]] = {}
     pins: dict[str, list[str]] = {}
