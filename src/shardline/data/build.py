@@ -164,11 +164,19 @@ def describe_part(
         shards=records,
         statistics=[item.to_record() for item in merged],
         skipped={
-            shard_file(shard): Skipped(count=len(sentences), first=[*sentences[:SKIPPED_SHOWN]])
+            shard_file(shard): Skipped(count=len(sentences), first=_first(sentences))
             for shard, sentences in sorted(skipped.items())
             if sentences and shard_file(shard) in files
         },
     )
+
+
+def _first(sentences: Sequence[str]) -> list[str]:
+    """Return the first sentences; the last one is about an unknown label, if only a later sentence is."""
+    first, later = [*sentences[:SKIPPED_SHOWN]], sentences[SKIPPED_SHOWN:]
+    if not any(map(_UNKNOWN.search, first)):
+        first[-1:] = [next(filter(_UNKNOWN.search, later), first[-1])]
+    return first
 
 
 def seal(

@@ -348,6 +348,14 @@ def test_a_misspelt_class_whose_rows_were_skipped_cannot_be_sealed(plans):
         plans(["basic", "plus", "premum"])
 
 
+def test_a_misspelt_class_behind_other_bad_rows_cannot_be_sealed(plans):
+    rows = ("basic", "plus", *("",) * 30, "premium")
+    with pytest.raises(
+        DataError, match=r"premum.*column plan is premium, expected one of source.classes"
+    ):
+        plans(["basic", "plus", "premum"], rows=rows, copies=4)
+
+
 def test_skipped_rows_of_classes_that_are_not_listed_are_reported_by_the_job(plans):
     found = "40 of 120 rows skipped (33 %); the first: data/plans.csv, line 4: column plan is premium, expected one of"
     assert plans(["basic", "plus"]).startswith(found)
