@@ -11,8 +11,8 @@ PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 
 MAIN_TESTS := tests/unit tests/ranks/test_resume.py tests/workflow/test_main_job.py
 # What `make test-all` runs beside the tests of Azure ML.
 HERE ?= tests
-# What to run of the tests that are marked `rotating`: the fifth of this commit, another one (1 to 5), or all.
-FIFTH ?= commit
+# What to run of the tests that are marked `rotating`: the tenth of this commit, another one (1 to 10), or all.
+TENTH ?= commit
 # Which framework of tests/frameworks: the one of this commit on this machine, or one by name, or all, in all places.
 FRAMEWORK ?= commit
 SEED ?= 1
@@ -50,13 +50,13 @@ demo: env ## kill a training, compare its bits, edit its model: a few minutes, i
 	@$(BIN)/python examples/demo.py
 
 test: env ## prove the main properties, in a few minutes; needs no more than Python, git and make
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) $(MAIN_TESTS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --tenth $(TENTH) $(MAIN_TESTS)
 
-test-all: ## run all tests, also those that need other programs; of the rotating ones a fifth (FIFTH=all: all), of the frameworks one
+test-all: ## run all tests, also those that need other programs; of the rotating ones a tenth (TENTH=all: all), of the frameworks one
 	$(MAKE) --keep-going test-here test-azureml
 
 test-here: env ## run all tests but those of Azure ML
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) --framework $(FRAMEWORK) --ignore tests/azureml $(HERE)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --tenth $(TENTH) --framework $(FRAMEWORK) --ignore tests/azureml $(HERE)
 
 campaign: env ## kill and resume trainings in 500 chains, in about five minutes
 	OMP_NUM_THREADS=1 SHARDLINE_CAMPAIGN_CHAINS=$${SHARDLINE_CAMPAIGN_CHAINS:-500} $(BIN)/python -m pytest -q -n 0 tests/unit/training/test_resume_chains.py
@@ -64,12 +64,12 @@ campaign: env ## kill and resume trainings in 500 chains, in about five minutes
 mutants: env ## change the code at 100 places, and look whether the guard of result versions sees it; half an hour
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.guard.mutants --seed $(SEED) --folder $$(mktemp -d)
 
-test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it; FIFTH as above
+test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it; TENTH as above
 	npm ci --silent --prefix tests/azureml
-	$(VENV)-azureml/bin/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) --framework $(FRAMEWORK) tests/azureml
+	$(VENV)-azureml/bin/python -m pytest $(PYTEST_ARGS) --tenth $(TENTH) --framework $(FRAMEWORK) tests/azureml
 
 test-rotating: ## run all of the rotating tests, those of Azure ML too
-	$(MAKE) --keep-going test-here test-azureml FIFTH=all PYTEST_ARGS="$(PYTEST_ARGS) -m rotating"
+	$(MAKE) --keep-going test-here test-azureml TENTH=all PYTEST_ARGS="$(PYTEST_ARGS) -m rotating"
 
 test-frameworks: env-azureml ## run programs of every framework in every place, in half an hour, and log it (FRAMEWORK=NAME: one)
 	$(VENV)-azureml/bin/python -m pytest -q -n 0 --framework $(or $(filter-out commit,$(FRAMEWORK)),all) --framework-log docs/contributing/laboratory.md \

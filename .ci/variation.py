@@ -147,7 +147,7 @@ def main() -> int:
         # by its path: Python takes the present folder for what a link leads to
         command = [
             *start, f"{root}/.venv/bin/python", "-m", "pytest", "-n", str(workers), "--dist", "loadfile",
-            "--no-loadscope-reorder", "--durations", "0", "--durations-min", "1", "--fifth", "commit",
+            "--no-loadscope-reorder", "--durations", "0", "--durations-min", "1", "--tenth", "commit",
             "-p", "no:cacheprovider", f"--rootdir={root}", *(f"{root}/{one}" for one in sys.argv[1:] or ["tests/unit"]),
         ]  # fmt: skip
         print(shlex.join(command[len(start) :]), flush=True)

@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
+from tests.support.forked import Program
 from tests.support.processes import wait_until
 from tests.support.rotation import rotating
 
@@ -85,14 +86,7 @@ def start(rank, port, *, size=2, per_node=None, hosts=(), env=None, **more):
         "local_world_size": per_node, "master_port": port, "hosts": hosts,
     }  # fmt: skip
     text = options(world, **{"nodes": size // per_node, "devices": per_node, **more})
-    return subprocess.Popen(
-        [sys.executable, "-c", RANK, text],
-        env={**os.environ, **(env or {})},
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    return Program(RANK, text, env=env or {})
 
 
 def release(processes):

@@ -11,8 +11,12 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.reduction import DupFd
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from tests.support.processes import rank_environment
@@ -56,15 +60,71 @@ class Launch:
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        code = self._process.exitcode
-        if code is None:
-            raise subprocess.TimeoutExpired("the forked ranks", timeout or 0)
-        return code
+        return _joined(self._process, timeout)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         self.wait(timeout)
         return self._output.read_text(), None
+
+
+class Program:
+    """A program's text that runs in a forked process, with what tests use of `subprocess.Popen`.
+
+    Args:
+        text: source of the program.
+        arguments: its `sys.argv[1:]`.
+        env: variables to set in the process.
+    """
+
+    def __init__(self, text: str, *arguments: str, env: Mapping[str, str]) -> None:
+        """Start it."""
+        (read, self._written), (self._read, write) = os.pipe(), os.pipe()
+        self.stdin, self.stdout = os.fdopen(self._written, "w"), os.fdopen(self._read)
+        own = {**rank_environment(), **env}
+        given = (text, arguments, own, DupFd(read), DupFd(write))
+        self._process = SERVER.Process(target=_run, args=given, daemon=True)
+        self._process.start()
+        os.close(read)
+        os.close(write)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout: float | None = None) -> int:
+        return _joined(self._process, timeout)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        self.stdin.close()
+        text = self.stdout.read()
+        self.stdout.close()
+        self.wait(timeout)
+        return text, None
+
+
+def _joined(process: ForkServerProcess, timeout: float | None) -> int:
+    process.join(timeout)
+    if process.exitcode is None:
+        raise subprocess.TimeoutExpired("a forked process", timeout or 0)
+    return process.exitcode
+
+
+def _run(
+    text: str, arguments: Sequence[str], env: Mapping[str, str], read: Any, write: Any
+) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    written = write.detach()
+    for standard, fd in enumerate((read.detach(), written, written)):
+        os.dup2(fd, standard)
+    sys.stdin = os.fdopen(0, closefd=False)  # the server's own is at its end
+    sys.argv = ["-c", *arguments]
+    exec(compile(text, "<program>", "exec"), {"__name__": "__main__"})
 
 
 def _launch(size: int, spec: Path, cwd: Path, output: Path) -> None:

@@ -1,9 +1,9 @@
-"""The rotating tier: of the tests that are marked `rotating`, a run takes one fifth, or all.
+"""The rotating tier: of the tests that are marked `rotating`, a run takes one tenth, or all.
 
-A test's fifth follows from its node id alone, a run's from the commit: a new test moves no other
+A test's tenth follows from its node id alone, a run's from the commit: a new test moves no other
 one, and two runs of one commit take the same tests. Tests whose fixtures cost more than they do
-have one fifth together: `rotating("v1")` is the group `v1` of its file. A few that take minutes are
-spread by hand: `rotating(fifth="1")`. What is left out is no skip: the summary counts it as
+have one tenth together: `rotating("v1")` is the group `v1` of its file. A few that take minutes are
+spread by hand: `rotating(tenth="1")`. What is left out is no skip: the summary counts it as
 deselected, and the log names it.
 """
 
@@ -17,63 +17,63 @@ import pytest
 
 from tests.support.commit import commit_of
 
-FIFTHS = ("1", "2", "3", "4", "5")
+TENTHS = tuple(map(str, range(1, 11)))
 TITLE = pytest.StashKey[str]()
 LEFT_OUT = pytest.StashKey[list[str]]()  # node ids, in a worker and in the controller
 
 
-def fifth_of(text: str) -> str:
-    """Return the fifth of a node id or a commit."""
+def tenth_of(text: str) -> str:
+    """Return the tenth of a node id or a commit."""
     digest = hashlib.sha256(text.encode()).digest()
-    return FIFTHS[int.from_bytes(digest) % len(FIFTHS)]
+    return TENTHS[int.from_bytes(digest) % len(TENTHS)]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the switch that chooses the fifth."""
+    """Add the switch that chooses the tenth."""
     parser.addoption(
-        "--fifth", choices=["all", "commit", *FIFTHS], default="all",
-        help="what to run of the tests marked `rotating`: all, a fifth, or the fifth of this commit",
+        "--tenth", choices=["all", "commit", *TENTHS], default="all",
+        help="what to run of the tests marked `rotating`: all, a tenth, or the tenth of this commit",
     )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the fifth, once for all workers; where there is no commit, all are run."""
+    """Choose the tenth, once for all workers; where there is no commit, all are run."""
     config.stash[LEFT_OUT] = []
     why = ""
-    if config.option.fifth == "commit":
+    if config.option.tenth == "commit":
         commit = commit_of(config.rootpath)
-        config.option.fifth = fifth_of(commit) if commit else "all"
+        config.option.tenth = tenth_of(commit) if commit else "all"
         why = f", by commit {commit[:12]}" if commit else ", since there is no commit"
-    config.stash[TITLE] = f"rotating tier: fifth {config.option.fifth} of {len(FIFTHS)}{why}"
+    config.stash[TITLE] = f"rotating tier: tenth {config.option.tenth} of {len(TENTHS)}{why}"
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Name the fifth before the first test too."""
+    """Name the tenth before the first test too."""
     return config.stash[TITLE]
 
 
 @pytest.hookimpl(trylast=True)  # what -k and -m have left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the rotating tests of other fifths."""
-    if config.option.fifth == "all":
+    """Leave out the rotating tests of other tenths."""
+    if config.option.tenth == "all":
         return
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        (left_out if _is_of_another_fifth(item, config.option.fifth) else kept).append(item)
+        (left_out if _is_of_another_tenth(item, config.option.tenth) else kept).append(item)
     config.stash[LEFT_OUT] = [item.nodeid for item in left_out]
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
 
-def _is_of_another_fifth(item: pytest.Item, fifth: str) -> bool:
+def _is_of_another_tenth(item: pytest.Item, tenth: str) -> bool:
     marker = item.get_closest_marker("rotating")
     if marker is None:
         return False
-    if "fifth" in marker.kwargs:
-        return bool(marker.kwargs["fifth"] != fifth)
+    if "tenth" in marker.kwargs:
+        return bool(marker.kwargs["tenth"] != tenth)
     file = item.nodeid.partition("::")[0]
-    return fifth_of("::".join([file, *marker.args]) if marker.args else item.nodeid) != fifth
+    return tenth_of("::".join([file, *marker.args]) if marker.args else item.nodeid) != tenth
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -95,10 +95,10 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name all that is left out, one line for each function."""
     config = terminalreporter.config
-    if config.option.fifth != "all":
+    if config.option.tenth != "all":
         terminalreporter.section(config.stash[TITLE])
         left_out = config.stash[LEFT_OUT]
-        told = f"{len(left_out)} tests of other fifths are left out; `make test-rotating` runs them all"
+        told = f"{len(left_out)} tests of other tenths are left out; `make test-rotating` runs them all"
         terminalreporter.line(told)
         for line in by_function(left_out):
             terminalreporter.line(f"  {line}")

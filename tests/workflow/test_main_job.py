@@ -86,6 +86,7 @@ def code_blocks(page: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.rotating  # a tutorial does the same
 def test_a_users_own_model_and_data_run_as_documented_from_their_own_folder(workspace):
     model, table, *_ = code_blocks("write-a-model.md")
     source, entry, *_ = code_blocks("write-a-source.md")

@@ -1,4 +1,4 @@
-"""The rotating tier: a run takes one fifth, five are the whole, and what is left out is named."""
+"""The rotating tier: a run takes one tenth, ten are the whole, and what is left out is named."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 from tests.support.framework_choice import framework_of
 from tests.support.framework_log import table
 from tests.support.frameworks import EXAMPLES, QUICK, TESTED
-from tests.support.rotation import FIFTHS, by_function, fifth_of
+from tests.support.rotation import TENTHS, by_function, tenth_of
 from tests.support.scheduling import APART, LONGEST, TESTS, Scheduling
 from tests.support.workspace import REPOSITORY
 
@@ -42,25 +42,25 @@ def ran_by(result: pytest.RunResult) -> set[str]:
     return set(re.findall(r"^(?:PASSED|FAILED) (\S+)", result.stdout.str(), re.MULTILINE))
 
 
-def test_five_fifths_are_the_whole_and_each_has_what_always_runs(suite):
+def test_ten_tenths_are_the_whole_and_each_has_what_always_runs(suite):
     def run(*arguments: str) -> set[str]:
         return ran_by(suite.runpytest_inprocess("-rA", *PLUGINS, *arguments, "test_suite.py"))
 
     whole = run()
     assert len(whole) == NUM_TESTS
-    parts = [run("--fifth", fifth) for fifth in FIFTHS]
-    assert all(part > ALWAYS for part in parts), "of forty each fifth has some"
+    parts = [run("--tenth", tenth) for tenth in TENTHS]
+    assert all(part > ALWAYS for part in parts), "of forty each tenth has some"
     assert sorted(name for part in parts for name in part - ALWAYS) == sorted(whole - ALWAYS)
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_what_is_left_out_is_counted_and_named_and_is_no_skip(suite, workers):
     run = suite.runpytest_inprocess if workers == "0" else suite.runpytest_subprocess
-    result = run("-rA", *OURS, "-n", workers, "--dist", "loadfile", "--fifth", "2")
+    result = run("-rA", *OURS, "-n", workers, "--dist", "loadfile", "--tenth", "2")
     told, ran = result.stdout.str(), ran_by(result)
     left_out = NUM_TESTS + 1 - len(ran)
     result.assert_outcomes(passed=len(ran), deselected=left_out)
-    assert f"{left_out} tests of other fifths are left out" in told
+    assert f"{left_out} tests of other tenths are left out" in told
     (line,) = re.findall(r"^  test_suite.py::test_ends\[(.*)\]$", told, re.MULTILINE)
     named = {f"test_suite.py::test_ends[{one}]" for one in line.split(", ")}
     assert (len(named), named & ran) == (left_out, set())
@@ -69,11 +69,11 @@ def test_what_is_left_out_is_counted_and_named_and_is_no_skip(suite, workers):
 
 def test_a_commit_chooses_and_where_there_is_none_all_are_run(suite):
     def run() -> pytest.RunResult:
-        return suite.runpytest_inprocess("-rA", *PLUGINS, "--fifth", "commit")
+        return suite.runpytest_inprocess("-rA", *PLUGINS, "--tenth", "commit")
 
     result = run()
     result.assert_outcomes(passed=NUM_TESTS, failed=1)
-    result.stdout.fnmatch_lines("rotating tier: fifth all of 5, since there is no commit")
+    result.stdout.fnmatch_lines("rotating tier: tenth all of 10, since there is no commit")
     git = ("git", "-c", "user.name=x", "-c", "user.email=x@example.com")
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
@@ -81,27 +81,29 @@ def test_a_commit_chooses_and_where_there_is_none_all_are_run(suite):
     commit = asked.stdout.strip()
     result = run()
     result.stdout.fnmatch_lines(
-        f"rotating tier: fifth {fifth_of(commit)} of 5, by commit {commit[:12]}"
+        f"rotating tier: tenth {tenth_of(commit)} of 10, by commit {commit[:12]}"
     )
     assert ran_by(result) == ran_by(run())
 
 
-def test_a_group_has_one_fifth(suite):
+def test_a_group_has_one_tenth(suite):
     suite.makepyfile(
         test_suite="import pytest\n@pytest.mark.rotating('v1')\n"
         "@pytest.mark.parametrize('n', range(20))\ndef test_it(n): pass"
     )
-    own = fifth_of("test_suite.py::v1")
-    for fifth in (own, next(other for other in FIFTHS if other != own)):
-        ran = ran_by(suite.runpytest_inprocess("-rA", *PLUGINS, "--fifth", fifth, "test_suite.py"))
-        assert len(ran) == (20 if fifth == own else 0)
+    own = tenth_of("test_suite.py::v1")
+    for tenth in (own, next(other for other in TENTHS if other != own)):
+        ran = ran_by(suite.runpytest_inprocess("-rA", *PLUGINS, "--tenth", tenth, "test_suite.py"))
+        assert len(ran) == (20 if tenth == own else 0)
 
 
-def test_fifths_are_of_a_size_and_stay():
+def test_tenths_are_of_a_size_and_stay():
     names = [f"tests/a/test_b.py::test_c[{number}]" for number in range(5000)]
-    fifths = [fifth_of(name) for name in names]
-    assert all(900 < fifths.count(fifth) < 1100 for fifth in FIFTHS)
-    assert fifths[:8] == [*"35534534"], "or tests would change their fifth between two commits"
+    tenths = [tenth_of(name) for name in names]
+    assert all(430 < tenths.count(tenth) < 570 for tenth in TENTHS)
+    assert tenths[:8] == ["8", "10", "5", "8", "4", "10", "3", "9"], (
+        "or tests would change their tenth between two commits"
+    )
 
 
 def test_functions_are_named_once():
