@@ -272,6 +272,11 @@ class PredictionPlan:
         return short_digest(self.document)
 
     @property
+    def fold(self) -> int | None:
+        """The fold of the rows, if the run tests on a fold of the same dataset."""
+        return self.spec.settings.tested_fold if self.rows.id in self.spec.datasets else None
+
+    @property
     def file(self) -> Path:
         """The predictions as a Parquet file."""
         return self.layout.prediction(self.spec.run, self.id)
