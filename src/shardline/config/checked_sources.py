@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from shardline.config import source_files
 from shardline.config.resolved import as_type
-from shardline.config.settings import Plain, keys_of
+from shardline.config.settings import Plain
 from shardline.config.settings.config import (
     DatasetSettings,
     Shares,
@@ -277,7 +277,7 @@ def _check_fixed(splits: Shares | SplitFolds | SplitColumn | SplitFiles, where: 
     if isinstance(splits, Shares | SplitFolds):
         return
     if splits.folds is not UNSET:
-        if by_hash and splits.validation != keys_of(SplitFiles)["validation"].default:
+        if by_hash and splits.validation is not UNSET:
             raise ConfigError(
                 f"{where}.splits.validation={splits.validation} has no effect beside a share in "
                 "splits.files.validation; drop it"
@@ -290,7 +290,7 @@ def _check_fixed(splits: Shares | SplitFolds | SplitColumn | SplitFiles, where: 
             "one, or set splits.folds"
         )
     for name, value in (("seed", splits.seed), ("validation", splits.validation)):
-        if value != keys_of(SplitColumn)[name].default:
+        if value:
             raise ConfigError(
                 f"{where}.splits.{name}={value} has no effect without splits.folds; drop it, or set splits.folds"
             )

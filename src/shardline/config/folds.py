@@ -11,6 +11,15 @@ from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
 
 ALL = "all"
+_VALIDATION = 0.1
+
+
+def with_share(splits: Plain) -> Plain:
+    """Return the splits of a dataset, with the share of the rows that validate if there are folds."""
+    by_file = splits.get("files", {}).get("validation")
+    if not splits.get("folds") or isinstance(by_file, float):
+        return splits
+    return {"validation": _VALIDATION, **splits}
 
 
 def rows_of_folds(row: Row, default: object, datasets: Sequence[Plain]) -> Iterator[Row]:

@@ -21,7 +21,7 @@ from shardline.config import (
 )
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, metric_paths, paths_of, resolve_class
-from shardline.config.folds import check_fold, rows_of_folds
+from shardline.config.folds import check_fold, rows_of_folds, with_share
 from shardline.config.hub_models import check_hub_model, open_tokenizer
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset, count_shards
@@ -222,6 +222,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
         f"{where}.source.type",
     )
     found = locate(project, settings, where)
+    settings = {**settings, "splits": with_share(settings["splits"])}
     if settings["shards"] == "auto":
         num_shards = count_shards(
             found.source, found.files, project.workdir, project.layout.downloads, where

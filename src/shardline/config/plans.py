@@ -182,6 +182,13 @@ class RunPlan:
         return any(row.in_table for row in self.rows)
 
     @property
+    def num_folds(self) -> int | None:
+        """The number of folds of the dataset, if the run tests on a fold."""
+        if self.settings.tested_fold is None:
+            return None
+        return int(getattr(self.dataset.settings.splits, "folds", 0)) or None
+
+    @property
     def set_by_row(self) -> list[str]:
         """The dotted keys of the settings that a row sets."""
         return sorted({key for row in self.rows for key in row.settings})

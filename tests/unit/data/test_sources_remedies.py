@@ -582,7 +582,7 @@ SETTING_CASES = {
     ),
     "a group beside a column of splits": setting(
         CSV, "splits.group=g has no effect, since splits.column", "or set splits.folds",
-        {"splits": {"column": "s", "group": "g", "folds": 2}}, splits={"column": "s", "group": "g"},
+        {"splits": {"column": "s", "group": "g", "folds": 2, "validation": 0.1}}, splits={"column": "s", "group": "g"},
         files={"a.csv": "x,s,g,y\n1,train,p,0\n3,test,q,1\n"},
     ),
     "a seed beside a column of splits": setting(

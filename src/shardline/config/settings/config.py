@@ -231,9 +231,9 @@ class _WithFolds(_BySeed, frozen=True, kw_only=True):
     """Number of folds for cross-validation: a run tests on the fold in its setting `fold`, and trains on
     the others. A hash of the row id decides the fold. With `column` or `files`, their test rows are in
     no fold, and all other rows are in the folds."""
-    validation: Annotated[float, Meta(gt=0, lt=1, extra={"legacy_value": 0.1})] = 0.1
-    """With `folds`: share of the rows of the other folds that validate, by another hash of the row id. A
-    share in `files.validation` is used instead."""
+    validation: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
+    """With `folds`: share of the rows of the other folds that validate, by another hash of the row id.
+    Default: 0.1, or the share in `files.validation`."""
 
 
 class SplitFolds(_WithFolds, frozen=True, kw_only=True):
