@@ -210,12 +210,34 @@
     return [meanA - meanB - half, meanA - meanB + half];
   }
 
+  // Nadeau and Bengio's paired interval, as in shardline.core.intervals.fold_interval
+  function paired(a, b) {
+    const shared = Object.keys(a[3]).filter((fold) => fold in b[3]);
+    const found = shared.map((fold) => a[3][fold] - b[3][fold]), n = found.length;
+    if (n < 2) return null;
+    const mean = found.reduce((x, y) => x + y) / n;
+    const spread = found.reduce((sum, x) => sum + (x - mean) ** 2, 0) / (n - 1);
+    if (spread === 0) return null;
+    const half = quantile(n - 1) * Math.sqrt((1 / n + 1 / (a[4] - 1)) * spread);
+    return [mean - half, mean + half, mean];
+  }
+
   function judge(a, b) {
     if (a.dataset !== b.dataset || a.headline.join() !== b.headline.join())
       return "These runs were evaluated on other data or by another metric, so their scores cannot be compared.";
     if (a.row === null || b.row === null) return "Runs of a scaling study are not in the leaderboard, so their scores are not compared.";
-    if (a.row === b.row) return "These runs differ in nothing but the seed, so the difference between their scores is seed noise.";
+    if (a.row === b.row) return compared.rows[a.row][3]
+      ? "These runs differ in nothing but the fold or the seed, so the difference between their scores is noise."
+      : "These runs differ in nothing but the seed, so the difference between their scores is seed noise.";
     const [mine, other] = [compared.rows[a.row], compared.rows[b.row]];
+    if (mine[3] && other[3]) {
+      const interval = paired(mine, other);
+      if (!interval) return "These runs share too few folds, so no difference is claimed. Run both on all folds.";
+      const found = `Over the folds that both share, the mean ${a.headline[0]} differs by ${score(interval[2], a.headline[0])} `
+        + `(95 % interval ${interval.slice(0, 2).map((end) => score(end, a.headline[0])).join(" to ")})`;
+      return interval[0] <= 0 && interval[1] >= 0
+        ? `${found}: the difference is within the spread between folds.` : `${found}: the difference is larger than the spread between folds.`;
+    }
     const interval = welch(mine, other);
     if (interval) {
       const found = `The mean ${a.headline[0]} over ${mine[2]} and ${other[2]} seeds differs by `

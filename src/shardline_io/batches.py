@@ -42,7 +42,8 @@ def _shards() -> Shards:
 
 
 def _pieces(split: str) -> tuple[Piece, ...]:
-    return split_pieces([shard["rows"] for shard in own_run.manifest()["shards"]], split)
+    shards = own_run.manifest()["shards"]
+    return split_pieces([shard["rows"] for shard in shards], split, own_run.fold())
 
 
 def _rows(order: Order) -> RowStream:

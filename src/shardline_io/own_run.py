@@ -12,6 +12,7 @@ from typing import Any
 
 from shardline_io.errors import ConfigError, DataError
 from shardline_io.order import VERSION
+from shardline_io.order.folds import of_fold
 
 _BY_SHARDLINE = ("transform", "eval_transform", "collate", "pack", "class_weights")
 
@@ -129,10 +130,21 @@ def model_args() -> dict[str, Any]:
     return dict(settings().get("model_args") or {})
 
 
+def fold() -> int | None:
+    """Return the fold that the run tests on; None if the run has no `fold`."""
+    found = settings().get("fold")
+    return None if found is None else int(found)
+
+
 @lru_cache(maxsize=1)
 def manifest() -> dict[str, Any]:
-    """Return the dataset's manifest with `shards`, `splits`, `schema` and `statistics`."""
-    return dict(json.loads(Path(variable("MANIFEST")).read_bytes()))
+    """Return the dataset's manifest with `shards`, `splits`, `schema` and `statistics`.
+
+    With folds, `splits` and `statistics` are those of the run's fold, and the rows of each of the
+    `shards` are numbers by block, see `shardline_io.order.folds`.
+    """
+    found = json.loads(Path(variable("MANIFEST")).read_bytes())
+    return of_fold(found, fold()) if found.get("folds") else dict(found)
 
 
 def schema() -> dict[str, Any]:

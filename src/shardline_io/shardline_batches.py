@@ -47,7 +47,12 @@ def make_run_batches(setting: str) -> Any:
     table = _of_shardline("config.settings.run_settings").RunSettings
     return run_batches.RunBatches(
         [
-            place(manifest=Path(one["manifest"]), shards=Path(one["shards"]), weight=one["weight"])
+            place(
+                manifest=Path(one["manifest"]),
+                shards=Path(one["shards"]),
+                weight=one["weight"],
+                fold=own_run.fold(),
+            )
             for one in own_run.datasets()
         ],
         _of_shardline("config.resolved").as_type(

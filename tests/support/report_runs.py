@@ -27,12 +27,13 @@ def write_run(
 
     Args:
         changes: By file (run, identity, evaluation, provenance), keys in the place of its own;
-            `lines` in the place of the metrics; `asked` for what the run table says.
+            `lines` in the place of the metrics; `asked` for what the run table says; `fold`.
     """
     folder = folder / f"{len(list(folder.iterdir())):03d}" if folder.exists() else folder / "000"
     folder.mkdir(parents=True)
     run = hashlib.sha256(name.encode()).hexdigest()[:12]
     settings = {"seed": seed, "optim": {"name": "adam", "lr": lr}, "devices": 2}
+    settings |= {"fold": changes["fold"]} if "fold" in changes else {}
     documents = {
         "run": {
             "run": run,

@@ -8,9 +8,15 @@ from typing import Any, NoReturn
 from msgspec import UNSET
 
 from shardline.config import source_files
-from shardline.config.resolved import as_plain, as_type
+from shardline.config.resolved import as_type
 from shardline.config.settings import Plain
-from shardline.config.settings.config import DatasetSettings, Shares, SplitColumn, SplitFiles
+from shardline.config.settings.config import (
+    DatasetSettings,
+    Shares,
+    SplitColumn,
+    SplitFiles,
+    SplitFolds,
+)
 from shardline.config.settings.source_settings import (
     AnySource,
     ColumnsSettings,
@@ -34,6 +40,9 @@ WITH_FILES = (
     "csv", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "text", "webdataset",
 )  # fmt: skip
 WITH_TOKENS = ("jsonl", "text")
+# sources whose rows may have a column of groups
+WITH_GROUPS = (*WITH_SPLITS, "litdata", "mds", "webdataset")
+OWN = "your own class"
 
 
 def check_source(source: AnySource, where: str) -> None:
@@ -229,26 +238,62 @@ def check_splits(settings: DatasetSettings, where: str) -> None:
         ConfigError: The splits are invalid; the message names the key.
     """
     source, splits = settings.source, settings.splits
-    key, types = (
-        ("column", WITH_SPLITS) if isinstance(splits, SplitColumn) else ("files", WITH_FILES)
-    )
     if isinstance(splits, Shares):
-        shares = as_plain(splits)
+        shares = {name: getattr(splits, name) for name in ("train", "validation", "test")}
         total = sum(shares.values())
         if abs(total - 1) > 1e-9:
             raise ConfigError(f"{where}.splits sum to {total:g}, not 1; change one of {shares}")
-    elif source.type not in types:
+    elif isinstance(splits, SplitColumn):
+        _check_type(source, WITH_SPLITS, "column", where)
+        _check_free(source, "column", splits.column, where)
+    elif isinstance(splits, SplitFiles):
+        _check_type(source, WITH_FILES, "files", where)
+    if splits.group is not UNSET:
+        by_file = isinstance(splits, SplitFiles) and splits.folds is UNSET
+        types = WITH_SPLITS if by_file else (*WITH_GROUPS, OWN)
+        _check_type(source, types, "group", where)
+        _check_free(source, "group", splits.group, where)
+    _check_fixed(splits, where)
+
+
+def _check_type(source: AnySource, types: Sequence[str], key: str, where: str) -> None:
+    if source.type not in types and not (OWN in types and ":" in source.type):
         raise ConfigError(
             f"{where}.splits.{key} is for sources of type {', '.join(types)}, not {source.type}; "
-            "give shares (train, validation, test)"
+            + ("leave it out" if key == "group" else "give shares (train, validation, test)")
         )
-    elif isinstance(splits, SplitColumn) and splits.column in (
-        *getattr(source, "features", ()),
-        getattr(source, "label", None),
-    ):
+
+
+def _check_free(source: AnySource, key: str, column: str, where: str) -> None:
+    if column in (*getattr(source, "features", ()), getattr(source, "label", None)):
         raise ConfigError(
-            f"{where}.splits.column={splits.column} is also a feature or the label; remove it there"
+            f"{where}.splits.{key}={column} is also a feature or the label; remove it there"
         )
+
+
+def _check_fixed(splits: Shares | SplitFolds | SplitColumn | SplitFiles, where: str) -> None:
+    """Reject keys that have no effect since a column or files decide the splits."""
+    by_hash = isinstance(splits, SplitFiles) and isinstance(splits.files.validation, float)
+    if isinstance(splits, Shares | SplitFolds):
+        return
+    if splits.folds is not UNSET:
+        if by_hash and splits.validation is not UNSET:
+            raise ConfigError(
+                f"{where}.splits.validation={splits.validation} has no effect beside a share in "
+                "splits.files.validation; drop it"
+            )
+        return
+    key = "column" if isinstance(splits, SplitColumn) else "files"
+    if splits.group is not UNSET and not by_hash:
+        raise ConfigError(
+            f"{where}.splits.group={splits.group} has no effect, since splits.{key} decides each row's split; drop "
+            "one, or set splits.folds"
+        )
+    for name, value in (("seed", splits.seed), ("validation", splits.validation)):
+        if value:
+            raise ConfigError(
+                f"{where}.splits.{name}={value} has no effect without splits.folds; drop it, or set splits.folds"
+            )
 
 
 SHIPPED_SOURCES = {
@@ -390,6 +435,8 @@ def _found_options(
         )
     elif isinstance(splits, SplitColumn):
         found["splits"] = {"column": splits.column}
+    if splits.group is not UNSET and source.type in WITH_SPLITS:
+        found["splits"] = {**found.get("splits", {}), "group": splits.group}
     if isinstance(source, DeltaSettings) and not is_url(source.table):
         found["table"] = str(workdir / source.table)
     return found

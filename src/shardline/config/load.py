@@ -21,12 +21,13 @@ from shardline.config import (
 )
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, metric_paths, paths_of, resolve_class
+from shardline.config.folds import check_fold, rows_of_folds, with_share
 from shardline.config.hub_models import check_hub_model, open_tokenizer
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset, count_shards
 from shardline.config.project import Project, document_of_dataset, document_of_run, locate
 from shardline.config.resolved import Size, Study, as_type
-from shardline.config.run_table import Row, check_name, read_rows
+from shardline.config.run_table import Row, check_name, check_names, read_rows
 from shardline.config.scripts import environment_of_run
 from shardline.config.settings import Plain, fill, schema_of
 from shardline.config.settings.config import (
@@ -103,6 +104,7 @@ def load_project(
     _ = project.lock  # reject a file that is not a lock before anything depends on it
     problems = Problems()
     asked = settings.predictions
+    rows = _expand_folds(config, rows, settings.mixes, problems)
     if only is not None:
         rows, asked = [row for row in rows if row.name in only], {}
     entries, defaults, mixes = config["datasets"], config["defaults"], settings.mixes
@@ -145,6 +147,19 @@ def _check_form(
             rows = read_rows(workdir / table, table, not_secret=allowed)
     problems.refuse()
     return fill(config, schema), rows
+
+
+def _expand_folds(
+    config: Plain, rows: Sequence[Row], mixes: Mixes, problems: Problems
+) -> list[Row]:
+    """Return the rows with one for each fold of `fold: all`."""
+    entries, default, found = config["datasets"], config["defaults"].get("fold"), list[Row]()
+    for row in rows:
+        known = [entries[name] for name in weights_of_row(row, mixes) if name in entries]
+        with problems.gather():
+            found += rows_of_folds(row, default, known)
+    check_names(found, problems)
+    return found
 
 
 def _load_datasets(
@@ -207,6 +222,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
         f"{where}.source.type",
     )
     found = locate(project, settings, where)
+    settings = {**settings, "splits": with_share(settings["splits"])}
     if settings["shards"] == "auto":
         num_shards = count_shards(
             found.source, found.files, project.workdir, project.layout.downloads, where
@@ -233,6 +249,7 @@ def _load_run(
     plain_settings = _with_vocabulary(with_values(defaults, row.settings), model_class, parts)
     settings = as_type(plain_settings, RunSettings)
     checks.check_geometry(settings, row.where)
+    check_fold(settings, parts, row.where)
     program = {"model": model_class, **script_files.code_of_arguments(model_class, project.layout)}
     uses_io = scripts.is_script(model_class) and project.documents.use_io(program)
     check_samples(settings, parts, model_class, row.where, uses_io=uses_io)

@@ -182,6 +182,13 @@ class RunPlan:
         return any(row.in_table for row in self.rows)
 
     @property
+    def num_folds(self) -> int | None:
+        """The number of folds of the dataset, if the run tests on a fold."""
+        if self.settings.tested_fold is None:
+            return None
+        return int(getattr(self.dataset.settings.splits, "folds", 0)) or None
+
+    @property
     def set_by_row(self) -> list[str]:
         """The dotted keys of the settings that a row sets."""
         return sorted({key for row in self.rows for key in row.settings})
@@ -270,6 +277,11 @@ class PredictionPlan:
     def id(self) -> str:
         """The digest of the identity document."""
         return short_digest(self.document)
+
+    @property
+    def fold(self) -> int | None:
+        """The fold of the rows, if the run tests on a fold of the same dataset."""
+        return self.spec.settings.tested_fold if self.rows.id in self.spec.datasets else None
 
     @property
     def file(self) -> Path:

@@ -18,7 +18,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
 from shardline.records.identities import IdentityDocument
 
-_ALL_ROWS = Shares(train=0.0, validation=0.0, test=1.0)
+_ALL_ROWS = Shares(train=0.0, validation=0.0, test=1.0)  # no group, which these files may lack
 # these score tokens or pixels, not rows
 _OF_NO_ROWS = {SHIPPED_MODELS[name]: name for name in ("gpt", "unet", "hf:AutoModelForCausalLM")}
 

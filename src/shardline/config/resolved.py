@@ -189,12 +189,14 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         shards: Folder of the shards in the store.
         weight: Share of the samples of the run, as a fraction such as `7/10`. The weights of a mix sum to 1.
         tokenizer: File of the tokenizer, if one made the tokens.
+        fold: Fold that the run tests on, if the dataset has folds.
     """
 
     manifest: Path
     shards: Path
     weight: str = "1"
     tokenizer: Path | None = None
+    fold: int | None = None
 
     @property
     def share(self) -> Fraction:

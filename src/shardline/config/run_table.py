@@ -75,7 +75,7 @@ def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str]
     _check_header(header, shown, problems)
     problems.refuse()  # each row would repeat them
     rows = [run for i, cells in lines.items() for run in _expand(header, cells, shown, i, problems)]
-    _check_names(rows, problems)
+    check_names(rows, problems)
     problems.refuse()
     return rows
 
@@ -294,7 +294,8 @@ def _safe(text: str) -> str:
     return _NAME_UNSAFE.sub("-", text)
 
 
-def _check_names(rows: list[Row], problems: Problems) -> None:
+def check_names(rows: Sequence[Row], problems: Problems) -> None:
+    """Add a problem for each name that is too long, or of two rows."""
     seen: dict[str, Row] = {}
     for row in rows:
         with problems.gather():

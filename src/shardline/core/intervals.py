@@ -5,7 +5,7 @@ a mean over seeds is not. Its last bit differs from earlier reports. Importing `
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean, variance
 from typing import Any
 
@@ -70,17 +70,54 @@ def seed_interval(old: Sequence[float], new: Sequence[float]) -> Interval | None
     return difference - half_width, difference + half_width
 
 
+def fold_spread(number: int, folds: int) -> float:
+    """Return the factor from the variance of the scores of folds to the variance of their mean.
+
+    The folds' models share most of their train rows, so their scores are correlated, and the variance
+    divided by the number of scores is too small. This is the correction of Nadeau and Bengio (2003),
+    doi:10.1023/A:1024068626366: 1 / scores + test rows / train rows.
+
+    Args:
+        number: number of scores, one for each fold.
+        folds: number of folds of the dataset; there is one test row for `folds` - 1 other rows.
+    """
+    return 1 / number + 1 / (folds - 1)
+
+
+def fold_interval(
+    old: Mapping[int, float], new: Mapping[int, float], folds: int
+) -> Interval | None:
+    """Return the 95 % interval of the difference of two means over folds, new minus old.
+
+    This is the corrected paired t-test of Nadeau and Bengio, see `fold_spread`: both models were tested
+    on the same folds. Return None if they share fewer than two folds or nothing varies.
+
+    Args:
+        old: score by fold; a mean over seeds, if there are several.
+        new: the same of the other model.
+        folds: number of folds of the dataset.
+    """
+    shared = sorted(old.keys() & new.keys())
+    differences = [new[fold] - old[fold] for fold in shared]
+    if len(shared) < 2 or not (spread := variance(differences)):
+        return None
+    variance_of_mean = fold_spread(len(shared), folds) * spread
+    half_width = t_quantile(len(shared) - 1) * math.sqrt(variance_of_mean)
+    return fmean(differences) - half_width, fmean(differences) + half_width
+
+
 def but_seed(
-    identity: Mapping[str, Any], evaluated: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    identity: Mapping[str, Any], evaluated: Mapping[str, Any] | None, left_out: Collection[str] = ("seed",)
+) -> tuple[dict[str, Any], dict[str, Any] | None]:  # fmt: skip
     """Return the identity documents of a run without its seed; runs that differ only in the seed are equal.
 
     Args:
         identity: document of the training.
         evaluated: document of the evaluation; its inputs are left out, since they follow from the training.
+        left_out: settings to leave out; with `fold`, the folds of a cross-validation are equal too.
     """
     settings = identity.get("settings") or {}
-    settings = {key: value for key, value in settings.items() if key != "seed"}
+    settings = {key: value for key, value in settings.items() if key not in left_out}
     return {**identity, "settings": settings}, None if evaluated is None else {
         key: value for key, value in evaluated.items() if key != "inputs"
     }

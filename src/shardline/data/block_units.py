@@ -51,7 +51,20 @@ class PackedUnits(ABC):
     @property
     @abstractmethod
     def pieces(self) -> tuple[Piece, ...]:
-        """Units of each shard, counted from 0."""
+        """Units of each piece of the split, numbered from 0 within each shard."""
+
+    @cached_property
+    def _by_shard(self) -> dict[int, list[tuple[Piece, int]]]:
+        """Units of each piece, with the number of the piece among those that have units, by shard."""
+        found: dict[int, list[tuple[Piece, int]]] = {}
+        for place, units in enumerate(self.pieces):
+            found.setdefault(units.shard, []).append((units, place))
+        return found
+
+    def _owner(self, piece: Piece) -> tuple[Piece, int]:
+        """Return all units of the split's piece that contains some units, and the place of that piece."""
+        of_shard = self._by_shard[piece.shard]
+        return next((one for one in reversed(of_shard) if one[0].first <= piece.first), of_shard[0])
 
     @property
     def stored(self) -> Mapping[str, Column]:
@@ -92,15 +105,15 @@ class BlockUnits(PackedUnits):
             DataError: a shard cannot be read, its offsets contradict the manifest, or no shard has
                 enough values for one block.
         """
-        counts = [(last - first) // self.length for first, last in self._spans.values()]
+        counts = [(last - first) // self.length for first, last in self._spans]
         if self._spans and not any(counts):
-            most = max(last - first for first, last in self._spans.values())
+            most = max(last - first for first, last in self._spans)
             raise DataError(
                 f"dataset {self.shards.manifest.dataset}: no shard has more than {most:,} values of {self.column} in "
                 f"this split, expected at least data.pack.length={self.length:,} for one block; lower it, or split "
                 "the dataset into fewer shards"
             )
-        return tuple(Piece(shard, 0, n) for shard, n in zip(self._spans, counts, strict=True))
+        return numbered(self._filled, counts)
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -110,8 +123,8 @@ class BlockUnits(PackedUnits):
     @cached_property
     def waste(self) -> float:
         """Share of the split's values that are in no block, 0 to 1."""
-        values = sum(last - first for first, last in self._spans.values())
-        return 1 - sum(p.last for p in self.pieces) * self.length / values if values else 0.0
+        values = sum(last - first for first, last in self._spans)
+        return 1 - num_rows(self.pieces) * self.length / values if values else 0.0
 
     def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         """Return the rows that blocks overlap; a block may begin and end within a row."""
@@ -132,23 +145,23 @@ class BlockUnits(PackedUnits):
 
     def values(self, piece: Piece) -> tuple[int, int]:
         """Return the range [first, last) of the shard's values in some blocks."""
-        first = self._spans[piece.shard][0]
+        whole, place = self._owner(piece)
+        first = self._spans[place][0] - whole.first * self.length
         return first + piece.first * self.length, first + piece.last * self.length
 
     @cached_property
-    def _spans(self) -> dict[int, tuple[int, int]]:
-        """Range [first, last) of the values in the split's rows, by shard."""
-        return value_spans(self.shards, self.column, self.split)
+    def _filled(self) -> list[Piece]:
+        return [piece for piece in self.split if piece.first < piece.last]
 
     @cached_property
-    def _split_of(self) -> dict[int, tuple[Piece, Piece]]:
-        """Rows of the split and their blocks, by shard."""
-        rows = {piece.shard: piece for piece in self.split}
-        return {piece.shard: (rows[piece.shard], piece) for piece in self.pieces}
+    def _spans(self) -> list[tuple[int, int]]:
+        """Range [first, last) of the values in each filled piece of the split."""
+        return value_spans(self.shards, self.column, self._filled)
 
     def _rows(self, piece: Piece) -> Piece:
         first, last = self.values(piece)
-        of_split, whole = self._split_of[piece.shard]
+        whole, place = self._owner(piece)
+        of_split = self._filled[place]
         if piece == whole:
             return of_split
         with self.shards.opened(piece.shard) as file:
@@ -255,19 +268,29 @@ def unit_ids(pieces: Iterable[Piece]) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *ids])
 
 
-def value_spans(shards: ShardMap, name: str, split: Sequence[Piece]) -> dict[int, tuple[int, int]]:
-    """Return the range [first, last) of a varying column's values in a split's rows, by shard.
+def numbered(split: Iterable[Piece], counts: Iterable[int]) -> tuple[Piece, ...]:
+    """Return the units of each piece of a split, numbered from 0 within each shard."""
+    ends: dict[int, int] = {}
+    found = []
+    for piece, number in zip(split, counts, strict=True):
+        first = ends.get(piece.shard, 0)
+        ends[piece.shard] = first + number
+        found.append(Piece(piece.shard, first, first + number))
+    return tuple(found)
+
+
+def value_spans(shards: ShardMap, name: str, filled: Sequence[Piece]) -> list[tuple[int, int]]:
+    """Return the range [first, last) of a varying column's values in each piece, which has rows.
 
     The first and last value of a shard are known from the manifest, without opening the file.
 
     Raises:
         DataError: a shard cannot be read, or its offsets do not rise within the column's values.
     """
-    filled = [piece for piece in split if piece.first < piece.last]
     chunks = [filled[first : first + _CHUNK] for first in range(0, len(filled), _CHUNK)]
     with ThreadPoolExecutor(_READERS, thread_name_prefix="offsets") as readers:
         spans = readers.map(lambda chunk: [_value_span(shards, name, p) for p in chunk], chunks)
-        return {piece.shard: span for piece, span in zip(filled, chain(*spans), strict=True)}
+        return [*chain(*spans)]
 
 
 def _value_span(shards: ShardMap, name: str, piece: Piece) -> tuple[int, int]:

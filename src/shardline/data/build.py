@@ -1,7 +1,8 @@
 """Building of datasets: write shards from a source, describe them in parts, seal the manifest.
 
 The module `rows` decides which rows a shard contains, `shard_format` how the file is laid out. Rows
-are ordered train, validation, test, so each split is one contiguous block of the file.
+are ordered train, validation, test, so each split is one contiguous block of the file; with folds,
+they are ordered by fold, see `shardline_io.order.folds`.
 """
 
 import importlib
@@ -17,17 +18,25 @@ from msgspec import UNSET
 
 from shardline.core.error_texts import check_arguments
 from shardline.core.errors import DataError
+from shardline.data.folds import check_folds, shown_names
 from shardline.data.rows import Memory, Rows, read_rows
 from shardline.data.shard_format import write_shard
-from shardline.data.sources import SPLITS, Source
+from shardline.data.sources import Source
 from shardline.data.sources.source import UNKNOWN_LABEL, combine_digests
 from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
-from shardline.records.datasets import DatasetStatistics, Manifest, Part, Shard, Skipped
+from shardline.records.datasets import (
+    WITH_FOLDS,
+    DatasetStatistics,
+    FoldStatistics,
+    Manifest,
+    Part,
+    Shard,
+    Skipped,
+)
 from shardline.records.identities import IdentityDocument
 
 Built = tuple[Shard, Statistics]
 SKIPPED_SHOWN = 20
-_CLASSES_SHOWN = 5
 _UNKNOWN = re.compile(rf"(?<! is empty)(?<! is missing), expected {re.escape(UNKNOWN_LABEL)}")
 _OF_CONFIG = ("type", "options", "files", "not_read")
 
@@ -136,7 +145,11 @@ def _write(rows: Rows, shard: int, folder: Path, memory: Memory) -> Built:
         blake3=digest,
     )
     statistics = Statistics(
-        first=shard, stop=shard + 1, moments=rows.train, class_counts=rows.class_counts
+        first=shard,
+        stop=shard + 1,
+        moments=rows.train,
+        class_counts=rows.class_counts,
+        folds=rows.folds,
     )
     return record, statistics
 
@@ -210,26 +223,39 @@ def seal(
             f"{source.num_shards} once; delete the folder of its parts and run the pipeline again"
         )
     _check_source(source, document, dataset)
-    splits = {split: sum(record.rows[split] for record in records) for split in SPLITS}
-    if is_trained_on:
-        _check_splits(splits, dataset)
+    rows = {name: sum(one.rows[name] for one in records) for name in records[0].rows}
     statistics = [Statistics.of_record(item) for part in parts for item in part.statistics]
     merged = merge_all(sorted(statistics, key=lambda item: item.first))
     if is_trained_on:
-        absent = _check_classes(merged.class_counts, source.schema.classes, dataset)
+        check_folds(rows, merged.class_counts, source.schema.classes, dataset)
+        absent = _absent_classes(merged.class_counts, source.schema.classes)
         listed = getattr(source, "classes", ())
         _check_spelling([name for name in absent if name in listed], parts, dataset)
-    summaries = {name: of.summary().to_record() for name, of in merged.moments.items()}
+    folds = len(merged.folds)
     return Manifest(
         dataset=dataset,
+        version=WITH_FOLDS if folds else UNSET,
+        folds=folds or UNSET,
         schema=source.schema.record(),
-        splits=splits,
+        splits=rows,
         bytes=sum(record.bytes for record in records),
-        statistics=DatasetStatistics(class_counts=merged.class_counts, **by_column(summaries)),
+        statistics=_statistics(merged),
         reference=source.reference,
         skipped=_skipped(parts),
         shards=records,
         identity=document,
+    )
+
+
+def _statistics(merged: Statistics) -> DatasetStatistics:
+    whole, *folds = (
+        by_column({name: of.to_record() for name, of in merged.train(fold).items()})
+        for fold in (None, *range(len(merged.folds)))
+    )
+    return DatasetStatistics(
+        class_counts=merged.class_counts,
+        **whole,
+        folds=[FoldStatistics(**of) for of in folds] or UNSET,
     )
 
 
@@ -242,32 +268,15 @@ def _check_source(source: Source, document: IdentityDocument, dataset: str) -> N
         )
 
 
-def _check_splits(splits: Mapping[str, int], dataset: str) -> None:
-    if not splits["train"]:
-        raise DataError(
-            f"dataset {dataset}: no row fell into the train split, expected at least one; "
-            "give it a larger share in `splits`"
-        )
-
-
-def _check_classes(
-    counts: Mapping[str, Sequence[int]], classes: Sequence[str], dataset: str
-) -> list[str]:
-    """Reject classes with held-out rows but no train rows; return classes without rows."""
-    unlearnt, absent = [], []
-    for index, name in enumerate(classes if counts else ()):
-        rows = {split: counts[split][index] for split in SPLITS}
-        if not any(rows.values()):
-            absent.append(name)
-        elif not rows["train"]:
-            unlearnt.append(f'"{name}" ({", ".join(f"{rows[split]} {split}" for split in SPLITS)})')
+def _absent_classes(counts: Mapping[str, Sequence[int]], classes: Sequence[str]) -> list[str]:
+    """Return, and log, the classes without rows."""
+    absent = [
+        name
+        for index, name in enumerate(classes if counts else ())
+        if not any(of_block[index] for of_block in counts.values())
+    ]
     if absent:
-        logging.warning("classes without any row: %s", _shown(absent))
-    if unlearnt:
-        raise DataError(
-            f"dataset {dataset}: class {_shown(unlearnt)} has no train row, expected at least one so that a training "
-            "can learn it; move some of its rows to the train split (`splits`), add rows, or leave the class out"
-        )
+        logging.warning("classes without any row: %s", shown_names(absent))
     return absent
 
 
@@ -278,15 +287,10 @@ def _check_spelling(absent: Sequence[str], parts: Iterable[Part], dataset: str) 
     if absent and unknown:
         quoted = [f'"{name}"' for name in absent]
         raise DataError(
-            f"dataset {dataset}: class {_shown(quoted)} has no row, and source.on_bad: skip left out "
+            f"dataset {dataset}: class {shown_names(quoted)} has no row, and source.on_bad: skip left out "
             f"{sum(item.count for item in skipped):,} rows, one of them for its label ({unknown[0]}), expected a row "
             "of each class; correct source.classes, or list there only classes that have rows"
         )
-
-
-def _shown(classes: Sequence[str]) -> str:
-    more = len(classes) - _CLASSES_SHOWN
-    return ", ".join(classes[:_CLASSES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _skipped(parts: Iterable[Part]) -> Skipped:

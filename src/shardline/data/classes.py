@@ -87,7 +87,7 @@ def rows_of_classes(
     Raises:
         DataError: a label is not the index of a class.
     """
-    chosen: list[dict[int, np.ndarray]] = [{} for _ in range(num_classes)]
+    chosen: list[dict[int, list[np.ndarray]]] = [{} for _ in range(num_classes)]
     for piece in pieces:
         with shards.opened(piece.shard) as file:
             labels = shards.read(file, "labels", piece.shard, piece.first, piece.last)
@@ -101,8 +101,11 @@ def rows_of_classes(
         for number, of_class in enumerate(chosen):
             rows = order[ends[number] : ends[number + 1]]
             if len(rows):
-                of_class[piece.shard] = rows + piece.first
-    return [SelectedRows(shards=shards, chosen=of_class) for of_class in chosen]
+                of_class.setdefault(piece.shard, []).append(rows + piece.first)
+    return [
+        SelectedRows(shards=shards, chosen={key: np.concatenate(of) for key, of in by.items()})
+        for by in chosen
+    ]
 
 
 def weights_of_classes(

@@ -9,6 +9,7 @@ from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import DataError
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity
+from shardline.data.folds import of_fold
 from shardline.data.integrity import Policy, Verifier
 from shardline.data.shard_map import ShardMap
 from shardline.data.statistics import ByColumn
@@ -21,13 +22,17 @@ from shardline_io.order.pieces import Piece
 from shardline_io.order.sampling import Order, TrainOrder
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read a dataset's manifest.
+def read_manifest(path: Path, fold: int | None = None) -> Manifest:
+    """Read a dataset's manifest, with the rows and statistics of a run's splits.
+
+    Args:
+        fold: fold that the run tests on, see `data.folds.of_fold`.
 
     Raises:
-        DataError: the manifest cannot be read, or is not a manifest.
+        DataError: the manifest cannot be read, is not a manifest, or the dataset has no such fold.
     """
-    return read_record(path, Manifest, remedy="run the pipeline again to seal the dataset")
+    remedy = "run the pipeline again to seal the dataset"
+    return of_fold(read_record(path, Manifest, remedy=remedy), fold)
 
 
 class Dataset:
@@ -37,14 +42,20 @@ class Dataset:
         manifest_path: path of the sealed `manifest.json`.
         folder: folder of the shards in the store.
         verify: when shards are verified against their checksums: `off`, `first` or `always`.
+        fold: fold that a run tests on, if the dataset has folds.
+
+    Attributes:
+        manifest: the manifest, with the rows and statistics of the run's splits.
 
     Raises:
         DataError: the manifest or a shard is missing, or a shard has the wrong size.
     """
 
-    def __init__(self, manifest_path: Path, folder: Path, *, verify: Policy = "first") -> None:
-        self.manifest = read_manifest(manifest_path)
-        self.shards = ShardMap(self.manifest, folder)
+    def __init__(
+        self, manifest_path: Path, folder: Path, *, verify: Policy = "first", fold: int | None = None
+    ) -> None:  # fmt: skip
+        self.manifest = read_manifest(manifest_path, fold)
+        self.shards = ShardMap(self.manifest, folder, fold)
         self.verifier = Verifier(self.shards, verify)
         self._capacity = Capacity(self.shards)
 
@@ -136,4 +147,4 @@ class Dataset:
         Raises:
             DataError: the file of the statistics is missing or damaged.
         """
-        return read_statistics(self.manifest, self.shards.folder)
+        return read_statistics(self.manifest, self.shards.folder, self.shards.fold)

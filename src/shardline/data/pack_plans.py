@@ -1,14 +1,15 @@
 """Plans of packs: computed once, stored next to the shards, and verified whenever they are opened.
 
 A plan is a safetensors file `packs/{column}-{length}-v{n}-{split}.safetensors` in the dataset's folder
-of the store. Its metadata has the purpose of the plan and the BLAKE3 digest of its tensors:
+of the store; of a run's fold, `{split}` is such as `train_fold0`. Its metadata has the purpose of the
+plan and the BLAKE3 digest of its tensors:
 
 | tensor | |
 | --- | --- |
-| `packs` [S + 1] int64 | shard s has packs [packs[s], packs[s + 1]) |
+| `packs` [S + 1] int64 | piece s of the split has packs [packs[s], packs[s + 1]) |
 | `firsts` [P + 1] int64 | pack p has segments [firsts[p], firsts[p + 1]) |
 | `used` [P] uint32 | number of values in each pack |
-| `rows` [M] uint32 | row of each segment, counted from the split's first row in the shard |
+| `rows` [M] uint32 | row of each segment, counted from the first row of its piece |
 | `parts` [M] uint32 | number of each segment's part in its row; parts have the pack's length |
 """
 
@@ -35,9 +36,13 @@ from shardline.data.shard_map import ShardMap
 from shardline.records.base import encode
 from shardline.records.datasets import PlanSeal
 from shardline_io.order.best_fit import PLAN_VERSION, plan_packs
-from shardline_io.order.pieces import Piece
+from shardline_io.order.folds import SPLITS
+from shardline_io.order.pieces import Piece, split_pieces
 
-_NAME = re.compile(r"(?P<column>.+)-(?P<length>\d+)-v(?P<version>\d+)-(?P<split>\w+)")
+_NAME = re.compile(
+    r"(?P<column>.+)-(?P<length>\d+)-v(?P<version>\d+)-"
+    r"(?P<name>(?P<split>[a-z]+)(_fold(?P<fold>\d+))?)"
+)
 _TENSORS = {"packs": "I64", "firsts": "I64", "used": "U32", "rows": "U32", "parts": "U32"}
 _CHUNK = 1 << 20  # entries digested at a time
 
@@ -48,7 +53,7 @@ class PackPlan:
 
     Attributes:
         path: file of the plan.
-        packs: shard s of the split has packs [packs[s], packs[s + 1]); [S + 1] int64.
+        packs: piece s of the split has packs [packs[s], packs[s + 1]); [S + 1] int64.
         firsts: pack p has segments [firsts[p], firsts[p + 1]); [P + 1] int64.
         used: number of values in each pack [P] uint32.
         tensors: tensors of the file; slices of `rows` and `parts` [M] are read from it.
@@ -80,7 +85,7 @@ class PlanFile:
 
     Attributes:
         shards: shards of the dataset.
-        name: name of the split.
+        name: name of the split, with its fold if there is one.
         split: the split's rows in each shard.
         column: column that is packed.
         length: maximum number of values in a pack.
@@ -219,11 +224,13 @@ def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:
         name = _NAME.fullmatch(path.stem)
         if name and int(name["version"]) != PLAN_VERSION:
             continue  # no longer used
-        if not name or name["split"] not in shards.manifest.splits:
+        if not name or name["split"] not in SPLITS:
             yield f"{path} is not the name of a plan of packs"
             continue
+        fold = None if name["fold"] is None else int(name["fold"])
         plan = PlanFile(
-            shards=shards, name=name["split"], split=shards.pieces(name["split"]),
+            shards=shards, name=name["name"],
+            split=split_pieces((one.rows for one in shards.manifest.shards), name["split"], fold),
             column=name["column"], length=int(name["length"]),
         )  # fmt: skip
         try:

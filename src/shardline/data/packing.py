@@ -24,7 +24,8 @@ def packed(dataset: Dataset, split: str, pack: Pack) -> Packed:
     """
     _check_columns(dataset, pack)
     shards, others = dataset.shards, tuple(pack.with_)
-    made = partial(PackUnits, name=split) if pack.method == "best_fit" else BlockUnits
+    name = split if shards.fold is None else f"{split}_fold{shards.fold}"
+    made = partial(PackUnits, name=name) if pack.method == "best_fit" else BlockUnits
     return made(
         shards=shards,
         split=shards.pieces(split),

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.block_units import PackedUnits, begins_of, unit_ids
+from shardline.data.block_units import PackedUnits, begins_of, numbered, unit_ids
 from shardline.data.columns import Column
 from shardline.data.pack_plans import PackPlan, PlanFile
 from shardline.data.transforms.transform_steps import Sample
@@ -64,9 +64,8 @@ class PackUnits(PackedUnits):
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Packs of each shard, counted from 0."""
-        counts = np.diff(self.plan.packs).tolist()
-        return tuple(Piece(p.shard, 0, n) for p, n in zip(self.split, counts, strict=True))
+        """Packs of each piece of the split, numbered from 0 within each shard."""
+        return numbered(self.split, np.diff(self.plan.packs).tolist())
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -121,15 +120,12 @@ class PackUnits(PackedUnits):
         first, last = self._packs(piece)
         rows, parts = self.plan.segments(first, last)
         bounds = self.plan.firsts[first : last + 1]
-        return rows + self._split_of[piece.shard][1].first, parts, bounds - bounds[0]
+        return rows + self.split[self._owner(piece)[1]].first, parts, bounds - bounds[0]
 
     def _packs(self, piece: Piece) -> tuple[int, int]:
-        before = int(self.plan.packs[self._split_of[piece.shard][0]])
+        whole, place = self._owner(piece)
+        before = int(self.plan.packs[place]) - whole.first
         return before + piece.first, before + piece.last
-
-    @cached_property
-    def _split_of(self) -> dict[int, tuple[int, Piece]]:
-        return {piece.shard: (place, piece) for place, piece in enumerate(self.split)}
 
     def span(self, piece: Piece, rows: np.ndarray) -> Piece:
         """Return all rows from the first to the last of some rows.
@@ -137,7 +133,7 @@ class PackUnits(PackedUnits):
         Raises:
             DataError: a row is not in the split.
         """
-        of_split = self._split_of[piece.shard][1]
+        of_split = self.split[self._owner(piece)[1]]
         first, last = int(rows.min()), int(rows.max()) + 1
         if last > of_split.last:
             raise self.plan.bad(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from shardline.data.statistics import (
     FeatureSummary,
     Moments,
     Statistics,
+    merge_columns,
     merge_siblings,
 )
 from shardline.records.base import decode
@@ -77,43 +79,48 @@ def count_rows(
 def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> Statistics:
     rows, layout = record.rows, ShardLayout.of_shard(schema, record)
 
-    def tensor(name: str, split: str, more: int = 0) -> np.ndarray:
-        before = [*rows].index(split)
+    def tensor(name: str, block: str, more: int = 0) -> np.ndarray:
+        before = [*rows].index(block)
         first = sum([*rows.values()][:before])
         path, dtype, shape = folder / record.file, layout.dtypes[name], layout.shapes[name]
         whole = np.memmap(path, dtype, "r", layout.offsets[name], shape) if all(shape) else None
         return (
-            np.empty(shape, dtype) if whole is None else whole[first : first + rows[split] + more]
+            np.empty(shape, dtype) if whole is None else whole[first : first + rows[block] + more]
         )
 
-    moments = {}
-    for name, column in layout.columns.items():
-        if column.varies:
-            values = np.diff(tensor(name + OFFSETS, "train", 1))[:, None]
-        else:
-            values = tensor(name, "train")
-            values = values.reshape(len(values), math.prod(column.shape))
-        if column.optional:
-            values = values[tensor(name + PRESENT, "train")]
-        if layout.format > 1 or name == "features":
-            moments[name] = Moments.of(values)
+    def moments(block: str) -> dict[str, Moments]:
+        found = {}
+        for name, column in layout.columns.items():
+            if column.varies:
+                values = np.diff(tensor(name + OFFSETS, block, 1))[:, None]
+            else:
+                values = tensor(name, block)
+                values = values.reshape(len(values), math.prod(column.shape))
+            if column.optional:
+                values = values[tensor(name + PRESENT, block)]
+            if layout.format > 1 or name == "features":
+                found[name] = Moments.of(values)
+        return found
+
+    folds = [moments(block) for block in rows if block.endswith("train")]
     classes = len(schema.classes) if schema.task == "classification" else 0
     return Statistics(
         first=number,
         stop=number + 1,
-        moments=moments,
+        moments=reduce(merge_columns, folds),
         class_counts={
-            split: np.bincount(tensor("labels", split), minlength=classes).tolist()
-            for split in (rows if classes else ())
+            block: np.bincount(tensor("labels", block), minlength=classes).tolist()
+            for block in (rows if classes else ())
         },
+        folds=tuple(folds) if len(folds) > 1 else (),
     )
 
 
-def differing_columns(found: Statistics, expected: ByColumn) -> list[str]:
-    """Return the names of statistics that differ from summaries by column by more than rounding."""
-    if found.moments.keys() != expected.keys():
+def differing_columns(found: ByColumn, expected: ByColumn) -> list[str]:
+    """Return the names of statistics in which summaries by column differ by more than rounding."""
+    if found.keys() != expected.keys():
         return ["columns"]
-    values = ((name, differing(of.summary(), expected[name])) for name, of in found.moments.items())
+    values = ((name, differing(of, expected[name])) for name, of in found.items())
     return [
         value if name == "features" else f"{value} of {name}"
         for name, wrong in values

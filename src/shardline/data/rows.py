@@ -1,8 +1,9 @@
-"""Rows of one shard: read from a source, checked against its schema, and ordered by split."""
+"""Rows of one shard: read from a source, checked against its schema, and ordered by block."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,29 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.data.columns import Column, columns_of
 from shardline.data.shard_format import ShardLayout
-from shardline.data.sources import SPLITS, Schema, Source
-from shardline.data.statistics import Moments, RunningMoments, rows_in_cache
+from shardline.data.sources import Schema, Source
+from shardline.data.statistics import Moments, RunningMoments, merge_columns, rows_in_cache
 from shardline.data.tables import WIDE_BYTES, TableBlock, is_finite, not_finite, read_table
 from shardline.data.values import take_rows
 from shardline_io.column_names import IDS, OFFSETS, PRESENT
+from shardline_io.order.folds import blocks_of
 
 _BLOCK_BYTES = 4 << 20  # from this size on, NumPy requests huge pages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows of a shard in the order of its file: train, validation, test.
+    """Rows of a shard in the order of its file, by block: see `shardline_io.order.folds`.
 
     Attributes:
         tensors: tensors of the file by name, each as consecutive pieces.
         borrowed: blocks of `Memory` in which some tensors are.
-        counts: number of rows by split, in the order of the file.
+        counts: number of rows by block, in the order of the file.
         values: total number of values in each varying column.
         layout: layout of the tensors in the file.
         train: moments of the train rows by column; for a varying column, moments of its lengths.
-        class_counts: number of rows of each class, by split; empty without classes.
+        folds: with folds, moments by column of the rows of each fold to train on.
+        class_counts: number of rows of each class, by block; empty without classes.
     """
 
     tensors: dict[str, list[np.ndarray]]
@@ -39,6 +42,7 @@ class Rows:
     values: dict[str, int]
     layout: ShardLayout
     train: dict[str, Moments]
+    folds: tuple[dict[str, Moments], ...]
     class_counts: dict[str, list[int]]
 
 
@@ -77,13 +81,15 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
     columns = columns_of(described)
     # labels of a table are counted by class instead
     summed = set(columns) if schema.columns else {"features"}
+    trains = [name for name in blocks_of(splits.get("folds", 0)) if name.endswith("train")]
     parts = {
-        split: _Part(columns, memory, summed if split == "train" else set()) for split in SPLITS
+        name: _Part(columns, memory, summed if name in trains else set())
+        for name in blocks_of(splits.get("folds", 0))
     }
     for given in source.iter_tables(shard):
         block = read_table(given, schema, columns, splits, where)
         for index, part in enumerate(parts.values()):
-            part.append(block, np.flatnonzero(block.splits == index), where)
+            part.append(block, np.flatnonzero(block.blocks == index), where)
     ids = [piece for part in parts.values() for piece in part.ids]
     if not any(map(len, ids)):
         raise without_rows(where, source.skipped.get(shard, []), "lower the dataset's `shards`")
@@ -96,20 +102,22 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
             tensors[name + OFFSETS] = [np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)]
         if column.optional:
             tensors[name + PRESENT] = [p for part in parts.values() for p in part.present[name]]
+    folds = tuple(parts[name].moments for name in trains)
     totals = {n: sum(map(len, tensors[n])) for n, column in columns.items() if column.varies}
     return Rows(
         tensors=tensors,
         borrowed=[block for part in parts.values() for block in part.borrowed],
-        counts={split: sum(map(len, part.ids)) for split, part in parts.items()},
+        counts={name: sum(map(len, part.ids)) for name, part in parts.items()},
         values=totals,
         layout=ShardLayout.of(described, sum(map(len, ids)), totals),
-        train=parts["train"].moments,
+        train=reduce(merge_columns, folds),
+        folds=folds if len(folds) > 1 else (),
         class_counts=_count_classes(parts, schema),
     )
 
 
 class _Part:
-    """The rows of one split, appended table by table.
+    """The rows of one block, appended table by table.
 
     Attributes:
         ids, values, lengths, present: consecutive pieces, by column; lengths of varying columns.
@@ -203,14 +211,14 @@ def _count_classes(parts: Mapping[str, _Part], schema: Schema) -> dict[str, list
     if schema.record().task != "classification":
         return {}
     return {
-        split: sum(
+        name: sum(
             (
                 np.bincount(labels, minlength=len(schema.classes))
                 for labels in part.values["labels"]
             ),
             start=np.zeros(len(schema.classes), dtype=np.int64),
         ).tolist()
-        for split, part in parts.items()
+        for name, part in parts.items()
     }
 
 

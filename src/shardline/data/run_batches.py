@@ -67,7 +67,9 @@ class RunBatches:
         self, places: Sequence[DatasetPlace], settings: RunSettings, *,
         verify: Policy = "first", num_sharing: int = 1,
     ) -> None:  # fmt: skip
-        self.datasets = [Dataset(one.manifest, one.shards, verify=verify) for one in places]
+        self.datasets = [
+            Dataset(one.manifest, one.shards, verify=verify, fold=one.fold) for one in places
+        ]
         self._weights = [one.share for one in places]
         self._settings, self._num_sharing = settings, num_sharing
         self._packs: dict[tuple[str, str], Packed] = {}

@@ -34,6 +34,7 @@ class ShardMap:
     Args:
         manifest: the sealed manifest.
         folder: folder of the shards in the store.
+        fold: fold that a run tests on, if the dataset has folds.
 
     Attributes:
         columns: columns by name, without the ids, in the order of the file.
@@ -45,8 +46,8 @@ class ShardMap:
         DataError: a shard is missing, is not a file in the folder, or its size differs from the manifest.
     """
 
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
-        self.manifest, self.folder = manifest, folder
+    def __init__(self, manifest: Manifest, folder: Path, fold: int | None = None) -> None:
+        self.manifest, self.folder, self.fold = manifest, folder, fold
         schema, self._records = manifest.schema, manifest.shards
         self.columns = columns_of(schema)
         first = next(iter(self.columns))
@@ -87,7 +88,7 @@ class ShardMap:
 
     def pieces(self, split: str) -> tuple[Piece, ...]:
         """Return the rows of a split in each shard."""
-        return split_pieces([record.rows for record in self._records], split)
+        return split_pieces([record.rows for record in self._records], split, self.fold)
 
     def layout(self, shard: int) -> ShardLayout:
         """Return the layout of a shard's file."""

@@ -12,8 +12,15 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
-from shardline.records.datasets import DatasetStatistics, PartStatistics, RecordedMoments, Summary
+from shardline.records.datasets import (
+    DatasetStatistics,
+    FoldStatistics,
+    PartStatistics,
+    RecordedMoments,
+    Summary,
+)
 
 KEYS = ("mean", "std", "min", "max")
 _BLOCK_BYTES = 1 << 18  # a block and its differences fill half of a common L2 cache
@@ -126,6 +133,13 @@ def pooled(datasets: Sequence[ByColumn]) -> ByColumn:
     }
 
 
+def merge_columns(
+    moments: Mapping[str, Moments], others: Mapping[str, Moments]
+) -> dict[str, Moments]:
+    """Return the moments of rows together with other rows, by column."""
+    return {name: of.merge(others[name]) for name, of in moments.items()}
+
+
 class RunningMoments:
     """Moments of blocks of rows, computed in one pass.
 
@@ -216,13 +230,16 @@ class Statistics:
         stop: number of the last shard plus 1.
         moments: moments of the train rows by column; for a varying column, moments of its lengths.
             A table only has moments of its features.
-        class_counts: number of rows of each class, by split; empty without classes.
+        class_counts: number of rows of each class, by block; empty without classes.
+        folds: with folds, moments by column of the rows of each fold to train on; `moments` are
+            those of all folds.
     """
 
     first: int
     stop: int
     moments: dict[str, Moments]
     class_counts: dict[str, list[int]]
+    folds: tuple[dict[str, Moments], ...] = ()
 
     def merge(self, other: "Statistics") -> "Statistics":
         """Return the statistics of these shards together with the directly following ones."""
@@ -230,25 +247,52 @@ class Statistics:
             split: [a + b for a, b in zip(mine, other.class_counts[split], strict=True)]
             for split, mine in self.class_counts.items()
         }
-        moments = {name: of.merge(other.moments[name]) for name, of in self.moments.items()}
-        return Statistics(first=self.first, stop=other.stop, moments=moments, class_counts=counts)
+        return Statistics(
+            first=self.first,
+            stop=other.stop,
+            moments=merge_columns(self.moments, other.moments),
+            class_counts=counts,
+            folds=tuple(map(merge_columns, self.folds, other.folds)),
+        )
+
+    def train(self, fold: int | None = None) -> ByColumn:
+        """Return the statistics of the train rows of a run, which are those of all folds but its own.
+
+        Args:
+            fold: fold that the run tests on.
+        """
+        others = [of for number, of in enumerate(self.folds) if number != fold]
+        moments = self.moments if fold is None else reduce(merge_columns, others)
+        return {name: of.summary() for name, of in moments.items()}
 
     def to_record(self) -> PartStatistics:
         """Return the record of the statistics, without loss."""
-        moments = {name: of.to_record() for name, of in self.moments.items()}
+        moments, *folds = (
+            {name: of.to_record() for name, of in columns.items()}
+            for columns in (self.moments, *self.folds)
+        )
         return PartStatistics(
-            first=self.first, stop=self.stop, class_counts=self.class_counts, **by_column(moments)
+            first=self.first,
+            stop=self.stop,
+            class_counts=self.class_counts,
+            **by_column(moments),
+            folds=folds or UNSET,
         )
 
     @classmethod
     def of_record(cls, record: PartStatistics) -> "Statistics":
         """Read the record of a part's statistics."""
-        moments = {"features": record.features} if record.features else record.columns or {}
+        recorded = {"features": record.features} if record.features else record.columns or {}
+        moments, *folds = (
+            {name: Moments.of_record(of) for name, of in columns.items()}
+            for columns in (recorded, *(record.folds or ()))
+        )
         return cls(
             first=record.first,
             stop=record.stop,
-            moments={name: Moments.of_record(of) for name, of in moments.items()},
+            moments=moments,
             class_counts=record.class_counts,
+            folds=tuple(folds),
         )
 
 
@@ -260,8 +304,8 @@ def by_column(
     return columns if [*columns] == ["features"] else {"columns": columns}
 
 
-def of_columns(record: DatasetStatistics) -> ByColumn:
-    """Return the statistics by column in a manifest."""
+def of_columns(record: DatasetStatistics | FoldStatistics) -> ByColumn:
+    """Return the statistics by column in a manifest, of all folds or of one."""
     columns = {"features": record.features} if record.features else record.columns or {}
     return {name: FeatureSummary.of_record(of) for name, of in columns.items()}
 

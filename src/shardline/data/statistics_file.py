@@ -1,7 +1,8 @@
 """File with the full statistics of a dataset of many features; the manifest only has a summary.
 
 It is a safetensors file of float64 tensors [F], `{column}.mean`, `{column}.std`, `{column}.min` and
-`{column}.max`, which keep all bits. It is in the store next to the shards, since ranks normalise
+`{column}.max`, which keep all bits. With folds, the names of the tensors of a run that tests on a fold
+begin with `{fold}/`. It is in the store next to the shards, since ranks normalise
 features and only have access to the shards.
 """
 
@@ -10,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 from blake3 import blake3
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.data.shard_map import rebuild_command
 from shardline.data.statistics import KEYS, ByColumn, FeatureSummary, of_columns
-from shardline.records.datasets import DatasetStatistics, Manifest, ShortSummary
+from shardline.records.datasets import DatasetStatistics, FoldStatistics, Manifest, ShortSummary
 from shardline_io.shards import header_of, tensors_of
 
 STATISTICS_FILE = "statistics.safetensors"
@@ -37,27 +38,40 @@ def set_aside(manifest: Manifest, folder: Path) -> Manifest:
     Raises:
         DataError: the file cannot be written.
     """
-    columns = of_columns(manifest.statistics)
-    if sum(len(of.mean) for of in columns.values()) <= MOST_INSIDE:
+    recorded = manifest.statistics
+    by_fold = {"": of_columns(recorded)}
+    by_fold |= {f"{fold}/": of_columns(of) for fold, of in enumerate(recorded.folds or ())}
+    if sum(len(of.mean) for columns in by_fold.values() for of in columns.values()) <= MOST_INSIDE:
         return manifest
-    tensors = {f"{n}.{key}": getattr(of, key) for n, of in columns.items() for key in KEYS}
+    tensors = {
+        f"{fold}{name}.{key}": getattr(of, key)
+        for fold, columns in by_fold.items()
+        for name, of in columns.items()
+        for key in KEYS
+    }
     content = b"".join([header_of(tensors), *(tensor.tobytes() for tensor in tensors.values())])
     write_bytes(folder / STATISTICS_FILE, content)
+    summary, *folds = (
+        {name: _summary(of) for name, of in columns.items()} for columns in by_fold.values()
+    )
     described = DatasetStatistics(
-        summary={name: _summary(of) for name, of in columns.items()},
-        class_counts=manifest.statistics.class_counts,
+        summary=summary,
+        class_counts=recorded.class_counts,
+        folds=[FoldStatistics(summary=of) for of in folds] or UNSET,
         file=STATISTICS_FILE,
         blake3=blake3(content).hexdigest(),
     )
     return structs.replace(manifest, statistics=described)
 
 
-def read_statistics(manifest: Manifest, folder: Path) -> ByColumn:
+def read_statistics(manifest: Manifest, folder: Path, fold: int | None = None) -> ByColumn:
     """Return a dataset's full statistics by column.
 
     Args:
-        manifest: the sealed manifest; without a `summary`, it has the full statistics.
+        manifest: the sealed manifest, or that of a fold, see `data.folds.of_fold`; without a
+            `summary`, it has the full statistics.
         folder: folder of the shards in the store.
+        fold: fold of the manifest.
 
     Raises:
         DataError: the file is missing or damaged; names the file and the remedy.
@@ -66,10 +80,11 @@ def read_statistics(manifest: Manifest, folder: Path) -> ByColumn:
         return of_columns(manifest.statistics)
     if problem := problem_of_statistics(manifest, folder):
         raise DataError(f"{problem}; {rebuild_command(manifest)}")
+    prefix = "" if fold is None else f"{fold}/"
     try:
         tensors = tensors_of(np.fromfile(folder / STATISTICS_FILE, np.uint8))
         return {
-            name: FeatureSummary(of.count, *(tensors[f"{name}.{key}"] for key in KEYS))
+            name: FeatureSummary(of.count, *(tensors[f"{prefix}{name}.{key}"] for key in KEYS))
             for name, of in summary.items()
         }
     # the file was altered together with its digest in the manifest

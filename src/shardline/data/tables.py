@@ -10,8 +10,9 @@ from shardline.core.errors import DataError
 from shardline.core.suggest import suggest
 from shardline.data.columns import Column
 from shardline.data.sources import SPLITS, Schema, Table
+from shardline.data.sources.from_files import group_keys
 from shardline.data.sources.source import Ragged
-from shardline.data.splits import assign_splits
+from shardline.data.splits import assign_folds, assign_splits
 from shardline.data.values import read_array, read_ragged, split_missing
 from shardline.records.datasets import DTYPES
 from shardline_io.column_names import IDS
@@ -24,14 +25,15 @@ class TableBlock:
     """A table of N rows in the types of its schema.
 
     Attributes:
-        splits: split of each row, as an index into `SPLITS` [N] int64.
+        blocks: block of each row, as an index into `shardline_io.order.folds.blocks_of` [N] int64;
+            without folds, its split.
         fixed: values [N, *shape] by column.
         ragged: values of varying columns.
         present: whether each row has a value [N] bool, by optional column.
     """
 
     ids: np.ndarray
-    splits: np.ndarray
+    blocks: np.ndarray
     fixed: dict[str, np.ndarray]
     ragged: dict[str, Ragged]
     present: dict[str, np.ndarray]
@@ -54,6 +56,9 @@ def read_table(
 ) -> TableBlock:
     """Return a table's columns as arrays of the schema's types and shapes.
 
+    Args:
+        splits: the dataset's `splits`.
+
     Raises:
         DataError: the table does not match the schema; names source, shard, column and, for a single row, its id.
     """
@@ -75,7 +80,8 @@ def read_table(
             arrays[name] = np.zeros((0, *column.shape), column.dtype)
         else:
             arrays[name] = read_array(name, values, column.dtype, where)
-    arrays["splits"] = _splits(table, ids, splits, where)
+    keys = _keys(table, ids.reshape(-1), splits, where)
+    arrays["splits"] = _splits(table, keys, splits, where)
     _check_shapes(arrays, columns, where)
     _check_lengths(ragged, present, len(ids), where)
     fixed = {}
@@ -90,9 +96,12 @@ def read_table(
             bad = int(np.argwhere(~np.isfinite(of.values))[0][0])
             row = ids[np.searchsorted(of.offsets, bad, side="right") - 1]
             raise _not_finite_row(name, row, of.values.dtype, where)
+    blocks = arrays["splits"]
+    if splits.get("folds"):
+        blocks = assign_folds(keys, blocks == SPLITS.index("test"), splits)
     return TableBlock(
         ids=ids.astype(np.int64, copy=False),
-        splits=arrays["splits"],
+        blocks=blocks,
         fixed={name: fixed[name] for name in columns if name in fixed},
         ragged=ragged,
         present=present,
@@ -112,11 +121,43 @@ def _check_names(given: Collection[str], columns: Mapping[str, Column], where: s
         )
 
 
-def _splits(table: Table, ids: np.ndarray, splits: Mapping[str, Any], where: str) -> np.ndarray:
+def _keys(table: Table, ids: np.ndarray, splits: Mapping[str, Any], where: str) -> np.ndarray:
+    """Return the numbers whose hashes decide the splits [N] int64: row ids, or keys of groups."""
+    if not (name := splits.get("group")):
+        return ids
+    if table.groups is not None:
+        groups = read_array("groups", table.groups, "int64", where)
+    else:
+        groups = _groups(name, table.given.get(name), where)
+    if groups.shape != ids.shape:
+        raise DataError(
+            f"{where} returned groups of shape {groups.shape} with {len(ids)} ids, expected a group for each row; "
+            "make all columns of a Table equally long"
+        )
+    return groups
+
+
+def _groups(name: str, values: Any, where: str) -> np.ndarray:
+    found = np.asarray(values) if isinstance(values, np.ndarray) else values
+    is_array = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in "iuUb"
+    is_list = isinstance(found, list) and all(
+        isinstance(one, str | int | np.integer) for one in found
+    )
+    if not (is_array or is_list):
+        raise DataError(
+            f"{where} returned rows without groups for splits.group={name}, expected a column {name} of whole numbers "
+            "or texts, without gaps; add the column, or set `groups` of each Table"
+        )
+    return group_keys(found.tolist() if isinstance(found, np.ndarray) else found)
+
+
+def _splits(table: Table, keys: np.ndarray, splits: Mapping[str, Any], where: str) -> np.ndarray:
     if table.splits is not None:
         return read_array("splits", table.splits, "int64", where)
     if splits.keys() >= set(SPLITS):
-        return assign_splits(ids, splits)
+        return assign_splits(keys, splits, seed=splits.get("seed", 0))
+    if splits.get("folds") and "column" not in splits and "files" not in splits:
+        return np.zeros(len(keys), dtype=np.int64)
     raise DataError(
         f"{where} returned rows without a split, expected a split for each row since `splits` is "
         f"{dict(splits)}; set `splits` of each Table, or set `splits` of the dataset to shares"

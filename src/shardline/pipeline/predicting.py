@@ -13,6 +13,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, write_json
 from shardline.data.columns import columns_of
+from shardline.data.folds import of_fold
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
 from shardline.pipeline import started_ranks
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
@@ -69,13 +70,15 @@ def compute_parts(
     """
     action = Action(id=f"predict/{prediction.spec.run}/{prediction.id}")
     check_environment(project, prediction.document)
-    sealed = read_record(manifest, Manifest, remedy=REMAKE)
+    sealed = of_fold(read_record(manifest, Manifest, remedy=REMAKE), prediction.fold)
     _check_rows(prediction, sealed, read_record(trained_on[0].manifest, Manifest, remedy=REMAKE))
     num_rows, batch = sealed.splits[prediction.split], prediction.spec.settings.evaluation.batch
     folder = prediction.parts
     make_folder(folder)
     rows = DatasetPlace(
-        manifest=manifest, shards=project.layout.declared.shards(prediction.rows.id)
+        manifest=manifest,
+        shards=project.layout.declared.shards(prediction.rows.id),
+        fold=prediction.fold,
     )
     missing = missing_parts(folder, num_rows, batch)
     if done := count_parts(num_rows, batch) - len(missing):

@@ -109,6 +109,7 @@ def _asked(project: Project, run: RunPlan) -> "TableEntry":
         in_table=run.in_table,
         notes={note.name: note.text for note in notes},
         tags=tuple(dict.fromkeys(tag for note in notes for tag in note.tags)),
+        num_folds=run.num_folds,
     )
 
 

@@ -13,6 +13,7 @@ from shardline.config.resolved import DatasetPlace
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, write_bytes, write_json
+from shardline.data.folds import of_fold
 from shardline.pipeline import started_ranks
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
 from shardline.pipeline.started_ranks import Inputs, files_of, places_of
@@ -72,7 +73,7 @@ def _take_over(
 
     return evaluation_of(
         read_record(files["provenance"], TrainingProvenance, remedy=REMAKE).training,
-        read_record(datasets[0].manifest, Manifest, remedy=REMAKE),
+        of_fold(read_record(datasets[0].manifest, Manifest, remedy=REMAKE), datasets[0].fold),
         run.settings.evaluation,
         run.name,
     )
@@ -94,7 +95,9 @@ def _needs_ranks(project: Project, run: RunPlan, datasets: Sequence[DatasetPlace
         return False
     if started_ranks.has_gpus(settings):
         return True
-    manifests = [read_record(one.manifest, Manifest, remedy=REMAKE) for one in datasets]
+    manifests = [
+        of_fold(read_record(one.manifest, Manifest, remedy=REMAKE), one.fold) for one in datasets
+    ]
     rows = sum(manifest.splits[settings.evaluation.split] for manifest in manifests)
     is_split = rows > settings.evaluation.batch or settings.data.pack is not None
     return is_split and settings.nodes * settings.devices > 1

@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from shardline.records.base import Record
 from shardline.records.identities import IdentityDocument
 from shardline.records.jobs import JobRecord
+from shardline_io.order.folds import blocks_of
 
 DTYPES = (
     "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
@@ -17,8 +18,9 @@ Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
 Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(DTYPES)})$")]
 # a published held-out value, as a source states it: `metric`, `value` and `meaning`
 Reference = dict[str, Any]
-Rows = dict[str, Count]  # by split, all three in the order of the rows in a shard
-_SPLITS = ("train", "validation", "test")
+# by block in the order of the rows in a shard, see `shardline_io.order.folds`; without folds, by split
+Rows = dict[str, Count]
+WITH_FOLDS = 2  # version of the manifest of a dataset with folds
 
 
 class Shard(Record, frozen=True, kw_only=True):
@@ -26,7 +28,7 @@ class Shard(Record, frozen=True, kw_only=True):
 
     Attributes:
         file: Name of the file.
-        rows: Number of rows, by split.
+        rows: Number of rows by split; with folds, by block: `0/train`, `0/validation`, `1/train`, ..., `test`.
         values: Number of values, by column of varying length.
         bytes: Size of the file.
         blake3: BLAKE3 digest of the file.
@@ -39,8 +41,8 @@ class Shard(Record, frozen=True, kw_only=True):
     blake3: str
 
     def __post_init__(self) -> None:
-        """Reject rows that do not have all three splits."""
-        if (*self.rows,) != _SPLITS:
+        """Reject rows that do not have all three splits, or all blocks."""
+        if (*self.rows,) != blocks_of(len(self.rows) // 2 if len(self.rows) > 3 else 0):
             raise ValueError(f"rows of {', '.join(self.rows) or 'no split'}")
 
 
@@ -109,14 +111,30 @@ class ShortSummary(Record, frozen=True, kw_only=True):
     max: float | None
 
 
+class FoldStatistics(Record, frozen=True, kw_only=True):
+    """Statistics of the train rows of a run that tests on a fold: `features`, `columns` or `summary`.
+
+    Attributes:
+        features: Statistics of the features of a table.
+        columns: Statistics by column, if the dataset is no table.
+        summary: Summary of the file, by column.
+    """
+
+    features: Summary | UnsetType = UNSET
+    columns: dict[str, Summary] | UnsetType = UNSET
+    summary: dict[str, ShortSummary] | UnsetType = UNSET
+
+
 class DatasetStatistics(Record, frozen=True, kw_only=True):
     """Statistics of a dataset. With very many features, they are in a file beside the shards.
 
     Attributes:
         summary: Summary of the file, by column.
-        class_counts: Number of rows of each class, by split; empty without classes.
+        class_counts: Number of rows of each class, by split or block; empty without classes.
         features: Statistics of the features of a table.
         columns: Statistics by column, if the dataset is no table.
+        folds: With folds, the statistics of a run that tests on fold 0, 1, ...; those above are of the
+            train rows of all folds.
         file: Name of the file beside the shards.
         blake3: BLAKE3 digest of the file.
     """
@@ -125,6 +143,7 @@ class DatasetStatistics(Record, frozen=True, kw_only=True):
     class_counts: dict[str, list[Count]]
     features: Summary | UnsetType = UNSET
     columns: dict[str, Summary] | UnsetType = UNSET
+    folds: list[FoldStatistics] | UnsetType = UNSET
     file: Name | UnsetType = UNSET
     blake3: str | UnsetType = UNSET
 
@@ -142,8 +161,10 @@ class Manifest(Record, frozen=True, kw_only=True):
 
     Attributes:
         dataset: Id of the dataset.
+        version: Version of the manifest: absent without folds, 2 with folds.
+        folds: Number of folds.
         schema: Features or columns.
-        splits: Number of rows, by split.
+        splits: Number of rows, by split; with folds, by block.
         bytes: Size of all shards together.
         statistics: Statistics of the train rows.
         reference: Published held-out value, as the source states it.
@@ -154,6 +175,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     """
 
     dataset: str
+    version: Annotated[int, Meta(ge=2, le=2)] | UnsetType = UNSET
+    folds: Count | UnsetType = UNSET
     schema: DatasetSchema
     splits: Rows
     bytes: Count
@@ -163,6 +186,14 @@ class Manifest(Record, frozen=True, kw_only=True):
     shards: list[Shard]
     identity: IdentityDocument
     has_labels: bool | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        """Reject folds without their version or statistics."""
+        folds = self.folds or 0
+        if (self.version is not UNSET) != bool(folds):
+            raise ValueError(f"version {self.version} with {folds} folds")
+        if len(self.statistics.folds or ()) != folds:
+            raise ValueError(f"statistics of {len(self.statistics.folds or ())} of {folds} folds")
 
 
 class RecordedMoments(Record, frozen=True, kw_only=True):
@@ -188,9 +219,11 @@ class PartStatistics(Record, frozen=True, kw_only=True):
     Attributes:
         first: Number of the first shard.
         stop: Number after the last shard.
-        class_counts: Number of rows of each class, by split.
+        class_counts: Number of rows of each class, by split or block.
         features: Moments of the features of a table.
         columns: Moments by column, if the dataset is no table.
+        folds: With folds, moments by column of the rows of each fold to train on; the other moments
+            are those of all folds.
     """
 
     first: Count
@@ -198,6 +231,7 @@ class PartStatistics(Record, frozen=True, kw_only=True):
     class_counts: dict[str, list[Count]]
     features: RecordedMoments | UnsetType = UNSET
     columns: dict[str, RecordedMoments] | UnsetType = UNSET
+    folds: list[dict[str, RecordedMoments]] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject statistics without a column."""

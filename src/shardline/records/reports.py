@@ -356,7 +356,9 @@ class ReportedRun(Record, frozen=True, kw_only=True):
         varied: Keys of the settings that vary within a grid of the run table.
         in_table: Whether the run is in the leaderboard; the runs of a scaling study are not.
         varied_values: Settings that vary within a grid of the run table, by dotted key.
-        all_but_seed: Digest of everything that the result depends on, except the seed; equal for repeats.
+        all_but_seed: Digest of everything that the result depends on, except seed and fold; equal for
+            repeats.
+        num_folds: Number of folds of the dataset, if the run tests on a fold.
         versions: Result versions, from the identity document.
         definitions: Digests of the definitions in the user's code.
         warnings: Warnings on the sealed model.
@@ -404,6 +406,7 @@ class ReportedRun(Record, frozen=True, kw_only=True):
     varied_values: dict[str, Any] = field(default_factory=dict)
     in_table: bool = True
     all_but_seed: str = ""
+    num_folds: int | UnsetType = UNSET
     versions: dict[str, int] = field(default_factory=dict)
     definitions: dict[str, Any] = field(default_factory=dict)
     warnings: list[ReportedWarning] = field(default_factory=list)
@@ -445,7 +448,14 @@ class ReportedRun(Record, frozen=True, kw_only=True):
     @property
     def group_key(self) -> GroupKey:
         """Dataset names, dataset ids, split, metric and mode; runs with equal keys are ranked together."""
-        return self.dataset_name, self.dataset, self.split, self.metric, self.mode
+        split = self.split if self.fold is None else f"{self.split} by fold"
+        return self.dataset_name, self.dataset, split, self.metric, self.mode
+
+    @property
+    def fold(self) -> int | None:
+        """Fold that the run tests on."""
+        found = self.setting("fold")
+        return found if isinstance(found, int) else None
 
     @property
     def metric(self) -> str:
@@ -573,19 +583,19 @@ class Figures(Record, frozen=True, kw_only=True):
 
 
 class RankedRow(Record, frozen=True, kw_only=True):
-    """A line of a leaderboard: a run, or its repeats with other seeds.
+    """A line of a leaderboard: a run, or its repeats with other seeds or folds.
 
     Attributes:
         title: Name of the run or of its repeats.
         place: Place in the leaderboard; 1 is the best.
         runs: Ids of the runs.
         num_measured: Number of runs with a value.
-        mean: Mean of the headline metric over the runs.
-        sd: Standard deviation over seeds.
+        mean: Mean of the headline metric over the runs; over folds, of the means over seeds.
+        sd: Standard deviation over seeds or folds.
         interval: Ends of the 95 % interval.
         interval_method: Method of the interval.
         standing: `best`, `close` (the difference may be noise), `apart` (it is clear) or `unknown`.
-        judged_by: Basis of `standing`: `seeds`, `sampling` or empty.
+        judged_by: Basis of `standing`: `seeds`, `folds`, `sampling` or empty.
         difference_from_best: Ends of the interval of the difference from the best.
         means: Further figures.
         actions: Ids of the evaluations' records.

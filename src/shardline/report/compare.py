@@ -7,7 +7,7 @@ from typing import Any
 from shardline.core.intervals import t_quantile
 from shardline.records.reports import ReportedRun
 from shardline.report.document import finite
-from shardline.report.leaderboard import Leaderboards
+from shardline.report.leaderboard import LeaderboardRow, Leaderboards
 
 _MAX_DEGREES = 60  # of freedom in the page's table; Student's t hardly changes beyond
 _ABSENT = -1
@@ -28,7 +28,8 @@ def comparison(
         `parts`: by kind (`settings`, `data`, `code`, `environment`), the `keys` that differ between any two
         runs, the distinct `values` of each key, and the distinct `rows` of positions in `values` (-1: no
         such key). `runs`: by element id, title, results, row in the leaderboard, and a row number per kind.
-        `rows`: mean, standard deviation and number of seeds. `t`: 97.5 % quantiles of Student's t by
+        `rows`: mean, standard deviation and number of seeds; over folds also the score by fold, and the
+        number of folds. `t`: 97.5 % quantiles of Student's t by
         degrees of freedom, from 1.
     """
     runs, entries = boards.runs, boards.entries
@@ -59,10 +60,19 @@ def comparison(
             }
             for entry, numbers in zip(entries, zip(*places, strict=True), strict=True)
         },
-        "rows": [[row.repeats.mean, row.repeats.sd, len(row.repeats.values)] for row in rows],
+        "rows": [_row(row) for row in rows],
         "t": [round(t_quantile(degrees), 4) for degrees in range(1, _MAX_DEGREES + 1)],
     }
     return dict(finite(document))
+
+
+def _row(row: LeaderboardRow) -> list[Any]:
+    repeats = row.repeats
+    found: list[Any] = [repeats.mean, repeats.sd, len(repeats.values)]
+    if repeats.folds:
+        by_fold = {str(fold): value for fold, value in repeats.by_fold.items()}
+        found += [by_fold, repeats.num_folds]
+    return found
 
 
 def _part(documents: Sequence[_Keys]) -> tuple[dict[str, Any], list[int]]:

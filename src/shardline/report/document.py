@@ -122,7 +122,7 @@ def _describe_row(row: LeaderboardRow) -> RankedRow:
 
 def _method(row: LeaderboardRow) -> str | None:
     if row.repeats.interval:
-        return "student-t"
+        return "nadeau-bengio" if row.repeats.folds else "student-t"
     return row.run.headline.interval_method if row.interval else None
 
 

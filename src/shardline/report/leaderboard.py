@@ -17,6 +17,7 @@ from shardline.report.charts.series import Series
 from shardline.report.significance import (
     SeedRepeats,
     Verdict,
+    bounds_of,
     compare_with_best,
     name_of_repeats,
     repeats_of,
@@ -45,14 +46,14 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardRow:
-    """Line of a leaderboard: one run, or several runs that differ only in the seed.
+    """Line of a leaderboard: one run, or several runs that differ only in the seed or the fold.
 
     Attributes:
         entries: Runs of the line, best first.
         title: Name of the line.
         anchor: Element id of the line.
         place: 1 for the best; equal values share a place.
-        repeats: Measured values over seeds.
+        repeats: Measured values over seeds or folds.
         verdict: Whether the difference from the best is larger than noise.
         whisker: Lower end, value and upper end of the interval, from 0 to `WHISKER_WIDTH`.
     """
@@ -72,12 +73,12 @@ class LeaderboardRow:
 
     @property
     def value(self) -> float:
-        """Mean over seeds; NaN without a value."""
+        """Mean over seeds or folds; NaN without a value."""
         return self.repeats.mean
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval over seeds, or over held-out samples if seeds were not repeated."""
+        """95 % interval over seeds or folds, or over held-out samples if runs were not repeated."""
         return self.repeats.interval or self.run.interval_of(self.value)
 
     def setting(self, key: str) -> Any:
@@ -291,9 +292,13 @@ def _group(
 
 
 def _repeats(entries: Sequence[Entry]) -> SeedRepeats:
-    values = [entry.run.value for entry in entries if math.isfinite(entry.run.value)]
-    bounds = (0.0, 1.0) if is_share(entries[0].run.metric) else (-math.inf, math.inf)
-    return SeedRepeats(values=values, bounds=bounds)
+    measured = [entry.run for entry in entries if math.isfinite(entry.run.value)]
+    return SeedRepeats(
+        values=[run.value for run in measured],
+        bounds=bounds_of(entries[0].run.metric),
+        folds=[run.fold for run in measured if run.fold is not None],
+        num_folds=entries[0].run.num_folds or 0,
+    )
 
 
 def _rows(
@@ -343,11 +348,6 @@ def _whisker(
     ends = (max(low, interval[0]), value, min(high, interval[1]))
     first, middle, last = (round(WHISKER_WIDTH * (end - low) / (high - low), 1) for end in ends)
     return first, middle, last
-
-
-def is_share(metric: str) -> bool:
-    """Return whether a metric is an accuracy by its name and shown in percent."""
-    return metric.removeprefix("test_").removeprefix("val_") in ("acc", "accuracy")
 
 
 def _repeats_loss(run: ReportedRun) -> bool:

@@ -18,7 +18,7 @@ from shardline.report.template import javascript_bundle, load_template
 
 MAX_SETTING_COLUMNS = 4
 MAX_FURTHER_COLUMNS = 12  # hidden until a reader chooses them
-_OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name", "seed"})
+_OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name", "seed", "fold"})
 
 
 def render_page(report: Report) -> str:

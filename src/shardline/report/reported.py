@@ -92,7 +92,8 @@ def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, str]]:
         varied=sorted(asked.varied),
         varied_values=dict(asked.varied),
         in_table=asked.in_table,
-        all_but_seed=digest(but_seed(identity, evaluation.identity)),
+        all_but_seed=digest(but_seed(identity, evaluation.identity, ("seed", "fold"))),
+        num_folds=asked.num_folds or UNSET,
         versions=identity.get("versions", {}),
         definitions=identity.get("code", {}),
         warnings=[

@@ -33,6 +33,7 @@ class TableEntry:
         in_table: Whether the run is in the leaderboard; runs of scaling studies are not.
         notes: Text of `config/notes/{name}.md` by name.
         tags: Tags in these files.
+        num_folds: Number of folds of the dataset, if the run tests on a fold.
     """
 
     key: str
@@ -43,6 +44,7 @@ class TableEntry:
     in_table: bool = True
     notes: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    num_folds: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from shardline.core.nested import flatten
 from shardline.core.package import report_folder
 from shardline.report.document import figures_of
 from shardline.report.figures import FILTERS
-from shardline.report.leaderboard import is_share
+from shardline.report.significance import is_share
 
 
 def load_template() -> Template:

@@ -215,7 +215,12 @@ def _headline(recorded: SealedRun) -> tuple[str, str]:
 def _samples(recorded: SealedRun) -> list[object]:
     """Return the facts that identify the evaluated samples of a run."""
     found = recorded.evaluation
-    return [recorded.spec.mix, *((found.task, found.split, found.num_samples) if found else ())]
+    fold = recorded.spec.settings.get("fold")
+    return [
+        recorded.spec.mix,
+        fold,
+        *((found.task, found.split, found.num_samples) if found else ()),
+    ]
 
 
 def _verdict(old: float | None, new: float | None, interval: Interval | None, basis: str) -> str:

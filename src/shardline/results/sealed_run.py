@@ -65,7 +65,10 @@ class SealedRun:
         """Manifests, shards and weights of the datasets."""
         return tuple(
             DatasetPlace(
-                manifest=self.layout.manifest(key), shards=self.layout.shards(key), weight=weight
+                manifest=self.layout.manifest(key),
+                shards=self.layout.shards(key),
+                weight=weight,
+                fold=self.run_spec.settings.tested_fold,
             )
             for key, weight in self.spec.mix.items()
         )

@@ -16,6 +16,7 @@ from shardline.core.files import read_json, read_object
 from shardline.records.base import encode
 from shardline.records.model_warnings import ModelWarning, read_warnings
 from shardline.results.outcomes import failure_of
+from shardline.results.repeats import means_of
 from shardline.results.running import progress_of
 from shardline.supervision.attempt_log import last_recorded_step, read_attempts
 
@@ -38,7 +39,7 @@ class State(StrEnum):
 def describe_runs(project: Project) -> list[dict[str, Any]]:
     """Return one record per run of the config, as `shardline ls --json` prints it."""
     names = sealed_names(project.layout)
-    records = []
+    records: list[dict[str, Any]] = []
     for run in project.runs.values():
         state = state_of(run, names)
         failure = failure_of(run) if state is State.FAILED else None
@@ -59,7 +60,8 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "folder": run.folder,
             }
         )
-    return records
+    means = means_of(project, {record["run"]: record["headline"] for record in records})
+    return [{**record, "mean": means.get(record["run"])} for record in records]
 
 
 def warnings_on(run: RunPlan) -> list[ModelWarning]:

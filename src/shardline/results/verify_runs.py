@@ -77,11 +77,16 @@ def _check_work(
     from shardline.results.verify_ledger import problems_of_ledger
 
     settings = with_legacy_values(spec.settings, settings_of("train"))
+    run = RunSpec.of(structs.replace(spec, settings=settings))
     datasets = [
-        DatasetPlace(manifest=layout.manifest(key), shards=layout.shards(key), weight=weight)
+        DatasetPlace(
+            manifest=layout.manifest(key),
+            shards=layout.shards(key),
+            weight=weight,
+            fold=run.settings.tested_fold,
+        )
         for key, weight in spec.mix.items()
     ]
-    run = RunSpec.of(structs.replace(spec, settings=settings))
     files, problems = problems_of_ledger(work / "ledger", run, datasets, provenance.training)
     about = findings.but("delete the file; no result reads it, and a training writes its own")
     for problem in problems:

@@ -8,6 +8,7 @@ from shardline.config.scripts import is_script
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.seals import check_seal
+from shardline.data.folds import of_fold
 from shardline.data.pack_plans import problems_of_plans
 from shardline.data.parts import count_rows, differing_columns, read_part
 from shardline.data.shard_format import ShardLayout
@@ -88,7 +89,10 @@ def check_statistics(shards: Path, manifest: Manifest) -> str | None:
         if layout.bytes != record.bytes:
             return f"{shards}: {record.file} has other rows than the manifest"
     found = merge_all(count_rows(shards, enumerate(manifest.shards), manifest.schema))
-    wrong = differing_columns(found, read_statistics(manifest, shards))
+    wrong = []
+    for fold in (None, *range(manifest.folds or 0)):
+        expected = read_statistics(of_fold(manifest, fold), shards, fold)
+        wrong += differing_columns(found.train(fold), expected)
     if found.class_counts != manifest.statistics.class_counts:
         wrong.append("class_counts")
     if not wrong:

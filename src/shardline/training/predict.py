@@ -47,14 +47,16 @@ class TrainedOn:
 
     def __init__(self, places: Sequence[DatasetPlace]) -> None:
         self._places = places
-        self._manifests = [read_manifest(one.manifest) for one in places]
+        self._manifests = [read_manifest(one.manifest, one.fold) for one in places]
         self.manifest = self._manifests[0]
 
     @cached_property
     def statistics(self) -> ByColumn:
         """Statistics of the train rows by column, see `RunBatches.statistics`."""
         pairs = zip(self._manifests, self._places, strict=True)
-        return pooled([read_statistics(manifest, place.shards) for manifest, place in pairs])
+        return pooled(
+            [read_statistics(manifest, place.shards, place.fold) for manifest, place in pairs]
+        )
 
 
 def predict(

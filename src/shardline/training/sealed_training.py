@@ -215,7 +215,7 @@ def _run_script(task: RankTask, action: Train, world: World, timeline: Timeline)
     from shardline.training import script
 
     place = task.datasets[0]
-    dataset = Dataset(place.manifest, place.shards, verify=task.runtime.verify)
+    dataset = Dataset(place.manifest, place.shards, verify=task.runtime.verify, fold=place.fold)
 
     def resumed(at: Mapping[str, Any]) -> None:
         kept_s = kept_until(read_attempts(task.work), at["step"], at["saved_s"])

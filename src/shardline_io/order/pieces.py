@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardline_io.order.folds import split_of
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -17,18 +19,30 @@ class Piece:
     last: int
 
 
-def split_pieces(shards: Iterable[Mapping[str, int]], split: str) -> tuple[Piece, ...]:
-    """Return the rows of a split in each shard.
+def split_pieces(
+    shards: Iterable[Mapping[str, int]], split: str, fold: int | None = None
+) -> tuple[Piece, ...]:
+    """Return the rows of a split in each shard: one piece, or with folds several pieces.
 
     Args:
-        shards: number of rows by split of each shard, in the order of its file.
+        shards: number of rows by block of each shard, in the order of its file.
         split: name of the split.
+        fold: fold that a run tests on, see `folds.split_of`.
     """
     pieces = []
     for shard, rows in enumerate(shards):
-        names = list(rows)
-        first = sum(rows[name] for name in names[: names.index(split)])
-        pieces.append(Piece(shard, first, first + rows[split]))
+        found: list[Piece] = []
+        end = 0
+        for block, number in rows.items():
+            first, end = end, end + number
+            if split_of(block, fold) != split:
+                continue
+            if found and found[-1].last == first:
+                found[-1] = Piece(shard, found[-1].first, end)
+            else:
+                found.append(Piece(shard, first, end))
+        filled = [piece for piece in found if piece.first < piece.last]
+        pieces += filled or found[:1]
     return tuple(pieces)
 
 

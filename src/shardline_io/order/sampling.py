@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -106,7 +107,7 @@ class TrainOrder:
 
     Attributes:
         dataset_id: id of the dataset; only its digest counts, so renaming changes nothing.
-        pieces: the split's rows in each shard.
+        pieces: the split's rows in each shard; several pieces of a shard are visited together.
         global_batch: samples of an optimiser step over all ranks.
         window_rows: rows in memory at a time, over all streams; at least one global batch.
         partition_shards: number of shards in an epoch; 0 for all.
@@ -127,7 +128,7 @@ class TrainOrder:
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        rows = sorted(piece.last - piece.first for piece in self.pieces)
+        rows = sorted(num_rows(pieces) for pieces in self._by_shard)
         smallest = sum(rows[: len(rows) // self.num_parts])
         if smallest < (1 if self.is_padded else self.global_batch):
             over = f"the {smallest:,} train rows of dataset {self.dataset_id}"
@@ -139,14 +140,18 @@ class TrainOrder:
             )
 
     @cached_property
+    def _by_shard(self) -> list[list[Piece]]:
+        return [list(of_shard) for _, of_shard in groupby(self.pieces, lambda piece: piece.shard)]
+
+    @cached_property
     def num_parts(self) -> int:
         """Number of epochs in one pass over all shards."""
-        return max(1, len(self.pieces) // self.partition_shards) if self.partition_shards else 1
+        return max(1, len(self._by_shard) // self.partition_shards) if self.partition_shards else 1
 
     def shards(self, epoch: int) -> np.ndarray:
         """Return the shards that an epoch visits, in order."""
         turn, part = divmod(epoch, self.num_parts)
-        order = permutation(len(self.pieces), self.dataset_id[-12:], self.seed, "pass", turn)
+        order = permutation(len(self._by_shard), self.dataset_id[-12:], self.seed, "pass", turn)
         total = len(order)
         return order[total * part // self.num_parts : total * (part + 1) // self.num_parts]
 
@@ -154,7 +159,7 @@ class TrainOrder:
         """Return the number of rows that an epoch visits."""
         if self.num_parts == 1:  # called at each window's end, and there may be many shards
             return self._all_rows
-        return num_rows(self.pieces[i] for i in self.shards(epoch))
+        return sum(num_rows(self._by_shard[i]) for i in self.shards(epoch))
 
     @cached_property
     def _all_rows(self) -> int:
@@ -217,7 +222,8 @@ class TrainOrder:
 
     def _sequence(self, epoch: int) -> Line:
         """Return an epoch's rows in order, before the split into streams."""
-        line, total = Line([self.pieces[i] for i in self.shards(epoch)]), self.num_rows(epoch)
+        visited = [piece for i in self.shards(epoch) for piece in self._by_shard[i]]
+        line, total = Line(visited), self.num_rows(epoch)
         if self.is_padded or total % self.global_batch == 0:
             return line
         start = int(_generator(self.dataset_id[-12:], self.seed, "start").integers(2**63)) * 2

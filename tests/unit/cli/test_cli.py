@@ -158,7 +158,7 @@ def test_ls_as_json(fake):
         "run": "net", "names": ["net"], "id": run.id, "dataset": "rows",
         "model": "mypkg.models:Net", "state": "done", "step": None, "progress": None, "failure": None,
         "headline": {"metric": "accuracy", "mode": "max", "value": 0.9778}, "warnings": [],
-        "folder": from_here(str(run.folder)),
+        "folder": from_here(str(run.folder)), "mean": None,
     }  # fmt: skip
 
 

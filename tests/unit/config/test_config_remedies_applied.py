@@ -76,6 +76,7 @@ TEXTS = {
 }  # fmt: skip
 TABLE = {"type": "csv", "files": ["a.csv"], "label": "y", "num_classes": 2}
 ROWS = {"datasets.digits.source": TABLE, "/a.csv": "x,y\n1,0\n2,1\n"}
+FOLDS = {"folds": 3}
 TOKEN = "hf_" + "aB3" * 11
 MIX = {"datasets.b": {**DIGITS, "shards": 3}, "@dataset": "{digits: 0.5, b: 0.5}"}
 HEAD = "name\tdataset\tmodel"
@@ -441,6 +442,28 @@ MODEL_CASES = {
     "a module of another name": case(
         {"@model": "a.models:Net", "/a/net.py": NET["/net.py"]}, "no module a.models; a contains net",
         "name one of them", {"@model": "a.net:Net"},
+    ),
+    "a fold of a dataset without folds": case(
+        {"@fold": "1"}, "fold=1, but dataset=digits has no folds", "set its splits.folds", {"datasets.digits.splits": FOLDS},
+    ),
+    "all folds of a dataset without folds": case(
+        {"@fold": "all"}, "fold=all, but dataset=digits has no folds", "leave fold out", {"@fold": "null"},
+    ),
+    "a fold beyond the last": case(
+        {"@fold": "3", "datasets.digits.splits": FOLDS}, "fold=3, but dataset=digits has splits.folds=3",
+        "use (all) or a number from 0 to 2", {"@fold": "$1"},
+    ),
+    "folds without a fold": case(
+        {"datasets.digits.splits": FOLDS}, "and no fixed test set, but fold is not set", "set fold to (all)",
+        {"@fold": "$1"},
+    ),
+    "a mix of several numbers of folds": case(
+        MIX | {"datasets.digits.splits": FOLDS, "datasets.b.splits": {"folds": 2}, "@fold": "all"},
+        "the datasets of the mix have 2 and 3 folds", "the same splits.folds", {"datasets.b.splits": FOLDS},
+    ),
+    "a mix with and without folds": case(
+        MIX | {"datasets.digits.splits": FOLDS, "@fold": "1"},
+        "the datasets of the mix have 0 and 3 folds", "the same splits.folds", {"datasets.b.splits": FOLDS},
     ),
     "a folder in place of a module": case(
         {"@model": "a:Net", "/a/net.py": NET["/net.py"]}, "no module a; a contains net", "name one of them",

@@ -464,6 +464,8 @@ IDX_CASES = {
 
 NAMED = CSV | {"columns": {"x": "float32"}}
 KEYS = LINES | {"files": ["a.csv"]}
+SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
+FILES = {"train": ["a*"], "validation": 0.1, "test": ["b*"]}
 SETTING_CASES = {
     "a class twice": setting(CSV | {"classes": ["a", "a"]}, "lists a twice", "drop one", {"classes": []}),
     "no files": setting(CSV | {"files": []}, "files is empty", "list at least one", {"files": ["a.csv"]}),
@@ -569,6 +571,32 @@ SETTING_CASES = {
     "a column of splits that is the label": setting(
         CSV, "splits.column=y is also a feature or the label", "remove it there", {"splits": {"column": "s"}},
         splits={"column": "y"}, files={"a.csv": "x,s,y\n1,train,0\n3,test,1\n"},
+    ),
+    "a group that is the label": setting(
+        CSV, "splits.group=y is also a feature or the label", "remove it there", {"splits": SHARES | {"group": "s"}},
+        splits=SHARES | {"group": "y"}, files={"a.csv": "x,s,y\n1,p,0\n3,q,1\n"},
+    ),
+    "groups of images": setting(
+        FOLDER, "splits.group is for sources of type csv", "leave it out", {"splits": SHARES},
+        splits=SHARES | {"group": "s"}, files=TWO,
+    ),
+    "a group beside a column of splits": setting(
+        CSV, "splits.group=g has no effect, since splits.column", "or set splits.folds",
+        {"splits": {"column": "s", "group": "g", "folds": 2, "validation": 0.1}}, splits={"column": "s", "group": "g"},
+        files={"a.csv": "x,s,g,y\n1,train,p,0\n3,test,q,1\n"},
+    ),
+    "a seed beside a column of splits": setting(
+        CSV, "splits.seed=1 has no effect without splits.folds", "drop it", {"splits": {"column": "s"}},
+        splits={"column": "s", "seed": 1}, files={"a.csv": "x,s,y\n1,train,0\n3,test,1\n"},
+    ),
+    "two shares for validation": setting(
+        CSV, "splits.validation=0.2 has no effect beside a share in splits.files.validation", "drop it",
+        {"splits": {"files": FILES, "folds": 2}}, splits={"files": FILES, "folds": 2, "validation": 0.2},
+        files={"a.csv": GOOD, "b.csv": GOOD}, rows=0,
+    ),
+    "a missing group": setting(
+        CSV, "column g is empty, expected a group, a whole number or text", "source.on_bad: skip",
+        {"on_bad": "skip"}, splits=SHARES | {"group": "g"}, rows=1, files={"a.csv": "x,g,y\n1,,0\n3,q,1\n"},
     ),
     "a file in no split": setting(
         CSV, "a.csv is in no split", "change the patterns",

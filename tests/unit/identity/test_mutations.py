@@ -72,7 +72,7 @@ OF_SAMPLES: dict[str, Any] = {
     "data.epoch_samples": 640,
     "data.workers": "threads:3",
 }
-OF_SCRIPTS = {"environment": {"venv": "own.lock"}}
+OF_SCRIPTS = {"environment": {"venv": "own.lock"}, "fold": 1}
 
 
 OF_EVALUATION: dict[str, Any] = {
@@ -105,6 +105,11 @@ def test_setting(key: str, place: Place) -> None:
     if key == "environment":  # which a script alone takes
         (place.path / "own.lock").write_text("numpy==2.0\n")
         place.edit("config/runs.tsv", lambda text: "".join(scripts_of(text)))
+    if key == "fold":  # which datasets with folds take
+        config = place.config()
+        folded = {n: {**of, "splits": {"folds": 3}} for n, of in config["datasets"].items()}
+        place.write_config({**config, "datasets": folded})
+        place.set("defaults.fold", 0)
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
     assert documented_stage(key) == (
@@ -179,6 +184,7 @@ def test_swapped_values_are_another_run_and_going_back_is_the_old_one(place: Pla
     [
         ("digits.shards", 5, "digits"),
         ("digits.splits.train", 0.7, "digits"),
+        ("digits.splits.seed", 1, "digits"),
         ("synthetic.source.rows_per_shard", 10, "synthetic"),
         ("synthetic.source.features", 10, "synthetic"),
         ("synthetic.source.seed", 10, "synthetic"),

@@ -58,12 +58,22 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
     states = [record["state"] for record in records]
     tally = (f"{states.count(state)} {state}" for state in State if state in states)
     say(f"\n{count(len(records), 'run')}: {', '.join(tally)}")
+    for text in dict.fromkeys(_mean(one["mean"]) for one in records if one["mean"]):
+        say(text)
     for record in records:
         if failure := record["failure"]:
             say(Text.assemble((f"\n{record['run']}", "bold"), " failed: ", failure["sentence"]))
             say(f"  log: {failure['log']}", style="dim")
         for warning in record["warnings"]:
             say(Text.assemble((f"\n{record['run']}", "bold"), " warning: ", warning["sentence"]))
+
+
+def _mean(mean: dict[str, Any]) -> str:
+    found = f"{mean['name']}: {mean['metric']} {mean['mean']:#.4g}, mean of {mean['over']}"
+    if mean["interval"] is None:
+        return found
+    low, high = mean["interval"]
+    return f"{found}, 95 % interval {low:#.4g} to {high:#.4g}"
 
 
 def _headline(headline: dict[str, Any] | None) -> Text:

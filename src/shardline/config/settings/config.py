@@ -193,10 +193,20 @@ class Runtime(Settings, frozen=True, kw_only=True):
     offline without a key."""
 
 
-class Shares(Settings, frozen=True, kw_only=True):
+class _BySeed(Settings, frozen=True, kw_only=True):
+    """Keys of splits by hash."""
+
+    group: Text | UnsetType = UNSET
+    """Column with the group of each row, whole numbers or text, such as the patient of an image. All rows
+    of a group are in one split: a hash of the group decides, not of the row id."""
+    seed: Annotated[int, Meta(ge=0, lt=2**48, extra={"legacy_value": 0})] = 0
+    """Another number gives other splits or folds, as a dataset of its own."""
+
+
+class Shares(_BySeed, frozen=True, kw_only=True):
     """Splits by shares of the rows."""
 
-    others: ClassVar[frozenset[str]] = frozenset({"column", "files"})
+    others: ClassVar[frozenset[str]] = frozenset({"column", "files", "folds"})
 
     train: Share
     """Share of the rows to train on. A hash of the row id decides the split. The shares sum to 1."""
@@ -207,11 +217,37 @@ class Shares(Settings, frozen=True, kw_only=True):
 
     @classmethod
     def fits(cls, table: Plain) -> bool:
-        """Return whether neither a column is named nor files are listed."""
+        """Return whether neither folds nor a column nor files are named."""
         return table.keys().isdisjoint(cls.others)
 
 
-class SplitColumn(Settings, frozen=True, kw_only=True):
+Folds = Annotated[int, Meta(ge=2, le=1000)]
+
+
+class _WithFolds(_BySeed, frozen=True, kw_only=True):
+    """Keys of splits that may have folds."""
+
+    folds: Folds | UnsetType = UNSET
+    """Number of folds for cross-validation: a run tests on the fold in its setting `fold`, and trains on
+    the others. A hash of the row id decides the fold. With `column` or `files`, their test rows are in
+    no fold, and all other rows are in the folds."""
+    validation: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
+    """With `folds`: share of the rows of the other folds that validate, by another hash of the row id.
+    Default: 0.1, or the share in `files.validation`."""
+
+
+class SplitFolds(_WithFolds, frozen=True, kw_only=True):
+    """Folds of all rows."""
+
+    folds: Folds
+
+    @classmethod
+    def fits(cls, table: Plain) -> bool:
+        """Return whether there are folds, and no fixed test set."""
+        return "folds" in table and table.keys().isdisjoint({"column", "files"})
+
+
+class SplitColumn(_WithFolds, frozen=True, kw_only=True):
     """Splits by a column."""
 
     column: Text
@@ -236,7 +272,7 @@ class FilesOfSplits(Settings, frozen=True, kw_only=True):
     """Patterns of the held-out files."""
 
 
-class SplitFiles(Settings, frozen=True, kw_only=True):
+class SplitFiles(_WithFolds, frozen=True, kw_only=True):
     """Splits by file."""
 
     files: FilesOfSplits
@@ -257,7 +293,9 @@ class DatasetSettings(Settings, frozen=True, kw_only=True):
     cases."""
     shards_per_job: Count = 64
     """Number of shards that one job writes. Does not change the dataset."""
-    splits: Shares | SplitColumn | SplitFiles = Shares(train=0.8, validation=0.1, test=0.1)
+    splits: Shares | SplitFolds | SplitColumn | SplitFiles = Shares(
+        train=0.8, validation=0.1, test=0.1
+    )
     """Split of the rows into train, validation and test."""
 
 

@@ -244,6 +244,9 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     """Use only deterministic algorithms."""
     seed: Annotated[int, Meta(ge=0, le=4294967295)] = 1
     """Seed of all randomness, including initial weights and sample order."""
+    fold: Annotated[Literal["all"] | Natural | None, Meta(extra={"legacy_value": None})] = None
+    """Fold of the dataset to test on, from 0, if the dataset has `splits.folds`. `all` is a grid of all
+    folds: a run for each."""
     global_batch: Count = 64
     """Samples per optimiser step, over all ranks."""
     data: Data = Data()
@@ -266,6 +269,11 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     """Environment of a training script: a key of `environments`, or a table such as `{venv:
     requirements.lock}`. Empty: that of Shardline. Its packages count in the identity, not paths."""
     evaluation: Evaluation = Evaluation()
+
+    @property
+    def tested_fold(self) -> int | None:
+        """The fold to test on; `all` is already resolved."""
+        return self.fold if isinstance(self.fold, int) else None
 
 
 class FixedColumns(Settings, frozen=True, kw_only=True):

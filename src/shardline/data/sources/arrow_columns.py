@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.data.sources.from_files import text_id
+from shardline.data.sources.from_files import group_keys, text_id
 from shardline.data.splits import SPLIT_NAMES
 
 # Texts that pyarrow's CSV reader treats as a missing number.
@@ -129,6 +129,16 @@ def ids_of(column: pa.Array, *, are_numbers: bool) -> Numbers:
         np.array([text_id(text or "") for text in texts], dtype=np.int64),
         np.array([not text for text in texts], dtype=bool),
     )
+
+
+def groups_of(column: pa.Array) -> Numbers:
+    """Return the key of each row's group [N] int64. A missing or empty group is bad, and so is a fraction."""
+    if pa.types.is_floating(column.type):  # whole numbers beside gaps, as pandas writes them
+        column = _cast(column, pa.int64())
+    text = pc.utf8_trim_whitespace(column.cast(pa.string())).fill_null("")
+    found = text.dictionary_encode()
+    keys = group_keys(found.dictionary.to_pylist())
+    return keys[found.indices.to_numpy()], np.asarray(pc.equal(text, ""))
 
 
 def splits_of(column: pa.Array) -> Numbers:

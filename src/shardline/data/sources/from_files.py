@@ -14,6 +14,7 @@ from shardline.data.sources.source import Source
 from shardline.data.splits import SPLITS, assign_splits
 
 Item = TypeVar("Item")
+GROUP = "a group, a whole number or text"  # in messages
 
 
 class UnusableError(Exception):
@@ -37,7 +38,8 @@ class FileSource(Source):
         names: File names in the identity, such as `a/1.csv`. Row ids are made from these
             names, so moved data keeps its splits. Default: paths relative to the common folder.
         splits: The dataset's `splits`, unless they are shares of all rows:
-            `{"column": name}`, or `{"files": [split of each file], "validation": share}`.
+            `{"column": name}`, or `{"files": [split of each file], "validation": share}`; and
+            `{"group": column}`.
         on_bad: Whether an unusable row or file stops the build (`fail`), or is skipped and
             counted (`skip`).
     """
@@ -108,6 +110,16 @@ def batches(
 def text_id(text: str) -> int:
     """Return the id of a text: the first 8 bytes of its BLAKE2b hash, as int64."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
+
+
+def group_keys(values: Iterable[Any]) -> np.ndarray:
+    """Return the key of each group by its name, a whole number or a text [N] int64.
+
+    A whole number and its text are one group, since the files of a table may differ in the type.
+    """
+    texts = [str(value) for value in values]
+    keys = {text: text_id(text) for text in set(texts)}
+    return np.array([keys[text] for text in texts], dtype=np.int64)
 
 
 def ids_in_file(name: str, positions: np.ndarray) -> np.ndarray:

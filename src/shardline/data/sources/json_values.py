@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from shardline.data.columns import Column
-from shardline.data.sources.from_files import UnusableError, text_id
+from shardline.data.sources.from_files import GROUP, UnusableError, text_id
 from shardline.data.sources.source import UNKNOWN_LABEL
 from shardline.data.splits import SPLIT_NAMES
 
@@ -215,6 +215,19 @@ def id_of(value: Any) -> int:
     if isinstance(value, str) and value:
         return text_id(value)
     raise UnusableError(f"{shown(value)}, expected a whole number (int64) or text")
+
+
+def group_of(value: Any) -> str:
+    """Return the name of a row's group.
+
+    Raises:
+        UnusableError: The value is neither a whole number nor text.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
+        raise UnusableError(f"{shown(value)}, expected {GROUP}")
+    return str(value).strip()
 
 
 def split_of(value: Any) -> int:

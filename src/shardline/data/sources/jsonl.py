@@ -10,9 +10,10 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import Column, parse_columns
-from shardline.data.sources.from_files import UnusableError, ids_in_file
+from shardline.data.sources.from_files import UnusableError, group_keys, ids_in_file
 from shardline.data.sources.json_values import (
     class_of,
+    group_of,
     id_of,
     read_object,
     reader_of,
@@ -23,7 +24,8 @@ from shardline.data.sources.lines import Lines, refuse_wide
 from shardline.data.sources.source import Ragged, Schema, Table
 from shardline.data.sources.tokenizer import TokenSource
 
-_ID, _SPLIT = "id_column", "splits.column"  # names in messages of values that are not columns
+# names in messages of values that are not columns
+_ID, _SPLIT, _GROUP = _OTHERS = "id_column", "splits.column", "splits.group"
 _TEXT = Column.parse("text", "text")
 
 
@@ -98,6 +100,8 @@ class Jsonl(TokenSource):
             readers[_ID] = self._id_column, id_of
         if split := self.splits.get("column"):
             readers[_SPLIT] = split, split_of
+        if group := self.splits.get("group"):
+            readers[_GROUP] = group, group_of
         return readers
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
@@ -132,13 +136,14 @@ class Jsonl(TokenSource):
             ids = np.array(values.pop(_ID), dtype=np.int64)
         else:
             ids = ids_in_file(self.names[index], lines.place + lines.starts[rows])
-        splits = self.splits_of_file(index, ids)
+        groups = group_keys(values.pop(_GROUP)) if _GROUP in values else None
+        splits = self.splits_of_file(index, ids if groups is None else groups)
         if _SPLIT in values:
             splits = np.array(values.pop(_SPLIT), dtype=np.int64)
         columns: dict[str, list[Any] | Ragged] = {**values}
         for name in self._tokenize:
             columns[name] = self.tokenizer.encode(values[name], lambda i: lines.where(rows[i]))
-        return Table(ids=ids, columns=columns, splits=splits)
+        return Table(ids=ids, columns=columns, splits=splits, groups=groups)
 
     def _values(self, line: bytes) -> dict[str, Any]:
         """Return the values of a row by name.
@@ -152,7 +157,7 @@ class Jsonl(TokenSource):
             try:
                 found[name] = read(value)
             except UnusableError as error:
-                what = name if name in (_ID, _SPLIT) else f"column {name}"
+                what = name if name in _OTHERS else f"column {name}"
                 what += f" (key {key})" if key != name else ""
                 hint = did_you_mean(key, row, otherwise="") if key not in row else ""
                 raise UnusableError(f"{what} {error}{'; ' + hint if hint else ''}") from None

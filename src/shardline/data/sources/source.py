@@ -113,6 +113,8 @@ class Table:
             `Masked`, or a list with None for each row without a value.
         splits: Split of each row [N] int64, as an index into SPLITS, if the source knows it from a
             column or a file. None: the hash of the id decides.
+        groups: Key of each row's group [N] int64. Only read if `splits.group` is set. None: the column with
+            that name contains the groups, as whole numbers or texts.
     """
 
     ids: np.ndarray
@@ -120,6 +122,7 @@ class Table:
     labels: np.ndarray | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
     splits: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     @property
     def given(self) -> dict[str, Any]:

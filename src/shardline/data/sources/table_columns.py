@@ -1,4 +1,4 @@
-"""Columns of a table by role (features, labels, ids, splits), for CSV, Parquet, Delta and Arrow."""
+"""Columns of a table by role (features, labels, ids, splits, groups), for CSV, Parquet, Delta and Arrow."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ class TableColumns(FileSource):
     Args:
         label: Column of the label. Optional if `columns` is set.
         features: Columns of the features in order, or one column of lists. Default: all
-            columns of numbers except label, id and split.
+            columns of numbers except label, id, split and group.
         id_column: Column of the row id (whole numbers or text). Default: ids are made from the
             file name and the row's position in the file.
         columns: Type of each column by name, instead of `features`. `shardline.data.columns`
@@ -100,6 +100,7 @@ class TableColumns(FileSource):
         self.label, self.id_column, self.task, self.dtype = label, id_column, task, dtype
         self.classes = tuple(map(str, classes or range(num_classes)))
         self.split_column: str | None = self.splits.get("column")
+        self.group_column: str | None = self.splits.get("group")
         self._given = tuple(features)
 
     @cached_property
@@ -174,9 +175,10 @@ class TableColumns(FileSource):
 
     @property
     def keys(self) -> list[str]:
-        """Columns of label, id and split."""
+        """Columns of label, id, split and group."""
         label = "" if self.lacks_label else self.label
-        return [name for name in (label, self.id_column, self.split_column) if name]
+        given = (label, self.id_column, self.split_column, self.group_column)
+        return [name for name in given if name]
 
     @property
     def used(self) -> list[str]:
@@ -184,7 +186,7 @@ class TableColumns(FileSource):
         return list(dict.fromkeys([*self.features, *map(self.in_file, self.named), *self.keys]))
 
     def numeric_columns(self) -> tuple[str, ...]:
-        """Return the columns of numbers, or else of lists, except label, id and split.
+        """Return the columns of numbers, or else of lists, except label, id, split and group.
 
         Raises:
             DataError: There are no such columns, or the type of a column is unknown.

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from shardline.data.columns import Column
 from shardline.data.sources import arrow_columns, typed
-from shardline.data.sources.from_files import ids_in_file
+from shardline.data.sources.from_files import GROUP, ids_in_file
 from shardline.data.sources.source import UNKNOWN_LABEL, Table
 from shardline.data.sources.table_columns import Block, TableColumns
 
@@ -41,6 +41,7 @@ class _Conversion:
             DataError: A row is unusable and `on_bad` is `fail`. Names file, row, column and value.
         """
         source, ids, given = self.source, self._ids(), dict[str, Any]()
+        groups = self._groups()
         if source.named:
             splits = self._splits()
             values = {name: self._typed(name, column) for name, column in source.named.items()}
@@ -51,8 +52,8 @@ class _Conversion:
         if not self.is_kept.all():
             return _Conversion(source, self.shard, self.block.only(self.is_kept)).table()
         if splits is None:
-            splits = source.splits_of_file(self.block.file, ids)
-        return Table(ids=ids, splits=splits, **given)
+            splits = source.splits_of_file(self.block.file, ids if groups is None else groups)
+        return Table(ids=ids, splits=splits, groups=groups, **given)
 
     def _column(self, name: str) -> pa.Array:
         column = self.block.rows.column(name)
@@ -135,6 +136,12 @@ class _Conversion:
             return None
         found = arrow_columns.splits_of(self._column(name))
         return self._accept(name, found, "train, validation (val, valid, dev) or test")
+
+    def _groups(self) -> np.ndarray | None:
+        name = self.source.group_column
+        if not name:
+            return None
+        return self._accept(name, arrow_columns.groups_of(self._column(name)), GROUP)
 
     def _typed(self, name: str, column: Column) -> Any:
         in_file = self.source.in_file(name)

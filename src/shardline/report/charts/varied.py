@@ -22,7 +22,7 @@ _RULE_COLOR = "#8a8f98"
 _MAX_TICKS = 7
 _TICK_GAP = 0.07  # height of a line of text, as a share of the axis
 _ROW = 15  # pixels between rows of names
-_UNORDERED = frozenset({"seed"})  # numbers without an order
+_UNORDERED = frozenset({"seed", "fold"})  # numbers without an order
 
 _PLACE = {
     "x": alt.X("axis:O", axis=None, scale=alt.Scale(padding=0.5)),
