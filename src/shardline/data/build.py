@@ -17,11 +17,14 @@ from msgspec import UNSET
 
 from shardline.core.error_texts import check_arguments
 from shardline.core.errors import DataError
+from shardline.data.preprocessing import fitted_manifest
 from shardline.data.rows import Memory, Rows, read_rows
 from shardline.data.shard_format import write_shard
+from shardline.data.shard_map import ShardMap
 from shardline.data.sources import SPLITS, Source
 from shardline.data.sources.source import UNKNOWN_LABEL, combine_digests
 from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
+from shardline.data.table_summary import merge_tables
 from shardline.records.datasets import DatasetStatistics, Manifest, Part, Shard, Skipped
 from shardline.records.identities import IdentityDocument
 
@@ -136,7 +139,11 @@ def _write(rows: Rows, shard: int, folder: Path, memory: Memory) -> Built:
         blake3=digest,
     )
     statistics = Statistics(
-        first=shard, stop=shard + 1, moments=rows.train, class_counts=rows.class_counts
+        first=shard,
+        stop=shard + 1,
+        moments=rows.train,
+        class_counts=rows.class_counts,
+        tables=rows.tables,
     )
     return record, statistics
 
@@ -178,6 +185,7 @@ def seal(
     source: Source,
     document: IdentityDocument,
     is_trained_on: bool = True,
+    folder: Path | None = None,
 ) -> Manifest:
     """Merge the parts that the jobs wrote into a manifest.
 
@@ -186,6 +194,7 @@ def seal(
         dataset: the dataset's id.
         document: the dataset's identity document, stored in the manifest.
         is_trained_on: whether the dataset, and each class with rows, needs train rows.
+        folder: folder of the shards, from which preprocessing may need a sample.
 
     Raises:
         DataError: a shard is missing or described twice, there are no train rows, a class of
@@ -212,7 +221,7 @@ def seal(
         listed = getattr(source, "classes", ())
         _check_spelling([name for name in absent if name in listed], parts, dataset)
     summaries = {name: of.summary().to_record() for name, of in merged.moments.items()}
-    return Manifest(
+    manifest = Manifest(
         dataset=dataset,
         schema=source.schema.record(),
         splits=splits,
@@ -223,6 +232,11 @@ def seal(
         shards=records,
         identity=document,
     )
+    plan, tables = source.schema.preprocessing, merged.tables
+    if plan is None or folder is None or not is_trained_on:
+        return manifest
+    everyone = merge_tables([*tables.values()])
+    return fitted_manifest(manifest, plan, tables["train"], everyone, ShardMap(manifest, folder))
 
 
 def _check_source(source: Source, document: IdentityDocument, dataset: str) -> None:

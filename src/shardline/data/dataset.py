@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import DataError
 from shardline.core.world import World
@@ -37,13 +39,21 @@ class Dataset:
         manifest_path: path of the sealed `manifest.json`.
         folder: folder of the shards in the store.
         verify: when shards are verified against their checksums: `off`, `first` or `always`.
+        read_as: manifest of another dataset whose preprocessing makes the samples' columns.
 
     Raises:
         DataError: the manifest or a shard is missing, or a shard has the wrong size.
     """
 
-    def __init__(self, manifest_path: Path, folder: Path, *, verify: Policy = "first") -> None:
+    def __init__(
+        self, manifest_path: Path, folder: Path, *, verify: Policy = "first",
+        read_as: Manifest | None = None,
+    ) -> None:  # fmt: skip
         self.manifest = read_manifest(manifest_path)
+        if read_as and read_as.preprocessing:
+            self.manifest = structs.replace(
+                self.manifest, schema=read_as.schema, preprocessing=read_as.preprocessing
+            )
         self.shards = ShardMap(self.manifest, folder)
         self.verifier = Verifier(self.shards, verify)
         self._capacity = Capacity(self.shards)

@@ -1,6 +1,7 @@
 """Rows of one shard: read from a source, checked against its schema, and ordered by split."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,10 @@ from shardline.data.columns import Column, columns_of
 from shardline.data.shard_format import ShardLayout
 from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.statistics import Moments, RunningMoments, rows_in_cache
+from shardline.data.table_summary import TableSummary, Texts
 from shardline.data.tables import WIDE_BYTES, TableBlock, is_finite, not_finite, read_table
 from shardline.data.values import take_rows
+from shardline.records.preprocessing import CODES, GAPS, NUMBERS, Preprocessing
 from shardline_io.column_names import IDS, OFFSETS, PRESENT
 
 _BLOCK_BYTES = 4 << 20  # from this size on, NumPy requests huge pages
@@ -31,6 +34,7 @@ class Rows:
         layout: layout of the tensors in the file.
         train: moments of the train rows by column; for a varying column, moments of its lengths.
         class_counts: number of rows of each class, by split; empty without classes.
+        tables: what preprocessing is fitted on, by split; empty without preprocessing.
     """
 
     tensors: dict[str, list[np.ndarray]]
@@ -40,6 +44,7 @@ class Rows:
     layout: ShardLayout
     train: dict[str, Moments]
     class_counts: dict[str, list[int]]
+    tables: dict[str, TableSummary]
 
 
 class Memory:
@@ -77,11 +82,16 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
     columns = columns_of(described)
     # labels of a table are counted by class instead
     summed = set(columns) if schema.columns else {"features"}
+    if schema.preprocessing:  # which has summaries of its own
+        summed -= {NUMBERS, GAPS, CODES}
+    texts: dict[str, dict[int, str]] = defaultdict(dict)
     parts = {
         split: _Part(columns, memory, summed if split == "train" else set()) for split in SPLITS
     }
     for given in source.iter_tables(shard):
         block = read_table(given, schema, columns, splits, where)
+        for name, of in given.texts.items():
+            texts[name].update(of)
         for index, part in enumerate(parts.values()):
             part.append(block, np.flatnonzero(block.splits == index), where)
     ids = [piece for part in parts.values() for piece in part.ids]
@@ -105,6 +115,7 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
         layout=ShardLayout.of(described, sum(map(len, ids)), totals),
         train=parts["train"].moments,
         class_counts=_count_classes(parts, schema),
+        tables=_summarised(parts, schema.preprocessing, texts),
     )
 
 
@@ -197,6 +208,20 @@ class _Part:
         self._wide[name] = block, filled + rows
         pieces[-1] = block[: filled + rows]
         return block[filled : filled + rows]
+
+
+def _summarised(
+    parts: Mapping[str, _Part], plan: Preprocessing | None, texts: Texts
+) -> dict[str, TableSummary]:
+    if plan is None:
+        return {}
+    names = [name for name in (NUMBERS, GAPS, CODES) if name in parts["train"].values]
+    return {
+        split: TableSummary.of(
+            plan, {name: np.concatenate(part.values[name]) for name in names}, texts
+        )
+        for split, part in parts.items()
+    }
 
 
 def _count_classes(parts: Mapping[str, _Part], schema: Schema) -> dict[str, list[int]]:

@@ -13,12 +13,14 @@ import numpy as np
 from shardline.config.layout import ResultsLayout
 from shardline.core.errors import DataError
 from shardline.core.package import making
-from shardline.data.columns import columns_of
+from shardline.data.columns import columns_of, is_plain_table, stored_columns
 from shardline.data.raw_files import close, read_exactly, size_of
 from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, ShardLayout, shard_path
+from shardline.records.base import encode
 from shardline.records.datasets import Manifest
 from shardline_io.column_names import IDS, OFFSETS
 from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.preprocessing import Preprocessor
 
 # limits of the machine, where repairing the shard would not help
 _LIMITS = {
@@ -37,6 +39,8 @@ class ShardMap:
 
     Attributes:
         columns: columns by name, without the ids, in the order of the file.
+        made: columns of the samples, which preprocessing makes of `columns`.
+        preprocessor: makes the samples' columns; None if these are the stored ones.
         grid: name of the first column if all its rows have one size, else None.
         row_bytes: size of a row of a table's features; for other columns, the mean size of a whole row.
         largest_bytes: size of the largest file.
@@ -48,7 +52,9 @@ class ShardMap:
     def __init__(self, manifest: Manifest, folder: Path) -> None:
         self.manifest, self.folder = manifest, folder
         schema, self._records = manifest.schema, manifest.shards
-        self.columns = columns_of(schema)
+        self.columns, self.made = stored_columns(schema), columns_of(schema)
+        fitted = manifest.preprocessing
+        self.preprocessor = Preprocessor(encode(fitted)) if fitted else None
         first = next(iter(self.columns))
         is_grid = not (self.columns[first].varies or self.columns[first].optional)
         self.grid = first if is_grid else None
@@ -71,7 +77,7 @@ class ShardMap:
 
     def _size(self, shard: int) -> int:
         """Return the size of a shard's file; for a table quickly, since it may have a million shards."""
-        if self.manifest.schema.columns:
+        if not is_plain_table(self.manifest.schema):
             return self.layout(shard).bytes
         return HEADER_BYTES + self._num_rows[shard] * self._per_row
 
@@ -80,7 +86,7 @@ class ShardMap:
         return ShardLayout.of(self.manifest.schema, 1).bytes - HEADER_BYTES
 
     def _row_bytes(self) -> int:
-        if not self.manifest.schema.columns:
+        if is_plain_table(self.manifest.schema):
             return self.columns["features"].item_bytes
         size: int = sum(record.bytes - HEADER_BYTES for record in self._records)
         return max(1, -(-size // max(1, sum(self._num_rows))))

@@ -7,12 +7,14 @@ so every machine computes the same bits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
+from shardline.data.table_summary import TableSummary
 from shardline.records.datasets import DatasetStatistics, PartStatistics, RecordedMoments, Summary
 
 KEYS = ("mean", "std", "min", "max")
@@ -217,12 +219,14 @@ class Statistics:
         moments: moments of the train rows by column; for a varying column, moments of its lengths.
             A table only has moments of its features.
         class_counts: number of rows of each class, by split; empty without classes.
+        tables: what preprocessing is fitted on, by split; empty without preprocessing.
     """
 
     first: int
     stop: int
     moments: dict[str, Moments]
     class_counts: dict[str, list[int]]
+    tables: dict[str, TableSummary] = field(default_factory=dict)
 
     def merge(self, other: "Statistics") -> "Statistics":
         """Return the statistics of these shards together with the directly following ones."""
@@ -231,13 +235,20 @@ class Statistics:
             for split, mine in self.class_counts.items()
         }
         moments = {name: of.merge(other.moments[name]) for name, of in self.moments.items()}
-        return Statistics(first=self.first, stop=other.stop, moments=moments, class_counts=counts)
+        tables = {split: of.merge(other.tables[split]) for split, of in self.tables.items()}
+        return Statistics(
+            first=self.first, stop=other.stop, moments=moments, class_counts=counts, tables=tables
+        )
 
     def to_record(self) -> PartStatistics:
         """Return the record of the statistics, without loss."""
         moments = {name: of.to_record() for name, of in self.moments.items()}
         return PartStatistics(
-            first=self.first, stop=self.stop, class_counts=self.class_counts, **by_column(moments)
+            first=self.first,
+            stop=self.stop,
+            class_counts=self.class_counts,
+            table={split: of.to_record() for split, of in self.tables.items()} or UNSET,
+            **by_column(moments),
         )
 
     @classmethod
@@ -249,6 +260,7 @@ class Statistics:
             stop=record.stop,
             moments={name: Moments.of_record(of) for name, of in moments.items()},
             class_counts=record.class_counts,
+            tables={name: TableSummary.of_record(of) for name, of in (record.table or {}).items()},
         )
 
 

@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from shardline.records.base import Record
 from shardline.records.identities import IdentityDocument
 from shardline.records.jobs import JobRecord
+from shardline.records.preprocessing import Preprocessing, RecordedTable
 
 DTYPES = (
     "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
@@ -65,6 +66,8 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
         columns: Types of the columns, by name; absent for a table of features.
         feature_shape: Shape of a row's features, for a table.
         feature_dtype: Data type of the features, for a table.
+        stored: Types of the columns in the shards, if preprocessing makes the other columns from these.
+        categories: Number of indices of each column of `categories`, in order; index 0 is unknown.
     """
 
     task: str
@@ -72,6 +75,8 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
     columns: dict[str, str] | UnsetType = UNSET
     feature_shape: list[Count] | UnsetType = UNSET
     feature_dtype: Dtype | UnsetType = UNSET
+    stored: dict[str, str] | UnsetType = UNSET
+    categories: dict[str, Count] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject a table without shape or data type."""
@@ -151,6 +156,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         shards: All shards, in order.
         identity: Identity document of the dataset.
         has_labels: For files that a run predicts: whether they have real labels.
+        preprocessing: Fitted preprocessing of the columns in `schema.stored`.
     """
 
     dataset: str
@@ -163,6 +169,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     shards: list[Shard]
     identity: IdentityDocument
     has_labels: bool | UnsetType = UNSET
+    preprocessing: Preprocessing | UnsetType = UNSET
 
 
 class RecordedMoments(Record, frozen=True, kw_only=True):
@@ -191,6 +198,7 @@ class PartStatistics(Record, frozen=True, kw_only=True):
         class_counts: Number of rows of each class, by split.
         features: Moments of the features of a table.
         columns: Moments by column, if the dataset is no table.
+        table: What preprocessing is fitted on, by split.
     """
 
     first: Count
@@ -198,6 +206,7 @@ class PartStatistics(Record, frozen=True, kw_only=True):
     class_counts: dict[str, list[Count]]
     features: RecordedMoments | UnsetType = UNSET
     columns: dict[str, RecordedMoments] | UnsetType = UNSET
+    table: dict[str, RecordedTable] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject statistics without a column."""
