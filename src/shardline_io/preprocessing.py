@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 NUMBERS, GAPS, CODES = "numbers", "gaps", "codes"
-_TILED = (
-    4096  # numbers in a tile: long enough for NumPy's inner loop, and small enough for the cache
-)
+_TILED = 4096  # numbers in a tile: long enough for NumPy's inner loop, and within the cache
 _MOST_TABLED = 4096  # more categories are found by bisection
-_MOST_BITS = (
-    16  # of a table's index: 512 KiB, of which only the rows of known categories are touched
-)
+_MOST_BITS = 16  # of a table's index: 512 KiB, of which only rows of categories are touched
+_UNKNOWN = -(1 << 62)
+_CACHED_BYTES = 1 << 17  # of numbers that are computed at once
+_BITS = {
+    kind.itemsize: np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").astype(kind)
+    for kind in (np.dtype(np.float32), np.dtype(np.float64))
+}
 
 
 class Preprocessor:
@@ -28,26 +30,27 @@ class Preprocessor:
 
     Args:
         fitted: the manifest's `preprocessing`.
+        is_own: whether all rows belong to the dataset, so that no code is unknown.
 
     Attributes:
         num_features: number F of features.
         num_indexed: number C of columns of categories.
     """
 
-    def __init__(self, fitted: Mapping[str, Any]) -> None:
+    def __init__(self, fitted: Mapping[str, Any], *, is_own: bool = False) -> None:
         numbers, categories = fitted["numbers"], fitted["categories"]
         self._numbers = _Numbers(numbers) if numbers else None
         width = self._numbers.width if self._numbers else 0
-        self._one_hot: list[tuple[int, _Lookup, int]] = []
+        self._one_hot: list[tuple[int, _Lookup]] = []
         self._indexed: list[tuple[int, _Lookup]] = []
         for place, one in enumerate(categories):
-            lookup = _Lookup(one["codes"], one["train_rows"])
             if one["encode"] == "onehot":
-                self._one_hot.append((place, lookup, width))
+                self._one_hot.append((place, _Lookup(one, first=width, is_own=is_own)))
                 width += len(one["codes"])
             else:
-                self._indexed.append((place, lookup))
+                self._indexed.append((place, _Lookup(one, first=1, is_own=is_own)))
         self.num_features, self.num_indexed = width, len(self._indexed)
+        self._starts = np.zeros(0, np.int64)  # of rows in memory for features
 
     def __call__(
         self, stored: Mapping[str, np.ndarray], out: np.ndarray | None = None
@@ -65,29 +68,32 @@ class Preprocessor:
         rows = len(next(iter(stored.values())))
         features = np.empty((rows, self.num_features), np.float32) if out is None else out
         if self._numbers:
-            features[:, self._numbers.count :] = 0
             self._numbers(stored[NUMBERS], stored[GAPS], features)
+            features[:, self._numbers.width :] = 0
         else:
             features[:] = 0
-        for place, lookup, first in self._one_hot:
-            index = lookup(stored[CODES][:, place])
-            (known,) = index.nonzero()
-            if len(known) < rows:
-                features[known, index[known] + (first - 1)] = 1
-            else:  # the common case needs no selection
-                index += np.arange(first - 1, rows * self.num_features, self.num_features)
-                features.reshape(-1)[index] = 1
+        if len(self._starts) < rows:
+            self._starts = np.arange(0, rows * self.num_features, max(1, self.num_features))
+        for place, lookup in self._one_hot:
+            column, is_unknown = lookup(stored[CODES][:, place])
+            column += self._starts[:rows]
+            if is_unknown is not None:
+                column = column[~is_unknown]
+            features.reshape(-1)[column] = 1
         made = {"features": features}
         if self._indexed:
             made["categories"] = np.empty((rows, self.num_indexed), np.int64)
         for column, (place, lookup) in enumerate(self._indexed):
-            made["categories"][:, column] = lookup(stored[CODES][:, place])
+            index, is_unknown = lookup(stored[CODES][:, place])
+            if is_unknown is not None:
+                index[is_unknown] = 0
+            made["categories"][:, column] = index
         kept = {name: of for name, of in stored.items() if name not in (NUMBERS, GAPS, CODES)}
         return {**made, **kept}
 
 
 class _Numbers:
-    """Numbers [N, n] as features: clipped, scaled, and with filled gaps.
+    """Numbers [N, n] as features: clipped, filled and scaled.
 
     Attributes:
         count: number n of numbers, the first features.
@@ -95,59 +101,83 @@ class _Numbers:
     """
 
     def __init__(self, fitted: Sequence[Mapping[str, Any]]) -> None:
-        self._fitted, self.count = fitted, len(fitted)
-        flagged = [place for place, one in enumerate(fitted) if one["impute"] == "flag"]
-        self.width = self.count + len(flagged)
-        self._flags = np.full(self.count, -1, np.int64)
-        self._flags[flagged] = np.arange(self.count, self.width)
-        shift, divisor = ([one[key] for one in fitted] for key in ("shift", "divisor"))
-        self._lines = np.array([shift, divisor], np.float64)
+        self.count = len(fitted)
+        self._flagged = [place for place, one in enumerate(fitted) if one["impute"] == "flag"]
+        self.width = self.count + len(self._flagged)
+        limits = [(place, *one["clip"]) for place, one in enumerate(fitted)]
+        self._clips = [one for one in limits if one[1:] != (None, None)]
+        curved = ("log", "quantile")
+        self._curved = [(n, one) for n, one in enumerate(fitted) if one["scale"] in curved]
+        self._lines = {key: _line(fitted, key) for key in ("shift", "divisor")}
+        # a byte of gaps stands for eight numbers
+        self._bytes = -(-self.count // 8)
+        self._lines["fill"] = np.zeros(8 * self._bytes)
+        self._lines["fill"][: self.count] = _line(fitted, "fill")
         self._tiles: dict[Any, np.ndarray] = {}
-        fill = np.array([[one["fill"] for one in fitted]], np.float64)
-        self._filled = {
-            kind: self._scaled(fill.astype(kind))[0].astype(np.float32)
-            for kind in (np.float32, np.float64)
-        }
 
     def __call__(self, numbers: np.ndarray, gaps: np.ndarray, out: np.ndarray) -> None:
-        """Write features of numbers [N, n] and of gaps [N, ceil(n / 8)] uint8, a bit for each number."""
-        work = np.array(numbers)  # a copy
-        for place, one in enumerate(self._fitted):
-            low, high = one["clip"]
-            if low is not None or high is not None:
-                np.clip(work[:, place], low, high, out=work[:, place])
-        out[:, : self.count] = self._scaled(work)
-        if gaps.any():
-            width = 8 * gaps.shape[1]
-            places = np.flatnonzero(np.unpackbits(gaps.reshape(-1), bitorder="little"))
-            rows, columns = places // width, places % width
-            out[rows, columns] = self._filled[work.dtype.type][columns]
-            flagged = self._flags[columns]
-            out[rows[flagged >= 0], flagged[flagged >= 0]] = 1
+        """Write features of numbers [N, n] and of gaps [N, ...] uint8, a bit for each number."""
+        step = max(1, _CACHED_BYTES // (self.count * numbers.dtype.itemsize))
+        is_direct = out.shape[1] == self.count and out.dtype == numbers.dtype
+        room = None if is_direct else np.empty((min(step, len(numbers)), self.count), numbers.dtype)
+        for first in range(0, len(numbers), step):
+            rows = slice(first, first + step)
+            given, features = numbers[rows], out[rows, : self.count]
+            work = features if room is None else room[: len(given)]
+            filled = self._filled(given, gaps[rows], work, out[rows, self.count : self.width])
+            self._scale(filled, work)
+            if room is not None:
+                features[:] = work
 
-    def _scaled(self, work: np.ndarray) -> np.ndarray:
-        """Scale numbers [N, n] in place."""
-        for place, one in enumerate(self._fitted):
-            if one["scale"] == "log":
-                column = work[:, place]
-                work[:, place] = np.copysign(np.log1p(np.abs(column)), column)
-            elif one["scale"] == "quantile":
-                work[:, place] = _ranks(work[:, place], np.array(one["quantiles"], np.float64))
-        shift, divisor = self._tile(work.dtype)
-        flat, size = work.reshape(-1), len(shift)
-        whole = len(flat) // size * size
-        for part, length in ((flat[:whole].reshape(-1, size), size), (flat[whole:], None)):
-            rest = length or len(part)
-            np.subtract(part, shift[:rest], out=part)
-            np.divide(part, divisor[:rest], out=part)
+    def _filled(
+        self, numbers: np.ndarray, gaps: np.ndarray, work: np.ndarray, flags: np.ndarray
+    ) -> np.ndarray:
+        """Return numbers [N, n] within their limits and with filled gaps: the same array, or `work`."""
+        has_gaps = bool(gaps.any())
+        if self._clips or self._curved or has_gaps:
+            work[:] = numbers
+            numbers = work
+        for place, low, high in self._clips:
+            np.clip(work[:, place], low, high, out=work[:, place])
+        if not has_gaps:
+            flags[:] = 0
+            return numbers
+        # sums and products instead of a mask, by which processors guess wrong
+        bits = _BITS[work.dtype.itemsize].take(gaps[:, : self._bytes], axis=0)
+        bits = bits.reshape(len(gaps), -1)
+        flags[:] = bits[:, self._flagged]
+        if self._clips:  # also zeros, which stand for gaps
+            work *= 1 - bits[:, : self.count]
+        self._by_tile(np.multiply, bits, "fill", bits)
+        work += bits[:, : self.count]
         return work
 
-    def _tile(self, kind: np.dtype[Any]) -> np.ndarray:
-        """Return shifts and divisors of some rows [2, size], since NumPy is slow on short rows."""
-        if kind not in self._tiles:
-            rows = max(1, _TILED // self.count)
-            self._tiles[kind] = np.tile(self._lines.astype(kind), (1, rows))
-        return self._tiles[kind]
+    def _scale(self, numbers: np.ndarray, work: np.ndarray) -> None:
+        """Write scaled numbers [N, n] into `work`, which may be the same array."""
+        for place, one in self._curved:
+            if one["scale"] == "log":
+                column = numbers[:, place]
+                numbers[:, place] = np.copysign(np.log1p(np.abs(column)), column)
+            else:
+                quantiles = np.array(one["quantiles"], np.float64)
+                numbers[:, place] = _ranks(numbers[:, place], quantiles)
+        self._by_tile(np.subtract, numbers, "shift", work)
+        self._by_tile(np.divide, work, "divisor", work)
+
+    def _by_tile(self, operation: np.ufunc, values: np.ndarray, name: str, out: np.ndarray) -> None:
+        """Apply an operation to contiguous rows and a line of numbers; NumPy is slow on short rows."""
+        if (name, values.dtype) not in self._tiles:
+            line = self._lines[name].astype(values.dtype)
+            self._tiles[name, values.dtype] = np.tile(line, max(1, _TILED // len(line)))
+        tile, flat, made = self._tiles[name, values.dtype], values.reshape(-1), out.reshape(-1)
+        whole = len(flat) // len(tile) * len(tile)
+        many = flat[:whole].reshape(-1, len(tile)), made[:whole].reshape(-1, len(tile))
+        operation(many[0], tile, out=many[1])
+        operation(flat[whole:], tile[: len(flat) - whole], out=made[whole:])
+
+
+def _line(fitted: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+    return np.array([one[key] for one in fitted], np.float64)
 
 
 def _ranks(values: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
@@ -166,24 +196,27 @@ def _ranks(values: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
 
 
 class _Lookup:
-    """Indices of a column's categories by code.
+    """Places of a column's categories by code.
 
     Args:
-        codes: code of each category, in the order of the indices 1, 2, ...
-        train_rows: train rows of each category; without one its index is 0.
+        fitted: the category's fitted preprocessing.
+        first: place of the first category; the others follow.
+        is_own: whether no code is unknown.
     """
 
-    def __init__(self, codes: Sequence[int], train_rows: Sequence[int]) -> None:
-        keys = np.array(codes, np.int64)
-        index = np.where(np.array(train_rows, np.int64) > 0, np.arange(1, len(keys) + 1), 0)
-        self._mask = 0
+    def __init__(self, fitted: Mapping[str, Any], *, first: int, is_own: bool) -> None:
+        keys = np.array(fitted["codes"], np.int64)
+        place = np.arange(first, first + len(keys))
+        # a category without train rows is unknown
+        place[np.array(fitted["train_rows"], np.int64) == 0] = _UNKNOWN
+        self._mask, self._is_seen, self._is_own = 0, bool((place != _UNKNOWN).all()), is_own
         if len(keys) and len(keys) <= _MOST_TABLED:
-            self._spread(keys, index)
+            self._spread(keys, place)
         if not self._mask:
             order = np.argsort(keys)
-            self._keys, self._index = keys[order], index[order]
+            self._keys, self._place = keys[order], place[order]
 
-    def _spread(self, keys: np.ndarray, index: np.ndarray) -> None:
+    def _spread(self, keys: np.ndarray, place: np.ndarray) -> None:
         """Find some bits of the codes that differ for all categories: one access finds a category."""
         for bits in range(len(keys).bit_length() + 1, _MOST_BITS + 1):
             mask = (1 << bits) - 1
@@ -191,20 +224,25 @@ class _Lookup:
                 slots = keys >> shift & mask
                 if len(np.unique(slots)) == len(keys):
                     self._shift, self._mask = shift, mask
-                    self._keys, self._index = np.zeros((2, mask + 1), np.int64)
-                    self._keys[slots], self._index[slots] = keys, index
+                    self._keys = np.full(mask + 1, keys[0], np.int64)
+                    self._place = np.full(mask + 1, _UNKNOWN, np.int64)
+                    self._keys[slots], self._place[slots] = keys, place
                     return
 
-    def __call__(self, codes: np.ndarray) -> np.ndarray:
-        """Return the indices of codes [N] int64; 0 for unknown ones."""
+    def __call__(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the places of codes [N] int64, and a mask [N] of unknown codes; None if there are none."""
         if not len(self._keys):
-            return np.zeros(len(codes), np.int64)
+            return np.zeros(len(codes), np.int64), np.ones(len(codes), bool)
         if self._mask:
-            places = codes >> self._shift
-            places &= self._mask
+            slots = codes >> self._shift
+            slots &= self._mask
         else:
-            places = np.searchsorted(self._keys, codes)
-            np.minimum(places, len(self._keys) - 1, out=places)
-        found: np.ndarray = self._index.take(places)
-        found *= self._keys.take(places) == codes
-        return found
+            slots = np.searchsorted(self._keys, codes)
+            np.minimum(slots, len(self._keys) - 1, out=slots)
+        place: np.ndarray = self._place.take(slots)
+        if self._is_seen and self._is_own:
+            return place, None
+        is_known = self._keys.take(slots) == codes
+        if self._is_seen and is_known.all():  # the common case needs no mask
+            return place, None
+        return place, ~is_known | (place < 0)

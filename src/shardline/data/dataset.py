@@ -49,12 +49,12 @@ class Dataset:
         self, manifest_path: Path, folder: Path, *, verify: Policy = "first",
         read_as: Manifest | None = None,
     ) -> None:  # fmt: skip
-        self.manifest = read_manifest(manifest_path)
+        found = self.manifest = read_manifest(manifest_path)
         if read_as and read_as.preprocessing:
             self.manifest = structs.replace(
                 self.manifest, schema=read_as.schema, preprocessing=read_as.preprocessing
             )
-        self.shards = ShardMap(self.manifest, folder)
+        self.shards = ShardMap(self.manifest, folder, is_own=self.manifest is found)
         self.verifier = Verifier(self.shards, verify)
         self._capacity = Capacity(self.shards)
 

@@ -115,7 +115,7 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
         layout=ShardLayout.of(described, sum(map(len, ids)), totals),
         train=parts["train"].moments,
         class_counts=_count_classes(parts, schema),
-        tables=_summarised(parts, schema.preprocessing, texts),
+        tables=_summarised(parts, columns, schema.preprocessing, texts),
     )
 
 
@@ -211,14 +211,19 @@ class _Part:
 
 
 def _summarised(
-    parts: Mapping[str, _Part], plan: Preprocessing | None, texts: Texts
+    parts: Mapping[str, _Part], columns: Mapping[str, Column], plan: Preprocessing | None, texts: Texts
 ) -> dict[str, TableSummary]:
     if plan is None:
         return {}
-    names = [name for name in (NUMBERS, GAPS, CODES) if name in parts["train"].values]
+    # without rows, a wide column has no pieces
+    empty = {
+        name: np.zeros((0, *of.shape), of.dtype)
+        for name, of in columns.items()
+        if name in (NUMBERS, GAPS, CODES)
+    }
     return {
         split: TableSummary.of(
-            plan, {name: np.concatenate(part.values[name]) for name in names}, texts
+            plan, {name: np.concatenate([of, *part.values[name]]) for name, of in empty.items()}, texts
         )
         for split, part in parts.items()
     }

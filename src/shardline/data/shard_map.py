@@ -36,6 +36,7 @@ class ShardMap:
     Args:
         manifest: the sealed manifest.
         folder: folder of the shards in the store.
+        is_own: whether the preprocessing was fitted on these shards.
 
     Attributes:
         columns: columns by name, without the ids, in the order of the file.
@@ -49,12 +50,12 @@ class ShardMap:
         DataError: a shard is missing, is not a file in the folder, or its size differs from the manifest.
     """
 
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
+    def __init__(self, manifest: Manifest, folder: Path, *, is_own: bool = True) -> None:
         self.manifest, self.folder = manifest, folder
         schema, self._records = manifest.schema, manifest.shards
         self.columns, self.made = stored_columns(schema), columns_of(schema)
         fitted = manifest.preprocessing
-        self.preprocessor = Preprocessor(encode(fitted)) if fitted else None
+        self.preprocessor = Preprocessor(encode(fitted), is_own=is_own) if fitted else None
         first = next(iter(self.columns))
         is_grid = not (self.columns[first].varies or self.columns[first].optional)
         self.grid = first if is_grid else None

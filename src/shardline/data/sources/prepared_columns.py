@@ -147,15 +147,22 @@ def stored_columns(plan: Preprocessing, dtype: str) -> dict[str, str]:
     numbers, found = len(plan.numbers), {}
     if numbers:
         found[NUMBERS] = f"{number_type(plan, dtype)}[{numbers}]"
-        found[GAPS] = f"uint8[{-(-numbers // 8)}]"
+        found[GAPS] = f"uint8[{_gap_bytes(numbers)}]"
     if plan.categories:
         found[CODES] = f"int64[{len(plan.categories)}]"
     return found
 
 
 def bits_of(is_gap: np.ndarray) -> np.ndarray:
-    """Return a mask [N, n] bool as bits [N, ceil(n / 8)] uint8."""
-    return np.packbits(is_gap, axis=1, bitorder="little")
+    """Return a mask [N, n] bool as bits [N, bytes] uint8, padded with zeros."""
+    bits = np.packbits(is_gap, axis=1, bitorder="little")
+    return np.pad(bits, ((0, 0), (0, _gap_bytes(is_gap.shape[1]) - bits.shape[1])))
+
+
+def _gap_bytes(numbers: int) -> int:
+    """Return the bytes of a row's gaps: a power of two up to 32, since NumPy gathers these faster."""
+    needed = -(-numbers // 8)
+    return 1 << (needed - 1).bit_length() if needed <= 32 else needed
 
 
 def with_gaps(column: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
