@@ -19,6 +19,7 @@ from msgspec import UNSET
 from shardline.core.error_texts import check_arguments
 from shardline.core.errors import DataError
 from shardline.data.folds import check_folds, shown_names
+from shardline.data.preprocessing import fitted_manifest
 from shardline.data.rows import Memory, Rows, read_rows
 from shardline.data.shard_format import write_shard
 from shardline.data.sources import Source
@@ -150,6 +151,7 @@ def _write(rows: Rows, shard: int, folder: Path, memory: Memory) -> Built:
         moments=rows.train,
         class_counts=rows.class_counts,
         folds=rows.folds,
+        tables=rows.tables,
     )
     return record, statistics
 
@@ -199,6 +201,7 @@ def seal(
     source: Source,
     document: IdentityDocument,
     is_trained_on: bool = True,
+    folder: Path | None = None,
 ) -> Manifest:
     """Merge the parts that the jobs wrote into a manifest.
 
@@ -207,6 +210,7 @@ def seal(
         dataset: the dataset's id.
         document: the dataset's identity document, stored in the manifest.
         is_trained_on: whether the dataset, and each class with rows, needs train rows.
+        folder: folder of the shards, from which preprocessing may need a sample.
 
     Raises:
         DataError: a shard is missing or described twice, there are no train rows, a class of
@@ -232,7 +236,7 @@ def seal(
         listed = getattr(source, "classes", ())
         _check_spelling([name for name in absent if name in listed], parts, dataset)
     folds = len(merged.folds)
-    return Manifest(
+    manifest = Manifest(
         dataset=dataset,
         version=WITH_FOLDS if folds else UNSET,
         folds=folds or UNSET,
@@ -245,6 +249,10 @@ def seal(
         shards=records,
         identity=document,
     )
+    plan = source.schema.preprocessing
+    if plan is None or folder is None or not is_trained_on:
+        return manifest
+    return fitted_manifest(manifest, plan, merged, folder)
 
 
 def _statistics(merged: Statistics) -> DatasetStatistics:

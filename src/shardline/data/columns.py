@@ -71,7 +71,10 @@ class Column:
         dimensions = shape.split(",") if shape else []
         varies = dimensions[:1] == ["*"]
         dimensions = dimensions[varies:]
-        if shape == "" or not all(d.isdecimal() and 0 < int(d) < 2**31 for d in dimensions):
+        # preprocessing may make categories only
+        is_empty = name == "features" and dimensions == ["0"]
+        is_good = all(d.isdecimal() and 0 < int(d) < 2**31 for d in dimensions)
+        if shape == "" or not (is_good or is_empty):
             raise _unknown(name, written)
         return cls(dtype=dtype, shape=tuple(map(int, dimensions)), varies=varies, optional=optional)
 
@@ -147,6 +150,16 @@ def features_of(schema: DatasetSchema) -> Column | None:
     features, labels = columns["features"], columns["labels"]
     is_whole = not any(column.varies or column.optional for column in columns.values())
     return features if is_whole and not labels.shape else None
+
+
+def stored_columns(schema: DatasetSchema) -> dict[str, Column]:
+    """Return the columns in the shards, without the ids; others than `columns_of` with preprocessing."""
+    return parse_columns(schema.stored) if schema.stored else columns_of(schema)
+
+
+def is_plain_table(schema: DatasetSchema) -> bool:
+    """Return whether shards have only features and labels, without gaps between them."""
+    return not (schema.columns or schema.stored)
 
 
 def columns_of(schema: DatasetSchema) -> dict[str, Column]:

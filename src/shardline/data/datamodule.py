@@ -58,7 +58,8 @@ class Normalizer:
         self._dtype = dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
         features = features_of(dataset.manifest.schema)
-        if mode != "none" and features:
+        # preprocessed features are scaled already
+        if mode != "none" and features and not dataset.manifest.schema.stored:
             shift, scale = shift_and_scale(dataset.statistics["features"], mode)
             self.constants = (
                 torch.from_numpy(shift).to(dtype).reshape(features.shape),

@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import DataError
 from shardline.core.world import World
@@ -43,6 +45,7 @@ class Dataset:
         folder: folder of the shards in the store.
         verify: when shards are verified against their checksums: `off`, `first` or `always`.
         fold: fold that a run tests on, if the dataset has folds.
+        read_as: manifest of another dataset whose preprocessing makes the samples' columns.
 
     Attributes:
         manifest: the manifest, with the rows and statistics of the run's splits.
@@ -52,10 +55,15 @@ class Dataset:
     """
 
     def __init__(
-        self, manifest_path: Path, folder: Path, *, verify: Policy = "first", fold: int | None = None
+        self, manifest_path: Path, folder: Path, *, verify: Policy = "first", fold: int | None = None,
+        read_as: Manifest | None = None,
     ) -> None:  # fmt: skip
-        self.manifest = read_manifest(manifest_path, fold)
-        self.shards = ShardMap(self.manifest, folder, fold)
+        found = self.manifest = read_manifest(manifest_path, fold)
+        if read_as and read_as.preprocessing:
+            self.manifest = structs.replace(
+                self.manifest, schema=read_as.schema, preprocessing=read_as.preprocessing
+            )
+        self.shards = ShardMap(self.manifest, folder, fold, is_own=self.manifest is found)
         self.verifier = Verifier(self.shards, verify)
         self._capacity = Capacity(self.shards)
 

@@ -84,7 +84,8 @@ def rows_of_dataset(manifest: Path, shards: Path, number: int) -> list[Row]:
 def schema_of(record: DatasetSchema) -> Schema:
     """Return the schema of a sealed dataset."""
     if record.columns:
-        return Schema(columns=record.columns, classes=tuple(record.classes))
+        sizes = dict(record.categories or {})
+        return Schema(columns=record.columns, classes=tuple(record.classes), categories=sizes)
     return Schema(
         feature_shape=tuple(record.feature_shape or ()),
         feature_dtype=str(record.feature_dtype),
@@ -117,7 +118,7 @@ def build_first_rows(
     shards = folder / "shards"
     shards.mkdir(parents=True)
     part = describe_part(name, build_shards(made, [0], {}, shards), {})
-    manifest = seal([part], dataset=name, source=made, document={})
+    manifest = seal([part], dataset=name, source=made, document={}, folder=shards)
     write_json(folder / "manifest.json", encode(manifest))
     return DatasetPlace(manifest=folder / "manifest.json", shards=shards)
 

@@ -42,10 +42,15 @@ def of_fold(manifest: Manifest, fold: int | None) -> Manifest:
         statistics = structs.replace(
             statistics, features=own.features, columns=own.columns, summary=own.summary
         )
+    fitted = manifest.preprocessing
+    if fold is not None and manifest.fold_preprocessing:
+        fitted = manifest.fold_preprocessing[fold]
     return structs.replace(
         manifest,
         version=UNSET,
         folds=UNSET,
+        preprocessing=fitted,
+        fold_preprocessing=UNSET,
         splits=by_split(manifest.splits, fold),
         statistics=statistics,
     )

@@ -5,15 +5,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
 from shardline.core.errors import DataError
 from shardline.data.build import import_source, make_source, seal
-from shardline.data.columns import columns_of
+from shardline.data.columns import columns_of, stored_columns
 from shardline.data.sources import Source
+from shardline.data.sources.prepared_columns import written_of
 from shardline.data.sources.table_columns import TableColumns
 from shardline.records.datasets import DatasetSchema, Manifest, Part
 from shardline.records.identities import IdentityDocument
+from shardline.records.preprocessing import Preprocessing
 
 # all rows of the files are predicted, as the test split
 SPLITS = {"train": 0.0, "validation": 0.0, "test": 1.0}
@@ -21,7 +23,7 @@ SPLITS = {"train": 0.0, "validation": 0.0, "test": 1.0}
 
 def open_files(
     source_class: str, settings: Mapping[str, Any], *, files: Sequence[Path], num_shards: int,
-    schema: DatasetSchema, features: Sequence[str] = (),
+    schema: DatasetSchema, features: Sequence[str] = (), plan: Preprocessing | UnsetType = UNSET,
 ) -> Source:  # fmt: skip
     """Open files with the source of the dataset that a run was trained on.
 
@@ -30,6 +32,7 @@ def open_files(
         settings: the dataset's `source` settings, adapted to these files.
         schema: schema in that dataset's manifest.
         features: feature columns of that dataset, if its settings do not list them.
+        plan: preprocessing of that dataset.
 
     Returns:
         A source whose rows have labels of 0 if the files have no labels.
@@ -38,6 +41,8 @@ def open_files(
         DataError: the files have other columns or shapes than that dataset; names a file.
     """
     pinned = _pinned(import_source(source_class), settings, schema, features)
+    if plan:
+        pinned |= written_of(plan)
     source = make_source(
         source_class, pinned, num_shards=num_shards, files=files, labels_optional=True
     )
@@ -102,7 +107,7 @@ def found_features(
 
 def _problem_of_schema(source: Source, expected: DatasetSchema) -> str | None:
     found = source.schema.record()
-    have, want = columns_of(found), columns_of(expected)
+    have, want = columns_of(found), stored_columns(expected)
     for name in want.keys() | have.keys():
         if name not in have:
             return f"no column {name}, expected one of type {want[name]}"

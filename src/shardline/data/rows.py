@@ -1,6 +1,7 @@
 """Rows of one shard: read from a source, checked against its schema, and ordered by block."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,8 +14,10 @@ from shardline.data.columns import Column, columns_of
 from shardline.data.shard_format import ShardLayout
 from shardline.data.sources import Schema, Source
 from shardline.data.statistics import Moments, RunningMoments, merge_columns, rows_in_cache
+from shardline.data.table_summary import TableSummary, Texts
 from shardline.data.tables import WIDE_BYTES, TableBlock, is_finite, not_finite, read_table
 from shardline.data.values import take_rows
+from shardline.records.preprocessing import CODES, GAPS, NUMBERS, Preprocessing
 from shardline_io.column_names import IDS, OFFSETS, PRESENT
 from shardline_io.order.folds import blocks_of
 
@@ -34,6 +37,7 @@ class Rows:
         train: moments of the train rows by column; for a varying column, moments of its lengths.
         folds: with folds, moments by column of the rows of each fold to train on.
         class_counts: number of rows of each class, by block; empty without classes.
+        tables: what preprocessing is fitted on, by block; empty without preprocessing.
     """
 
     tensors: dict[str, list[np.ndarray]]
@@ -44,6 +48,7 @@ class Rows:
     train: dict[str, Moments]
     folds: tuple[dict[str, Moments], ...]
     class_counts: dict[str, list[int]]
+    tables: dict[str, TableSummary]
 
 
 class Memory:
@@ -82,12 +87,17 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
     # labels of a table are counted by class instead
     summed = set(columns) if schema.columns else {"features"}
     trains = [name for name in blocks_of(splits.get("folds", 0)) if name.endswith("train")]
+    if schema.preprocessing:  # which has summaries of its own
+        summed -= {NUMBERS, GAPS, CODES}
+    texts: dict[str, dict[int, str]] = defaultdict(dict)
     parts = {
         name: _Part(columns, memory, summed if name in trains else set())
         for name in blocks_of(splits.get("folds", 0))
     }
     for given in source.iter_tables(shard):
         block = read_table(given, schema, columns, splits, where)
+        for name, of in given.texts.items():
+            texts[name].update(of)
         for index, part in enumerate(parts.values()):
             part.append(block, np.flatnonzero(block.blocks == index), where)
     ids = [piece for part in parts.values() for piece in part.ids]
@@ -113,6 +123,7 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
         train=reduce(merge_columns, folds),
         folds=folds if len(folds) > 1 else (),
         class_counts=_count_classes(parts, schema),
+        tables=_summarised(parts, columns, schema.preprocessing, texts),
     )
 
 
@@ -205,6 +216,30 @@ class _Part:
         self._wide[name] = block, filled + rows
         pieces[-1] = block[: filled + rows]
         return block[filled : filled + rows]
+
+
+def _summarised(
+    parts: Mapping[str, _Part],
+    columns: Mapping[str, Column],
+    plan: Preprocessing | None,
+    texts: Texts,
+) -> dict[str, TableSummary]:
+    if plan is None:
+        return {}
+    # without rows, a wide column has no pieces
+    empty = {
+        name: np.zeros((0, *of.shape), of.dtype)
+        for name, of in columns.items()
+        if name in (NUMBERS, GAPS, CODES)
+    }
+    return {
+        split: TableSummary.of(
+            plan,
+            {name: np.concatenate([of, *part.values[name]]) for name, of in empty.items()},
+            texts,
+        )
+        for split, part in parts.items()
+    }
 
 
 def _count_classes(parts: Mapping[str, _Part], schema: Schema) -> dict[str, list[int]]:

@@ -55,6 +55,7 @@ class RunBatches:
         settings: resolved settings of the run.
         verify: when shards are verified against their checksums.
         num_sharing: number of ranks that share this machine's CPU cores.
+        read_as: manifest of the dataset whose preprocessing makes the columns, for rows to predict.
 
     Attributes:
         datasets: the sealed datasets.
@@ -65,10 +66,11 @@ class RunBatches:
 
     def __init__(
         self, places: Sequence[DatasetPlace], settings: RunSettings, *,
-        verify: Policy = "first", num_sharing: int = 1,
+        verify: Policy = "first", num_sharing: int = 1, read_as: Manifest | None = None,
     ) -> None:  # fmt: skip
         self.datasets = [
-            Dataset(one.manifest, one.shards, verify=verify, fold=one.fold) for one in places
+            Dataset(one.manifest, one.shards, verify=verify, fold=one.fold, read_as=read_as)
+            for one in places
         ]
         self._weights = [one.share for one in places]
         self._settings, self._num_sharing = settings, num_sharing
@@ -76,6 +78,11 @@ class RunBatches:
         self._checked: set[Any] = set()
         self._repeater = Repeater()
         first = self.datasets[0].manifest
+        if len(places) > 1 and any(one.manifest.preprocessing for one in self.datasets):
+            raise DataError(
+                f"dataset {first.dataset} is in a mix, but source.preprocess fits each dataset alone; make one dataset "
+                "of the files, or remove source.preprocess from the mix's datasets"
+            )
         for dataset in self.datasets[1:]:
             if dataset.manifest.schema != first.schema:
                 raise DataError(

@@ -78,7 +78,7 @@ class StoredRows:
     @property
     def columns(self) -> Mapping[str, Column]:
         """Columns of a sample."""
-        return self.shards.columns
+        return self.shards.made
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -154,6 +154,9 @@ class LoadedRows:
                 sample[name] = column.value(values)
             else:
                 sample[name] = self._views[name][piece][row]
+        if self._shards.preprocessor:
+            made = self._shards.preprocessor({name: of[None] for name, of in sample.items()})
+            return {name: of[0] for name, of in made.items()}
         return sample
 
     def batch(self, places: np.ndarray) -> dict[str, np.ndarray] | None:
@@ -167,7 +170,7 @@ class LoadedRows:
                 self._memory.gather(name, self._gathered(name)[places], out)
             else:
                 np.take(self._gathered(name), places, axis=0, out=out)
-        return batch
+        return self._shards.preprocessor(batch) if self._shards.preprocessor else batch
 
     def _gathered(self, name: str) -> np.ndarray:
         """Return the places of a wide column's rows [n], or all values of a narrow one [n, *shape]."""

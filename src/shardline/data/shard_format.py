@@ -27,7 +27,7 @@ from blake3 import blake3
 
 from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer
-from shardline.data.columns import Column, columns_of
+from shardline.data.columns import Column, is_plain_table, stored_columns
 from shardline.records.datasets import DatasetSchema, Shard
 from shardline_io.column_names import IDS, OFFSETS, PADDING, PRESENT
 from shardline_io.shards import NAMES
@@ -97,8 +97,8 @@ class ShardLayout:
         Raises:
             DataError: `values` lacks a varying column.
         """
-        columns = columns_of(schema)
-        number = FORMAT if schema.columns else 1
+        columns = stored_columns(schema)
+        number = 1 if is_plain_table(schema) else FORMAT
         alignment = _ALIGNMENT if number > 1 else 1
         shapes: dict[str, tuple[int, ...]] = {}
         dtypes: dict[str, np.dtype[Any]] = {}

@@ -13,12 +13,14 @@ import numpy as np
 from shardline.config.layout import ResultsLayout
 from shardline.core.errors import DataError
 from shardline.core.package import making
-from shardline.data.columns import columns_of
+from shardline.data.columns import columns_of, is_plain_table, stored_columns
 from shardline.data.raw_files import close, read_exactly, size_of
 from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, ShardLayout, shard_path
+from shardline.records.base import encode
 from shardline.records.datasets import Manifest
 from shardline_io.column_names import IDS, OFFSETS
 from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.preprocessing import Preprocessor
 
 # limits of the machine, where repairing the shard would not help
 _LIMITS = {
@@ -35,9 +37,12 @@ class ShardMap:
         manifest: the sealed manifest.
         folder: folder of the shards in the store.
         fold: fold that a run tests on, if the dataset has folds.
+        is_own: whether the preprocessing was fitted on these shards.
 
     Attributes:
         columns: columns by name, without the ids, in the order of the file.
+        made: columns of the samples, which preprocessing makes of `columns`.
+        preprocessor: makes the samples' columns; None if these are the stored ones.
         grid: name of the first column if all its rows have one size, else None.
         row_bytes: size of a row of a table's features; for other columns, the mean size of a whole row.
         largest_bytes: size of the largest file.
@@ -46,10 +51,14 @@ class ShardMap:
         DataError: a shard is missing, is not a file in the folder, or its size differs from the manifest.
     """
 
-    def __init__(self, manifest: Manifest, folder: Path, fold: int | None = None) -> None:
+    def __init__(
+        self, manifest: Manifest, folder: Path, fold: int | None = None, *, is_own: bool = True
+    ) -> None:
         self.manifest, self.folder, self.fold = manifest, folder, fold
         schema, self._records = manifest.schema, manifest.shards
-        self.columns = columns_of(schema)
+        self.columns, self.made = stored_columns(schema), columns_of(schema)
+        fitted = manifest.preprocessing
+        self.preprocessor = Preprocessor(encode(fitted), is_own=is_own) if fitted else None
         first = next(iter(self.columns))
         is_grid = not (self.columns[first].varies or self.columns[first].optional)
         self.grid = first if is_grid else None
@@ -72,7 +81,7 @@ class ShardMap:
 
     def _size(self, shard: int) -> int:
         """Return the size of a shard's file; for a table quickly, since it may have a million shards."""
-        if self.manifest.schema.columns:
+        if not is_plain_table(self.manifest.schema):
             return self.layout(shard).bytes
         return HEADER_BYTES + self._num_rows[shard] * self._per_row
 
@@ -81,7 +90,7 @@ class ShardMap:
         return ShardLayout.of(self.manifest.schema, 1).bytes - HEADER_BYTES
 
     def _row_bytes(self) -> int:
-        if not self.manifest.schema.columns:
+        if is_plain_table(self.manifest.schema):
             return self.columns["features"].item_bytes
         size: int = sum(record.bytes - HEADER_BYTES for record in self._records)
         return max(1, -(-size // max(1, sum(self._num_rows))))

@@ -7,13 +7,14 @@ so every machine computes the same bits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 import numpy as np
 from msgspec import UNSET
 
+from shardline.data.table_summary import TableSummary, merge_tables
 from shardline.records.datasets import (
     DatasetStatistics,
     FoldStatistics,
@@ -21,6 +22,7 @@ from shardline.records.datasets import (
     RecordedMoments,
     Summary,
 )
+from shardline_io.order.folds import split_of
 
 KEYS = ("mean", "std", "min", "max")
 _BLOCK_BYTES = 1 << 18  # a block and its differences fill half of a common L2 cache
@@ -233,6 +235,7 @@ class Statistics:
         class_counts: number of rows of each class, by block; empty without classes.
         folds: with folds, moments by column of the rows of each fold to train on; `moments` are
             those of all folds.
+        tables: what preprocessing is fitted on, by block; empty without preprocessing.
     """
 
     first: int
@@ -240,6 +243,7 @@ class Statistics:
     moments: dict[str, Moments]
     class_counts: dict[str, list[int]]
     folds: tuple[dict[str, Moments], ...] = ()
+    tables: dict[str, TableSummary] = field(default_factory=dict)
 
     def merge(self, other: "Statistics") -> "Statistics":
         """Return the statistics of these shards together with the directly following ones."""
@@ -253,6 +257,7 @@ class Statistics:
             moments=merge_columns(self.moments, other.moments),
             class_counts=counts,
             folds=tuple(map(merge_columns, self.folds, other.folds)),
+            tables={block: of.merge(other.tables[block]) for block, of in self.tables.items()},
         )
 
     def train(self, fold: int | None = None) -> ByColumn:
@@ -264,6 +269,12 @@ class Statistics:
         others = [of for number, of in enumerate(self.folds) if number != fold]
         moments = self.moments if fold is None else reduce(merge_columns, others)
         return {name: of.summary() for name, of in moments.items()}
+
+    def train_table(self, fold: int | None = None) -> TableSummary:
+        """Return what the preprocessing of a run is fitted on: the train rows of all folds but its own."""
+        return merge_tables(
+            [of for block, of in self.tables.items() if split_of(block, fold) == "train"]
+        )
 
     def to_record(self) -> PartStatistics:
         """Return the record of the statistics, without loss."""
@@ -277,6 +288,7 @@ class Statistics:
             class_counts=self.class_counts,
             **by_column(moments),
             folds=folds or UNSET,
+            table={block: of.to_record() for block, of in self.tables.items()} or UNSET,
         )
 
     @classmethod
@@ -293,6 +305,7 @@ class Statistics:
             moments=moments,
             class_counts=record.class_counts,
             folds=tuple(folds),
+            tables={name: TableSummary.of_record(of) for name, of in (record.table or {}).items()},
         )
 
 

@@ -25,6 +25,7 @@ from shardline_io.column_names import LENGTHS, PRESENT, WEIGHTS
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.pieces import Piece, num_rows
 from shardline_io.order.sampling import Order, Window
+from shardline_io.preprocessing import Preprocessor
 
 _BLOCK_BYTES = 1 << 20  # gathered at once: dozens of small batches, which fit into the L2 cache
 _BLOCK_BATCHES = 512  # more views would not fit into the L2 cache
@@ -101,6 +102,10 @@ class ShardStream(WindowStream[_Ready]):
         self._shards, self._check, self._local_rank = shards, check, local_rank
         self._buffers = _Buffers(shards, pin=pin)
         self._is_table = not shards.manifest.schema.columns
+        self._preprocessor = shards.preprocessor
+        # columns of varying length count by their mean
+        made = sum(of.item_bytes for of in shards.made.values()) if shards.preprocessor else 0
+        self._row_bytes = max(shards.row_bytes, made)
         self._is_small = num_rows(order.pieces) <= order.window_rows
         self._has_counted = bool(varying_arrays(shards.columns)) and order.num_slices > 1
         self._whole_order = order.whole()
@@ -165,7 +170,7 @@ class ShardStream(WindowStream[_Ready]):
 
     def _gather(self, ready: _Ready, skipped: int) -> Iterator[Batch]:
         bounds = ready.bounds
-        row_bytes = self._shards.row_bytes * max(1, bounds[1] - bounds[0])
+        row_bytes = self._row_bytes * max(1, bounds[1] - bounds[0])
         per_block = min(max(1, _BLOCK_BYTES // row_bytes), _BLOCK_BATCHES)
         for first in range(skipped, len(bounds) - 1, per_block):
             edges = bounds[first : first + per_block + 1]
@@ -175,6 +180,9 @@ class ShardStream(WindowStream[_Ready]):
                 for name, places in ready.wide.items()
             }
             columns |= {name: values[rows] for name, values in ready.narrow.items()}
+            if self._preprocessor:
+                columns = self._prepared(self._preprocessor, columns, edges[-1] - edges[0])
+            names = tuple(columns)
             sizes = [end - start for start, end in pairwise(edges)]
             blocks = {
                 name: (column,) if len(sizes) == 1 else column.split_with_sizes(sizes)
@@ -186,15 +194,28 @@ class ShardStream(WindowStream[_Ready]):
             for place, batch in enumerate(fixed, first):
                 self.position += 1
                 self._given = ready, place
-                yield batch if self._is_table else self._named(ready, place, batch)
+                yield batch if self._is_table else self._named(ready, place, names, batch)
             del blocks, fixed, batch  # free the block unless the training keeps a batch
 
-    def _named(self, ready: _Ready, place: int, columns: tuple[torch.Tensor, ...]) -> Batch:
+    def _prepared(
+        self, preprocessor: Preprocessor, columns: dict[str, torch.Tensor], rows: int
+    ) -> dict[str, torch.Tensor]:
+        """Return the columns that preprocessing makes of a block's stored ones."""
+        out = self._buffers.block("features", rows)
+        made = preprocessor({name: of.numpy() for name, of in columns.items()}, out.numpy())
+        return {
+            name: columns.get(name, out) if name != "categories" else self._buffers.tensor(of)
+            for name, of in made.items()
+        }
+
+    def _named(
+        self, ready: _Ready, place: int, names: tuple[str, ...], columns: tuple[torch.Tensor, ...]
+    ) -> Batch:
         """Return a batch by name, from its fixed columns."""
-        fixed = dict(zip((*ready.wide, *ready.narrow), columns, strict=True))
+        fixed = dict(zip(names, columns, strict=True))
         batch: NamedBatch = {}
         rows = slice(ready.bounds[place], ready.bounds[place + 1])
-        for name, column in self._shards.columns.items():
+        for name, column in self._shards.made.items():
             if column.varies:
                 starts, lengths = (of[rows] for of in ready.ragged[name])
                 if column.kind == "array":
@@ -217,24 +238,25 @@ class _Buffers:
     """Reusable memory for gathered rows, free once no batch refers to it."""
 
     def __init__(self, shards: ShardMap, *, pin: bool) -> None:
-        self._columns, self._pin = shards.columns, pin
+        self._columns, self._pin = {**shards.columns, **shards.made}, pin
         self._free: dict[str, deque[np.ndarray]] = {
-            name: deque(maxlen=_MAX_FREE) for name in shards.columns
+            name: deque(maxlen=_MAX_FREE) for name in self._columns
         }
 
     def gather(self, memory: WindowMap, name: str, places: np.ndarray) -> torch.Tensor:
         """Return rows of a wide column [n, *shape] in memory that no earlier batch refers to."""
+        block = self.block(name, len(places))
+        memory.gather(name, places, block.numpy())
+        return block
+
+    def block(self, name: str, rows: int) -> torch.Tensor:
+        """Return memory for rows of a column [n, *shape] that no earlier batch refers to."""
         if self._pin:
             # torch's allocator of page-locked memory waits for copies to a GPU
             column = self._columns[name]
             dtype = _torch_type(np.dtype(column.dtype))
-            block = torch.empty((len(places), *column.shape), dtype=dtype, pin_memory=True)
-            out: np.ndarray = block.numpy()
-        else:
-            out = self._lend(name, len(places))
-            block = torch.from_numpy(out)
-        memory.gather(name, places, out)
-        return block
+            return torch.empty((rows, *column.shape), dtype=dtype, pin_memory=True)
+        return torch.from_numpy(self._lend(name, rows))
 
     def tensor(self, column: np.ndarray) -> torch.Tensor:
         """Return a column as a tensor, page-locked under `pin`."""

@@ -21,7 +21,7 @@ from shardline.pipeline.job_frame import REMAKE, check_environment, only
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record, sealed
-from shardline.records.datasets import DatasetProvenance, DatasetSchema, Manifest, Part
+from shardline.records.datasets import DatasetProvenance, Manifest, Part
 
 if TYPE_CHECKING:
     from shardline.data.sources import Source
@@ -113,8 +113,8 @@ def seal_parts(
     for line in block(dataset.name, inferred).splitlines():
         logging.info("%s", line)
     documents = [read_part(file, dataset_id, remedy=REMAKE) for file in files]
-    merged = _merge(documents, dataset, source, read_as)
     shards = project.layout.declared.shards(dataset_id)
+    merged = _merge(documents, dataset, source, read_as, shards)
     check_row_ids(merged, shards)
     # before the manifest, which contains the digest of the statistics
     merged = set_aside(merged, shards)
@@ -137,15 +137,17 @@ def seal_parts(
         job_progress.report(note=mask(note))
 
 
-def _merge(parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given) -> Manifest:
+def _merge(
+    parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given, shards: Path
+) -> Manifest:
     from shardline.data.build import seal as merge
 
     document = dataset.document
     if dataset.read_as is None:
-        return merge(parts, dataset=dataset.id, source=source, document=document)
+        return merge(parts, dataset=dataset.id, source=source, document=document, folder=shards)
     from shardline.data.predicted import seal_files
 
-    schema = _schema(dataset.read_as, read_as)
+    schema = _sealed(dataset.read_as, read_as).schema
     return seal_files(parts, dataset=dataset.id, source=source, document=document, schema=schema)
 
 
@@ -171,10 +173,10 @@ def describe_asset(project: Project, manifest: str) -> dict[str, str | dict[str,
     }
 
 
-def _schema(dataset: DatasetPlan, given: Given) -> DatasetSchema:
-    """Return the schema of a sealed dataset; Snakemake may have put its manifest elsewhere."""
+def _sealed(dataset: DatasetPlan, given: Given) -> Manifest:
+    """Return the manifest of a sealed dataset, which Snakemake may have put elsewhere."""
     manifest = Path(str(given)) if given else dataset.manifest
-    return read_record(manifest, Manifest, remedy=REMAKE).schema
+    return read_record(manifest, Manifest, remedy=REMAKE)
 
 
 def _open_dataset(project: Project, dataset: DatasetPlan, read_as: Given) -> "Source":
@@ -192,10 +194,12 @@ def _open_dataset(project: Project, dataset: DatasetPlan, read_as: Given) -> "So
     from shardline.data.predicted import found_features, open_files
 
     fetch(model.source.get("files", ()), project.layout.downloads)
+    trained_on = _sealed(model, read_as)
     return open_files(
         dataset.source_class,
         dataset.source,
         **given,
-        schema=_schema(model, read_as),
+        schema=trained_on.schema,
+        plan=trained_on.preprocessing,
         features=found_features(model.source_class, model.source, model.files),
     )

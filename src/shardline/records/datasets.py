@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from shardline.records.base import Record
 from shardline.records.identities import IdentityDocument
 from shardline.records.jobs import JobRecord
+from shardline.records.preprocessing import Preprocessing, RecordedTable
 from shardline_io.order.folds import blocks_of
 
 DTYPES = (
@@ -67,6 +68,8 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
         columns: Types of the columns, by name; absent for a table of features.
         feature_shape: Shape of a row's features, for a table.
         feature_dtype: Data type of the features, for a table.
+        stored: Types of the columns in the shards, if preprocessing makes the other columns from these.
+        categories: Number of indices of each column of `categories`, in order; index 0 is unknown.
     """
 
     task: str
@@ -74,6 +77,8 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
     columns: dict[str, str] | UnsetType = UNSET
     feature_shape: list[Count] | UnsetType = UNSET
     feature_dtype: Dtype | UnsetType = UNSET
+    stored: dict[str, str] | UnsetType = UNSET
+    categories: dict[str, Count] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject a table without shape or data type."""
@@ -172,6 +177,8 @@ class Manifest(Record, frozen=True, kw_only=True):
         shards: All shards, in order.
         identity: Identity document of the dataset.
         has_labels: For files that a run predicts: whether they have real labels.
+        preprocessing: Fitted preprocessing of the columns in `schema.stored`.
+        fold_preprocessing: With folds, the preprocessing of a run that tests on fold 0, 1, ...
     """
 
     dataset: str
@@ -186,6 +193,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     shards: list[Shard]
     identity: IdentityDocument
     has_labels: bool | UnsetType = UNSET
+    preprocessing: Preprocessing | UnsetType = UNSET
+    fold_preprocessing: list[Preprocessing] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject folds without their version or statistics."""
@@ -224,6 +233,7 @@ class PartStatistics(Record, frozen=True, kw_only=True):
         columns: Moments by column, if the dataset is no table.
         folds: With folds, moments by column of the rows of each fold to train on; the other moments
             are those of all folds.
+        table: What preprocessing is fitted on, by split or block.
     """
 
     first: Count
@@ -232,6 +242,7 @@ class PartStatistics(Record, frozen=True, kw_only=True):
     features: RecordedMoments | UnsetType = UNSET
     columns: dict[str, RecordedMoments] | UnsetType = UNSET
     folds: list[dict[str, RecordedMoments]] | UnsetType = UNSET
+    table: dict[str, RecordedTable] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject statistics without a column."""

@@ -12,7 +12,7 @@ from shardline.checkpoints.weights import load_weights
 from shardline.config.resolved import RunSpec
 from shardline.core.error_texts import check_arguments, import_class
 from shardline.core.errors import ConfigError
-from shardline.data.columns import features_of
+from shardline.data.columns import columns_of, features_of
 from shardline.data.sample_columns import sample_columns
 from shardline.identity import watch_reads
 from shardline.records.datasets import DatasetSchema
@@ -25,6 +25,7 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
 
     - `num_classes`: Number of classes of the dataset.
     - `feature_shape`: Shape of a row's features (tuple of int), if a row is features and a label.
+    - `category_sizes`: Number of indices of each column of `categories` (tuple of int), with 0 for unknown values.
     - `columns`: Type by column, such as `int32[*]`, if the source names columns.
     - `sample_columns`: Columns after `data.pack` and `data.transform`, see `data.sample_columns`.
 
@@ -41,6 +42,7 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
         )
     arguments, what = arguments_of(spec, schema), f'run "{spec.title}": model={spec.model_class}'
     passed = [*(["feature_shape"] if features_of(schema) else []), "num_classes"]
+    passed += ["feature_shape", "category_sizes"] if schema.categories else []
     passed += ["columns", "sample_columns"] if schema.columns else []
     check_arguments(cls, arguments, what, "change the model_args columns", passed=passed)
     model: pl.LightningModule = cls(**arguments)
@@ -63,6 +65,10 @@ def arguments_of(spec: RunSpec, schema: DatasetSchema) -> dict[str, Any]:
         given["columns"] = dict(schema.columns)
     if features := features_of(schema):
         given["feature_shape"] = features.shape
+    if schema.categories:
+        given["category_sizes"] = tuple(schema.categories.values())
+        if features := columns_of(schema).get("features"):
+            given["feature_shape"] = features.shape
     parameters = _parameters(cls)
     if "sample_columns" in parameters:
         given["sample_columns"] = sample_columns(schema, spec.settings.data)

@@ -72,4 +72,7 @@ def of_fold(manifest: Mapping[str, Any], fold: int | None) -> dict[str, Any]:
     if fold is not None:
         statistics |= of_folds[fold]
     splits = by_split(manifest["splits"], fold)
-    return {**manifest, "splits": splits, "statistics": statistics}
+    own = {"splits": splits, "statistics": statistics}
+    if fold is not None and manifest.get("fold_preprocessing"):
+        own["preprocessing"] = manifest["fold_preprocessing"][fold]
+    return {**manifest, **own}

@@ -113,6 +113,56 @@ class HfSettings(_ColumnsInFiles, frozen=True, kw_only=True):
     them."""
 
 
+Impute = Literal["mean", "median", "constant", "flag"]
+Encode = Literal["onehot", "index"]
+Scale = Literal["standard", "minmax", "log", "quantile", "none"]
+Clip = Annotated[
+    list[float | None],
+    Meta(
+        min_length=2, max_length=2, extra={"words": "[smallest, largest], with null for no limit"}
+    ),
+]
+
+
+class ColumnTreatment(Settings, frozen=True, kw_only=True):
+    """How preprocessing treats one column. Default: as `preprocess` says for all."""
+
+    type: Literal["number", "category", "date"] | UnsetType = UNSET
+    """What the column contains. Default: a category for text or if `encode` is set, a date for dates or if
+    `date` is set, else a number."""
+    impute: Impute | UnsetType = UNSET
+    fill: float | UnsetType = UNSET
+    clip: Clip | UnsetType = UNSET
+    scale: Scale | UnsetType = UNSET
+    encode: Encode | UnsetType = UNSET
+    date: (
+        Annotated[list[Literal["year", "month", "weekday", "seconds"]], Meta(min_length=1)]
+        | UnsetType
+    ) = UNSET
+    """Numbers to take from a date: `year`, `month` (1 to 12), `weekday` (0 for Monday), `seconds` since
+    1970. Default: year, month and weekday."""
+
+
+class Preprocess(Settings, frozen=True, kw_only=True):
+    """Features of any type: numbers with gaps, booleans, categories and dates, fitted on the train split."""
+
+    impute: Impute = "mean"
+    """How gaps in numbers are filled: by the `mean` or `median` of the train split, or by `fill`
+    (`constant`). `flag` fills the mean and adds a feature that is 1 for a gap."""
+    fill: float = 0.0
+    """Value for gaps with `impute: constant`."""
+    clip: Clip | UnsetType = UNSET
+    """Smallest and largest value of numbers, `[0, 120]` or `[0, null]`. Applied before all other steps."""
+    scale: Scale = "standard"
+    """How numbers are scaled after gaps are filled: to mean 0 and deviation 1 (`standard`), to 0 to 1
+    (`minmax`), by sign(x) log(1 + |x|) (`log`), to their rank from 0 to 1 (`quantile`), or not."""
+    encode: Encode = "onehot"
+    """`onehot`: a feature for each category. `index`: an integer in the column `categories`, for an
+    embedding; 0 is unknown."""
+    columns: dict[Text, ColumnTreatment] = {}
+    """Other treatment of single columns, by name."""
+
+
 class ColumnsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys of all sources of columns."""
 
@@ -120,7 +170,10 @@ class ColumnsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_
     """Column of the label. Required without `columns`. With `columns` it becomes the column `labels`."""
     features: list[Text] = []
     """Feature columns in order, or one column of lists. Default: all columns of numbers that are not
-    label, id or split."""
+    label, id or split; with `preprocess` all usable columns."""
+    preprocess: Preprocess | UnsetType = UNSET
+    """Take features of any type, and fill, encode and scale them as fitted on the train split. Without it,
+    features are numbers without gaps."""
     columns: TypedColumns | UnsetType = UNSET
     """Instead of `features`: type of each column by name, such as `{tokens: "int32[*]", caption:
     "text?"}`. For `csv` only numbers and text."""

@@ -58,7 +58,7 @@ def numbers(column: pa.Array, dtype: str) -> Numbers:
         column = without_missing(column)
         for word, number in (("true", "1"), ("false", "0")):
             column = pc.if_else(pc.equal(pc.utf8_lower(column), word), number, column)
-    column = _cast(column, kind)
+    column = cast(column, kind)
     if not column.null_count:  # the common case needs no mask of nulls
         values = column.to_numpy(zero_copy_only=False)
         return values, ~np.isfinite(values)
@@ -80,7 +80,7 @@ def without_missing(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_in(column, _MISSING), None, column)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast a column, with null for values that cannot be cast."""
     # a cast to float rounds integers above 2^24, as it rounds other numbers
     rounds = pa.types.is_integer(column.type) and pa.types.is_floating(kind)
@@ -114,7 +114,7 @@ def lists(column: pa.Array, size: int, dtype: str) -> Numbers:
 def labels_of(column: pa.Array, classes: Sequence[str]) -> Numbers:
     """Return the class index of each value [N] int64. A value that is not a class is bad."""
     if pa.types.is_floating(column.type) or (pa.types.is_boolean(column.type) and "1" in classes):
-        column = _cast(column, pa.int64())  # 1.0 and true are class 1
+        column = cast(column, pa.int64())  # 1.0 and true are class 1
     text = pc.utf8_trim_whitespace(column.cast(pa.string()))
     found = pc.index_in(text, pa.array(classes, pa.string()))
     return found.fill_null(0).to_numpy().astype(np.int64), np.asarray(found.is_null())
@@ -134,7 +134,7 @@ def ids_of(column: pa.Array, *, are_numbers: bool) -> Numbers:
 def groups_of(column: pa.Array) -> Numbers:
     """Return the key of each row's group [N] int64. A missing or empty group is bad, and so is a fraction."""
     if pa.types.is_floating(column.type):  # whole numbers beside gaps, as pandas writes them
-        column = _cast(column, pa.int64())
+        column = cast(column, pa.int64())
     text = pc.utf8_trim_whitespace(column.cast(pa.string())).fill_null("")
     found = text.dictionary_encode()
     keys = group_keys(found.dictionary.to_pylist())

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
-from shardline.data.sources import arrow_columns, typed
+from shardline.data.sources import arrow_columns, prepared_columns, typed
 from shardline.data.sources.lines import (
     Lines,
     TextFiles,
@@ -216,13 +216,22 @@ class Csv(Tabular):
     @cached_property
     def _types(self) -> dict[str, pa.DataType]:
         types = dict.fromkeys(self.used, pa.string())
-        types |= dict.fromkeys(self.features, pa.from_numpy_dtype(np.dtype(self.dtype)))
+        types |= {name: self._type_of(name) for name in self.features}
         types |= {self.in_file(name): typed.read_as(column) for name, column in self.named.items()}
         if self.task == "regression" and self.has_labels:
             types[self.label] = pa.float32()
         if self.id_column and pa.types.is_integer(self.columns.field(self.id_column).type):
             types[self.id_column] = pa.int64()
         return types
+
+    def _type_of(self, name: str) -> pa.DataType:
+        """Return the type to parse a feature as."""
+        if self.kinds.get(name, "number") != "number":
+            return pa.string()
+        if self.kinds and pa.types.is_boolean(self.columns.field(name).type):
+            return pa.bool_()
+        kind = prepared_columns.number_type(self.plan, self.dtype) if self.plan else self.dtype
+        return pa.from_numpy_dtype(np.dtype(kind))
 
     def _parse_options(self, ragged: list[pcsv.InvalidRow]) -> pcsv.ParseOptions:
         def keep(row: pcsv.InvalidRow) -> str:

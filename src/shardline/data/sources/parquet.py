@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 
 from shardline.core.errors import DataError
 from shardline.data.sources import arrow_columns
+from shardline.data.sources.prepared_columns import is_date
 from shardline.data.sources.source import shard_slices
 from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
@@ -58,7 +59,8 @@ class RowGroups(Tabular):
                     "schema, or make two datasets of them"
                 )
             kind, first = found.field(name).type, self.columns.field(name).type
-            if name in (*self.features, *self.keys) and not _alike(kind, first):
+            is_empty = self.plan and pa.types.is_null(kind)
+            if name in (*self.features, *self.keys) and not (is_empty or _alike(kind, first)):
                 raise DataError(
                     f"{self.shown(file)}: column {name} is of type {kind}, expected {first} as in {self.table_name}; "
                     "write all files with the same schema"
@@ -81,7 +83,7 @@ class RowGroups(Tabular):
 
     def _row_bytes(self, file: int) -> int:
         """Return the approximate size of a row of the file, in bytes."""
-        if not self.named:
+        if not (self.named or self.plan):
             return int(self.schema.feature_shape[0]) * 8
         sizes: Iterator[tuple[int, int]] = (
             (group.total_byte_size, group.num_rows) for group in self.fragments[file].row_groups
@@ -169,5 +171,5 @@ def _damaged(shown: str, error: Exception) -> DataError:
 
 
 def _alike(kind: pa.DataType, other: pa.DataType) -> bool:
-    tests = (arrow_columns.is_number, arrow_columns.is_text, arrow_columns.is_list)
+    tests = (arrow_columns.is_number, arrow_columns.is_text, arrow_columns.is_list, is_date)
     return kind == other or any(test(kind) and test(other) for test in tests)

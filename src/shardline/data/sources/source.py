@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from msgspec import UNSET
 
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.found_files import unreadable
 from shardline.data.columns import parse_columns
 from shardline.records.datasets import DatasetSchema
+from shardline.records.preprocessing import Preprocessing
 from shardline_io.column_names import IDS
 
 UNKNOWN_LABEL = "one of source.classes"  # in messages on a label that is no class
@@ -32,6 +34,8 @@ class Schema:
         feature_dtype: NumPy name of the stored type of a table's features.
         task: Task of a table: `classification` (int64 labels 0..C-1) or `regression` (float32 labels).
         classes: Class names in label order. With `columns`, the classes of the integer column `labels`.
+        categories: Number of indices of each column of `categories`, an `int64[C]` column; 0 is unknown.
+        preprocessing: How `numbers`, `gaps` and `codes` among the columns become features when they are read.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -39,6 +43,8 @@ class Schema:
     feature_dtype: str = "float32"
     task: Literal["classification", "regression"] = "classification"
     classes: tuple[str, ...] = ()
+    categories: Mapping[str, int] = field(default_factory=dict)
+    preprocessing: Preprocessing | None = None
 
     @property
     def label_dtype(self) -> str:
@@ -70,7 +76,8 @@ class Schema:
             )
         task = "classification" if self.classes else "regression" if kind == "f" else "none"
         written = {name: str(column) for name, column in columns.items()}
-        return DatasetSchema(task=task, classes=classes, columns=written)
+        sizes = dict(self.categories) or UNSET
+        return DatasetSchema(task=task, classes=classes, columns=written, categories=sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +122,7 @@ class Table:
             column or a file. None: the hash of the id decides.
         groups: Key of each row's group [N] int64. Only read if `splits.group` is set. None: the column with
             that name contains the groups, as whole numbers or texts.
+        texts: Text of each code in the column `codes`, by column of categories.
     """
 
     ids: np.ndarray
@@ -123,6 +131,7 @@ class Table:
     columns: Mapping[str, Any] = field(default_factory=dict)
     splits: np.ndarray | None = None
     groups: np.ndarray | None = None
+    texts: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     @property
     def given(self) -> dict[str, Any]:

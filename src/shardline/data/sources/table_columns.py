@@ -12,9 +12,11 @@ import pyarrow as pa
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import parse_columns
-from shardline.data.sources import arrow_columns, typed
+from shardline.data.sources import arrow_columns, prepared_columns, typed
 from shardline.data.sources.from_files import FileSource
+from shardline.data.sources.prepared_columns import Kind, Treatments
 from shardline.data.sources.source import Schema
+from shardline.records.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,7 @@ class TableColumns(FileSource):
         classes: Values of the label, in label order.
         num_classes: Number of classes, instead of `classes`, for labels 0..num_classes-1.
         dtype: NumPy type of the stored features.
+        preprocess: How features of any type become numbers, see `Treatments`. None: features are numbers.
     """
 
     empty_is_missing = False
@@ -87,6 +90,7 @@ class TableColumns(FileSource):
         columns: Mapping[str, str] | None = None, rename: Mapping[str, str] | None = None,
         task: Literal["classification", "regression"] = "classification",
         classes: Sequence[str | int] = (), num_classes: int = 0, dtype: str = "float32",
+        preprocess: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> None:  # fmt: skip
         super().__init__(**arguments)
@@ -102,6 +106,8 @@ class TableColumns(FileSource):
         self.split_column: str | None = self.splits.get("column")
         self.group_column: str | None = self.splits.get("group")
         self._given = tuple(features)
+        self.treatments = None if preprocess is None else Treatments(preprocess)
+        self._unusable: dict[str, str] = {}  # columns left out, with the reason
 
     @cached_property
     @abstractmethod
@@ -136,16 +142,61 @@ class TableColumns(FileSource):
             self._check_name(name)
         if self.named:
             return ()
-        given = self._given or self.numeric_columns()
+        if self.treatments:
+            given = self._given or self._usable_columns(self.treatments)
+        else:
+            given = self._given or self.numeric_columns()
         for name in given:
             self._check_name(name)
-            self.check_feature(name, alone=len(given) == 1)
+            if not self.treatments:
+                self.check_feature(name, alone=len(given) == 1)
         if self.id_column and pa.types.is_floating(self.columns.field(self.id_column).type):
             raise DataError(
                 f"{self.table_name}: id_column {self.id_column} contains fractions, expected whole numbers or "
                 "text; set source.id_column to another column"
             )
         return given
+
+    def _usable_columns(self, treatments: Treatments) -> tuple[str, ...]:
+        """Return the columns that can be features; `_unusable` gets a reason for each other one.
+
+        Raises:
+            DataError: There are none, or it is unknown whether a column is a feature.
+        """
+        free = [field for field in self.columns if field.name not in self.keys]
+        texts = [one.name for one in free if arrow_columns.is_text(one.type)]
+        texts = [name for name in texts if name not in treatments.columns]
+        numbers = [one.name for one in free if arrow_columns.is_number(one.type)]
+        self._refuse_guesses([n for n in numbers if n not in treatments.columns], texts)
+        for name, column in self.first_texts(texts).items():
+            if prepared_columns.mostly_differ(column):
+                self._unusable[name] = "most of its first texts differ"
+        for one in free:
+            if one.name not in treatments.columns and pa.types.is_null(one.type):
+                self._unusable[one.name] = "its first values are empty"
+            elif one.name not in treatments.columns and not prepared_columns.kind_of_type(one.type):
+                self._unusable[one.name] = str(one.type)
+        if found := tuple(one.name for one in free if one.name not in self._unusable):
+            return found
+        raise DataError(
+            f"{self.table_name}: no column that can be a feature; list the features in source.features"
+        )
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """What each feature of a preprocessed table contains."""
+        if self.treatments is None:
+            return {}
+        self.treatments.check_names(self.features, self.table_name)
+        return {
+            name: self.treatments.kind_of(name, self.columns.field(name).type, self.table_name)
+            for name in self.features
+        }
+
+    @cached_property
+    def plan(self) -> Preprocessing | None:
+        """Preprocessing of the features, before it is fitted."""
+        return self.treatments.plan(self.kinds) if self.treatments else None
 
     def _check_name(self, name: str) -> None:
         known = self.columns.names
@@ -241,11 +292,13 @@ class TableColumns(FileSource):
         """Feature columns and their type if inferred, and the columns left out."""
         used = self.used
         found: dict[str, Any] = {}
-        if not (self._given or self.named):
+        if self.plan:
+            found["features"] = prepared_columns.described(self.plan)
+        elif not (self._given or self.named):
             found["features, all columns of numbers"] = list(self.features)
             found["stored as"] = self.dtype
         left = {
-            field.name.strip() or "(no name)": str(field.type)
+            field.name.strip() or "(no name)": self._unusable.get(field.name, str(field.type))
             for field in self.columns
             if field.name not in used
         }
@@ -297,6 +350,14 @@ class TableColumns(FileSource):
             return Schema(
                 columns={name: str(column) for name, column in self.named.items()} | labels,
                 classes=self.classes if self.task == "classification" else (),
+            )
+        if self.plan:
+            label = "int64" if self.task == "classification" else "float32"
+            stored = prepared_columns.stored_columns(self.plan, self.dtype)
+            return Schema(
+                columns=stored | {"labels": label},
+                classes=self.classes if self.task == "classification" else (),
+                preprocessing=self.plan,
             )
         size = self._list_size() if self._holds_lists else len(self.features)
         return Schema(

@@ -7,10 +7,17 @@ import numpy as np
 import pyarrow as pa
 
 from shardline.data.columns import Column
-from shardline.data.sources import arrow_columns, typed
+from shardline.data.sources import arrow_columns, prepared_columns, typed
 from shardline.data.sources.from_files import GROUP, ids_in_file
 from shardline.data.sources.source import UNKNOWN_LABEL, Table
 from shardline.data.sources.table_columns import Block, TableColumns
+from shardline.records.preprocessing import (
+    CODES,
+    GAPS,
+    NUMBERS,
+    PreparedNumber,
+    Preprocessing,
+)
 
 Found = TypeVar("Found")
 
@@ -46,6 +53,10 @@ class _Conversion:
             splits = self._splits()
             values = {name: self._typed(name, column) for name, column in source.named.items()}
             given = {"columns": values | ({"labels": self._labels()} if source.label else {})}
+        elif source.plan:
+            labels, splits = self._labels(), self._splits()
+            given = self._prepared(source.plan)
+            given["columns"]["labels"] = labels
         else:
             labels, splits = self._labels(), self._splits()
             given = {"features": self._features(), "labels": labels}
@@ -108,6 +119,40 @@ class _Conversion:
             found = arrow_columns.numbers(self._numbers(name), source.dtype)
             features[:, i] = self._accept(name, found, f"a finite number ({source.dtype})")
         return features
+
+    def _prepared(self, plan: Preprocessing) -> dict[str, Any]:
+        """Return the stored columns of a preprocessed table, and the texts of its codes."""
+        rows, columns, texts = len(self.is_kept), dict[str, Any](), {}
+        if plan.numbers:
+            kind = prepared_columns.number_type(plan, self.source.dtype)
+            numbers = np.zeros((rows, len(plan.numbers)), kind)
+            is_gap = np.zeros(numbers.shape, bool)
+            for place, one in enumerate(plan.numbers):
+                numbers[:, place], is_gap[:, place] = (
+                    self._part_of_date(one) if one.part else self._number(one.column, kind)
+                )
+            columns = {NUMBERS: numbers, GAPS: prepared_columns.bits_of(is_gap)}
+        if plan.categories:
+            columns[CODES] = np.zeros((rows, len(plan.categories)), np.int64)
+        for place, category in enumerate(plan.categories):
+            found, names, bad = prepared_columns.codes_of(self._column(category.column))
+            columns[CODES][:, place] = self._accept(
+                category.column, (found, bad), "a whole number or text"
+            )
+            texts[category.column] = names
+        return {"columns": columns, "texts": texts}
+
+    def _number(self, name: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
+        values, is_gap, bad = prepared_columns.with_gaps(self._numbers(name), kind)
+        return self._accept(name, (values, bad), f"a finite number ({kind})"), is_gap
+
+    def _part_of_date(self, one: PreparedNumber) -> tuple[np.ndarray, np.ndarray]:
+        dates, bad = prepared_columns.dates_of(self._column(one.column))
+        expected = "a date such as 2024-01-31 or 2024-01-31 12:00:00"
+        values = self._accept(
+            one.column, (prepared_columns.part_of(dates, one.part), bad), expected
+        )
+        return values, np.asarray(dates.is_null()) & ~bad
 
     def _labels(self) -> np.ndarray:
         name, classes = self.source.label, self.source.classes

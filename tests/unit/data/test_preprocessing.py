@@ -1,0 +1,204 @@
+"""Preprocessed tables: what arrives equals pandas and scikit-learn, and no held-out row decides a value."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from shardline.data.preprocessing import fit, needs_sample
+from shardline.data.sources.prepared_columns import bits_of
+from shardline.data.table_summary import TableSummary, merge_tables
+from shardline.records.base import encode
+from shardline.records.preprocessing import (
+    CODES,
+    GAPS,
+    NUMBERS,
+    PreparedCategory,
+    PreparedNumber,
+    Preprocessing,
+)
+from shardline_io.preprocessing import Preprocessor
+from tests.support.prepared_tables import (
+    CATEGORY,
+    NUMBER,
+    by_sklearn,
+    is_exact,
+    rows_of,
+    sealed,
+    tables,
+    treatments,
+)
+
+QUICK = settings(max_examples=15, deadline=None)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@QUICK
+@given(table=tables(), preprocess=treatments())
+def test_what_arrives_equals_pandas_and_scikit_learn(
+    kind: str, table: pd.DataFrame, preprocess: dict[str, Any]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = sealed(Path(folder), table, preprocess, kind)
+        found, fitted = rows_of(dataset), dataset.manifest.preprocessing
+    expected = by_sklearn(table, preprocess)
+    indices = expected.pop("categories", None)
+    assert fitted.features == list(expected)
+    for place, (name, values) in enumerate(expected.items()):
+        arrived = np.array([found[row]["features"][place] for row in table["key"]])
+        column = name.partition(".")[0].partition("=")[0].removesuffix(" is missing")
+        own = preprocess["columns"][column]
+        if "encode" in own or name.endswith(" is missing") or is_exact(own):
+            assert np.array_equal(arrived, values.astype(np.float32)), name
+        else:
+            assert np.allclose(arrived, values, rtol=1e-6, atol=1e-6), name
+    if indices is not None:
+        assert np.array_equal([found[row]["categories"] for row in table["key"]], indices)
+
+
+@QUICK
+@given(table=tables(), preprocess=treatments(), data=st.data())
+def test_a_held_out_value_changes_nothing_in_training(
+    table: pd.DataFrame, preprocess: dict[str, Any], data: st.DataObject
+) -> None:
+    poisoned, is_held_out = table.copy(), table["part"] != "train"
+    for name, values in {"a": NUMBER.map(lambda n: n * 1e6), "b": st.none(), "colour": CATEGORY}.items():
+        known = sorted(set(table[name])) if name == "colour" else None
+        for row in np.flatnonzero(is_held_out):
+            poisoned.loc[row, name] = data.draw(st.sampled_from(known) if known else values)
+    poisoned = poisoned.astype({"a": float, "b": float})
+    # the categories of the whole dataset fix the widths
+    poisoned.loc[len(poisoned)] = {**table.loc[0], "key": len(table), "part": "test"}
+    before, after = table.copy(), poisoned
+    before.loc[len(before)] = poisoned.loc[len(table)]
+    for one in (before, after):
+        for text in sorted(set(table["colour"])):
+            one.loc[len(one)] = {**table.loc[0], "key": len(one), "part": "test", "colour": text}
+    with tempfile.TemporaryDirectory() as folder:
+        datasets = [
+            sealed(Path(folder) / str(place), one, preprocess)
+            for place, one in enumerate((before, after))
+        ]
+        assert datasets[0].manifest.preprocessing == datasets[1].manifest.preprocessing
+        rows = [rows_of(dataset) for dataset in datasets]
+    for row in table["key"][~is_held_out]:
+        for name, values in rows[0][row].items():
+            assert np.array_equal(values, rows[1][row][name])
+
+
+def test_a_category_that_only_held_out_rows_have_is_unknown(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {
+            "key": range(6), "part": ["train"] * 4 + ["test"] * 2, "a": [1.0, 2, 3, np.nan, 5, 6],
+            "b": 0.5, "c": 1.0, "flag": True, "colour": ["x", "y", "", "x", "new", "y"],
+            "place": ["2", "10", "2", "2", "30", "10"], "day": pd.Timestamp("2024-01-01"), "y": 0.0,
+        }
+    )  # fmt: skip
+    columns = {"colour": {"encode": "index"}, "place": {"encode": "onehot"}}
+    dataset = sealed(tmp_path, table, {"columns": columns})
+    colour, place = dataset.manifest.preprocessing.categories
+    assert (colour.values, colour.train_rows) == (["", "new", "x", "y"], [1, 0, 2, 1])
+    assert place.values == ["2", "10", "30"]  # whole numbers by their size
+    assert dataset.manifest.schema.categories == {"colour": 5}
+    rows = rows_of(dataset)
+    assert [int(rows[row]["categories"][0]) for row in range(6)] == [3, 4, 1, 3, 0, 4]
+    first = dataset.manifest.preprocessing.features.index("place=2")
+    one_hot = [rows[row]["features"][first : first + 3].tolist() for row in (0, 1, 4)]
+    assert one_hot == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
+
+
+PLAN = Preprocessing(
+    numbers=[
+        PreparedNumber(column="a", impute="mean", scale="standard"),
+        PreparedNumber(column="b", impute="median", scale="minmax", clip=(-50.0, 50.0)),
+        PreparedNumber(column="c", impute="constant", fill=1.0, scale="quantile"),
+    ],
+    categories=[PreparedCategory(column="k")],
+)
+
+
+@st.composite
+def stored_blocks(draw: st.DrawFn) -> list[dict[str, np.ndarray]]:
+    """Stored columns of several blocks of rows, such as the blocks of folds."""
+    number = st.integers(2, 5)
+    blocks = []
+    for rows in draw(st.lists(st.integers(0, 9), min_size=2, max_size=5)) + [draw(number)]:
+        values = draw(st.lists(st.tuples(*3 * [st.none() | NUMBER]), min_size=rows, max_size=rows))
+        array = np.array(values, float).reshape(rows, 3)
+        codes = draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
+        blocks.append(
+            {
+                NUMBERS: np.nan_to_num(array),
+                GAPS: bits_of(np.isnan(array)),
+                CODES: np.array(codes, np.int64).reshape(rows, 1),
+            }
+        )
+    return blocks
+
+
+@QUICK
+@given(blocks=stored_blocks(), data=st.data())
+def test_any_union_of_blocks_is_fitted_as_its_rows_are(
+    blocks: list[dict[str, np.ndarray]], data: st.DataObject
+) -> None:
+    texts = {"k": {code: f"text {code}" for code in range(4)}}
+    chosen = sorted(data.draw(st.sets(st.sampled_from(range(len(blocks) - 1))))) + [len(blocks) - 1]
+    summaries = [TableSummary.of(PLAN, block, texts) for block in blocks]
+    recorded = [TableSummary.of_record(one.to_record()) for one in summaries]
+    whole = {name: np.concatenate([blocks[n][name] for n in chosen]) for name in blocks[0]}
+    is_gap = np.unpackbits(whole[GAPS], axis=1, count=3, bitorder="little").astype(bool)
+    sample = np.where(is_gap, np.nan, whole[NUMBERS])
+    everyone = merge_tables(recorded)
+    merged = fit(PLAN, merge_tables([recorded[n] for n in chosen]), everyone, sample)
+    at_once = fit(PLAN, TableSummary.of(PLAN, whole, texts), everyone, sample)
+    assert needs_sample(PLAN)
+    for one, other in zip(merged.numbers, at_once.numbers, strict=True):
+        sums = ("fill", "shift", "divisor")
+        for key in sums:
+            assert np.isclose(getattr(one, key), getattr(other, key), rtol=1e-9, atol=1e-9)
+        exact = [structs.replace(of, **dict.fromkeys(sums, 1.0)) for of in (one, other)]
+        assert exact[0] == exact[1]
+    assert merged.categories == at_once.categories
+    with np.errstate(invalid="ignore"):
+        mean = 0.0 if is_gap[:, 0].all() else np.nanmean(sample[:, 0])
+    assert np.isclose(merged.numbers[0].fill, mean, rtol=1e-9, atol=1e-9)
+    filled = np.where(is_gap[:, 0], mean, sample[:, 0])
+    assert np.isclose(merged.numbers[0].divisor, filled.std() or 1.0, rtol=1e-6, atol=1e-9) or np.ptp(filled) < 1e-9
+
+
+@pytest.mark.parametrize("number", [1, 3, 40, 5000])
+def test_codes_are_found_and_others_are_unknown(number: int) -> None:
+    draw = np.random.default_rng(number)
+    codes = np.unique(draw.integers(-(2**63), 2**63 - 1, number, dtype=np.int64))
+    draw.shuffle(codes)
+    rows = np.concatenate([codes, codes + 1, draw.choice(codes, 50)])
+    seen = np.ones(len(codes), int)
+    seen[0] = 0  # only in held-out rows
+    category = {
+        "column": "k", "encode": "index", "codes": codes.tolist(), "values": [], "train_rows": seen.tolist(),
+    }  # fmt: skip
+    found = Preprocessor({"numbers": [], "categories": [category]})({CODES: rows[:, None]})
+    place = {code: index for index, code in enumerate(codes.tolist(), 1)}
+    expected = [0 if code == codes[0] else place.get(code, 0) for code in rows.tolist()]
+    assert found["categories"][:, 0].tolist() == expected
+
+
+@QUICK
+@given(blocks=stored_blocks())
+def test_a_row_does_not_depend_on_its_block(blocks: list[dict[str, np.ndarray]]) -> None:
+    texts: dict[str, Any] = {"k": {}}
+    block = blocks[-1]
+    summary = TableSummary.of(PLAN, block, texts)
+    is_gap = np.unpackbits(block[GAPS], axis=1, count=3, bitorder="little").astype(bool)
+    fitted = fit(PLAN, summary, summary, np.where(is_gap, np.nan, block[NUMBERS]))
+    prepare = Preprocessor(encode(fitted))
+    whole = prepare(block)["features"]
+    for row in range(len(whole)):
+        alone = prepare({name: of[row : row + 1] for name, of in block.items()})["features"]
+        assert np.array_equal(alone[0], whole[row])
