@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from msgspec import UNSET
 from pytorch_lightning import LightningDataModule
 
 from shardline.config.resolved import DatasetPlace
@@ -58,7 +59,8 @@ class Normalizer:
         self._dtype = dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
         features = features_of(dataset.manifest.schema)
-        if mode != "none" and features:
+        # statistics are those of the stored rows, before transforms of a torch dataset
+        if mode != "none" and features and dataset.manifest.schema.sampled is UNSET:
             shift, scale = shift_and_scale(dataset.statistics["features"], mode)
             self.constants = (
                 torch.from_numpy(shift).to(dtype).reshape(features.shape),

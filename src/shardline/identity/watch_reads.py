@@ -357,6 +357,11 @@ def start_rank(work: Path, mode: str, *, is_spawned: bool = False) -> None:
         )
 
 
+def current() -> WatchedReads | None:
+    """Return the watch of this process, if reads are watched."""
+    return _watch
+
+
 def look() -> None:
     """Report files that compiled code has open or mapped, if reads are watched.
 

@@ -75,7 +75,9 @@ def compute_parts(
     folder = prediction.parts
     make_folder(folder)
     rows = DatasetPlace(
-        manifest=manifest, shards=project.layout.declared.shards(prediction.rows.id)
+        manifest=manifest,
+        shards=project.layout.declared.shards(prediction.rows.id),
+        python=prediction.rows.python,
     )
     missing = missing_parts(folder, num_rows, batch)
     if done := count_parts(num_rows, batch) - len(missing):

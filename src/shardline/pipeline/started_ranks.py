@@ -55,6 +55,7 @@ def places_of(run: RunPlan, inputs: Inputs) -> tuple[DatasetPlace, ...]:
             shards=layout.shards(part.dataset.id),
             weight=str(part.weight),
             tokenizer=part.dataset.tokenizer,
+            python=part.dataset.python,
         )
         for part, manifest in zip(run.parts, manifests, strict=True)
     )
