@@ -184,36 +184,6 @@ class Stream(IterableDataset):
             yield torch.tensor([float(row)]), f"t{row}"
 
 
-class Once(IterableDataset):
-    """Can be read only once."""
-
-    def __init__(self) -> None:
-        self.left = iter(range(ROWS))
-
-    def __iter__(self) -> Any:
-        for row in self.left:
-            yield {"x": row}
-
-
-class Handle(Table):
-    """Keeps an open file, whose position processes must not share."""
-
-    def __init__(self, files: list[str]) -> None:
-        super().__init__()
-        self.file = open(files[0], "rb")  # noqa: PTH123, SIM115
-
-    def __getitem__(self, row: int) -> Any:
-        self.file.seek(row)
-        return np.frombuffer(self.file.read(1), np.uint8)[0], row % 2
-
-
-class Random(Table):
-    """Draws random numbers for each row."""
-
-    def __getitem__(self, row: int) -> Any:
-        return {"x": row, "noise": random.random()}
-
-
 def function(rows: int) -> Dataset:
     return TensorDataset(torch.arange(rows * 2.0).reshape(rows, 2), torch.arange(rows) % 2)
 
@@ -297,3 +267,45 @@ class Streams(LightningDataModule):
 
     def val_dataloader(self) -> Any:
         return DataLoader(Stream(3))
+
+
+LISTED = [{"x": row} for row in range(ROWS)]
+
+
+class Broken(Table):
+    def __getitem__(self, row: int) -> Any:
+        return 1 / 0
+
+
+class Unsized(Dataset):
+    def __getitem__(self, row: int) -> Any:
+        return row
+
+
+class Objects(Table):
+    def __getitem__(self, row: int) -> Any:
+        return {"x": 1j}
+
+
+class Squares(Table):
+    def __getitem__(self, row: int) -> Any:
+        return {"x": np.zeros((1 + row % 2, 1 + row % 2))}
+
+
+class Asking(LightningDataModule):
+    def setup(self, stage: str | None = None) -> None:
+        self.trainer.strategy.barrier()
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(Table())
+
+
+class Late(Table):
+    def __init__(self) -> None:
+        super().__init__(400)
+
+    def __getitem__(self, row: int) -> Any:
+        return {"x": [1, 2, 3] if row == 301 else [1, 2]}
+
+
+FILL = 3

@@ -7,6 +7,8 @@ from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack, Pad, RunSettings
 from shardline.core.error_texts import import_class
@@ -212,9 +214,9 @@ class RunBatches:
                         "class is not known here, expected the class to apply them; read the data in a training or "
                         "evaluation of a config that contains the dataset"
                     )
-                form = dataset.manifest.samples
+                assert dataset.manifest.samples is not UNSET
                 own[part.key] = OwnTransforms(
-                    given=given, form=form, split=split, has_chance=has_chance
+                    given=given, form=dataset.manifest.samples, split=split, has_chance=has_chance
                 )
         return own
 

@@ -17,7 +17,11 @@ def watch(project: Project, of: DatasetPlan | RunPlan) -> None:
         return
     files, folders = map(str, _files_of(project, of)), map(str, _folders_of(project, of))
     known = watch_reads.counted(project.workdir, files, folders)
-    remedy = watch_reads.MODEL_REMEDY if isinstance(of, RunPlan) else watch_reads.SOURCE_REMEDY
+    remedy = watch_reads.SOURCE_REMEDY
+    if isinstance(of, RunPlan):
+        remedy = watch_reads.MODEL_REMEDY
+    elif of.python:
+        remedy = watch_reads.PYTHON_REMEDY
     watch_reads.start(watch_reads.WatchedReads(known=known, mode=mode, remedy=remedy))
 
 

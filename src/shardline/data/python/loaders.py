@@ -93,8 +93,8 @@ def selected_rows(loader: Any, split: str, notes: list[str]) -> np.ndarray | Non
             f"collate_fn of {name} ({_shown(collate)}) is not called; write data.collate: {_path(collate)}, a "
             "function of the samples, each a dict by column, and `longest`"
         )
-    sampler = getattr(loader, "sampler", None)
-    batches = getattr(loader, "batch_sampler", None)
+    sampler: Any = getattr(loader, "sampler", None)
+    batches: Any = getattr(loader, "batch_sampler", None)
     is_own = batches is not None and type(batches).__name__ != "BatchSampler"
     if is_own:
         sampler = (row for batch in batches for row in batch)

@@ -137,7 +137,7 @@ def _holds(dtype: np.dtype[Any], found: np.ndarray) -> bool:
 def _described(found: Any) -> str:
     if isinstance(found, np.ndarray):
         return f"{found.dtype}{list(found.shape) if found.ndim else ''}"
-    return {str: "a text", bytes: "bytes"}.get(type(found), "no value")
+    return "a text" if isinstance(found, str) else "bytes"
 
 
 @dataclass(kw_only=True)

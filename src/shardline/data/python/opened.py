@@ -133,14 +133,17 @@ def make(given: PythonObject) -> Any:
     if not callable(target):
         if given.options:
             raise DataError(f"{what} is an object, which takes no options; remove source.options")
-        return target
+        return _checked(target, what)
     options = dict(given.options)
     if given.files and "files" in _parameters(target) and "files" not in options:
         options["files"] = list(given.files)
     check_arguments(
         target, options, what, "change source.options", kind=DataError, written=given.options
     )
-    made = called(lambda: target(**options), f"{what} cannot be made")
+    return _checked(called(lambda: target(**options), f"{what} cannot be made"), what)
+
+
+def _checked(made: Any, what: str) -> Any:
     if not (is_module(made) or hasattr(made, "__getitem__") or hasattr(made, "__iter__")):
         raise DataError(
             f"{what} gives {type(made).__name__}, expected a subclass of shardline.sources.Source, a torch Dataset, a "

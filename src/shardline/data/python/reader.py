@@ -1,5 +1,6 @@
 """Reading of Python data: samples as rows, in this process or in worker processes."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -228,13 +229,14 @@ class ReaderSpec:
 
 class _Answers:
     def __init__(self, spec: ReaderSpec) -> None:
-        import torch
-
-        torch.set_num_threads(1)  # one core per process; the number changes the last bits of sums
         if spec.watched:
             known, mode, remedy = spec.watched.known, spec.watched.mode, spec.watched.remedy
             watch_reads.start(watch_reads.WatchedReads(known=known, mode=mode, remedy=remedy))
         self._reader = Reader(spec.given, spec.seed, looked=spec.looked)
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(
+                1
+            )  # one core per process; the number changes the last bits of sums
 
     def __call__(self, request: str, argument: Any) -> Any:
         if request == "digests":

@@ -48,6 +48,7 @@ def places_of(sample: Any, names: Sequence[str] = ()) -> Iterator[tuple[str, Any
     if form == "value":
         yield (*names, _name_of(sample))[0], sample, True
         return
+    named: Mapping[Any, Any]
     if form == "tuple":
         names = names if len(names) == len(sample) else _names_of(sample)
         named = dict(zip(names, sample, strict=True))
