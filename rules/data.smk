@@ -1,5 +1,30 @@
+# Only for data modules: the file says that their `prepare_data` has run.
+rule prepare_data:
+    input:
+        # a lock that cannot be installed fails before data is fetched
+        environments=(
+            ancient(JOBS.script_environments_of_dataset) if SCRIPT_ENVIRONMENTS else []
+        ),
+    output:
+        prepared=f"{PARTS}/{{dataset}}/prepared.json",
+    log:
+        "logs/prepare_data/{dataset}.log",
+    benchmark:
+        "benchmarks/prepare_data/{dataset}.tsv"
+    conda:
+        "../envs/data.yaml"
+    params:
+        title=JOBS.title,
+        plan=JOBS.plan,
+    message:
+        "Preparing the data of {params.title}"
+    script:
+        "../scripts/prepare_data.py"
+
+
 rule build_shards:
     input:
+        prepared=ancient(JOBS.prepared_of_dataset),
         read_as=ancient(JOBS.manifest_read_as),
         # a lock that cannot be installed fails before data is built
         environments=(

@@ -358,7 +358,7 @@ SHIPPED_SOURCES = {
     "webdataset": "shardline.data.sources.webdataset:WebDataset",
 }
 # Options that set only the place of the content, or the speed of reading.
-_NOT_IN_IDENTITY = {"files", "table", "decode_threads"}
+_NOT_IN_IDENTITY = {"files", "table", "decode_threads", "workers"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,9 @@ SHIPPED_TRANSFORMS = {
     "flip": f"{_IMAGE}:Flip",
     "color_jitter": f"{_IMAGE}:ColorJitter",
     "normalize": f"{_IMAGE}:Normalize",
+    "callable": "shardline.data.transforms.called:CallableTransform",
 }
+OF = "of"  # argument of `callable` with the import path of what is called
 
 
 def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where: str) -> str:
@@ -166,15 +168,20 @@ def paths_of(data: Plain, code: CodeIndex, where: str) -> dict[str, str]:
     """
     problems, found = Problems(), {}
     for part, key, path in _named(data):
-        shipped = SHIPPED_TRANSFORMS if part.startswith(_TRANSFORMS) else {}
+        is_called = part.endswith(f" {OF}")
+        shipped = SHIPPED_TRANSFORMS if part.startswith(_TRANSFORMS) and not is_called else {}
         with problems.gather():
             if not isinstance(path, str):
+                asked = "an import path" if is_called else "a shipped transform or an import path"
                 raise ConfigError(
-                    f"{where}: {key}.type is {'missing' if path is None else path}, expected a shipped transform or "
-                    "an import path such as mypkg.data:Augment; add it"
+                    f"{where}: {key}.{OF if is_called else 'type'} is {'missing' if path is None else path}, expected "
+                    f"{asked} such as mypkg.data:Augment; add it"
                 )
             found[part] = resolve_class(
-                path, shipped or dict.fromkeys(COLLATE, ""), code, f"{where}: {key}"
+                path,
+                shipped or ({} if is_called else dict.fromkeys(COLLATE, "")),
+                code,
+                f"{where}: {key}",
             )
     problems.refuse()
     return found
@@ -186,7 +193,10 @@ def _named(data: Plain) -> Iterator[tuple[str, str, Any]]:
         written = data.get(setting)
         for number, one in enumerate(transforms_of(written)):
             key = f"data.{setting}.{number}" if isinstance(written, list) else f"data.{setting}"
-            yield f"{setting} {number + 1}" if number else setting, key, one.get("type")
+            part = f"{setting} {number + 1}" if number else setting
+            yield part, key, one.get("type")
+            if one.get("type") == "callable":
+                yield f"{part} {OF}", key, one.get(OF)
     collate = data.get("collate")
     if isinstance(collate, str) and collate not in COLLATE:
         yield "collate", "data.collate", collate
@@ -215,7 +225,8 @@ def _without_path(transform: Plain) -> dict[str, object]:
     kind = str(transform.get("type"))
     shipped = kind if kind in SHIPPED_TRANSFORMS else names.get(kind)
     named = {} if shipped is None else {"type": shipped}
-    return {**named, **{key: value for key, value in transform.items() if key != "type"}}
+    paths = ("type", OF) if shipped == "callable" else ("type",)
+    return {**named, **{key: value for key, value in transform.items() if key not in paths}}
 
 
 def with_own_code(data: Plain) -> dict[str, Any]:

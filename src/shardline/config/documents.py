@@ -19,6 +19,7 @@ from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
+from shardline.identity.class_kind import PYTHON_DATA, Kind, kind_of
 from shardline.identity.code_index import OURS
 from shardline.identity.resolution import has_method
 from shardline.identity.user_code import UserCode, reach
@@ -143,6 +144,7 @@ class Documents:
     _programs: dict[str, StageProgram] = field(default_factory=dict)
     _environments: dict[frozenset[str], IdentityDocument] = field(default_factory=dict)
     _methods: dict[tuple[str, str], bool | None] = field(default_factory=dict)
+    _kinds: dict[str, Kind] = field(default_factory=dict)
 
     def program(self, path: str) -> StageProgram:
         """Return the program of an import path or script, cached."""
@@ -155,6 +157,13 @@ class Documents:
         if (path, method) not in self._methods:
             self._methods[path, method] = has_method(self.code, path, method)
         return self._methods[path, method]
+
+    def kind_of(self, path: str) -> Kind:
+        """Return the kind of the object that a dataset's source names, see `identity.class_kind`."""
+        if path not in self._kinds:
+            is_shipped = path in SHIPPED_SOURCES.values()
+            self._kinds[path] = "source" if is_shipped else kind_of(self.code, path)
+        return self._kinds[path]
 
     def definitions(self, paths: Mapping[str, str]) -> dict[str, dict[str, dict[str, str]]]:
         """Return digests of the definitions in the code of the user, by part of the document.
@@ -199,6 +208,8 @@ class Documents:
             source["type"] in WITH_TOKENS and "tokenizer" not in source
         ):  # a file, which is in the content
             program = replace(program, history=(*program.history, "tokenizer"))
+        if self.kind_of(source_class) in PYTHON_DATA:
+            program = replace(program, history=(*program.history, "python"))
         counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
         counted = without_legacy_values(counted, settings_of("dataset"))
         source = {key: value for key, value in counted["source"].items() if key != "type"}

@@ -178,6 +178,10 @@ class ResultsLayout:
         """Return the folder of the shard lists of a dataset, one file for each job."""
         return self.shards(dataset) / "parts"
 
+    def prepared(self, dataset: str) -> Path:
+        """Return the file that `prepare_data` of a data module writes."""
+        return self.shards(dataset) / "prepared.json"
+
     @property
     def all_work(self) -> Path:
         """The folder of the training checkpoints and attempts of all runs."""

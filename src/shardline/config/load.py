@@ -239,6 +239,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
         files=found.files,
         document=document,
         definitions=project.documents.definitions({"source": source_class}),
+        kind=project.documents.kind_of(source_class),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.resolved import RunSpec
+from shardline.config.resolved import PythonObject, RunSpec
 from shardline.config.run_table import Row
 from shardline.config.scripts import ScriptEnvironment
 from shardline.config.settings import Plain
@@ -18,6 +18,7 @@ from shardline.config.source_files import sizes_of_files
 from shardline.core.canonical import digest, short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.urls import is_url, open_table, without_secrets
+from shardline.identity.class_kind import Kind
 from shardline.records.identities import IdentityDocument
 
 # see `Documents.definitions`
@@ -39,6 +40,7 @@ class DatasetPlan:
         document: Identity document.
         definitions: Digests of the code of the user, see `Documents.definitions`.
         read_as: For files to predict, the dataset with the source that reads them.
+        kind: Kind of the source class, see `identity.class_kind`.
     """
 
     names: tuple[str, ...]
@@ -51,6 +53,7 @@ class DatasetPlan:
     document: IdentityDocument
     definitions: Definitions = field(default_factory=dict)
     read_as: "DatasetPlan | None" = None
+    kind: Kind = "source"
 
     @property
     def name(self) -> str:
@@ -82,6 +85,23 @@ class DatasetPlan:
         """The file of the tokenizer, if the source uses one."""
         found = Path(self.source.get("tokenizer", ""))
         return found if found.is_absolute() else None
+
+    @property
+    def python(self) -> PythonObject | None:
+        """The torch dataset or data module that the rows come from; None for a source."""
+        if self.kind == "source":
+            return None
+        return PythonObject(
+            path=self.source_class,
+            options=self.source.get("options", {}),
+            files=[*map(str, self.files)],
+        )
+
+    @property
+    def prepared(self) -> Path | None:
+        """The file that `prepare_data` of a data module writes; None if there is no such job."""
+        is_asked = self.kind in ("module", "unknown") and self.read_as is None
+        return self.layout.prepared(self.id) if is_asked else None
 
     @property
     def parts(self) -> dict[str, range]:

@@ -181,6 +181,20 @@ class Study:
         return frozenset(size.run for size in self.sizes)
 
 
+class PythonObject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A torch dataset, a function that returns one, or a LightningDataModule, as a config names it.
+
+    Attributes:
+        path: Import path.
+        options: Keyword arguments.
+        files: Files of the source, absolute.
+    """
+
+    path: str
+    options: dict[str, Any] = {}
+    files: list[str] = []
+
+
 class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Paths of a sealed dataset, and its weight in a run.
 
@@ -190,6 +204,7 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         weight: Share of the samples of the run, as a fraction such as `7/10`. The weights of a mix sum to 1.
         tokenizer: File of the tokenizer, if one made the tokens.
         fold: Fold that the run tests on, if the dataset has folds.
+        python: Object that the rows come from, if it may have transforms to apply when rows are read.
     """
 
     manifest: Path
@@ -197,6 +212,7 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     weight: str = "1"
     tokenizer: Path | None = None
     fold: int | None = None
+    python: PythonObject | None = None
 
     @property
     def share(self) -> Fraction:

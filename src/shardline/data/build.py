@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType, structs
 
+from shardline.config.resolved import PythonObject
 from shardline.core.error_texts import check_arguments
 from shardline.core.errors import DataError
 from shardline.data.folds import check_folds, shown_names
@@ -27,10 +28,12 @@ from shardline.data.sources.source import UNKNOWN_LABEL, combine_digests
 from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
 from shardline.records.datasets import (
     WITH_FOLDS,
+    DatasetSchema,
     DatasetStatistics,
     FoldStatistics,
     Manifest,
     Part,
+    SampleForm,
     Shard,
     Skipped,
 )
@@ -57,6 +60,8 @@ def make_source(
     Raises:
         DataError: the class is not a Source, or rejects its options; carries its message.
     """
+    if is_python_data(source_class):
+        return _python_source(source_class, settings, num_shards=num_shards, files=files)
     cls = import_source(source_class)
     if labels_optional:  # a subclass of the same name keeps constructor and messages
         cls = type(cls.__name__, (cls,), {"labels_optional": True, "__module__": cls.__module__})
@@ -83,6 +88,29 @@ def import_source(source_class: str) -> type[Source]:
             f"source {source_class} is not a subclass of shardline.data.sources.Source; derive it from Source"
         )
     return cls
+
+
+def is_python_data(source_class: str) -> bool:
+    """Return whether an import path names a torch dataset, a function or a data module, and no `Source`."""
+    module, _, name = source_class.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    return not (isinstance(found, type) and issubclass(found, Source))
+
+
+def _python_source(
+    path: str, settings: Mapping[str, Any], *, num_shards: int, files: Sequence[Path]
+) -> Source:
+    from shardline.data.python.source import PythonSource
+
+    given = PythonObject(
+        path=path, options=settings.get("options", {}), files=[str(file) for file in files]
+    )
+    keys = ("columns", "classes", "num_classes", "workers")
+    named = {key: settings[key] for key in keys if key in settings}
+    kind = type(path.rpartition(":")[2], (PythonSource,), {})  # messages name the user's class
+    source: Source = kind(given, num_shards=num_shards, files=files, **named)
+    source.not_read = settings.get("not_read", {})
+    return source
 
 
 def shard_file(shard: int) -> str:
@@ -240,7 +268,7 @@ def seal(
         dataset=dataset,
         version=WITH_FOLDS if folds else UNSET,
         folds=folds or UNSET,
-        schema=source.schema.record(),
+        schema=schema_of_source(source),
         splits=rows,
         bytes=sum(record.bytes for record in records),
         statistics=_statistics(merged),
@@ -248,6 +276,7 @@ def seal(
         skipped=_skipped(parts),
         shards=records,
         identity=document,
+        samples=samples_of(source),
     )
     plan = source.schema.preprocessing
     if plan is None or folder is None or not is_trained_on:
@@ -265,6 +294,25 @@ def _statistics(merged: Statistics) -> DatasetStatistics:
         **whole,
         folds=[FoldStatistics(**of) for of in folds] or UNSET,
     )
+
+
+def schema_of_source(source: Source) -> DatasetSchema:
+    """Return the schema of a manifest, with the columns after the transforms of a torch dataset."""
+    from shardline.data.python.source import PythonSource
+
+    schema = source.schema.record()
+    return (
+        structs.replace(schema, sampled=source.sampled)
+        if isinstance(source, PythonSource)
+        else schema
+    )
+
+
+def samples_of(source: Source) -> SampleForm | UnsetType:
+    """Return the form of a torch dataset's samples, if it has transforms to apply when rows are read."""
+    from shardline.data.python.source import PythonSource
+
+    return source.samples if isinstance(source, PythonSource) else UNSET
 
 
 def _check_source(source: Source, document: IdentityDocument, dataset: str) -> None:

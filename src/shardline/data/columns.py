@@ -142,9 +142,12 @@ def features_of(schema: DatasetSchema) -> Column | None:
 
     Args:
         schema: a manifest's `schema`. Named columns count as such rows if they are `features` of one
-            shape and `labels` of one number, and neither is optional.
+            shape and `labels` of one number, and neither is optional. The transforms of a torch dataset
+            count.
     """
     columns = columns_of(schema)
+    if schema.sampled is not UNSET:
+        columns = parse_columns(schema.sampled) if schema.sampled else {}
     if columns.keys() != {"features", "labels"}:
         return None
     features, labels = columns["features"], columns["labels"]

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from msgspec import UNSET
 from pytorch_lightning import LightningDataModule
 
 from shardline.config.resolved import DatasetPlace
@@ -58,8 +59,10 @@ class Normalizer:
         self._dtype = dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
         features = features_of(dataset.manifest.schema)
-        # preprocessed features are scaled already
-        if mode != "none" and features and not dataset.manifest.schema.stored:
+        # Preprocessed features are scaled already. Statistics are those of the stored rows, before
+        # the transforms of a torch dataset.
+        schema = dataset.manifest.schema
+        if mode != "none" and features and not schema.stored and schema.sampled is UNSET:
             shift, scale = shift_and_scale(dataset.statistics["features"], mode)
             self.constants = (
                 torch.from_numpy(shift).to(dtype).reshape(features.shape),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET, UnsetType, structs
 
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack
@@ -21,7 +22,7 @@ from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.sources.source import Table, combine_digests
 from shardline.data.windowmap import WindowMap
 from shardline.records.base import encode
-from shardline.records.datasets import DatasetSchema
+from shardline.records.datasets import DatasetSchema, SampleForm
 from shardline_io.column_names import IDS
 from shardline_io.order.pieces import Piece
 
@@ -100,7 +101,8 @@ def rows_needed(pack: Pack | None) -> int:
 
 
 def build_first_rows(
-    rows: Sequence[Row], schema: Schema, folder: Path, *, name: str, source: str, pack: Pack | None = None
+    rows: Sequence[Row], schema: Schema, folder: Path, *, name: str, source: str, pack: Pack | None = None,
+    samples: SampleForm | UnsetType = UNSET, sampled: dict[str, str] | UnsetType = UNSET,
 ) -> DatasetPlace:  # fmt: skip
     """Write a dataset whose three splits have the same rows.
 
@@ -108,6 +110,7 @@ def build_first_rows(
         name: id of the dataset, for messages.
         source: class name of the source, for messages.
         pack: the run's `data.pack`; rows are repeated until they fill two packs.
+        samples, sampled: as in the manifest of a torch dataset with transforms.
 
     Raises:
         DataError: the rows do not match the schema.
@@ -119,6 +122,8 @@ def build_first_rows(
     shards.mkdir(parents=True)
     part = describe_part(name, build_shards(made, [0], {}, shards), {})
     manifest = seal([part], dataset=name, source=made, document={}, folder=shards)
+    described = structs.replace(manifest.schema, sampled=sampled)
+    manifest = structs.replace(manifest, schema=described, samples=samples)
     write_json(folder / "manifest.json", encode(manifest))
     return DatasetPlace(manifest=folder / "manifest.json", shards=shards)
 

@@ -40,7 +40,9 @@ def planned_steps(
     """
     # transforms and collation do not change the order
     data = structs.replace(settings.data, transform=None, eval_transform=None, collate=None)
-    run_batches = RunBatches(datasets, structs.replace(settings, data=data), verify="off")
+    run_batches = RunBatches(
+        datasets, structs.replace(settings, data=data), verify="off", with_own_transforms=False
+    )
     stream, ordered = run_batches.train(
         World(
             rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="", master_port=0, launcher="none"

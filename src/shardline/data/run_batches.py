@@ -7,10 +7,12 @@ from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack, Pad, RunSettings
 from shardline.core.error_texts import import_class
-from shardline.core.errors import DataError
+from shardline.core.errors import ConfigError, DataError
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES
 from shardline.data.classes import rows_of_classes, weights_of_classes
@@ -18,6 +20,7 @@ from shardline.data.collate import Collate
 from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
 from shardline.data.packing import Packed, describe_packs, packed
+from shardline.data.python.applied import OwnTransforms, calls_of
 from shardline.data.repeats import Repeater, Repeats
 from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
@@ -56,6 +59,7 @@ class RunBatches:
         verify: when shards are verified against their checksums.
         num_sharing: number of ranks that share this machine's CPU cores.
         read_as: manifest of the dataset whose preprocessing makes the columns, for rows to predict.
+        with_own_transforms: whether to apply the transforms that datasets have of their own.
 
     Attributes:
         datasets: the sealed datasets.
@@ -67,7 +71,10 @@ class RunBatches:
     def __init__(
         self, places: Sequence[DatasetPlace], settings: RunSettings, *,
         verify: Policy = "first", num_sharing: int = 1, read_as: Manifest | None = None,
+        with_own_transforms: bool = True,
     ) -> None:  # fmt: skip
+        self._objects = [one.python for one in places]
+        self._with_own = with_own_transforms
         self.datasets = [
             Dataset(one.manifest, one.shards, verify=verify, fold=one.fold, read_as=read_as)
             for one in places
@@ -120,7 +127,7 @@ class RunBatches:
         """
         data, settings = self._settings.data, self._settings
         first = self.datasets[0]
-        if not (self._is_mix or data.pack) and self._is_by_columns(data.transform):
+        if not (self._is_mix or data.pack) and self._is_by_columns(data.transform, "train"):
             plain = first.train_order(settings, world)
             return first.stream(plain, **options), plain
         order: TrainOrder | MixOrder
@@ -167,7 +174,7 @@ class RunBatches:
                 kind=kind,
             )
             order = _at_once(order, options.get("num_epochs"))
-            if self._is_by_columns(data.eval_transform):
+            if self._is_by_columns(data.eval_transform, split):
                 return first.stream(order, **options), order
         parts = self._parts(split)
         if not any(num_rows(part.pieces) for part in parts.mixed):
@@ -190,9 +197,38 @@ class RunBatches:
     def _is_mix(self) -> bool:
         return len(self.datasets) > 1 or self._settings.data.class_weights is not None
 
-    def _is_by_columns(self, transform: object) -> bool:
+    def _is_by_columns(self, transform: object, split: str) -> bool:
         """Return whether batches consist of whole columns, without work on single samples."""
-        return transform is None and self._settings.data.collate in (None, "pad")
+        is_plain = transform is None and self._settings.data.collate in (None, "pad")
+        return is_plain and not any(self._has_own(one, split) for one in self.datasets)
+
+    def _has_own(self, dataset: Dataset, split: str) -> bool:
+        return self._with_own and bool(calls_of(dataset.manifest, split))
+
+    def _own(
+        self, parts: Sequence[StreamPart], split: str, *, has_chance: bool
+    ) -> dict[int, OwnTransforms]:
+        """Return the transforms that the datasets have of their own, by key of the part.
+
+        Raises:
+            ConfigError: the object with the transforms is not known here.
+        """
+        own = {}
+        for part in parts:
+            dataset = self._owner(part)
+            if self._has_own(dataset, split):
+                given = self._objects[self.datasets.index(dataset)]
+                if given is None:
+                    raise ConfigError(
+                        f"dataset {dataset.manifest.dataset} has transforms of its own for the {split} split, and its "
+                        "class is not known here, expected the class to apply them; read the data in a training or "
+                        "evaluation of a config that contains the dataset"
+                    )
+                assert dataset.manifest.samples is not UNSET
+                own[part.key] = OwnTransforms(
+                    given=given, form=dataset.manifest.samples, split=split, has_chance=has_chance
+                )
+        return own
 
     def _parts(self, split: str) -> _Parts:
         streamed = [self._part(dataset, self._units(dataset, split)) for dataset in self.datasets]
@@ -262,10 +298,11 @@ class RunBatches:
     def _stream(
         self, parts: Sequence[StreamPart], order: Any, transform: Any, split: str, **options: Any
     ) -> SampleStream:
-        if transform is not None:
-            is_training = not isinstance(order, HeldOutOrder)
+        is_training = not isinstance(order, HeldOutOrder)
+        own = self._own(parts, split, has_chance=is_training)
+        if transform is not None or own:
             key = "data.transform" if is_training else "data.eval_transform"
-            spec = TransformSpec(written=transform, what=key, has_chance=is_training)
+            spec = TransformSpec(written=transform, what=key, has_chance=is_training, own=own)
             where = partial(self._where, split)
             self._check(spec, parts, where)
             workers = self._settings.data.workers

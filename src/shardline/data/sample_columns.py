@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import UNSET
+
 from shardline.config.code_paths import SHIPPED_TRANSFORMS, transforms_of
 from shardline.config.settings.run_settings import Data, Pack
-from shardline.data.columns import Column, columns_of
+from shardline.data.columns import Column, columns_of, parse_columns
 from shardline.data.packs import CU_SEQLENS, POSITIONS
 from shardline.records.datasets import DatasetSchema
 
@@ -27,10 +29,14 @@ def sample_columns(schema: DatasetSchema, data: Data) -> dict[str, str | None] |
         resized. None instead of the dict if the user's code makes the samples or the batch.
     """
     columns = columns_of(schema)
+    if schema.sampled is not UNSET:
+        if data.transform or not schema.sampled:
+            return None
+        columns = parse_columns(schema.sampled)
     if data.pack:
         columns = _packed(columns, data.pack)
     for step in transforms_of(data.transform):
-        if step["type"] not in SHIPPED_TRANSFORMS:
+        if step["type"] not in SHIPPED_TRANSFORMS or step["type"] == "callable":
             return None
         name = str(step.get("column", "image"))
         if name in columns:

@@ -44,6 +44,8 @@ class WorkerProcess:
         spec: picklable object whose `make()` returns a function of key and sample.
     """
 
+    setting, fewer = "data.workers", "use fewer processes or data.workers=threads:n"
+
     def __init__(self, spec: Any) -> None:
         self._connection, far = Pipe()
         command = [sys.executable, "-m", __name__, str(far.fileno())]
@@ -83,8 +85,8 @@ class WorkerProcess:
         if code is not None and code < 0:
             how = f"by signal {-code} ({signal.Signals(-code).name})"
         return (
-            f"data.workers: process {self.pid} ended {how} while it transformed samples, expected its results; if "
-            "memory ran out (signal 9), use fewer processes or data.workers=threads:n, else read its output in the log"
+            f"{self.setting}: process {self.pid} ended {how} while it transformed samples, expected its results; if "
+            f"memory ran out (signal 9), {self.fewer}, else read its output in the log"
         )
 
     def close(self) -> None:

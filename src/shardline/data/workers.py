@@ -74,11 +74,18 @@ def make_pool(
     kind, number = parse_workers(written)
     if kind == INLINE or is_each_call_checked():
         return InlinePool(spec, where)
+    most = max(1, min(num_cpus() // num_sharing, _MOST_THREADS))
+    if spec.draws_from_globals and kind != "processes":
+        kind, number = "processes", number or most
+        tell(
+            f"data.workers={written} uses processes:{number}, since transforms that draw from global generators cannot "
+            "share a process"
+        )
     if kind == "threads":
         return ThreadPool(spec, where, number)
     if kind == "processes":
         return ProcessPool(spec, where, number)
-    return AutoPool(spec, where, max(1, min(num_cpus() // num_sharing, _MOST_THREADS)), tell)
+    return AutoPool(spec, where, most, tell)
 
 
 def parse_workers(written: str | int) -> tuple[str, int]:

@@ -76,6 +76,9 @@ SAMPLES: History = _FIRST
 # losses that user code calls
 LOSSES: History = _FIRST
 
+# rows of torch datasets and data modules
+PYTHON: History = _FIRST
+
 # tokens of sources with a tokenizer file
 TOKENIZER: History = _FIRST
 # base class of the shipped models, if user code derives from it
@@ -96,6 +99,7 @@ HISTORIES: dict[str, History] = {
     "classifier": CLASSIFIER,
     "samples": SAMPLES,
     "losses": LOSSES,
+    "python": PYTHON,
     "tokenizer": TOKENIZER,
     "transforms": TRANSFORMS,
     **MODELS,
@@ -167,6 +171,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "text": ("numpy",),
     "losses": ("torch",),
     "webdataset": ("numpy",),
+    "python": ("PIL", "numpy", "torch"),
     "tokenizer": ("numpy", "tokenizers"),
 }
 

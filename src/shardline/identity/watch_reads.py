@@ -45,8 +45,10 @@ _OF_PROJECT = (".git", ".snakemake", "benchmarks", "logs")
 _OF_PREFIX = ("bin", "etc", "include", "lib", "lib64", "share", "ssl")
 MODEL_REMEDY = "list it in the column code_files, or read it by a literal path beside its module"
 SOURCE_REMEDY = "list it in source.files, or read it by a literal path beside its module"
+PYTHON_REMEDY = "write in the dataset's source:"  # followed by the lines
 REFUSED = "runtime.watch_reads=error"
 _MAX_NAMED = 10
+_MAX_LISTED = 5  # files that are listed by name in lines for the config
 _MAX_REMEMBERED = 100_000  # paths that need no second check
 # Events besides `open`, with the flags of `open` that they count as. `import` has only files of compiled modules.
 _FLAGS = {
@@ -285,9 +287,12 @@ class WatchedReads:
         more = [f"{len(found) - _MAX_NAMED} more"] if len(found) > _MAX_NAMED else []
         what = "1 file was" if len(found) == 1 else f"{len(found)} files were"
         way_out = ", or set runtime.watch_reads=warn to continue anyway"
+        remedy = self.remedy
+        if remedy == PYTHON_REMEDY:
+            remedy = f"{remedy} files: [{', '.join(lines_to_paste(found))}]"
         return (
             f"runtime.watch_reads={self.mode}: {what} read that no identity contains: {', '.join([*named, *more])}; "
-            f"{self.remedy}{way_out if self.mode == 'error' else ''}"
+            f"{remedy}{way_out if self.mode == 'error' else ''}"
         )
 
 
@@ -317,6 +322,22 @@ def shown(path: str) -> str:
     with contextlib.suppress(ValueError):
         path = str(Path(path).relative_to(Path.cwd()))
     return path if path.isprintable() else repr(path)[1:-1]
+
+
+def lines_to_paste(paths: Iterable[str]) -> list[str]:
+    """Return the entries of `source.files` that match files: their names, or patterns for many files."""
+    names = sorted(map(shown, paths))
+    if len(names) > _MAX_LISTED:
+        endings: dict[str, list[str]] = {}
+        for name in names:
+            endings.setdefault(os.path.splitext(name)[1], []).append(name)
+        names = [
+            of[0]
+            if len(of) == 1
+            else f"{os.path.commonpath(map(os.path.dirname, of)) or '.'}/**/*{ending}"
+            for ending, of in endings.items()
+        ]
+    return [json.dumps(name, ensure_ascii=False) for name in names]
 
 
 # --- the watch of this process ---------------------------------------------------------------------
@@ -355,6 +376,11 @@ def start_rank(work: Path, mode: str, *, is_spawned: bool = False) -> None:
         start(
             WatchedReads(known=read_counted(work / COUNTED_FILE), mode=mode, is_spawned=is_spawned)
         )
+
+
+def current() -> WatchedReads | None:
+    """Return the watch of this process, if reads are watched."""
+    return _watch
 
 
 def look() -> None:

@@ -18,6 +18,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.files import write_json
 from shardline.core.redaction import mask
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
+from shardline.pipeline.python_data import check_rows_of, reading, with_rows_of
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record, sealed
@@ -69,8 +70,10 @@ def build_part(
                     title=f"{dataset.name} {part}", step=done, steps=len(numbers), unit="shard"
                 )
 
-    described = shards.describe_part(dataset_id, built(), source.skipped)
-    end_watch()
+    with reading(source, action.id, [*numbers], folder) as files:
+        described = shards.describe_part(dataset_id, built(), source.skipped)
+        end_watch(files())
+    described = with_rows_of(described, source)
     skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if skipped:
         logging.warning("%d rows or files were skipped; the first: %s", len(skipped), skipped[0])
@@ -108,11 +111,12 @@ def seal_parts(
     source = _open_dataset(project, dataset, read_as)
     folder = project.layout.parts(dataset_id)
     files = [*parts] or [folder / f"{part}.json" for part in dataset.parts]
+    documents = [read_part(file, dataset_id, remedy=REMAKE) for file in files]
     inferred = describe(source)
     end_watch()
+    check_rows_of(source, documents)
     for line in block(dataset.name, inferred).splitlines():
         logging.info("%s", line)
-    documents = [read_part(file, dataset_id, remedy=REMAKE) for file in files]
     shards = project.layout.declared.shards(dataset_id)
     merged = _merge(documents, dataset, source, read_as, shards)
     check_row_ids(merged, shards)

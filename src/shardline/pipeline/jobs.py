@@ -82,7 +82,10 @@ class Jobs:
     def share(self, cache: Any) -> None:
         """Tell Snakemake in one step which files the storage has; Snakemake queries each file otherwise."""
         if self.storage and self._is_main:
-            parts = chain.from_iterable(map(self._lists_of_parts, self.project.built.values()))
+            built = self.project.built.values()
+            parts = chain.from_iterable(
+                [*self._lists_of_parts(one), *self._prepared(one)] for one in built
+            )
             self.storage.share(cache, [*map(Path, parts), *logs_of(self.project)])
 
     def parts_of_dataset(self, wildcards: Any) -> Any:
@@ -92,6 +95,14 @@ class Jobs:
 
     def _lists_of_parts(self, dataset: DatasetPlan) -> list[str]:
         return [f"{self.parts}/{dataset.id}/parts/{part}.json" for part in dataset.parts]
+
+    def prepared_of_dataset(self, wildcards: Any) -> Any:
+        """Return the file that `prepare_data` of a dataset's data module writes."""
+        dataset = self.project.built[wildcards.dataset]
+        return self._unless_sealed(dataset.manifest, self._prepared(dataset))
+
+    def _prepared(self, dataset: DatasetPlan) -> list[str]:
+        return [f"{self.parts}/{dataset.id}/prepared.json"] if dataset.prepared else []
 
     def script_environments_of_dataset(self, wildcards: Any) -> Any:
         """Return the environment files of the scripts that will train on a dataset."""

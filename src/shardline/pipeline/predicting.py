@@ -79,6 +79,7 @@ def compute_parts(
         manifest=manifest,
         shards=project.layout.declared.shards(prediction.rows.id),
         fold=prediction.fold,
+        python=prediction.rows.python,
     )
     missing = missing_parts(folder, num_rows, batch)
     if done := count_parts(num_rows, batch) - len(missing):

@@ -56,6 +56,7 @@ def places_of(run: RunPlan, inputs: Inputs) -> tuple[DatasetPlace, ...]:
             weight=str(part.weight),
             tokenizer=part.dataset.tokenizer,
             fold=run.settings.tested_fold,
+            python=part.dataset.python,
         )
         for part, manifest in zip(run.parts, manifests, strict=True)
     )

@@ -1,7 +1,7 @@
 """Watched reads: which files the user code of a stage may read without a report (`watch_reads`)."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shardline.config.plans import DatasetPlan, RunPlan
@@ -17,7 +17,11 @@ def watch(project: Project, of: DatasetPlan | RunPlan) -> None:
         return
     files, folders = map(str, _files_of(project, of)), map(str, _folders_of(project, of))
     known = watch_reads.counted(project.workdir, files, folders)
-    remedy = watch_reads.MODEL_REMEDY if isinstance(of, RunPlan) else watch_reads.SOURCE_REMEDY
+    remedy = watch_reads.SOURCE_REMEDY
+    if isinstance(of, RunPlan):
+        remedy = watch_reads.MODEL_REMEDY
+    elif of.python:
+        remedy = watch_reads.PYTHON_REMEDY
     watch_reads.start(watch_reads.WatchedReads(known=known, mode=mode, remedy=remedy))
 
 
@@ -35,14 +39,17 @@ def write_watched_files(project: Project, run: RunPlan, work: Path | None = None
         )
 
 
-def end_watch() -> None:
+def end_watch(others: Mapping[str, str] | None = None) -> None:
     """Warn of unexpected reads before the stage's result is sealed.
+
+    Args:
+        others: files that other processes of the stage read.
 
     Raises:
         ConfigError: the code read a file that is not part of any identity, and caught the error
             that was raised.
     """
-    if warning := watch_reads.finish():
+    if warning := watch_reads.finish(others):
         logging.warning("%s", warning)
 
 

@@ -59,6 +59,36 @@ class Skipped(Record, frozen=True, kw_only=True):
     first: list[str] = field(default_factory=list)
 
 
+class Call(Record, frozen=True, kw_only=True):
+    """A call of a transform that a dataset has, and that is left out while shards are built.
+
+    Attributes:
+        attribute: Attribute of the dataset: `transform`, `transforms` or `target_transform`.
+        level: Number of the dataset among those with transforms around the sample, 0 for the outermost.
+        arguments: Columns of positional arguments and of their results; empty text for the whole sample.
+        keywords: Columns of keyword arguments and of their results, by name.
+    """
+
+    attribute: Name
+    level: Count = 0
+    arguments: list[str] = field(default_factory=list)
+    keywords: dict[str, str] = field(default_factory=dict)
+
+
+class SampleForm(Record, frozen=True, kw_only=True):
+    """Form of the samples of a torch dataset before they were stored.
+
+    Attributes:
+        form: Type of a sample: `tuple`, `dict`, `object` (with named attributes) or `value`.
+        kinds: Type of each column's values: `image`, `tensor`, `array` or `value`.
+        calls: Calls of transforms to apply when rows are read, by split.
+    """
+
+    form: str
+    kinds: dict[str, str]
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+
+
 class DatasetSchema(Record, frozen=True, kw_only=True):
     """Schema of a dataset: the features of a table, or the columns.
 
@@ -70,6 +100,8 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
         feature_dtype: Data type of the features, for a table.
         stored: Types of the columns in the shards, if preprocessing makes the other columns from these.
         categories: Number of indices of each column of `categories`, in order; index 0 is unknown.
+        sampled: Types of the columns of a training sample after the transforms of a torch dataset; empty if
+            they are unknown, absent if there are none.
     """
 
     task: str
@@ -79,6 +111,7 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
     feature_dtype: Dtype | UnsetType = UNSET
     stored: dict[str, str] | UnsetType = UNSET
     categories: dict[str, Count] | UnsetType = UNSET
+    sampled: dict[str, str] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject a table without shape or data type."""
@@ -179,6 +212,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         has_labels: For files that a run predicts: whether they have real labels.
         preprocessing: Fitted preprocessing of the columns in `schema.stored`.
         fold_preprocessing: With folds, the preprocessing of a run that tests on fold 0, 1, ...
+        samples: Form of the samples of a torch dataset with transforms to apply when rows are read.
     """
 
     dataset: str
@@ -195,6 +229,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     has_labels: bool | UnsetType = UNSET
     preprocessing: Preprocessing | UnsetType = UNSET
     fold_preprocessing: list[Preprocessing] | UnsetType = UNSET
+    samples: SampleForm | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject folds without their version or statistics."""
@@ -258,6 +293,7 @@ class Part(Record, frozen=True, kw_only=True):
         shards: Written shards.
         statistics: Statistics of these shards.
         skipped: Skipped rows, by name of the shard's file.
+        rows_of: Digest of the rows that the job found, by split; for torch datasets.
         action: Record of the job.
     """
 
@@ -265,7 +301,22 @@ class Part(Record, frozen=True, kw_only=True):
     shards: list[Shard]
     statistics: list[PartStatistics]
     skipped: dict[str, Skipped] = field(default_factory=dict)
+    rows_of: dict[str, str] | UnsetType = UNSET
     action: JobRecord | None = None
+
+
+class Prepared(Record, frozen=True, kw_only=True):
+    """prepared.json in the store: the `prepare_data` of a LightningDataModule has run.
+
+    Attributes:
+        dataset: Id of the dataset.
+        module: Import path of the class.
+        action: Record of the job.
+    """
+
+    dataset: str
+    module: str
+    action: JobRecord
 
 
 class PlanSeal(Record, frozen=True, kw_only=True):

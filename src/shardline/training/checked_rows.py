@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
-from shardline.config.resolved import DatasetPlace
+from shardline.config.resolved import DatasetPlace, PythonObject
 from shardline.config.settings.run_settings import Pack
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import DataError, ShardlineError
 from shardline.core.urls import is_url
-from shardline.data.build import make_source
+from shardline.data.build import make_source, samples_of, schema_of_source
 from shardline.data.dataset import read_manifest
 from shardline.data.first_rows import (
     Row,
@@ -26,9 +26,10 @@ from shardline.data.first_rows import (
     schema_of,
 )
 from shardline.data.inferred import describe
+from shardline.data.python.prepare import is_unprepared
 from shardline.data.sources import Schema
 from shardline.records.base import read_record
-from shardline.records.datasets import DatasetProvenance
+from shardline.records.datasets import DatasetProvenance, SampleForm
 from shardline.training.rank_task import CheckedDataset
 
 
@@ -39,12 +40,15 @@ class FirstRows:
     Attributes:
         num_rows: Rows of the whole dataset, all splits together; None if counting takes long.
         inferred: Properties that the source's files determine, see `data.inferred`.
+        samples, sampled: As in the manifest of a torch dataset with transforms.
     """
 
     rows: list[Row]
     schema: Schema
     num_rows: int | None
     inferred: dict[str, Any]
+    samples: SampleForm | UnsetType = UNSET
+    sampled: dict[str, str] | UnsetType = UNSET
 
 
 Known = dict[tuple[str, int], FirstRows]
@@ -81,8 +85,16 @@ def build_rows(
         name=f"{dataset.name}-{dataset.id}",
         source=dataset.source_class.rpartition(":")[2],
         pack=pack,
+        samples=read.samples,
+        sampled=read.sampled,
     )
-    return structs.replace(place, weight=dataset.weight)
+    given = PythonObject(
+        path=dataset.source_class,
+        options=dataset.source.get("options", {}),
+        files=[*map(str, dataset.files)],
+    )
+    python = None if read.samples is UNSET else given
+    return structs.replace(place, weight=dataset.weight, python=python)
 
 
 def _read(dataset: CheckedDataset, number: int) -> FirstRows:
@@ -94,9 +106,13 @@ def _read(dataset: CheckedDataset, number: int) -> FirstRows:
                 schema=schema_of(manifest.schema),
                 num_rows=manifest.splits["train"],
                 inferred=_recorded(dataset.manifest),
+                samples=manifest.samples,
+                sampled=manifest.schema.sampled,
             )
     if missing := [path for path in dataset.files if not path.exists()]:
         raise NotReadableError(f"{missing[0].name} of dataset {dataset.name} is not fetched yet")
+    if is_unprepared(dataset.source_class, dataset.shards):
+        raise NotReadableError(f"the job prepare_data of dataset {dataset.name} has not run yet")
     if is_url(str(dataset.source.get("table", ""))):
         raise NotReadableError(f"dataset {dataset.name} is a remote table")
     try:
@@ -108,6 +124,8 @@ def _read(dataset: CheckedDataset, number: int) -> FirstRows:
             schema=source.schema,
             num_rows=count_rows(source),
             inferred=describe(source),
+            samples=samples_of(source),
+            sampled=schema_of_source(source).sampled,
         )
     except (ShardlineError, MemoryError):
         raise

@@ -47,7 +47,8 @@ class SourceSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     type: str
     """`csv`, `delta`, `digits`, `hf`, `idx`, `image_folder`, `jsonl`, `litdata`, `mds`, `parquet`,
-    `synthetic`, `text`, `webdataset`, or a source class by import path (`mypkg.sources:Rings`)."""
+    `synthetic`, `text`, `webdataset`, or the import path of a source class, torch dataset, function that
+    returns one, or LightningDataModule (`mypkg.sources:Rings`)."""
 
     @classmethod
     def fits(cls, table: Plain) -> bool:
@@ -284,13 +285,23 @@ class SyntheticSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknow
 
 
 class OwnSourceSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A source class of the user."""
+    """A source class, torch dataset or LightningDataModule of the user."""
 
     named: ClassVar[str] = "own class"
 
     options: dict[str, Any] = {}
-    """Keyword arguments of the constructor."""
+    """Keyword arguments of the constructor or function."""
     files: Files = []
+    columns: TypedColumns | UnsetType = UNSET
+    """Columns of a dataset that is no `Source`: types by name. For tuples, one for each value in order.
+    Default: as found in the first rows."""
+    classes: Annotated[list[str | int], Meta(min_length=1)] | UnsetType = UNSET
+    """Names of the classes of the labels of a dataset that is no `Source`. Default: its `classes`."""
+    num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
+    """Instead of `classes`: number of classes."""
+    workers: Natural | UnsetType = UNSET
+    """Number of processes with which a job reads a dataset that is no `Source`; 0 reads in the job itself.
+    Default: one per core."""
 
     @classmethod
     def fits(cls, table: Plain) -> bool:

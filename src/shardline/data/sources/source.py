@@ -190,7 +190,7 @@ class Source(ABC):
         """Yield the rows of one shard as dicts of values by column, with the row id as `ids`."""
         for table in self.iter_tables(shard):
             for place, row in enumerate(table.ids):
-                yield {IDS: int(row)} | {n: _row_of(of, place) for n, of in table.given.items()}
+                yield {IDS: int(row)} | {n: row_of(of, place) for n, of in table.given.items()}
 
     @property
     def content_digest(self) -> str:
@@ -220,9 +220,10 @@ class Source(ABC):
         return None
 
 
-def _row_of(values: Any, place: int) -> Any:
+def row_of(values: Any, place: int) -> Any:
+    """Return the value of a row in a column of a `Table`."""
     if isinstance(values, Masked):
-        return _row_of(values.values, place) if values.present[place] else None
+        return row_of(values.values, place) if values.present[place] else None
     if isinstance(values, Ragged):
         return values.values[values.offsets[place] : values.offsets[place + 1]]
     return values[place]

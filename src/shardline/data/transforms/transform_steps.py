@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from shardline.core.error_texts import check_arguments, import_class, short_trac
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline_io.order.chance import Key, generator_of
 
+if TYPE_CHECKING:
+    from shardline.data.python.applied import OwnTransforms
+
+CALLABLE = "callable"  # the shipped transform that calls any other
 Sample = dict[str, Any]  # by column: a read-only array, bytes, a text, or None
 Samples = Sequence[tuple[Key, Sample]]
 Transform = Callable[..., Sample]
@@ -28,11 +32,19 @@ class TransformSpec:
             a list of these.
         what: Name of the setting, such as `data.transform`.
         has_chance: Whether the transform is called with a generator in addition to the sample.
+        own: Transforms that datasets have of their own, by the key of their part of the stream; they are
+            applied after the others.
     """
 
     written: Any
     what: str
     has_chance: bool = True
+    own: Mapping[int, "OwnTransforms"] = field(default_factory=dict)
+
+    @property
+    def draws_from_globals(self) -> bool:
+        """Whether steps draw from seeded global generators, which threads would share."""
+        return bool(self.own) or any(_type_of(one) == CALLABLE for one in _listed(self.written))
 
     def make(self) -> "TransformSteps":
         """Import and construct the transform.
@@ -45,9 +57,17 @@ class TransformSpec:
         if isinstance(self.written, list | tuple):
             named = [(f"{self.what}.{place}", one) for place, one in enumerate(self.written)]
         return TransformSteps(
-            [_Step(f"{n}={_type_of(one)}", _make(one, n), self.has_chance) for n, one in named],
+            [
+                _Step(f"{n}={_type_of(one)}", _make(one, n), self.has_chance)
+                for n, one in (named if self.written is not None else ())
+            ],
             has_chance=self.has_chance,
+            own={part: _OwnStep(one.name, one.make()) for part, one in self.own.items()},
         )
+
+
+def _listed(written: Any) -> Sequence[Any]:
+    return written if isinstance(written, list | tuple) else [] if written is None else [written]
 
 
 def _type_of(written: Any) -> str:
@@ -99,16 +119,33 @@ class _Step:
         return result
 
 
+@dataclass(frozen=True)
+class _OwnStep:
+    """The transforms that a dataset has of its own, with their name for errors."""
+
+    name: str
+    apply: Callable[[Key, Sample], Sample]
+
+    def __call__(self, key: Key, sample: Sample) -> Sample:
+        try:
+            return self.apply(key, sample)
+        except (ConfigError, DataError) as error:
+            raise type(error)(f"{self.name}: {error}") from error.__cause__
+
+
 class TransformSteps:
     """A list of transforms that are called in order.
 
     Args:
         steps: Transforms in order.
         has_chance: Whether to call them with a generator.
+        own: Transforms of the datasets, by the key of their part of the stream.
     """
 
-    def __init__(self, steps: Sequence[_Step], *, has_chance: bool) -> None:
-        self.steps, self._has_chance = steps, has_chance
+    def __init__(
+        self, steps: Sequence[_Step], *, has_chance: bool, own: Mapping[int, _OwnStep] | None = None
+    ) -> None:
+        self.steps, self._has_chance, self._own = steps, has_chance, own or {}
 
     def __call__(
         self, key: Key, sample: Sample, *, note: Callable[[str, Sample], None] | None = None
@@ -129,6 +166,10 @@ class TransformSteps:
             sample = step(sample, *generator)
             if note:
                 note(step.name, sample)
+        if own := self._own.get(key[1]):
+            sample = own(key, sample)
+            if note:
+                note(own.name, sample)
         return sample
 
 

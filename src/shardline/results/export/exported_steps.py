@@ -85,6 +85,7 @@ def _step(written: Mapping[str, Any]) -> ExportStep:
     cls = import_class(SHIPPED_TRANSFORMS.get(name, name), "data.eval_transform")
     path = f"{cls.__module__}:{cls.__qualname__}"
     kind = next((known for known, of in SHIPPED_TRANSFORMS.items() if of == path), "")
+    kind = "" if kind == "callable" else kind  # which calls code of the user
     if kind:
         bound = inspect.signature(cls).bind(**arguments)
         bound.apply_defaults()

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import convert, structs
 
 from shardline.config.layout import ResultsLayout
+from shardline.config.resolved import PythonObject
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.environments.installed import find_differences, requirements_of
 from shardline.records.base import encode
@@ -57,7 +58,9 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
         model_file=recorded.model,
         datasets=[
             structs.replace(
-                place, tokenizer=Path(found) if (found := tokenizers.get(key)) else None
+                place,
+                tokenizer=Path(found) if (found := tokenizers.get(key)) else None,
+                python=convert(request["python"].get(key), PythonObject | None),
             )
             for key, place in zip(spec.datasets, recorded.datasets, strict=True)
         ],

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import to_builtins
+
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
 from shardline.core.rank_environment import rank_variables
@@ -86,6 +88,7 @@ def _evaluate_again(project: Project, recorded: SealedRun, *, force: bool) -> di
         "run": recorded.id, "evaluation": str(recorded.evaluation_file), "force": force,
         "project": str(project.workdir), "store": str(project.store),
         "tokenizers": {key: str(of.tokenizer) for key, of in project.datasets.items() if of.tokenizer},
+        "python": {key: to_builtins(of.python) for key, of in project.datasets.items() if of.python},
     }  # fmt: skip
     command = [*python, "-m", "shardline.results.replay", json.dumps(request)]
     # the threads of an evaluation job: their number changes the last bits of sums

@@ -1,0 +1,369 @@
+"""Source of the rows of Python data: torch datasets and Lightning data modules."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import UNSET, UnsetType
+
+from shardline.config.resolved import PythonObject
+from shardline.core.errors import DataError
+from shardline.core.machine import num_cpus
+from shardline.data.python.applied import OwnTransforms
+from shardline.data.python.look import look
+from shardline.data.python.opened import ALL
+from shardline.data.python.reader import LOOKED_AT, Reader, ReaderSpec
+from shardline.data.python.readers import Again, ReaderProcesses, check_digests
+from shardline.data.python.seeds import kept_generators
+from shardline.data.python.spool import Spool
+from shardline.data.sources.source import (
+    Masked,
+    Ragged,
+    Schema,
+    Source,
+    Table,
+    row_of,
+    shard_range,
+)
+from shardline.data.splits import SPLITS
+from shardline.data.transforms.transform_steps import Sample
+from shardline.identity.watch_reads import WatchedReads
+from shardline.records.datasets import Part, SampleForm
+
+ROWS_OF_SPLIT = 1 << 40  # ids of a split are below those of the next
+_BLOCK_BYTES, _MOST_ROWS = 4 << 20, 4096
+_FEW = 32  # rows of a block outside a job, where few rows are needed
+_AGAIN = 4  # rows of a job's first shard that are read again, by split; of other shards, one
+_AFTER = {
+    "train": "data.transform",
+    ALL: "data.transform (of held-out splits: data.eval_transform)",
+}
+_Key = tuple[int, str, int, int]  # shard, split, first row, number of rows
+
+
+class PythonSource(Source):
+    """Source of Python data.
+
+    Args:
+        given: the object of the source.
+        num_shards: number of shards in the dataset.
+        files: files of the source; they only count in the identity.
+        columns, classes, num_classes, workers: `source.columns` and so on.
+    """
+
+    def __init__(
+        self, given: PythonObject, *, num_shards: int, files: Sequence[Path | str] = (),
+        columns: Mapping[str, str] | None = None, classes: Sequence[str | int] = (), num_classes: int = 0,
+        workers: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(num_shards=num_shards, files=files)
+        self._given, self._columns = given, dict(columns) if columns else None
+        self._classes = tuple(map(str, classes)) or tuple(map(str, range(num_classes)))
+        self._workers = num_cpus() if workers is None else workers
+        self._seed = 0
+        self._job: _Job | None = None
+
+    @property
+    def what(self) -> str:
+        """Start of messages."""
+        return f"source {self._given.path}"
+
+    @cached_property
+    def reader(self) -> Reader:
+        """Reader in this process."""
+        with kept_generators():
+            reader = Reader(self._given, self._seed, self._columns)
+            _ = reader.looked
+        return reader
+
+    # --- what a dataset is -----------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows, from the first rows of each split."""
+        columns = self.reader.looked.layout.columns
+        classes = self._class_names[0] if "labels" in columns else ()
+        return Schema(columns={name: str(of) for name, of in columns.items()}, classes=classes)
+
+    @cached_property
+    def _class_names(self) -> tuple[tuple[str, ...], str]:
+        if self._classes:
+            return self._classes, "source.classes"
+        labels = self.reader.looked.layout.columns.get("labels")
+        is_index = labels and str(labels) == "int64"
+        return self.reader.opened.classes if is_index else ((), "")
+
+    @property
+    def samples(self) -> SampleForm | UnsetType:
+        """Form of the samples, if transforms are to be applied when rows are read."""
+        return self._form if self._form.calls else UNSET
+
+    @property
+    def _form(self) -> SampleForm:
+        looked = self.reader.looked
+        calls = {split: list(of) for split, of in looked.calls.items()}
+        return SampleForm(form=looked.layout.form, kinds=looked.layout.kinds, calls=calls)
+
+    @cached_property
+    def sampled(self) -> dict[str, str] | UnsetType:
+        """Types of the columns of a training sample after the dataset's own transforms."""
+        own = OwnTransforms(given=self._given, form=self._form, split="train", has_chance=True)
+        if not own.calls:
+            return UNSET
+        split = ALL if ALL in self.reader.opened.splits else "train"
+        with kept_generators(self._seed):
+            steps = own.steps(self.reader)
+            samples = [steps((0, 0, 0, row), one) for row, one in enumerate(self._first(split))]
+        with suppress(DataError):  # of different shapes
+            return {name: str(of) for name, of in look(samples, None, self.what).columns.items()}
+        return {}
+
+    def _first(self, split: str) -> list[Sample]:
+        looked, rows = self.reader.looked, self.reader.opened.splits[split]
+        if rows.length is None:
+            found = Reader(self._given, self._seed, looked=looked).first_rows(split, _AGAIN)
+        else:
+            found = self.reader.rows(split, range(min(_AGAIN, rows.length)))
+        columns = looked.layout.columns
+        number = min(len(of) for of in map(_flags, found.values()))
+        return [
+            {
+                name: columns[name].value(value)
+                if isinstance(value := row_of(of, place), np.ndarray) and columns[name].varies
+                else value
+                for name, of in found.items()
+            }
+            for place in range(number)
+        ]
+
+    @property
+    def inferred(self) -> dict[str, Any]:
+        """What was found, for the check, the log and the dataset's provenance."""
+        opened, looked = self.reader.opened, self.reader.looked
+        lengths = {split: rows.length for split, rows in opened.splits.items()}
+        rows = {
+            split: of if of is not None else "counted while read" for split, of in lengths.items()
+        }
+        found: dict[str, Any] = {"rows": rows if opened.has_splits else rows[ALL]}
+        found["columns"] = {name: str(of) for name, of in looked.layout.columns.items()}
+        if looked.layout.left_out:
+            found["not stored"] = list(looked.layout.left_out)
+        names, origin = self._class_names
+        if names:
+            found[f"classes ({origin})"] = list(names)
+        elif "labels" in found["columns"] and found["columns"]["labels"] == "int64":
+            found["classes"] = (
+                "unknown, so labels are numbers; set source.num_classes or source.classes"
+            )
+        for split, calls in looked.calls.items():
+            where = _AFTER.get(split, "data.eval_transform")
+            called = ", ".join(f"{one.attribute} ({', '.join(_touched(one))})" for one in calls)
+            found[f"left out of {split}"] = f"{called}; applied when rows are read, after {where}"
+        if looked.kept:
+            found["applied while shards are built"] = (
+                f"{', '.join(looked.kept)}, since the class changes what it returns"
+            )
+        return found | {f"note {place}": note for place, note in enumerate(opened.notes, 1)}
+
+    @property
+    def rows_of(self) -> dict[str, str]:
+        """Digest of the rows of each split, which all jobs must agree on."""
+        return self.reader.opened.digests
+
+    def check_parts(self, parts: Sequence[Part]) -> None:
+        """Reject parts of jobs that found other rows in a split.
+
+        Raises:
+            DataError: a split's rows depend on chance; names split and remedy.
+        """
+        for part in parts:
+            if part.rows_of is not UNSET:
+                where = f"the job that wrote {part.shards[0].file if part.shards else 'a part'}"
+                check_digests(self.rows_of, part.rows_of, self.what, where)
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def job(
+        self, name: str, shards: Sequence[int], folder: Path, watched: WatchedReads | None = None
+    ) -> Iterator[Callable[[], dict[str, str]]]:
+        """Read the shards of a job, in order, with processes; some rows are read again by another.
+
+        Args:
+            name: name of the job, which decides its seeds.
+            shards: shards that the job writes.
+            folder: folder for temporary files.
+            watched: watch of the files that the processes read.
+
+        Yields:
+            Function that returns the files that the processes read and that count in no identity.
+
+        Raises:
+            DataError: the data are iterable and the job writes only a part of the shards, or the rows of
+                a split depend on chance.
+        """
+        self._seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "little")
+        opened = self.reader.opened
+        if opened.is_iterable and len(shards) < self.num_shards:
+            raise DataError(
+                f"{self.what} is read only in order, so one job writes all shards, but this job writes {len(shards)} "
+                f"of {self.num_shards}; set shards_per_job of the dataset to {self.num_shards}"
+            )
+        spec = ReaderSpec(
+            given=self._given, seed=self._seed, looked=self.reader.looked, watched=watched
+        )
+        self._job = _Job(self, spec, shards, folder)
+        try:
+            self._job.again.check_splits()
+            yield self._job.files
+        finally:
+            self._job.close()
+            self._job = None
+
+    def iter_tables(self, shard: int) -> Iterator[Table]:
+        """Yield the rows of one shard."""
+        if self._job:
+            yield from self._job.tables(shard)
+        elif not self.reader.opened.is_iterable:
+            for key, split, numbers in self.requests(shard):
+                with kept_generators(self._seed):
+                    columns = self.reader.rows(split, numbers)
+                yield self.table(key, columns)
+        elif shard == 0:  # the first rows, for a check
+            yield from self._in_order()
+
+    def _in_order(self) -> Iterator[Table]:
+        with kept_generators(self._seed):  # a one-time iterator may be used up
+            reader = Reader(self._given, self._seed, looked=self.reader.looked)
+        for split in reader.opened.splits:
+            first = 0
+            for number, columns in reader.blocks(split, min(self.block_rows, LOOKED_AT)):
+                yield self.table((0, split, first, number), columns)
+                first += number
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block of about 4 MB."""
+        return max(1, min(_BLOCK_BYTES // self.reader.looked.layout.row_bytes, _MOST_ROWS))
+
+    def requests(
+        self, shard: int, lengths: Mapping[str, int] | None = None
+    ) -> Iterator[tuple[_Key, str, list[int]]]:
+        """Yield the blocks of a shard, as key, split and numbers of the rows.
+
+        Args:
+            lengths: number of rows by split; by default, as the datasets have them.
+        """
+        splits = self.reader.opened.splits
+        for split, total in (
+            lengths or {s: rows.length or 0 for s, rows in splits.items()}
+        ).items():
+            rows = shard_range(total, shard, self.num_shards)
+            # all processes have work, even if the rows are few and slow
+            size = max(16, len(rows) // (4 * max(1, self._workers))) if self._job else _FEW
+            size = min(size, self.block_rows)
+            for first in range(rows.start, rows.stop, size):
+                numbers = [*range(first, min(first + size, rows.stop))]
+                yield (shard, split, first, len(numbers)), split, numbers
+
+    def table(self, key: _Key, columns: Mapping[str, Any]) -> Table:
+        """Return a block of rows with their ids and splits."""
+        _, split, first, number = key
+        rows = np.arange(first, first + number, dtype=np.int64)
+        if split == ALL:
+            return Table(ids=rows, columns=columns)
+        place = SPLITS.index(split)
+        splits = np.full(number, place, np.int64)
+        return Table(ids=rows + place * ROWS_OF_SPLIT, columns=columns, splits=splits)
+
+
+class _Job:
+    """Reading of the shards of a job."""
+
+    def __init__(
+        self, source: PythonSource, spec: ReaderSpec, shards: Sequence[int], folder: Path
+    ) -> None:
+        self._source, self._spec, self._shards, self._folder = source, spec, shards, folder
+        is_iterable = source.reader.opened.is_iterable
+        self.again = Again(spec, source.rows_of, source.what)
+        number = 0 if is_iterable else source._workers
+        self._processes = ReaderProcesses(spec, number) if number else None
+        self._blocks = self._iterate() if is_iterable else self._read()
+        self._next: tuple[_Key, dict[str, Any]] | None = None
+
+    def tables(self, shard: int) -> Iterator[Table]:
+        """Yield the rows of the next shard of the job."""
+        count = _AGAIN if shard == self._shards[0] else 1
+        seen: dict[str, int] = {}
+        while (block := self._next or next(self._blocks, None)) and block[0][0] == shard:
+            self._next = None
+            key, columns = block
+            _, split, first, number = key
+            if not self._source.reader.opened.is_iterable:
+                for place in range(min(number, count - seen.get(split, 0))):
+                    self.again.check_row(split, first + place, columns, place)
+                    seen[split] = seen.get(split, 0) + 1
+            yield self._source.table(key, columns)
+        self._next = block
+
+    def _read(self) -> Iterator[tuple[_Key, dict[str, Any]]]:
+        requests = (one for shard in self._shards for one in self._source.requests(shard))
+        if self._processes:
+            yield from self._processes.map(requests)
+            return
+        for key, split, numbers in requests:
+            yield key, self._source.reader.rows(split, numbers)
+
+    def _iterate(self) -> Iterator[tuple[_Key, dict[str, Any]]]:
+        place = tempfile.mkdtemp(dir=self._folder, prefix=".rows-")
+        try:
+            spool = Spool(Path(place))
+            # the reader of the first rows may have used up a one-time iterator
+            reader = Reader(self._given, self._spec.seed, looked=self._spec.looked)
+            for split in reader.opened.splits:
+                spool.write(split, self._checked(split, reader))
+            for shard in self._shards:
+                for (_, split, first, _), _, numbers in self._source.requests(shard, spool.lengths):
+                    for start, number, part in spool.read(split, first, first + len(numbers)):
+                        yield (shard, split, start, number), dict(part)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    @property
+    def _given(self) -> PythonObject:
+        return self._spec.given
+
+    def _checked(self, split: str, reader: Reader) -> Iterator[tuple[int, dict[str, Any]]]:
+        size = min(self._source.block_rows, LOOKED_AT)
+        for place, (number, columns) in enumerate(reader.blocks(split, size)):
+            if place == 0:
+                self.again.check_first(split, columns, min(number, _AGAIN))
+            yield number, columns
+
+    def files(self) -> dict[str, str]:
+        """Return the files that the processes read and that count in no identity."""
+        return self._processes.files() if self._processes else {}
+
+    def close(self) -> None:
+        """End the processes, and delete temporary files."""
+        self._blocks.close()  # type: ignore[attr-defined]
+        if self._processes:
+            self._processes.close()
+        self.again.close()
+
+
+def _flags(values: Any) -> Any:
+    """Return a sequence as long as a column of a `Table`."""
+    if isinstance(values, Masked):
+        return values.present
+    return values.offsets[1:] if isinstance(values, Ragged) else values
+
+
+def _touched(call: Any) -> list[str]:
+    return [one or "the whole sample" for one in (*call.arguments, *call.keywords.values())]
