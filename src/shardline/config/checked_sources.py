@@ -75,6 +75,16 @@ def _check_delimiter(source: CsvSettings, where: str) -> None:
         raise ConfigError(
             f'{where}.source.decimal="{source.decimal}" is also the delimiter; set source.delimiter, such as ";"'
         )
+    if source.thousands == source.decimal:
+        raise ConfigError(
+            f'{where}.source.thousands="{source.thousands}" is also the decimal mark; set source.decimal: '
+            f'"{"." if source.decimal == "," else ","}", or remove thousands'
+        )
+    keys = {source.id_column} | ({source.label} if source.task == "classification" else set())
+    if same := [name for name in source.percent if name in keys]:
+        raise ConfigError(
+            f"{where}.source.percent contains {same[0]}, expected columns of features or of source.columns; drop it"
+        )
 
 
 def _check_size(source: ImageFolderSettings, where: str) -> None:

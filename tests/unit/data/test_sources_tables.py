@@ -261,7 +261,7 @@ GOOD = "x,y\n1,a\n2,b\n"
         ((GOOD.encode() + b"3,\xe9\n",), "0.csv, line 4: byte 0xe9 is not UTF-8; save the file as UTF-8"),
         ((GOOD, "x,y\n1,a\nx,y\n2,b\n"), "1.csv, line 3: the header is repeated here, as in joined files, .*"),
         ((gzip.compress(b""),), "0.csv: is empty, expected a line of column names; add a header, or .*"),
-        ((b"PK\x03\x04abc\n",), "0.csv: is compressed, but not with gzip, expected text, plain .*"),
+        ((b"PK\x03\x04abc\n",), "0.csv: cannot be unpacked .*, expected a complete zip file; .*"),
         ((gzip.compress(GOOD.encode() + b"3\n"),), "0.csv, line 4: the number of fields is 1, expected 2; fix it, .*"),
     ],
 )  # fmt: skip

@@ -159,6 +159,15 @@ class CsvSettings(ColumnsSettings, frozen=True, kw_only=True):
     """Separator of the fields."""
     decimal: Literal[".", ","] = "."
     """Decimal mark of numbers."""
+    thousands: Annotated[Literal["", ".", ",", " ", "'"], Meta(extra={"legacy_value": ""})] = ""
+    """Mark between groups of three digits, such as `"."` for `1.234,5`. Default: none."""
+    percent: Annotated[list[Text], Meta(extra={"legacy_value": []})] = []
+    """Columns of percentages: `5%` and `5` become 0.05."""
+    missing: Annotated[list[Text], Meta(extra={"legacy_value": []})] = []
+    """Texts that mean a missing value in every column, such as `["-", "unknown"]`, besides empty fields. Among
+    numbers, `NA`, `N/A`, `NaN` and `null` are always missing."""
+    line_breaks: Annotated[bool, Meta(extra={"legacy_value": False})] = False
+    """Allow line breaks in quoted fields. Each job then reads the files up to its shards to count quotes."""
 
 
 class DeltaSettings(ColumnsSettings, frozen=True, kw_only=True):
