@@ -11,6 +11,7 @@ The goal is 0.7 of pyarrow's rate. `line breaks` is ours with `source.line_break
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +83,19 @@ def run_ours(path: Path, folder: Path, cores: int, **options: Any) -> None:
     """Build with a process for each core."""
     num_shards = max(cores, round(path.stat().st_size / SHARD_BYTES))
     cuts = [num_shards * job // cores for job in range(cores + 1)]
-    words = [[str(path), str(folder), str(a), str(b), str(num_shards), repr(options)] for a, b in zip(cuts, cuts[1:], strict=False)]  # fmt: skip
+    words = [
+        [str(path), str(folder), str(first), str(last), str(num_shards), json.dumps(options)]
+        for first, last in pairwise(cuts)
+    ]
     jobs = [subprocess.Popen([sys.executable, str(ME), "job", *of]) for of in words]
-    if any([job.wait() for job in jobs]):
+    if any([job.wait() for job in jobs]):  # noqa: C419 - wait for all of them
         raise SystemExit("a job failed")
 
 
 def measure(path: Path, cores: int, repeats: int) -> None:
     """Print the seconds of each competitor, and medians of the ratios of turns."""
     competitors: dict[str, Callable[[Path, Path, int], None]] = {
-        "pyarrow": partial(subprocess_pyarrow),
+        "pyarrow": subprocess_pyarrow,
         "ours": run_ours,
         "line breaks": partial(run_ours, line_breaks=True),
         "thousands": partial(run_ours, thousands=","),
@@ -125,7 +130,7 @@ def main() -> None:
     match sys.argv[1:]:
         case ["job", path, folder, first, last, num_shards, options]:
             shards = range(int(first), int(last))
-            build(Path(path), Path(folder), shards, int(num_shards), eval(options))  # noqa: S307
+            build(Path(path), Path(folder), shards, int(num_shards), json.loads(options))
             return
         case ["pyarrow", path, folder, cores]:
             run_pyarrow(Path(path), Path(folder), int(cores))

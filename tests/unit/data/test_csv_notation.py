@@ -196,3 +196,11 @@ def test_packed_files_in_any_order_of_places(packer: str, tmp_path: Path) -> Non
 def test_several_frames_of_zstd_are_one_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(zstd(b"x\n1\n") + zstd(b"2\n"))
     assert open_text(tmp_path / "a").read() == b"x\n1\n2\n"
+
+
+@pytest.mark.parametrize("content", ['1,"a\nb"\n2,c\rd,\n', '1,"a\n', '1,a\n2,"b\n3,c"\n'])
+def test_line_breaks_without_the_setting_are_rejected(content: str, tmp_path: Path) -> None:
+    path = write(tmp_path, f"n,t\n{content}")
+    source = Csv(files=[path], num_shards=1, columns={"n": "int64", "t": "text"})
+    with pytest.raises(DataError, match=r"a quote is not closed in its line, .*line_breaks: true"):
+        list(source.iter_tables(0))

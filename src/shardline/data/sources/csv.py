@@ -53,6 +53,7 @@ class Csv(Tabular):
         super().__init__(**arguments)
         self.delimiter, self.decimal, self.line_breaks = delimiter, decimal, line_breaks
         self.percent = frozenset(percent)
+        self._in_notation = set(percent)  # columns that pyarrow cannot parse as numbers
         self.notation = Notation(decimal=decimal, thousands=thousands, missing=tuple(missing))
 
     @cached_property
@@ -142,6 +143,7 @@ class Csv(Tabular):
             plain = self.plain_numbers(name, column)
             values, bad = arrow_columns.numbers(plain, "float64")
             if not (bad & np.asarray(plain.is_valid())).any():
+                self._in_notation.add(name)
                 rows = rows.set_column(place, name, pa.array(values, mask=bad))
         return rows
 
@@ -195,11 +197,12 @@ class Csv(Tabular):
     def _block(self, shard: int, index: int, lines: Lines) -> Block:
         if isinstance(self._texts, QuotedLines):
             self._texts.check(lines)
-        else:
-            refuse_line_breaks(lines)
         ragged: list[pcsv.InvalidRow] = []
         rows = self._parse(lines, ragged)
-        if rows.num_rows + len(ragged) != len(lines.starts):
+        differs = rows.num_rows + len(ragged) != len(lines.starts)
+        if not self.line_breaks and (differs or _has_lone_return(lines.content)):
+            refuse_line_breaks(lines)
+        if differs:
             raise DataError(
                 f"{lines.where(0)} and after: {rows.num_rows + len(ragged)} rows in {len(lines.starts)} lines, "
                 "expected one row per line; remove carriage returns from the fields"
@@ -257,10 +260,13 @@ class Csv(Tabular):
             except pa.ArrowInvalid as error:
                 reason = str(error)  # read as text, a bad value can be reported with its row
         _refuse_other_encodings(lines)
+        if not self.line_breaks:
+            refuse_line_breaks(lines)
         raise _unreadable(lines.path, reason)
 
     @cached_property
     def _types(self) -> dict[str, pa.DataType]:
+        _ = self._first_rows  # finds columns for `_in_notation`
         types = dict.fromkeys(self.used, pa.string())
         types |= dict.fromkeys(self.features, pa.from_numpy_dtype(np.dtype(self.dtype)))
         types |= {self.in_file(name): typed.read_as(column) for name, column in self.named.items()}
@@ -268,8 +274,8 @@ class Csv(Tabular):
             types[self.label] = pa.float32()
         if self.id_column and pa.types.is_integer(self.columns.field(self.id_column).type):
             types[self.id_column] = pa.int64()
-        # a percentage may have no sign
-        return types | {name: pa.string() for name in self.used if name in self.percent}
+        # a percentage may have no sign; and one column of marked numbers must not make all others text
+        return types | dict.fromkeys(self._in_notation.intersection(self.used), pa.string())
 
     def _convert_options(self, **options: Any) -> pcsv.ConvertOptions:
         convert = pcsv.ConvertOptions(decimal_point=self.decimal, **options)
@@ -287,6 +293,11 @@ class Csv(Tabular):
             newlines_in_values=self.line_breaks,
             invalid_row_handler=keep,
         )
+
+
+def _has_lone_return(content: bytes) -> bool:
+    """Return whether a carriage return may end a row, which could hide a line break in a field."""
+    return b"\r" in content and content.count(b"\r") != content.count(b"\r\n")
 
 
 def _refuse_other_encodings(lines: Lines) -> None:

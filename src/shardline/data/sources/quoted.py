@@ -121,11 +121,16 @@ class QuotedLines(TextFiles):
 
 
 def refuse_line_breaks(lines: Lines) -> None:
-    """Reject fields with line breaks: a shard could not start to read within such a field."""
-    if b'"' not in lines.content or not len(lines.starts):
+    """Reject fields with line breaks: a shard could not start to read within such a field.
+
+    Raises:
+        DataError: There is such a field. The message names its line.
+    """
+    if QUOTE not in lines.content:
         return
-    is_quote = np.frombuffer(lines.content, dtype=np.uint8) == ord('"')
-    odd = np.flatnonzero(np.add.reduceat(is_quote, lines.starts, dtype=np.int64) % 2)
+    quotes = np.flatnonzero(np.frombuffer(lines.content, dtype=np.uint8) == ord(QUOTE))
+    # up to the first line with an odd number, each line ends after an even number
+    odd = np.flatnonzero(np.searchsorted(quotes, lines.ends) % 2)
     if len(odd):
         raise DataError(
             f"{lines.where(odd[0])}: a quote is not closed in its line, expected fields without line "
