@@ -213,8 +213,8 @@ def test_a_small_packed_file_of_one_endless_line(
     path = tmp_path / "a"
     path.write_bytes(pack(b"x,y\n1,0\n" + b"1" * (20 * 2**20)))
     options = {"label": "y", "features": ["x"], "num_classes": 2}
-    assert "has a row of more than 0.008" in refused(Csv, [path], "1", **options)
-    with pytest.raises(DataError, match=r"has a row of more than 0\.008"):
+    assert "has a row of more than 0.0078125" in refused(Csv, [path], "1", **options)
+    with pytest.raises(DataError, match=r"has a row of more than 0\.0078125"):
         read(Csv, [path], **options, line_breaks=True)
 
 

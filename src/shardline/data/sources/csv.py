@@ -197,12 +197,11 @@ class Csv(Tabular):
     def _block(self, shard: int, index: int, lines: Lines) -> Block:
         if isinstance(self._texts, QuotedLines):
             self._texts.check(lines)
+        else:
+            refuse_line_breaks(lines)
         ragged: list[pcsv.InvalidRow] = []
         rows = self._parse(lines, ragged)
-        differs = rows.num_rows + len(ragged) != len(lines.starts)
-        if not self.line_breaks and (differs or _has_lone_return(lines.content)):
-            refuse_line_breaks(lines)
-        if differs:
+        if rows.num_rows + len(ragged) != len(lines.starts):
             raise DataError(
                 f"{lines.where(0)} and after: {rows.num_rows + len(ragged)} rows in {len(lines.starts)} lines, "
                 "expected one row per line; remove carriage returns from the fields"
@@ -260,8 +259,6 @@ class Csv(Tabular):
             except pa.ArrowInvalid as error:
                 reason = str(error)  # read as text, a bad value can be reported with its row
         _refuse_other_encodings(lines)
-        if not self.line_breaks:
-            refuse_line_breaks(lines)
         raise _unreadable(lines.path, reason)
 
     @cached_property
@@ -293,11 +290,6 @@ class Csv(Tabular):
             newlines_in_values=self.line_breaks,
             invalid_row_handler=keep,
         )
-
-
-def _has_lone_return(content: bytes) -> bool:
-    """Return whether a carriage return may end a row, which could hide a line break in a field."""
-    return b"\r" in content and content.count(b"\r") != content.count(b"\r\n")
 
 
 def _refuse_other_encodings(lines: Lines) -> None:
