@@ -13,6 +13,7 @@ from shardline.config.settings import Plain
 from shardline.config.settings.config import DatasetSettings, Shares, SplitColumn, SplitFiles
 from shardline.config.settings.source_settings import (
     AnySource,
+    ArraysSettings,
     ColumnsSettings,
     CsvSettings,
     DeltaSettings,
@@ -27,11 +28,19 @@ from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.core.urls import is_url, open_table, table_content, without_secrets
 
-WithClasses = ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
+WithClasses = ArraysSettings | ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
 BYTES = "bytes"  # the tokenizer without a file
-WITH_SPLITS = ("csv", "delta", "hf", "jsonl", "parquet")  # sources that support splits by column
+WITH_SPLITS = (
+    "csv",
+    "delta",
+    "hdf5",
+    "hf",
+    "jsonl",
+    "numpy",
+    "parquet",
+)  # sources that support splits by column
 WITH_FILES = (
-    "csv", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "text", "webdataset",
+    "csv", "hdf5", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "numpy", "parquet", "text", "webdataset",
 )  # fmt: skip
 WITH_TOKENS = ("jsonl", "text")
 
@@ -54,6 +63,8 @@ def check_source(source: AnySource, where: str) -> None:
             _check_columns(source, where)
         case JsonLinesSettings():
             _check_keys(source, where)
+        case ArraysSettings():
+            _check_arrays(source, where)
         case SamplesSettings() | HfSettings():
             _check_classes(source, where)
             # without columns, they are read from the files
@@ -130,7 +141,9 @@ def _check_task(source: ColumnsSettings, where: str) -> None:
     _check_regression(source, given, where)
 
 
-def _check_regression(source: ColumnsSettings | HfSettings, given: list[str], where: str) -> None:
+def _check_regression(
+    source: ArraysSettings | ColumnsSettings | HfSettings, given: list[str], where: str
+) -> None:
     if source.task == "regression" and given:
         raise ConfigError(
             f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
@@ -145,6 +158,22 @@ def _check_classes(source: SamplesSettings | HfSettings, where: str) -> None:
         if source.label is UNSET:
             _refuse_classes(given, False, where)
         _check_regression(source, given, where)
+
+
+def _check_arrays(source: ArraysSettings, where: str) -> None:
+    given = _given(source)
+    if len(given) > 1:
+        raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
+    if source.label is UNSET and given:
+        _refuse_classes(given, False, where)
+    _check_regression(source, given, where)
+    if source.features is not UNSET and (source.label is UNSET or source.columns is not UNSET):
+        found = "without a label" if source.label is UNSET else "beside columns"
+        raise ConfigError(
+            f"{where}.source.features={source.features} is given {found}; list the arrays to keep in columns, or drop "
+            "it"
+        )
+    _check_rename(source, source.columns or source.rename or {}, where)
 
 
 def _check_columns(source: ColumnsSettings, where: str) -> None:
@@ -252,25 +281,31 @@ def check_splits(settings: DatasetSettings, where: str) -> None:
             f"{where}.splits.{key} is for sources of type {', '.join(types)}, not {source.type}; "
             "give shares (train, validation, test)"
         )
-    elif isinstance(splits, SplitColumn) and splits.column in (
-        *getattr(source, "features", ()),
-        getattr(source, "label", None),
-    ):
+    elif isinstance(splits, SplitColumn) and splits.column in _roles(source):
         raise ConfigError(
             f"{where}.splits.column={splits.column} is also a feature or the label; remove it there"
         )
+
+
+def _roles(source: AnySource) -> list[str]:
+    """Return the names of features and label."""
+    features = getattr(source, "features", UNSET) or []
+    label = getattr(source, "label", UNSET) or ""
+    return [*([features] if isinstance(features, str) else features), label]
 
 
 SHIPPED_SOURCES = {
     "csv": "shardline.data.sources.csv:Csv",
     "delta": "shardline.data.sources.delta:Delta",
     "digits": "shardline.data.sources.digits:Digits",
+    "hdf5": "shardline.data.sources.hdf5:Hdf5",
     "hf": "shardline.data.sources.hf:Hf",
     "idx": "shardline.data.sources.idx:Idx",
     "image_folder": "shardline.data.sources.image_folder:ImageFolder",
     "jsonl": "shardline.data.sources.jsonl:Jsonl",
     "litdata": "shardline.data.sources.litdata:LitData",
     "mds": "shardline.data.sources.mds:Mds",
+    "numpy": "shardline.data.sources.numpy:Numpy",
     "parquet": "shardline.data.sources.parquet:Parquet",
     "synthetic": "shardline.data.sources.synthetic:Synthetic",
     "text": "shardline.data.sources.text:Text",

@@ -681,6 +681,11 @@ ELSEWHERE = {
     # test_sources_tables.py
     "csv._block": 1, "csv._unreadable": 1, "parquet._damaged": 1, "table_columns.__init__": 1, "delta.__init__": 1,
     "delta._refusal": 1, "checked_sources._delta_content": 2,
+    # test_sources_arrays.py
+    "arrays._check_array": 2, "arrays._check_names": 1, "arrays._check_rows": 2, "arrays._labels_of": 1,
+    "arrays._roles": 1, "arrays._type": 1, "arrays._values": 1, "arrays.classes": 1, "arrays.schema": 1,
+    "arrays.values_of": 1, "checked_sources._check_arrays": 2, "hdf5._datasets": 2, "numpy._check_splits": 1,
+    "numpy._reading": 1,
     # test_sources_libraries.py
     "chunks.chunks": 1, "chunks.damaged": 1, "hf._tables": 2, "hf._class_names": 1, "hf._inferred": 1, "hf._check": 1,
     "hf._damaged": 1, "litdata._check": 1, "litdata.values": 1, "mds.read_index": 1, "samples._type": 2,
