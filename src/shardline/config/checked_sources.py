@@ -19,6 +19,7 @@ from shardline.config.settings.config import (
 )
 from shardline.config.settings.source_settings import (
     AnySource,
+    ArraysSettings,
     ColumnsSettings,
     ColumnTreatment,
     CsvSettings,
@@ -35,11 +36,19 @@ from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.core.urls import is_url, open_table, table_content, without_secrets
 
-WithClasses = ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
+WithClasses = ArraysSettings | ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
 BYTES = "bytes"  # the tokenizer without a file
-WITH_SPLITS = ("csv", "delta", "hf", "jsonl", "parquet")  # sources that support splits by column
+WITH_SPLITS = (
+    "csv",
+    "delta",
+    "hdf5",
+    "hf",
+    "jsonl",
+    "numpy",
+    "parquet",
+)  # sources that support splits by column
 WITH_FILES = (
-    "csv", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "text", "webdataset",
+    "csv", "hdf5", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "numpy", "parquet", "text", "webdataset",
 )  # fmt: skip
 WITH_TOKENS = ("jsonl", "text")
 # sources whose rows may have a column of groups
@@ -67,6 +76,8 @@ def check_source(source: AnySource, where: str) -> None:
                 _check_preprocess(source, source.preprocess, where)
         case JsonLinesSettings():
             _check_keys(source, where)
+        case ArraysSettings():
+            _check_arrays(source, where)
         case SamplesSettings() | HfSettings():
             _check_classes(source, where)
             # without columns, they are read from the files
@@ -87,6 +98,16 @@ def _check_delimiter(source: CsvSettings, where: str) -> None:
     if source.delimiter == source.decimal:
         raise ConfigError(
             f'{where}.source.decimal="{source.decimal}" is also the delimiter; set source.delimiter, such as ";"'
+        )
+    if source.thousands == source.decimal:
+        raise ConfigError(
+            f'{where}.source.thousands="{source.thousands}" is also the decimal mark; set source.decimal: '
+            f'"{"." if source.decimal == "," else ","}", or remove thousands'
+        )
+    keys = {source.id_column} | ({source.label} if source.task == "classification" else set())
+    if same := [name for name in source.percent if name in keys]:
+        raise ConfigError(
+            f"{where}.source.percent contains {same[0]}, expected columns of features or of source.columns; drop it"
         )
 
 
@@ -133,7 +154,9 @@ def _check_task(source: ColumnsSettings, where: str) -> None:
     _check_regression(source, given, where)
 
 
-def _check_regression(source: ColumnsSettings | HfSettings, given: list[str], where: str) -> None:
+def _check_regression(
+    source: ArraysSettings | ColumnsSettings | HfSettings, given: list[str], where: str
+) -> None:
     if source.task == "regression" and given:
         raise ConfigError(
             f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
@@ -148,6 +171,22 @@ def _check_classes(source: SamplesSettings | HfSettings, where: str) -> None:
         if source.label is UNSET:
             _refuse_classes(given, False, where)
         _check_regression(source, given, where)
+
+
+def _check_arrays(source: ArraysSettings, where: str) -> None:
+    given = _given(source)
+    if len(given) > 1:
+        raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
+    if source.label is UNSET and given:
+        _refuse_classes(given, False, where)
+    _check_regression(source, given, where)
+    if source.features is not UNSET and (source.label is UNSET or source.columns is not UNSET):
+        found = "without a label" if source.label is UNSET else "beside columns"
+        raise ConfigError(
+            f"{where}.source.features={source.features} is given {found}; list the arrays to keep in columns, or drop "
+            "it"
+        )
+    _check_rename(source, source.columns or source.rename or {}, where)
 
 
 def _check_columns(source: ColumnsSettings, where: str) -> None:
@@ -311,7 +350,7 @@ def _check_type(source: AnySource, types: Sequence[str], key: str, where: str) -
 
 
 def _check_free(source: AnySource, key: str, column: str, where: str) -> None:
-    if column in (*getattr(source, "features", ()), getattr(source, "label", None)):
+    if column in _roles(source):
         raise ConfigError(
             f"{where}.splits.{key}={column} is also a feature or the label; remove it there"
         )
@@ -342,16 +381,25 @@ def _check_fixed(splits: Shares | SplitFolds | SplitColumn | SplitFiles, where: 
             )
 
 
+def _roles(source: AnySource) -> list[str]:
+    """Return the names of features and label."""
+    features = getattr(source, "features", UNSET) or []
+    label = getattr(source, "label", UNSET) or ""
+    return [*([features] if isinstance(features, str) else features), label]
+
+
 SHIPPED_SOURCES = {
     "csv": "shardline.data.sources.csv:Csv",
     "delta": "shardline.data.sources.delta:Delta",
     "digits": "shardline.data.sources.digits:Digits",
+    "hdf5": "shardline.data.sources.hdf5:Hdf5",
     "hf": "shardline.data.sources.hf:Hf",
     "idx": "shardline.data.sources.idx:Idx",
     "image_folder": "shardline.data.sources.image_folder:ImageFolder",
     "jsonl": "shardline.data.sources.jsonl:Jsonl",
     "litdata": "shardline.data.sources.litdata:LitData",
     "mds": "shardline.data.sources.mds:Mds",
+    "numpy": "shardline.data.sources.numpy:Numpy",
     "parquet": "shardline.data.sources.parquet:Parquet",
     "synthetic": "shardline.data.sources.synthetic:Synthetic",
     "text": "shardline.data.sources.text:Text",

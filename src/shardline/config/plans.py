@@ -333,6 +333,7 @@ def pointer(file: Path) -> Path:
 # Only what the identity covers decides the number of shards: the digest of a file implies its size.
 SHARD_BYTES = 64_000_000
 _PACKED = 4  # bytes per byte of a gzip file: 4.7 for MNIST, 3 to 5 for CSV
+_PACKED_TEXT = (".gz", ".zip", ".zst", ".bz2", ".xz")  # text files that sources unpack
 _ROW_BYTES = 16  # label and id
 
 
@@ -342,7 +343,7 @@ def count_shards(
     """Return the number of shards of about 64 MB that a source fills.
 
     For resized images, the size follows from their number. For other sources, the shards are
-    assumed to be as large as the files; gzip files count four times.
+    assumed to be as large as the files; packed files count four times.
 
     Args:
         source: Settings of the source, as `checked_sources.locate` returns them.
@@ -363,7 +364,8 @@ def count_shards(
         num_bytes = len(files) * (height * width * channels + _ROW_BYTES)
     elif files:
         sizes = sizes_of_files(source, files, downloads, where)
-        factors = [_PACKED if path.suffix == ".gz" else 1 for path in files]
+        packed = _PACKED_TEXT if source["type"] in ("csv", "jsonl", "text") else (".gz",)
+        factors = [_PACKED if path.suffix in packed else 1 for path in files]
         num_bytes = sum(size * factor for size, factor in zip(sizes, factors, strict=True))
     else:
         reads = "draws rows for each shard" if source["type"] == "synthetic" else "lists no files"

@@ -64,8 +64,8 @@ MODELS: dict[str, History] = dict.fromkeys(
 )
 SOURCES: dict[str, History] = dict.fromkeys(
     (
-        "csv", "delta", "digits", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "synthetic",
-        "text", "webdataset",
+        "csv", "delta", "digits", "hdf5", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "numpy", "parquet",
+        "synthetic", "text", "webdataset",
     ),
     _FIRST,
 )  # fmt: skip
@@ -160,12 +160,14 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "csv": ("numpy", "pyarrow"),
     "delta": ("deltalake", "numpy", "pyarrow"),
     "digits": ("numpy", "sklearn"),
+    "hdf5": ("h5py", "numpy", "pyarrow"),
     "hf": ("numpy", "pyarrow"),
     "idx": ("numpy",),
     "image_folder": ("PIL", "numpy"),
     "jsonl": ("numpy",),
     "litdata": ("numpy", "pyarrow"),
     "mds": ("numpy", "pyarrow"),
+    "numpy": ("numpy", "pyarrow"),
     "parquet": ("numpy", "pyarrow"),
     "synthetic": ("numpy",),
     "text": ("numpy",),

@@ -28,9 +28,11 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 SOURCES: dict[str, dict[str, Any]] = {
     "csv": {"files": ["a.csv"], "label": "y", "num_classes": 2},
+    "numpy": {"files": ["a.npy"]},
     "parquet": {"files": ["a.parquet"], "label": "y", "num_classes": 2},
     "delta": {"table": "t", "version": 0, "label": "y", "num_classes": 2},
     "idx": {"files": ["a.idx"]},
+    "hdf5": {"files": ["a.h5"]},
     "hf": {"files": ["a.arrow"]},
     "litdata": {"files": ["a.bin"]},
     "mds": {"files": ["a.mds"]},

@@ -23,7 +23,9 @@ SOURCES: dict[str, dict[str, Any]] = {
     "delta": {"table": "table", "version": 1, **TABULAR},
     "idx": {"files": ["data/*.csv"]},
     "image_folder": {"files": ["data"], "size": [8, 8]},
+    "hdf5": {"files": ["data/*.csv"], **TABULAR},
     "hf": {"files": ["data/*.csv"], **TABULAR},
+    "numpy": {"files": ["data/*.csv"], **TABULAR},
     "litdata": {"files": ["data/*.csv"]},
     "mds": {"files": ["data/*.csv"]},
     "webdataset": {"files": ["data/*.csv"]},
@@ -50,6 +52,10 @@ CHANGED: dict[str, dict[str, Any]] = {
     "on_bad": {"on_bad": "skip"},
     "delimiter": {"delimiter": ";"},
     "decimal": {"decimal": ",", "delimiter": ";"},
+    "thousands": {"thousands": "'"},
+    "percent": {"percent": ["x"]},
+    "missing": {"missing": ["-"]},
+    "line_breaks": {"line_breaks": True},
     "version": {"version": 0},
     "size": {"size": [8, 9]},
     "mode": {"mode": "L"},
@@ -62,6 +68,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "tokenize": {"tokenize": {"tokens": "caption"}},
     "keep_text": {"keep_text": True},
 }
+OF_ARRAYS = dict.fromkeys(("numpy", "hdf5"), {"features": {"features": "x"}})
 # Where the content lies and how fast it is read; a table's id is its content's.
 UNCOUNTED = {"table": {"table": "moved"}, "decode_threads": {"decode_threads": 3}}
 
@@ -95,7 +102,7 @@ def test_each_option_of_each_source(kind: str, option: str, folder: Path) -> Non
         (folder / "table").rename(folder / "moved")
     elif kind == "image_folder" and option == "files":
         (folder / "data" / "more" / "9.png").write_text("9")
-    changed = source | (UNCOUNTED | CHANGED)[option]
+    changed = source | (UNCOUNTED | CHANGED | OF_ARRAYS.get(kind, {}))[option]
     changed = {key: value for key, value in changed.items() if value is not None}
     if kind == "image_folder" and option == "files":
         changed = source
@@ -153,6 +160,7 @@ PACKAGES = {
     "deltalake",
     "pillow",
     "fsspec",
+    "h5py",
     "scikit-learn",
     "torch",
     "aiohttp",
@@ -166,7 +174,9 @@ PACKAGES = {
         ("parquet", {"pyarrow"}),
         ("delta", {"pyarrow", "deltalake"}),
         ("idx", set()),
+        ("numpy", {"pyarrow"}),
         ("image_folder", {"pillow"}),
+        ("hdf5", {"pyarrow", "h5py"}),
         ("hf", {"pyarrow"}),
         ("litdata", {"pyarrow"}),
         ("mds", {"pyarrow"}),
@@ -240,9 +250,9 @@ def test_a_feature_that_is_the_id_and_files_of_splits_without_files_are_refused(
     assert message(lambda: load_dataset(folder, source)).startswith(expected)
     source = {"type": "delta", **SOURCES["delta"]}
     splits = {"files": {"train": ["a"], "validation": 0.1, "test": ["b"]}}
-    expected = "splits.files is for sources of type csv, hf, idx, image_folder, jsonl, litdata, mds, parquet, text, "
+    expected = "splits.files is for sources of type csv, hdf5, hf, idx, image_folder, jsonl, litdata, mds, numpy, "
     found = message(lambda: load_dataset(folder, source, splits=splits))
-    assert found.startswith(f"{expected}webdataset, not delta; give shares ")
+    assert found.startswith(f"{expected}parquet, text, webdataset, not delta; give shares ")
 
 
 def message(load: Callable[[], object]) -> str:

@@ -6,7 +6,7 @@ import random
 import resource
 import struct
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from shardline.errors import DataError
 from shardline.sources import Source
 from shardline_io.shards import Shards
 from tests.support.library_formats import chunk
+from tests.unit.data.test_csv_notation import PACKERS
 
 SEED = 20261127
 CLAIMS = [3, 2**20, 2**31, 2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**70]
@@ -202,6 +203,19 @@ def test_a_small_gzip_file_of_one_endless_line(
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(begin + b"1" * (80 * 2**20), 1))
     assert "has a row of more than 0.03" in refused(kind, [path], begin, **options)
+
+
+@pytest.mark.parametrize("pack", [PACKERS["zip"], PACKERS["zstd"], PACKERS["bzip2"]])
+def test_a_small_packed_file_of_one_endless_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(packed, "LONGEST_BYTES", 8 * 2**20)
+    path = tmp_path / "a"
+    path.write_bytes(pack(b"x,y\n1,0\n" + b"1" * (20 * 2**20)))
+    options = {"label": "y", "features": ["x"], "num_classes": 2}
+    assert "has a row of more than 0.0078125" in refused(Csv, [path], "1", **options)
+    with pytest.raises(DataError, match=r"has a row of more than 0\.0078125"):
+        read(Csv, [path], **options, line_breaks=True)
 
 
 def test_what_is_whole_is_read_under_the_same_limit(tmp_path: Path) -> None:

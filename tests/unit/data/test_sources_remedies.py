@@ -5,9 +5,11 @@ dataset's files. An error without one fails the last test; `ELSEWHERE` lists tho
 """
 
 import ast
+import bz2
 import gzip
 import io
 import json
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -75,6 +77,14 @@ def parquet(columns: dict[str, Any], *, index: str = "") -> bytes:
     return file.getvalue()
 
 
+def zip_of(**members: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
 def idx(array: np.ndarray) -> bytes:
     head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
     return head + array.astype("u1").tobytes()
@@ -132,12 +142,49 @@ CSV_CASES = {
         source={"delimiter": ";"}, change={"decimal": ","},
     ),
     "thousands": csv_case(
-        'x,z,y\n"1,000.5",1,0\n"2,000",2,1\n', "text that may be numbers, such as 1,000.5", "write plain numbers, such "
-        "as 1000.5", "x,z,y\n1000.5,1,0\n2000,2,1\n",
+        'x,z,y\n"1,000.5",1,0\n"2,000",2,1\n', "text that may be numbers, such as 1,000.5",
+        'set source.thousands: ",", or list', change={"thousands": ","},
+    ),
+    "points between thousands": csv_case(
+        "x;z;y\n1.000,5;1;0\n2.000;2;1\n", "numbers and text such as 1.000,5",
+        'set source.decimal: "," and source.thousands: "."', source={"delimiter": ";"},
+        change={"decimal": ",", "thousands": "."},
+    ),
+    "thousands or decimals": csv_case(
+        'x,z,y\n"1,000",1,0\n"2,000",2,1\n', "text that may be numbers, such as 1,000",
+        'set source.thousands: "," or source.decimal: ",", whichever 1,000 means', change={"thousands": ","},
+    ),
+    "a mark that is not between thousands": csv_case(
+        'x,z,y\n"1,00",1,0\n"2,000",2,1\n', "line 2: column x is 1,00, expected a finite number",
+        'set source.decimal: ","', 'x,z,y\n"100",1,0\n"2,000",2,1\n', source={"features": ["x"], "thousands": ","},
+    ),
+    "currencies": csv_case(
+        "x,z,y\n$5,1,0\n$7,2,1\n", "column x contains text that may be numbers, such as $5",
+        "write plain numbers, such as 1000.5", "x,z,y\n5,1,0\n7,2,1\n",
+    ),
+    "a name for missing values": csv_case(
+        "x,z,y\n1,1,0\n-,2,1\n2,3,1\n", "column x contains numbers and text such as -", 'set source.missing: ["-"]',
+        change={"missing": ["-"], "on_bad": "skip"},
+    ),
+    "a column of percentages that does not exist": csv_case(
+        GOOD, "no column w, which is in source.percent", "use one of x, z, y", source={"percent": ["w"]},
+        change={"percent": ["z"]},
+    ),
+    "a quote within a field": csv_case(
+        'x,t,y\n1,5" pipe,0\n2,"a\nb",1\n', 'line 2: a quote is inside a field', "write a quote within a field twice",
+        'x,t,y\n1,"5"" pipe",0\n2,"a\nb",1\n', source={"line_breaks": True},
+    ),
+    "a quote that is not closed in a file": csv_case(
+        'x,t,y\n1,a,0\n2,"b,1\n', 'line 3: a quote is not closed before the end of the file', "close it",
+        'x,t,y\n1,a,0\n2,"b",1\n', source={"line_breaks": True},
+    ),
+    "an archive of two files": csv_case(
+        zip_of(a=GOOD, b=GOOD), "a.csv: contains 2 files (a, b), expected a zip archive of one file", "unpack it",
+        zip_of(a=GOOD),
     ),
     "percent": csv_case(
-        "x,z,y\n5%,1,0\n7%,2,1\n", "column x contains text that may be numbers, such as 5%", "list the features in "
-        "source.features", change={"features": ["z"]},
+        "x,z,y\n5%,1,0\n7%,2,1\n", "column x contains text that may be numbers, such as 5%",
+        'set source.percent: ["x"], or list the features in source.features', change={"percent": ["x"]},
     ),
     "a decimal comma in a listed feature": csv_case(
         "x;z;y\n1,5;1;0\n2;2;1\n", "line 2: column x is 1,5, expected a finite number (float32)",
@@ -154,9 +201,8 @@ CSV_CASES = {
         source={"delimiter": ";", "task": "regression", "num_classes": None}, change={"decimal": ","},
     ),
     "a percent sign in a listed feature": csv_case(
-        "x,y\n5%,0\n7%,1\n", "line 2: column x is 5%, expected", "write plain numbers, such as 1000.5",
-        "x,y\n5,0\n7,1\n",
-        source={"features": ["x"]},
+        "x,y\n5%,0\n7%,1\n", "line 2: column x is 5%, expected", 'set source.percent: ["x"]',
+        source={"features": ["x"]}, change={"percent": ["x"]},
     ),
     "a decimal point where commas are set": csv_case(
         "x;y\n1.5;0\n2;1\n", "line 2: column x is 1.5, expected a finite number", "write plain numbers, such as 1000,5",
@@ -206,8 +252,8 @@ CSV_CASES = {
         'x,"z,y\n1,2,0\n3,4,1\n', "its header has a quote that is not closed", "close the quote", GOOD,
     ),
     "a field of two lines": csv_case(
-        'x,t,y\n1,"a\nb",0\n2,c,1\n', "a quote is not closed in its line", "convert the file to Parquet",
-        'x,t,y\n1,"a b",0\n2,c,1\n',
+        'x,t,y\n1,"a\nb",0\n2,c,1\n', "a quote is not closed in its line", "set source.line_breaks: true",
+        change={"line_breaks": True},
     ),
     "other columns in another file": csv_case(
         GOOD, "b.csv: its header has no column z, unlike", "write the same header in all files",
@@ -255,8 +301,8 @@ CSV_CASES = {
         change={"id_column": "x"}, rows=0,
     ),
     "packed by another program": csv_case(
-        b"BZh91AY&SY" + b"0" * 20, "is compressed, but not with gzip", "compress it with gzip",
-        gzip.compress(GOOD.encode()),
+        b"BZh91AY&SY" + b"0" * 20, "expected a complete bzip2 file", "download it again",
+        bz2.compress(GOOD.encode()),
     ),
     "half a gzip file": csv_case(
         gzip.compress(GOOD.encode() * 9)[:-12], "cannot be unpacked", "download it again", gzip.compress(GOOD.encode()),
@@ -647,6 +693,13 @@ SETTING_CASES = {
         "two files have the name a.csv", "a different path", rows=0,
         change={"files": ["a.csv", {**REMOTE, "path": "r/a.csv"}]},
     ),
+    "one mark for decimals and thousands": setting(
+        {**CSV, "thousands": "."}, 'source.thousands="." is also the decimal mark', 'set source.decimal: ","',
+        {"decimal": ",", "delimiter": ";"}, files={"a.csv": GOOD.replace(",", ";")},
+    ),
+    "a label of percentages": setting(
+        {**CSV, "percent": ["y"]}, "source.percent contains y", "drop it", {"percent": []},
+    ),
 }  # fmt: skip
 
 CASES = CSV_CASES | PARQUET_CASES | IMAGE_CASES | TEXT_CASES | IDX_CASES | SETTING_CASES
@@ -656,6 +709,11 @@ ELSEWHERE = {
     # test_sources_tables.py
     "csv._block": 1, "csv._unreadable": 1, "parquet._damaged": 1, "table_columns.__init__": 1, "delta.__init__": 1,
     "delta._refusal": 1, "checked_sources._delta_content": 2,
+    # test_sources_arrays.py
+    "arrays._check_array": 2, "arrays._check_names": 1, "arrays._check_rows": 2, "arrays._labels_of": 1,
+    "arrays._roles": 1, "arrays._type": 1, "arrays._values": 1, "arrays.classes": 1, "arrays.schema": 1,
+    "arrays.values_of": 1, "checked_sources._check_arrays": 2, "hdf5._datasets": 2, "numpy._check_splits": 1,
+    "numpy._reading": 1,
     # test_sources_libraries.py
     "chunks.chunks": 1, "chunks.damaged": 1, "hf._tables": 2, "hf._class_names": 1, "hf._inferred": 1, "hf._check": 1,
     "hf._damaged": 1, "litdata._check": 1, "litdata.values": 1, "mds.read_index": 1, "samples._type": 2,

@@ -47,6 +47,7 @@ NEUTRAL = OF_ALL | {
     "detect_secrets": "masks secrets in what is sealed; only a page is made of masked text"
 }
 TOKENS = {"tokenizers": "counts by the history `tokenizer` where a source names a tokenizer's file"}
+ZSTD = {"pyarrow": "unpacks text files of Zstandard, a published standard"}
 WANTED = {
     "lightning_fabric": "moves batches, and has Lightning guess nothing of other ranks",
     "scipy": "counts where `evaluation.headline` may have an interval",
@@ -63,7 +64,8 @@ NEUTRAL_IN = {
     "prediction": NEUTRAL | WANTED,
     "samples": NEUTRAL | WANTED,
     "report": OF_ALL | {"markupsafe": "the type of jinja2's escaped text"},
-    **dict.fromkeys(("jsonl", "text"), NEUTRAL | TOKENS),
+    **dict.fromkeys(("jsonl", "text", "tokenizer"), NEUTRAL | TOKENS | ZSTD),
+    "idx": NEUTRAL | ZSTD,
 }
 CLASSES = SHIPPED_MODELS | SHIPPED_SOURCES
 MODULES = STAGES | {name: path.partition(":")[0] for name, path in CLASSES.items()}

@@ -46,9 +46,9 @@ class SourceSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     named: ClassVar[str] = ""
 
     type: str
-    """`csv`, `delta`, `digits`, `hf`, `idx`, `image_folder`, `jsonl`, `litdata`, `mds`, `parquet`,
-    `synthetic`, `text`, `webdataset`, or the import path of a source class, torch dataset, function that
-    returns one, or LightningDataModule (`mypkg.sources:Rings`)."""
+    """`csv`, `delta`, `digits`, `hdf5`, `hf`, `idx`, `image_folder`, `jsonl`, `litdata`, `mds`, `numpy`,
+    `parquet`, `synthetic`, `text`, `webdataset`, or the import path of a source class, torch dataset,
+    function that returns one, or LightningDataModule (`mypkg.sources:Rings`)."""
 
     @classmethod
     def fits(cls, table: Plain) -> bool:
@@ -112,6 +112,38 @@ class HfSettings(_ColumnsInFiles, frozen=True, kw_only=True):
     on_bad: OnBad = "fail"
     """For unusable rows: `fail` ends the build with an error that names the row; `skip` skips and counts
     them."""
+
+
+class ArraysSettings(_ColumnsInFiles, frozen=True, kw_only=True):
+    """Keys of sources of arrays."""
+
+    label: Text | UnsetType = UNSET
+    """Array of the labels. Without `label` and `columns`, every array becomes a column."""
+    features: Text | UnsetType = UNSET
+    """Array of the features. Default: the only array besides label, id and split."""
+    id_column: Text | UnsetType = UNSET
+    """Array of the row ids, whole numbers or text. Default: name of the file and position in the file."""
+    task: Literal["classification", "regression"] = "classification"
+    """Task that the label is for."""
+    num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
+    """Number of classes, if labels are 0, 1, ... Default without `classes`: up to the largest label."""
+    classes: list[str | int] = []
+    """Values of the labels, in label order. Default for text: all, in alphabetical order."""
+    on_bad: OnBad = "fail"
+    """For unusable rows: `fail` ends the build with an error that names the row; `skip` skips and counts
+    them."""
+
+
+class NumpySettings(ArraysSettings, frozen=True, kw_only=True):
+    """NumPy files."""
+
+    named: ClassVar[str] = "numpy"
+
+
+class Hdf5Settings(ArraysSettings, frozen=True, kw_only=True):
+    """HDF5 files."""
+
+    named: ClassVar[str] = "hdf5"
 
 
 Impute = Literal["mean", "median", "constant", "flag"]
@@ -213,6 +245,15 @@ class CsvSettings(ColumnsSettings, frozen=True, kw_only=True):
     """Separator of the fields."""
     decimal: Literal[".", ","] = "."
     """Decimal mark of numbers."""
+    thousands: Annotated[Literal["", ".", ",", " ", "'"], Meta(extra={"legacy_value": ""})] = ""
+    """Mark between groups of three digits, such as `"."` for `1.234,5`. Default: none."""
+    percent: Annotated[list[Text], Meta(extra={"legacy_value": []})] = []
+    """Columns of percentages: `5%` and `5` become 0.05."""
+    missing: Annotated[list[Text], Meta(extra={"legacy_value": []})] = []
+    """Texts that mean a missing value in every column, such as `["-", "unknown"]`, besides empty fields. Among
+    numbers, `NA`, `N/A`, `NaN` and `null` are always missing."""
+    line_breaks: Annotated[bool, Meta(extra={"legacy_value": False})] = False
+    """Allow line breaks in quoted fields. Each job then reads the files up to its shards to count quotes."""
 
 
 class DeltaSettings(ColumnsSettings, frozen=True, kw_only=True):
@@ -360,7 +401,7 @@ class JsonLinesSettings(TokenizedSettings, frozen=True, kw_only=True):
 
 
 AnySource = (
-    CsvSettings | DeltaSettings | DigitsSettings | HfSettings | IdxSettings | ImageFolderSettings | JsonLinesSettings
-    | LitDataSettings | MdsSettings | ParquetSettings | SyntheticSettings | TextFilesSettings | WebDatasetSettings
-    | OwnSourceSettings | SourceSettings
+    CsvSettings | DeltaSettings | DigitsSettings | Hdf5Settings | HfSettings | IdxSettings | ImageFolderSettings
+    | JsonLinesSettings | LitDataSettings | MdsSettings | NumpySettings | ParquetSettings | SyntheticSettings
+    | TextFilesSettings | WebDatasetSettings | OwnSourceSettings | SourceSettings
 )  # fmt: skip

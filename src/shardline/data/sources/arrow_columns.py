@@ -19,8 +19,6 @@ _MISSING = pa.array(
 _INDEX = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
 _NUMBER = r"[+-]?(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)?(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
 _MARKED = re.compile(rf"(?=.*\d)[$€£¥]?\s?{_NUMBER}\s?[%€$£¥]?")
-_COMMA = re.compile(r"\s*[+-]?\d*(?:,\d+)?(?:[eE][+-]?\d+)?\s*")
-_THOUSANDS = re.compile(r"\s*[+-]?\d{0,3}(?:,\d{3})*\s*")
 _PLAIN = re.compile(r"\s*[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?\s*")
 _ROWS = 1000
 
@@ -176,19 +174,6 @@ def as_numbers(column: pa.Array) -> list[str]:
     return texts if all(map(is_marked, texts)) else []
 
 
-def remedy_of(texts: Sequence[str], decimal: str) -> str:
-    """Return a remedy for texts that may be numbers, or an empty text if they are not numbers.
-
-    Args:
-        texts: Texts of a column.
-        decimal: Decimal mark of the source; empty if the source does not parse text as numbers.
-    """
-    if not all(map(is_marked, texts)):
-        return ""
-    # 1,000 may be a thousand
-    is_decimal = any(_COMMA.fullmatch(one) and not _THOUSANDS.fullmatch(one) for one in texts)
-    if decimal == "." and is_decimal and all(map(_COMMA.fullmatch, texts)):
-        return 'set source.decimal: ","'
-    if not decimal and all(map(_PLAIN.fullmatch, texts)):
-        return "convert the column to a type of numbers"
-    return f"write plain numbers, such as 1000{decimal or '.'}5"
+def is_plain(text: str) -> bool:
+    """Return whether a text is a number as Python writes it."""
+    return _PLAIN.fullmatch(text) is not None

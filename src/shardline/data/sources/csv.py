@@ -1,6 +1,5 @@
 """Source of CSV files. Shards are byte ranges, so a job reads only its own part."""
 
-import csv
 import io
 import json
 from codecs import BOM_UTF8
@@ -14,19 +13,20 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
+from shardline.core.suggest import did_you_mean
 from shardline.data.sources import arrow_columns, prepared_columns, typed
-from shardline.data.sources.lines import (
-    Lines,
-    TextFiles,
-    ends_by_return,
-    not_utf8,
-    refuse_wide,
+from shardline.data.sources.csv_header import (
+    difference_of,
+    first_rows_of,
+    no_row_fits,
+    read_header,
 )
+from shardline.data.sources.lines import Lines, TextFiles, not_utf8
+from shardline.data.sources.notation import Notation, remedy_of
 from shardline.data.sources.packed import open_text, read_line
+from shardline.data.sources.quoted import QuotedLines, refuse_line_breaks
 from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
-
-_GUESS_BYTES = 2**20  # column types are guessed from these bytes
 
 
 class Csv(Tabular):
@@ -38,15 +38,23 @@ class Csv(Tabular):
     Args:
         delimiter: Separator of the fields.
         decimal: Decimal mark: a point or a comma.
+        thousands: Mark between groups of three digits; empty for none.
+        percent: Columns of percentages: `5%` and `5` become 0.05.
+        missing: Texts that mean a missing value, besides an empty one.
+        line_breaks: Whether quoted fields may contain line breaks.
     """
 
     empty_is_missing = True
 
     def __init__(
-        self, *, delimiter: str = ",", decimal: Literal[".", ","] = ".", **arguments: Any
-    ) -> None:
+        self, *, delimiter: str = ",", decimal: Literal[".", ","] = ".", thousands: str = "",
+        percent: Sequence[str] = (), missing: Sequence[str] = (), line_breaks: bool = False, **arguments: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**arguments)
-        self.delimiter, self.decimal = delimiter, decimal
+        self.delimiter, self.decimal, self.line_breaks = delimiter, decimal, line_breaks
+        self.percent = frozenset(percent)
+        self._in_notation = set(percent)  # columns that pyarrow cannot parse as numbers
+        self.notation = Notation(decimal=decimal, thousands=thousands, missing=tuple(missing))
 
     @cached_property
     def columns(self) -> pa.Schema:
@@ -58,14 +66,24 @@ class Csv(Tabular):
         for name, chunks in zip(self.columns.names, self._first_rows.columns, strict=True):
             column = chunks.combine_chunks()
             if name not in self.keys and arrow_columns.is_text(column.type):
-                plain = arrow_columns.with_point(column) if self.decimal == "," else column
-                _, bad = arrow_columns.numbers(plain, "float64")
+                _, bad = arrow_columns.numbers(self.plain_numbers(name, column), "float64")
                 if not bad.all():
-                    raise DataError(
-                        f"{self.table_name}: column {name} contains numbers and text such as "
-                        f"{column[int(bad.argmax())]}, expected only one of them; list the features in source.features"
-                    )
+                    raise self._mixed(name, column, str(column[int(bad.argmax())]))
         return super().numeric_columns()
+
+    def _mixed(self, name: str, column: pa.Array, text: str) -> DataError:
+        """Return the error for a column of numbers and text."""
+        remedy = remedy_of(column.drop_null().to_pylist(), self.decimal, name)
+        quoted = json.dumps(text, ensure_ascii=False)
+        return DataError(
+            f"{self.table_name}: column {name} contains numbers and text such as {text}, expected only one of them; "
+            f"{remedy or f'set source.missing: [{quoted}] if it means a missing value'}, or list the features in "
+            "source.features"
+        )
+
+    def plain_numbers(self, name: str, column: pa.Array) -> pa.Array:
+        """Return a column with numbers in text as Python writes them."""
+        return self.notation.plain(column, is_percent=name in self.percent)
 
     def first_texts(self, names: Sequence[str]) -> dict[str, pa.Array]:
         """Return the values of the first rows."""
@@ -89,10 +107,15 @@ class Csv(Tabular):
     @cached_property
     def _first_rows(self) -> pa.Table:
         path, (names, start) = self.files[0], self._headers[0]
+        for name in sorted(self.percent):
+            if name not in names:
+                hint = did_you_mean(name, names, otherwise=f"use one of {', '.join(names[:20])}")
+                raise DataError(f"{path}: no column {name}, which is in source.percent; {hint}")
+        head = first_rows_of(path, start)
+        if self.line_breaks:
+            head += self._texts.rest(self._texts.open_at(0, start + len(head)), path, head)
         content = b"".join(
-            line
-            for line in _rows_at(path, start).splitlines(keepends=True)
-            if not self._is_header(line)
+            line for line in head.splitlines(keepends=True) if not self._is_header(line)
         )
         if not content.strip():
             self._check_rows()
@@ -101,18 +124,33 @@ class Csv(Tabular):
         try:
             read = pcsv.ReadOptions(column_names=names, block_size=len(content) + 1)
             parse = self._parse_options(ragged)
-            convert = pcsv.ConvertOptions(decimal_point=self.decimal)
+            convert = self._convert_options()
             rows = pcsv.read_csv(io.BytesIO(content), read, parse, convert)
         except pa.ArrowInvalid as error:
             raise _unreadable(path, str(error)) from None
         if ragged and not rows.num_rows:
-            raise _no_row_fits(path, names, ragged[0], content, self.delimiter)
+            raise no_row_fits(path, names, ragged[0], content, self.delimiter)
+        return self._with_numbers(rows)
+
+    def _with_numbers(self, rows: pa.Table) -> pa.Table:
+        """Convert columns of text that are numbers in the notation of the settings."""
+        if self.notation == Notation(decimal=self.decimal) and not self.percent:
+            return rows
+        for place, name in enumerate(rows.column_names):
+            column = rows.column(place).combine_chunks()
+            if name in self.keys or not arrow_columns.is_text(column.type):
+                continue
+            plain = self.plain_numbers(name, column)
+            values, bad = arrow_columns.numbers(plain, "float64")
+            if not (bad & np.asarray(plain.is_valid())).any():
+                self._in_notation.add(name)
+                rows = rows.set_column(place, name, pa.array(values, mask=bad))
         return rows
 
     def _check_rows(self) -> None:
         """Reject files that contain only headers."""
         starts = [start for _, start in self._headers]
-        if not any(_rows_at(*one).strip() for one in zip(self.files, starts, strict=True)):
+        if not any(first_rows_of(*one).strip() for one in zip(self.files, starts, strict=True)):
             others = f", as do {len(starts) - 1} other files" if starts[1:] else ""
             raise DataError(
                 f"{self.table_name}: ends after line 1, the header{others}, expected rows below the header; add rows, "
@@ -133,19 +171,22 @@ class Csv(Tabular):
     @cached_property
     def _headers(self) -> list[tuple[list[str], int]]:
         """Column names of each file, and the offset of its first row."""
-        found = [_read_header(path, self.delimiter) for path in self.files]
+        found = [read_header(path, self.delimiter) for path in self.files]
         first = found[0][0]
         for path, (names, _) in zip(self.files, found, strict=True):
             if names != first:
                 raise DataError(
-                    f"{path}: its header has {_difference(names, first)} {self.files[0]}; write the same header in "
+                    f"{path}: its header has {difference_of(names, first)} {self.files[0]}; write the same header in "
                     "all files, or make two datasets of them"
                 )
         return found
 
     @cached_property
     def _texts(self) -> TextFiles:
-        return TextFiles(self.files, [start for _, start in self._headers])
+        starts = [start for _, start in self._headers]
+        if self.line_breaks:
+            return QuotedLines(self.files, starts, self.delimiter)
+        return TextFiles(self.files, starts)
 
     def blocks(self, shard: int) -> Iterator[Block]:
         """Yield the lines that begin in the shard's range of bytes, 8 MiB at a time."""
@@ -154,13 +195,16 @@ class Csv(Tabular):
                 yield self._block(shard, index, lines)
 
     def _block(self, shard: int, index: int, lines: Lines) -> Block:
-        _refuse_line_breaks(lines)
+        if isinstance(self._texts, QuotedLines):
+            self._texts.check(lines)
+        else:
+            refuse_line_breaks(lines)
         ragged: list[pcsv.InvalidRow] = []
         rows = self._parse(lines, ragged)
         if rows.num_rows + len(ragged) != len(lines.starts):
             raise DataError(
                 f"{lines.where(0)} and after: {rows.num_rows + len(ragged)} rows in {len(lines.starts)} lines, "
-                "expected one row per line; remove line breaks from the fields"
+                "expected one row per line; remove carriage returns from the fields"
             )
         for row in ragged:
             found = f"the number of fields is {row.actual_columns}, expected {row.expected_columns}"
@@ -174,10 +218,16 @@ class Csv(Tabular):
             rows, kept = rows.filter(pa.array(is_row)), kept[is_row]
         return Block(
             file=index,
-            rows=rows,
+            rows=self._without_missing(rows),
             positions=lines.place + lines.starts[kept],
             where=lambda i: lines.where(kept[i]),
         )
+
+    def _without_missing(self, rows: pa.Table) -> pa.Table:
+        for place, name in enumerate(rows.column_names if self.notation.missing else ()):
+            column = rows.column(place).combine_chunks()
+            rows = rows.set_column(place, name, self.notation.without_missing(column))
+        return rows
 
     def _headers_in(self, lines: Lines) -> list[int]:
         """Return the indices of lines that repeat the header."""
@@ -202,9 +252,7 @@ class Csv(Tabular):
         )
         parse = self._parse_options(ragged)
         for types in (self._types, dict.fromkeys(self.used, pa.string())):
-            convert = pcsv.ConvertOptions(
-                column_types=types, include_columns=self.used, decimal_point=self.decimal
-            )
+            convert = self._convert_options(column_types=types, include_columns=self.used)
             ragged.clear()
             try:
                 return pcsv.read_csv(io.BytesIO(lines.content), read, parse, convert)
@@ -215,6 +263,7 @@ class Csv(Tabular):
 
     @cached_property
     def _types(self) -> dict[str, pa.DataType]:
+        _ = self._first_rows  # finds columns for `_in_notation`
         types = dict.fromkeys(self.used, pa.string())
         types |= {name: self._type_of(name) for name in self.features}
         types |= {self.in_file(name): typed.read_as(column) for name, column in self.named.items()}
@@ -222,7 +271,14 @@ class Csv(Tabular):
             types[self.label] = pa.float32()
         if self.id_column and pa.types.is_integer(self.columns.field(self.id_column).type):
             types[self.id_column] = pa.int64()
-        return types
+        # a percentage may have no sign; and one column of marked numbers must not make all others text
+        return types | dict.fromkeys(self._in_notation.intersection(self.used), pa.string())
+
+    def _convert_options(self, **options: Any) -> pcsv.ConvertOptions:
+        convert = pcsv.ConvertOptions(decimal_point=self.decimal, **options)
+        if self.notation.missing:
+            convert.null_values = [*convert.null_values, *self.notation.missing]
+        return convert
 
     def _type_of(self, name: str) -> pa.DataType:
         """Return the type to parse a feature as."""
@@ -238,63 +294,10 @@ class Csv(Tabular):
             ragged.append(row)
             return "skip"
 
-        return pcsv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=keep)
-
-
-def _rows_at(path: Path, start: int) -> bytes:
-    """Return about 1 MiB of lines after a header."""
-    with open_text(path) as file:
-        file.seek(start)
-        return file.read(_GUESS_BYTES) + read_line(file, path)
-
-
-def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
-    with open_text(path) as file:
-        line = read_line(file, path)
-    refuse_wide(path, line)
-    if b"\r" in line.rstrip(b"\r\n"):
-        raise ends_by_return(path)
-    if not line.strip():
-        raise DataError(
-            f"{path}: {'begins with an empty line' if line else 'is empty'}, expected a line of column names; "
-            "add a header, or remove the file from source.files"
-        )
-    try:
-        text = line.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise not_utf8(f"{path}, line 1", line[error.start]) from None
-    if text.count('"') % 2:
-        raise DataError(
-            f"{path}: its header has a quote that is not closed, expected names in one line; close the quote"
-        )
-    return next(csv.reader([text], delimiter=delimiter)), len(line)
-
-
-def _no_row_fits(
-    path: Path, names: list[str], row: pcsv.InvalidRow, content: bytes, delimiter: str
-) -> DataError:
-    """Return the error for a file in which no row has as many fields as the header."""
-    remedy = "write one name per column in line 1"
-    ends = content.split(b"\n", 1)[0].rstrip(b"\r").endswith(delimiter.encode())
-    if ends and row.actual_columns == len(names) + 1:
-        remedy = f'add a "{delimiter}" at the end of line 1 as well, or remove it at the ends of the rows'
-    elif not names[-1].strip() and row.actual_columns == len(names) - 1:
-        remedy = f'remove the "{delimiter}" at the end of line 1'
-    return DataError(
-        f"{path}: all rows have {row.actual_columns} fields, expected {len(names)} as in line 1, the header; {remedy}"
-    )
-
-
-def _refuse_line_breaks(lines: Lines) -> None:
-    """Reject fields with line breaks: a shard could not start to read within such a field."""
-    if b'"' not in lines.content or not len(lines.starts):
-        return
-    is_quote = np.frombuffer(lines.content, dtype=np.uint8) == ord('"')
-    odd = np.flatnonzero(np.add.reduceat(is_quote, lines.starts, dtype=np.int64) % 2)
-    if len(odd):
-        raise DataError(
-            f"{lines.where(odd[0])}: a quote is not closed in its line, expected fields without line "
-            "breaks; remove the line breaks, or convert the file to Parquet"
+        return pcsv.ParseOptions(
+            delimiter=self.delimiter,
+            newlines_in_values=self.line_breaks,
+            invalid_row_handler=keep,
         )
 
 
@@ -309,11 +312,3 @@ def _unreadable(path: Path, reason: str) -> DataError:
     return DataError(
         f"{path}: cannot be read as CSV ({' '.join(reason.split())[:200]}); fix it, or remove it from source.files"
     )
-
-
-def _difference(names: list[str], first: list[str]) -> str:
-    if missing := [name for name in first if name not in names]:
-        return f"no column {missing[0]}, unlike"
-    if surplus := [name for name in names if name not in first]:
-        return f"an additional column {surplus[0]}, unlike"
-    return "another order of columns than"

@@ -1,4 +1,4 @@
-"""Lines of text files, plain or gzip, read in byte ranges, so that a job reads only its own part."""
+"""Lines of text files, plain or packed, read in byte ranges, so that a job reads only its own part."""
 
 import io
 import re
@@ -13,7 +13,7 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.core.found_files import wide_encoding
-from shardline.data.sources.packed import is_gzip, open_text, read_line
+from shardline.data.sources.packed import is_packed, open_text, read_line
 from shardline.data.sources.source import shard_slices
 
 NEWLINE = b"\n"
@@ -67,7 +67,7 @@ class Lines:
 class TextFiles:
     """Text files that are split into shards by bytes.
 
-    The size of a gzip file is its packed size. A job unpacks only files that it reads, and
+    The size of a packed file is its packed size. A job unpacks only files that it reads, and
     unpacks a file twice if the file has rows of several shards.
 
     Args:
@@ -76,19 +76,19 @@ class TextFiles:
     """
 
     def __init__(self, paths: Sequence[Path], starts: Sequence[int] = ()) -> None:
-        self.paths, self._starts = paths, starts or (0,) * len(paths)
+        self.paths, self.starts = paths, starts or (0,) * len(paths)
         self._latest: tuple[int, IO[bytes]] | None = None
         self._unpacked: dict[int, int] = {}
 
     def slices(self, shard: int, num_shards: int) -> Iterator[tuple[int, int, int]]:
         """Yield the byte ranges of a shard, as (index in `paths`, first, last) of the unpacked file."""
-        packed = [is_gzip(path) for path in self.paths]
+        packed = [is_packed(path) for path in self.paths]
         sizes = [
-            path.stat().st_size - (0 if is_packed else start)
-            for path, start, is_packed in zip(self.paths, self._starts, packed, strict=True)
+            path.stat().st_size - (0 if of_packed else start)
+            for path, start, of_packed in zip(self.paths, self.starts, packed, strict=True)
         ]
         for index, first, last in shard_slices(sizes, shard, num_shards):
-            start, size = self._starts[index], sizes[index]
+            start, size = self.starts[index], sizes[index]
             if not packed[index]:
                 yield index, start + first, start + last
             elif last - first == size:
@@ -112,17 +112,34 @@ class TextFiles:
             self._latest = index, open_text(self.paths[index])
         return self._latest[1]
 
+    def open_at(self, index: int, place: int) -> IO[bytes]:
+        """Open a file at an offset of its unpacked content."""
+        file = self.open(index)
+        file.seek(place)
+        return file
+
     def lines(self, index: int, first: int, last: int) -> Iterator[Lines]:
         """Yield the lines whose first byte is in [first, last), 8 MiB at a time."""
         self._refuse_returns(index, first)
-        if first > self._starts[index]:  # skip the rest of a line that began earlier
-            file = self.open(index)
-            file.seek(first - 1)
-            first += len(read_line(file, self.paths[index])) - 1
+        if first > self.starts[index]:
+            first = self._begin(index, first)
         for place, content in self._contents(index, first, last):
-            starts, ends = _lines_in(content)
+            starts, ends = self.spans(content)
             if len(starts):
                 yield Lines(self.paths[index], place, content, starts, ends)
+
+    def _begin(self, index: int, first: int) -> int:
+        """Return the offset of the first line that begins at `first` or after it."""
+        return first + len(read_line(self.open_at(index, first - 1), self.paths[index])) - 1
+
+    def rest(self, file: IO[bytes], path: Path, content: bytes) -> bytes:
+        """Return the rest of the last line in `content`, which begins with a line."""
+        return b"" if content.endswith(NEWLINE) else read_line(file, path)
+
+    def spans(self, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Return the offsets at which the lines in `content` begin and end."""
+        data = np.frombuffer(content, dtype=np.uint8)
+        return lines_in(data, np.flatnonzero(data == ord("\n")))
 
     def paragraphs(self, index: int, first: int, last: int) -> Iterator[Lines]:
         """Yield the paragraphs whose first byte is in [first, last). Empty lines separate paragraphs."""
@@ -142,8 +159,7 @@ class TextFiles:
             file = self.open(index)
             file.seek(place)  # the caller may have read elsewhere between two blocks
             content = file.read(min(_BLOCK_BYTES, last - place))
-            if not content.endswith(NEWLINE):
-                content += read_line(file, path)
+            content += self.rest(file, path, content)
             if not content:
                 return
             if ends_empty and not _ends_empty(content):
@@ -153,7 +169,7 @@ class TextFiles:
 
     def _refuse_returns(self, index: int, first: int) -> None:
         """Reject a file whose lines end with a carriage return alone, which would be read as one line."""
-        if first == self._starts[index]:
+        if first == self.starts[index]:
             file = self.open(index)
             file.seek(first)
             head = file.read(_HEAD_BYTES)
@@ -163,7 +179,7 @@ class TextFiles:
     def _after_paragraph(self, index: int, first: int) -> int:
         """Return the offset of the first line from `first` on that does not continue a paragraph."""
         # 3 bytes: an empty line and the newline before it
-        before = min(3, first - self._starts[index])
+        before = min(3, first - self.starts[index])
         if not before:
             return first
         file = self.open(index)
@@ -190,10 +206,14 @@ def _ends_empty(content: bytes) -> bool:
     return content.endswith((b"\n\n", b"\n\r\n")) or content in _EMPTY
 
 
-def _lines_in(content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offsets at which the lines that are not empty begin and end [N] int64."""
-    data = np.frombuffer(content, dtype=np.uint8)
-    ends = np.append(np.flatnonzero(data == ord("\n")), len(data))
+def lines_in(data: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offsets at which the lines that are not empty begin and end [N] int64.
+
+    Args:
+        data: Bytes [M] uint8.
+        ends: Offsets of the line breaks that end lines.
+    """
+    ends = np.append(ends, len(data))
     starts = np.append(0, ends[:-1] + 1)
     is_return = data[starts.clip(max=len(data) - 1)] == ord("\r")
     kept = ends - starts > is_return  # an empty line may still hold a carriage return

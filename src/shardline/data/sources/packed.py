@@ -1,4 +1,4 @@
-"""Reading of files that are plain or packed with gzip."""
+"""Reading of files that are plain or packed; here with gzip, in `unpacked` otherwise."""
 
 import io
 import sys
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardline.core.errors import DataError
+from shardline.data.sources.unpacked import FORMATS, opened
 
 _STEP_BYTES = 8 * 2**20  # distance between two saved states of the decompressor
 _PACKED_BYTES = 64 * 2**10  # unpacked at a time; the result is at most 1,032 times as large
 LONGEST_BYTES = 2**30  # limit of a row: a line in a small gzip file may be larger than the memory
 _MAGIC = b"\x1f\x8b"
-_OTHER_MAGICS = (b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0")
 _REMEDY = "download it again, or remove it from source.files"
 
 
@@ -24,23 +24,26 @@ def is_gzip(path: Path) -> bool:
         return file.read(2) == _MAGIC
 
 
+def is_packed(path: Path) -> bool:
+    """Return whether a file is packed in a format that `open_text` reads, by its content."""
+    with path.open("rb") as file:
+        return file.read(6).startswith((_MAGIC, *FORMATS))
+
+
 def open_text(path: Path) -> IO[bytes]:
-    """Open a file for its unpacked content. Reads raise `DataError` if gzip content is damaged.
+    """Open a file for its unpacked content. Reads raise `DataError` if packed content is damaged.
 
     Raises:
-        DataError: The file is compressed, but not with gzip. The message names it.
+        DataError: The file is an archive of several files. The message names it.
     """
     file = path.open("rb")
     head = file.read(6)
     file.seek(0)
     if head.startswith(_MAGIC):
         return io.BufferedReader(_Unpacked(path, file), 2**20)
-    if head.startswith(_OTHER_MAGICS):
+    if other := opened(path, head):
         file.close()
-        raise DataError(
-            f"{path}: is compressed, but not with gzip, expected text, plain or .gz; unpack it, or compress it "
-            "with gzip"
-        )
+        return other
     return file
 
 

@@ -47,8 +47,22 @@ class RowGroups(Tabular):
         """Yield the rows of a shard, at most a row group and 64 MiB of features at a time."""
         for file, first, last in shard_slices(self._num_rows, shard, self.num_shards):
             self._check_types(file)
+            kept = self.kept_rows(file)
             for place, table in self._read(file, first, last):
-                yield Block.after(file, place, table, self.shown(file))
+                block = Block.after(file, place, table, self.shown(file))
+                yield block if kept is None else block.only(kept[place : place + table.num_rows])
+
+    def kept_rows(self, file: int) -> np.ndarray | None:
+        """Return a mask of the rows of a file that are not deleted [N] bool; None if all are kept."""
+        return None
+
+    def stored_name(self, name: str) -> str:
+        """Return the name of a column in the Parquet files."""
+        return name
+
+    def _stored_types(self, file: int) -> pa.Schema:
+        types = self.types_of(file)
+        return pa.schema([field.with_name(self.stored_name(field.name)) for field in types])
 
     def _check_types(self, file: int) -> None:
         found = self.types_of(file)
@@ -113,9 +127,12 @@ class RowGroups(Tabular):
         part = self.fragments[file].subset(row_group_ids=groups)
         with _reading(self.shown(file)):
             for batch in part.to_batches(
-                schema=self.types_of(file), columns=self.used, batch_size=step, batch_readahead=1
+                schema=self._stored_types(file),
+                columns=[*map(self.stored_name, self.used)],
+                batch_size=step,
+                batch_readahead=1,
             ):
-                yield place, batch
+                yield place, batch.rename_columns(self.used)
                 place += batch.num_rows
 
     def first_texts(self, names: Sequence[str]) -> dict[str, pa.Array]:
@@ -123,13 +140,14 @@ class RowGroups(Tabular):
         if not names:
             return {}
         with _reading(self.shown(0)):
-            scanner = self.fragments[0].scanner(schema=self.types_of(0), columns=list(names))
+            stored = [*map(self.stored_name, names)]
+            scanner = self.fragments[0].scanner(schema=self._stored_types(0), columns=stored)
             rows = scanner.head(_FIRST_ROWS)
-        return {name: rows.column(name).combine_chunks() for name in names}
+        return {name: rows.column(n).combine_chunks() for n, name in enumerate(names)}
 
     def first_list_size(self, name: str) -> int:
         """Return the length of the list in the first row."""
-        for batch in self.fragments[0].head(1, columns=[name]).to_batches():
+        for batch in self.fragments[0].head(1, columns=[self.stored_name(name)]).to_batches():
             if batch.num_rows:
                 return len(batch.column(0)[0].as_py() or ())
         return 0

@@ -14,6 +14,7 @@ from shardline.core.suggest import did_you_mean
 from shardline.data.columns import parse_columns
 from shardline.data.sources import arrow_columns, prepared_columns, typed
 from shardline.data.sources.from_files import FileSource
+from shardline.data.sources.notation import remedy_of
 from shardline.data.sources.prepared_columns import Kind, Treatments
 from shardline.data.sources.source import Schema
 from shardline.records.preprocessing import Preprocessing
@@ -277,11 +278,19 @@ class TableColumns(FileSource):
         for name, column in self.first_texts(texts).items():
             if values := arrow_columns.as_numbers(column):
                 marked = next((one for one in values if not one.isdigit()), values[0])
-                remedy = arrow_columns.remedy_of(values, self.decimal)
+                remedy = remedy_of(values, self.decimal, name)
                 raise DataError(
                     f"{self.table_name}: column {name} contains text that may be numbers, such as {marked}, expected "
                     f"plain numbers for a feature; {remedy}, or list the features in source.features"
                 )
+
+    def plain_numbers(self, name: str, column: pa.Array) -> pa.Array:
+        """Return a column with numbers in text as Python writes them.
+
+        Args:
+            name: Name of the column in the files.
+        """
+        return column
 
     def first_texts(self, names: Sequence[str]) -> dict[str, pa.Array]:
         """Return the first values of text columns."""

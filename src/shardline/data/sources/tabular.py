@@ -9,6 +9,7 @@ import pyarrow as pa
 from shardline.data.columns import Column
 from shardline.data.sources import arrow_columns, prepared_columns, typed
 from shardline.data.sources.from_files import GROUP, ids_in_file
+from shardline.data.sources.notation import remedy_of
 from shardline.data.sources.source import UNKNOWN_LABEL, Table
 from shardline.data.sources.table_columns import Block, TableColumns
 from shardline.records.preprocessing import (
@@ -101,12 +102,11 @@ class _Conversion:
         ):
             return ""
         text = column.cast(pa.string())[row].as_py()
-        return arrow_columns.remedy_of([text], self.source.decimal)
+        return remedy_of([text], self.source.decimal, name)
 
     def _numbers(self, name: str) -> pa.Array:
-        """Return a column with decimal points, for parsing numbers."""
-        column = self._column(name)
-        return arrow_columns.with_point(column) if self.source.decimal == "," else column
+        """Return a column for parsing numbers, as Python writes them."""
+        return self.source.plain_numbers(name, self._column(name))
 
     def _features(self) -> np.ndarray:
         source = self.source

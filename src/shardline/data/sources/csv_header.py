@@ -1,0 +1,70 @@
+"""Headers of CSV files, and their first rows."""
+
+import csv
+from pathlib import Path
+
+import pyarrow.csv as pcsv
+
+from shardline.core.errors import DataError
+from shardline.data.sources.lines import ends_by_return, not_utf8, refuse_wide
+from shardline.data.sources.packed import open_text, read_line
+
+_GUESS_BYTES = 2**20  # column types are guessed from these bytes
+
+
+def first_rows_of(path: Path, start: int) -> bytes:
+    """Return about 1 MiB of lines after a header."""
+    with open_text(path) as file:
+        file.seek(start)
+        return file.read(_GUESS_BYTES) + read_line(file, path)
+
+
+def read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
+    """Return the column names of a file, and the offset of its first row.
+
+    Raises:
+        DataError: The file does not begin with a line of names. The message names it.
+    """
+    with open_text(path) as file:
+        line = read_line(file, path)
+    refuse_wide(path, line)
+    if b"\r" in line.rstrip(b"\r\n"):
+        raise ends_by_return(path)
+    if not line.strip():
+        raise DataError(
+            f"{path}: {'begins with an empty line' if line else 'is empty'}, expected a line of column names; "
+            "add a header, or remove the file from source.files"
+        )
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise not_utf8(f"{path}, line 1", line[error.start]) from None
+    if text.count('"') % 2:
+        raise DataError(
+            f"{path}: its header has a quote that is not closed, expected names in one line; close the quote"
+        )
+    return next(csv.reader([text], delimiter=delimiter)), len(line)
+
+
+def no_row_fits(
+    path: Path, names: list[str], row: pcsv.InvalidRow, content: bytes, delimiter: str
+) -> DataError:
+    """Return the error for a file in which no row has as many fields as the header."""
+    remedy = "write one name per column in line 1"
+    ends = content.split(b"\n", 1)[0].rstrip(b"\r").endswith(delimiter.encode())
+    if ends and row.actual_columns == len(names) + 1:
+        remedy = f'add a "{delimiter}" at the end of line 1 as well, or remove it at the ends of the rows'
+    elif not names[-1].strip() and row.actual_columns == len(names) - 1:
+        remedy = f'remove the "{delimiter}" at the end of line 1'
+    return DataError(
+        f"{path}: all rows have {row.actual_columns} fields, expected {len(names)} as in line 1, the header; {remedy}"
+    )
+
+
+def difference_of(names: list[str], first: list[str]) -> str:
+    """Describe how a header differs from that of the first file."""
+    if missing := [name for name in first if name not in names]:
+        return f"no column {missing[0]}, unlike"
+    if surplus := [name for name in names if name not in first]:
+        return f"an additional column {surplus[0]}, unlike"
+    return "another order of columns than"
