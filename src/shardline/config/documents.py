@@ -199,6 +199,8 @@ class Documents:
             source["type"] in WITH_TOKENS and "tokenizer" not in source
         ):  # a file, which is in the content
             program = replace(program, history=(*program.history, "tokenizer"))
+        if source.get("preprocess") is not None:
+            program = replace(program, history=(*program.history, "preprocess"))
         counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
         counted = without_legacy_values(counted, settings_of("dataset"))
         source = {key: value for key, value in counted["source"].items() if key != "type"}

@@ -211,7 +211,10 @@ class _Part:
 
 
 def _summarised(
-    parts: Mapping[str, _Part], columns: Mapping[str, Column], plan: Preprocessing | None, texts: Texts
+    parts: Mapping[str, _Part],
+    columns: Mapping[str, Column],
+    plan: Preprocessing | None,
+    texts: Texts,
 ) -> dict[str, TableSummary]:
     if plan is None:
         return {}
@@ -223,7 +226,9 @@ def _summarised(
     }
     return {
         split: TableSummary.of(
-            plan, {name: np.concatenate([of, *part.values[name]]) for name, of in empty.items()}, texts
+            plan,
+            {name: np.concatenate([of, *part.values[name]]) for name, of in empty.items()},
+            texts,
         )
         for split, part in parts.items()
     }

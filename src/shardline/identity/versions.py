@@ -78,6 +78,8 @@ LOSSES: History = _FIRST
 
 # tokens of sources with a tokenizer file
 TOKENIZER: History = _FIRST
+# preprocessing of tables: fitted values, and the features that are made of them
+PREPROCESS: History = _FIRST
 # base class of the shipped models, if user code derives from it
 CLASSIFIER: History = _FIRST
 
@@ -96,6 +98,7 @@ HISTORIES: dict[str, History] = {
     "classifier": CLASSIFIER,
     "samples": SAMPLES,
     "losses": LOSSES,
+    "preprocess": PREPROCESS,
     "tokenizer": TOKENIZER,
     "transforms": TRANSFORMS,
     **MODELS,
@@ -167,6 +170,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "text": ("numpy",),
     "losses": ("torch",),
     "webdataset": ("numpy",),
+    "preprocess": ("numpy", "sklearn"),
     "tokenizer": ("numpy", "tokenizers"),
 }
 

@@ -144,9 +144,7 @@ def _merge(
 
     document = dataset.document
     if dataset.read_as is None:
-        return merge(
-            parts, dataset=dataset.id, source=source, document=document, folder=shards
-        )
+        return merge(parts, dataset=dataset.id, source=source, document=document, folder=shards)
     from shardline.data.predicted import seal_files
 
     schema = _sealed(dataset.read_as, read_as).schema

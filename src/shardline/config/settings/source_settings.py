@@ -118,7 +118,9 @@ Encode = Literal["onehot", "index"]
 Scale = Literal["standard", "minmax", "log", "quantile", "none"]
 Clip = Annotated[
     list[float | None],
-    Meta(min_length=2, max_length=2, extra={"words": "[smallest, largest], with null for no limit"}),
+    Meta(
+        min_length=2, max_length=2, extra={"words": "[smallest, largest], with null for no limit"}
+    ),
 ]
 
 
@@ -133,7 +135,10 @@ class ColumnTreatment(Settings, frozen=True, kw_only=True):
     clip: Clip | UnsetType = UNSET
     scale: Scale | UnsetType = UNSET
     encode: Encode | UnsetType = UNSET
-    date: Annotated[list[Literal["year", "month", "weekday", "seconds"]], Meta(min_length=1)] | UnsetType = UNSET
+    date: (
+        Annotated[list[Literal["year", "month", "weekday", "seconds"]], Meta(min_length=1)]
+        | UnsetType
+    ) = UNSET
     """Numbers to take from a date: `year`, `month` (1 to 12), `weekday` (0 for Monday), `seconds` since
     1970. Default: year, month and weekday."""
 
