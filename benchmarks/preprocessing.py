@@ -39,7 +39,9 @@ SHARDS = 8
 class Rows(Source):
     """Random rows, stored in one of three ways."""
 
-    def __init__(self, way: str, rows: int, numbers: int, categories: int, levels: int, gaps: float) -> None:
+    def __init__(
+        self, way: str, rows: int, numbers: int, categories: int, levels: int, gaps: float
+    ) -> None:
         super().__init__(num_shards=SHARDS)
         self.way, self.rows, self.numbers, self.levels, self.gaps = way, rows, numbers, levels, gaps
         self.plan = Preprocessing(
@@ -69,11 +71,18 @@ class Rows(Source):
         texts = [f"level {n}" for n in range(self.levels)]
         codes = np.array([text_id(text) for text in texts])
         if self.way == "prepared":
-            columns = {NUMBERS: numbers, GAPS: bits_of(is_gap), CODES: codes[chosen], "labels": labels}
+            columns = {
+                NUMBERS: numbers,
+                GAPS: bits_of(is_gap),
+                CODES: codes[chosen],
+                "labels": labels,
+            }
             if not self.plan.categories:
                 del columns[CODES]
             names = dict(zip(codes.tolist(), texts, strict=True))
-            yield Table(ids=ids, columns=columns, texts={one.column: names for one in self.plan.categories})
+            yield Table(
+                ids=ids, columns=columns, texts={one.column: names for one in self.plan.categories}
+            )
             return
         parts = [numbers]
         if self.way == "plain":
@@ -113,7 +122,9 @@ def main() -> None:
                 folder.mkdir()
                 source = Rows(way, arguments.rows, numbers, categories, levels, gaps)
                 part = describe_part("d", build_shards(source, range(SHARDS), shares, folder), {})
-                found = seal([part], dataset="d-000000000000", source=source, document={}, folder=folder)
+                found = seal(
+                    [part], dataset="d-000000000000", source=source, document={}, folder=folder
+                )
                 write_json(folder / "manifest.json", encode(found))
                 datasets[way] = Dataset(folder / "manifest.json", folder, verify="off")
             seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in datasets}
@@ -124,7 +135,9 @@ def main() -> None:
         best = {way: min(took for took, _ in of) for way, of in seconds.items()}
         rates = ", ".join(f"{way} {arguments.rows / of / 1e6:.2f}" for way, of in best.items())
         ratios = [
-            statistics.median(a[n] / b[n] for a, b in zip(seconds[way], seconds["prepared"], strict=True))
+            statistics.median(
+                a[n] / b[n] for a, b in zip(seconds[way], seconds["prepared"], strict=True)
+            )
             for way in ("plain", "numbers")
             for n in range(2)
         ]

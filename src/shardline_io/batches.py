@@ -20,6 +20,7 @@ from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.pieces import Piece, split_pieces
 from shardline_io.order.sampling import TrainOrder
+from shardline_io.preprocessing import Preprocessor
 from shardline_io.shardline_batches import RunBatchesStream, make_run_batches
 from shardline_io.shards import Shards
 from shardline_io.stopping import alive, begin
@@ -51,7 +52,9 @@ def _rows(order: Order) -> RowStream:
     kinds = {name: str(of).rstrip("?") for name, of in written.items()}
     kinds = {name: kind for name, kind in kinds.items() if kind in ("text", "bytes")}
     check = (lambda shard: None) if _is_unverified() else partial(ask, "shard")
-    return RowStream(_shards(), kinds, order, check, own_run.world().local_rank)
+    fitted = own_run.manifest().get("preprocessing")
+    preprocessor = Preprocessor(fitted, is_own=True) if fitted else None
+    return RowStream(_shards(), kinds, order, check, own_run.world().local_rank, preprocessor)
 
 
 def _is_unverified() -> bool:

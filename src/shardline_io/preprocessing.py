@@ -43,15 +43,16 @@ class Preprocessor:
         numbers, categories = fitted["numbers"], fitted["categories"]
         self._numbers = _Numbers(numbers) if numbers else None
         width = self._numbers.width if self._numbers else 0
-        self._one_hot: list[tuple[int, _Lookup]] = []
-        self._indexed: list[tuple[int, _Lookup]] = []
+        one_hot, indexed = [], []
         for place, one in enumerate(categories):
             if one["encode"] == "onehot":
-                self._one_hot.append((place, _Lookup(one, first=width, is_own=is_own)))
+                one_hot.append((place, one, width))
                 width += len(one["codes"])
             else:
-                self._indexed.append((place, _Lookup(one, first=1, is_own=is_own)))
-        self.num_features, self.num_indexed = width, len(self._indexed)
+                indexed.append((place, one, 1))
+        self._one_hot = _Lookup(one_hot, is_own=is_own) if one_hot else None
+        self._indexed = _Lookup(indexed, is_own=is_own) if indexed else None
+        self.num_features, self.num_indexed = width, len(indexed)
         self._starts = np.zeros(0, np.int64)  # of rows in memory for features
 
     def __call__(
@@ -74,22 +75,19 @@ class Preprocessor:
             features[:, self._numbers.width :] = 0
         else:
             features[:] = 0
-        if len(self._starts) < rows:
-            self._starts = np.arange(0, rows * self.num_features, max(1, self.num_features))
-        for place, lookup in self._one_hot:
-            column, is_unknown = lookup(stored[CODES][:, place])
-            column += self._starts[:rows]
-            if is_unknown is not None:
-                column = column[~is_unknown]
-            features.reshape(-1)[column] = 1
+        if self._one_hot:
+            if len(self._starts) < rows:
+                self._starts = np.arange(0, rows * self.num_features, self.num_features)
+            places, is_unknown = self._one_hot(stored[CODES])
+            places += self._starts[:rows]
+            known = places.reshape(-1) if is_unknown is None else places[~is_unknown]
+            features.reshape(-1)[known] = 1
         made = {"features": features}
         if self._indexed:
-            made["categories"] = np.empty((rows, self.num_indexed), np.int64)
-        for column, (place, lookup) in enumerate(self._indexed):
-            index, is_unknown = lookup(stored[CODES][:, place])
+            places, is_unknown = self._indexed(stored[CODES])
             if is_unknown is not None:
-                index[is_unknown] = 0
-            made["categories"][:, column] = index
+                places[is_unknown] = 0
+            made["categories"] = np.ascontiguousarray(places.T)
         kept = {name: of for name, of in stored.items() if name not in (NUMBERS, GAPS, CODES)}
         return {**made, **kept}
 
@@ -135,24 +133,28 @@ class _Numbers:
         self, numbers: np.ndarray, gaps: np.ndarray, work: np.ndarray, flags: np.ndarray
     ) -> np.ndarray:
         """Return numbers [N, n] within their limits and with filled gaps: the same array, or `work`."""
-        has_gaps = bool(gaps.any())
-        if self._clips or self._curved or has_gaps:
+        used = _used_bytes(gaps)
+        if self._clips or self._curved or len(used):
             work[:] = numbers
             numbers = work
         for place, low, high in self._clips:
             np.clip(work[:, place], low, high, out=work[:, place])
-        if not has_gaps:
-            flags[:] = 0
-            return numbers
-        # sums and products instead of a mask, by which processors guess wrong
-        bits = _BITS[work.dtype.itemsize].take(gaps[:, : self._bytes], axis=0)
-        bits = bits.reshape(len(gaps), -1)
-        flags[:] = bits[:, self._flagged]
-        if self._clips:  # also zeros, which stand for gaps
-            work *= 1 - bits[:, : self.count]
-        self._by_tile(np.multiply, bits, "fill", bits)
-        work += bits[:, : self.count]
-        return work
+            work[:, place] *= 1 - _bit(gaps, place)  # a zero stands for a gap
+        for column, place in enumerate(self._flagged):
+            flags[:, column] = _bit(gaps, place)
+        # sums instead of a mask, by which processors guess wrong
+        if 2 * len(used) > self._bytes:
+            bits = _BITS[work.dtype.itemsize].take(gaps[:, : self._bytes], axis=0)
+            bits = bits.reshape(len(gaps), -1)
+            self._by_tile(np.multiply, bits, "fill", bits)
+            work += bits[:, : self.count]
+            return work
+        for byte in used.tolist():
+            columns = slice(8 * byte, min(8 * byte + 8, self.count))
+            fill = _BITS[work.dtype.itemsize] * self._lines["fill"][8 * byte : 8 * byte + 8]
+            filled = fill.astype(work.dtype).take(gaps[:, byte], axis=0)
+            work[:, columns] += filled[:, : columns.stop - columns.start]
+        return numbers
 
     def _scale(self, numbers: np.ndarray, work: np.ndarray) -> None:
         """Write scaled numbers [N, n] into `work`, which may be the same array."""
@@ -178,6 +180,20 @@ class _Numbers:
         operation(flat[whole:], tile[: len(flat) - whole], out=made[whole:])
 
 
+def _used_bytes(gaps: np.ndarray) -> np.ndarray:
+    """Return the indices of the bytes that have gaps in any row."""
+    size = min(8, gaps.shape[1])  # long words: NumPy is slow on short rows
+    words = np.ascontiguousarray(gaps).reshape(-1).view(f"u{size}").reshape(len(gaps), -1)
+    joined = np.bitwise_or.reduce(words if words.shape[1] > 1 else words[:, 0], axis=0)
+    return np.flatnonzero(np.atleast_1d(joined).view(np.uint8))
+
+
+def _bit(gaps: np.ndarray, place: int) -> np.ndarray:
+    """Return which rows lack a number [N] uint8, 1 for a gap."""
+    found: np.ndarray = gaps[:, place // 8] >> np.uint8(place % 8) & np.uint8(1)
+    return found
+
+
 def _line(fitted: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
     return np.array([one[key] for one in fitted], np.float64)
 
@@ -198,53 +214,75 @@ def _ranks(values: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
 
 
 class _Lookup:
-    """Places of a column's categories by code.
+    """Places of the categories of some columns by code.
 
     Args:
-        fitted: the category's fitted preprocessing.
-        first: place of the first category; the others follow.
+        categories: index of each column in the codes, its fitted preprocessing, and the place of its
+            first category; the others follow.
         is_own: whether no code is unknown.
     """
 
-    def __init__(self, fitted: Mapping[str, Any], *, first: int, is_own: bool) -> None:
-        keys = np.array(fitted["codes"], np.int64)
-        place = np.arange(first, first + len(keys))
-        # a category without train rows is unknown
-        place[np.array(fitted["train_rows"], np.int64) == 0] = _UNKNOWN
-        self._mask, self._is_seen, self._is_own = 0, bool((place != _UNKNOWN).all()), is_own
-        if len(keys) and len(keys) <= _MOST_TABLED:
-            self._spread(keys, place)
-        if not self._mask:
-            order = np.argsort(keys)
-            self._keys, self._place = keys[order], place[order]
-
-    def _spread(self, keys: np.ndarray, place: np.ndarray) -> None:
-        """Find some bits of the codes that differ for all categories: one access finds a category."""
-        for bits in range(len(keys).bit_length() + 1, _MOST_BITS + 1):
-            mask = (1 << bits) - 1
-            for shift in range(64 - bits):
-                slots = keys >> shift & mask
-                if len(np.unique(slots)) == len(keys):
-                    self._shift, self._mask = shift, mask
-                    self._keys = np.full(mask + 1, keys[0], np.int64)
-                    self._place = np.full(mask + 1, _UNKNOWN, np.int64)
-                    self._keys[slots], self._place[slots] = keys, place
-                    return
+    def __init__(
+        self, categories: Sequence[tuple[int, Mapping[str, Any], int]], *, is_own: bool
+    ) -> None:
+        self._columns = [column for column, _, _ in categories]
+        keys = [np.array(one["codes"], np.int64) for _, one, _ in categories]
+        places = [np.arange(first, first + len(one["codes"])) for _, one, first in categories]
+        for of, (_, one, _) in zip(places, categories):
+            of[np.array(one["train_rows"], np.int64) == 0] = _UNKNOWN
+        self._is_certain = is_own and all((of != _UNKNOWN).all() for of in places)
+        bits, self._shifts = _spread(keys)
+        self._mask = (1 << bits) - 1
+        sizes = [1 << bits if bits else max(1, len(of)) for of in keys]
+        self._bases = np.cumsum([0, *sizes])[:-1, None]
+        self._keys = np.zeros(sum(sizes), np.int64)
+        self._places = np.full(sum(sizes), _UNKNOWN, np.int64)
+        self._sorted: list[np.ndarray] = [np.sort(of) for of in keys]
+        for number, of in enumerate(keys):
+            slots = self._slots(of[None], slice(number, number + 1))[0]
+            self._keys[slots], self._places[slots] = of, places[number]
 
     def __call__(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the places of codes [N] int64, and a mask [N] of unknown codes; None if there are none."""
-        if not len(self._keys):
-            return np.zeros(len(codes), np.int64), np.ones(len(codes), bool)
+        """Return the places of codes [N, ...] by column [C, N], and a mask of unknown codes, if there are any."""
+        own = np.ascontiguousarray(codes.T[self._columns])
+        slots = self._slots(own, slice(None))
+        places: np.ndarray = self._places.take(slots)
+        if self._is_certain:
+            return places, None
+        is_unknown = (self._keys.take(slots) != own) | (places < 0)
+        return places, is_unknown if is_unknown.any() else None
+
+    def _slots(self, codes: np.ndarray, columns: slice) -> np.ndarray:
+        """Return where keys and places of codes [C, N] are."""
         if self._mask:
-            slots = codes >> self._shift
+            slots = codes >> self._shifts[columns]
             slots &= self._mask
         else:
-            slots = np.searchsorted(self._keys, codes)
-            np.minimum(slots, len(self._keys) - 1, out=slots)
-        place: np.ndarray = self._place.take(slots)
-        if self._is_seen and self._is_own:
-            return place, None
-        is_known = self._keys.take(slots) == codes
-        if self._is_seen and is_known.all():  # the common case needs no mask
-            return place, None
-        return place, ~is_known | (place < 0)
+            slots = np.stack(
+                [
+                    np.minimum(np.searchsorted(of, row), max(0, len(of) - 1))
+                    for of, row in zip(self._sorted[columns], codes)
+                ]
+            )
+        slots += self._bases[columns]
+        return slots
+
+
+def _spread(keys: Sequence[np.ndarray]) -> tuple[int, np.ndarray]:
+    """Return a number of bits, and for each column where in its codes so many bits differ for all categories.
+
+    One access then finds a category. 0 bits if there are too many categories.
+    """
+    most = max(map(len, keys))
+    for bits in range(most.bit_length() + 1, _MOST_BITS + 1 if most <= _MOST_TABLED else 0):
+        shifts = [_shift(of, bits) for of in keys]
+        if None not in shifts:
+            return bits, np.array(shifts)[:, None]
+    return 0, np.zeros((len(keys), 1), np.int64)
+
+
+def _shift(keys: np.ndarray, bits: int) -> int | None:
+    for shift in range(64 - bits):
+        if len(np.unique(keys >> shift & ((1 << bits) - 1))) == len(keys):
+            return shift
+    return None

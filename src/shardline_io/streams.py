@@ -13,6 +13,7 @@ from shardline_io.column_names import IDS, LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.sampling import TrainOrder, Window
+from shardline_io.preprocessing import Preprocessor
 from shardline_io.shards import Shards
 
 Order = Union[TrainOrder, HeldOutOrder]
@@ -64,14 +65,16 @@ class RowStream:
         order: order of the rows.
         check: function that raises if a shard is damaged; called with each shard before it is read.
         local_rank: this rank's number on its node; the ranks of a node check different shards first.
+        preprocessor: makes features of the stored columns of a preprocessed table.
     """
 
     def __init__(
         self, shards: Shards, kinds: dict[str, str], order: Order,
         check: Callable[[int], None] = lambda shard: None, local_rank: int = 0,
+        preprocessor: Preprocessor | None = None,
     ) -> None:  # fmt: skip
         self._shards, self._kinds, self._order = shards, kinds, order
-        self._check, self._local_rank = check, local_rank
+        self._check, self._local_rank, self._preprocessor = check, local_rank, preprocessor
 
     def batches(self, visits: Visits) -> Iterator[tuple[int, int, Batch]]:
         """Yield the batches of some epochs, each as (epoch, index in the epoch, batch).
@@ -82,7 +85,7 @@ class RowStream:
         for epoch, index, skipped, columns in read_ahead(self._windows(visits), self._read):
             first = index * self._order.batches_per_window()
             for place in range(skipped, columns.num_batches):
-                yield epoch, first + place, columns.batch(place)
+                yield epoch, first + place, columns.batch(place, self._preprocessor)
 
     def _windows(self, visits: Visits) -> Iterator[tuple[int, int, int]]:
         """Yield epoch and index of each window, and how many of its first batches to skip."""
@@ -162,7 +165,7 @@ class _Columns:
         """Number of batches in the window."""
         return len(self._window.bounds) - 1
 
-    def batch(self, place: int) -> Batch:
+    def batch(self, place: int, preprocessor: Preprocessor | None) -> Batch:
         """Return batch number `place` of the window."""
         window = self._window
         span = slice(int(window.bounds[place]), int(window.bounds[place + 1]))
@@ -170,7 +173,9 @@ class _Columns:
         found = Batch()
         for name, values in self.fixed.items():
             found[name] = np.take(values, rows, axis=0)
-        found.ids = found.pop(IDS)
+        ids = found.pop(IDS)
+        found = Batch(preprocessor(found)) if preprocessor else found
+        found.ids = ids
         for name, all_rows in self.varying.items():
             chosen = [all_rows[row] for row in rows.tolist()]
             if name in self.counted:

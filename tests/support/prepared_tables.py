@@ -112,7 +112,11 @@ def rows_of(dataset: Dataset, batch: int = 7) -> dict[int, dict[str, np.ndarray]
         order = HeldOutOrder(dataset.shards.pieces(split), batch, 1000, 0, 1)
         stream = dataset.stream(order, num_epochs=1)
         for made in stream.batches():
-            columns = made if isinstance(made, dict) else dict(zip(["features", "labels"], made, strict=True))
+            columns = (
+                made
+                if isinstance(made, dict)
+                else dict(zip(["features", "labels"], made, strict=True))
+            )
             for place, row in enumerate(stream.batch_ids.tolist()):
                 found[row] = {name: of[place].numpy() for name, of in columns.items()}
     return found
@@ -135,7 +139,9 @@ def by_sklearn(table: pd.DataFrame, preprocess: dict[str, Any]) -> dict[str, np.
     for name in ("colour", "place"):
         texts, names = table[[name]].to_numpy(object), sorted(set(table[name]))
         if preprocess["columns"][name]["encode"] == "onehot":
-            encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(texts[is_train])
+            encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(
+                texts[is_train]
+            )
             made = dict(zip(encoder.categories_[0], encoder.transform(texts).T, strict=True))
             found |= {f"{name}={one}": made.get(one, np.zeros(len(table))) for one in names}
         else:
@@ -152,7 +158,12 @@ def parts_of(values: pd.Series) -> dict[str, np.ndarray]:
         return {"": values.to_numpy(float)}
     days = values.dt
     seconds = values.astype("int64").where(values.notna()) / 1e6
-    parts = {"year": days.year, "month": days.month, "weekday": days.day_of_week, "seconds": seconds}
+    parts = {
+        "year": days.year,
+        "month": days.month,
+        "weekday": days.day_of_week,
+        "seconds": seconds,
+    }
     return {name: of.to_numpy(float) for name, of in parts.items()}
 
 

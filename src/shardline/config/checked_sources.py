@@ -214,7 +214,8 @@ def _check_preprocess(source: ColumnsSettings, preprocess: Preprocess, where: st
         raise ConfigError(
             f"{where}.dtype={source.dtype} cannot be scaled; drop it, or set float64, or drop preprocess"
         )
-    for name, one in {"": preprocess, **preprocess.columns}.items():
+    treatments: dict[str, Preprocess | ColumnTreatment] = {"": preprocess, **preprocess.columns}
+    for name, one in treatments.items():
         key = f"{where}.preprocess.columns.{name}" if name else f"{where}.preprocess"
         low, high = one.clip or (None, None)
         if low is not None and high is not None and low >= high:

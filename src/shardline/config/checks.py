@@ -156,6 +156,7 @@ def check_samples(
     else:
         found += _of_mix(settings, is_mix=is_mix)
         found += _of_pack(data)
+    found += _of_preprocessing(data, parts)
     if isinstance(data.class_weights, str) and data.class_weights != "balanced":
         hint = suggest(data.class_weights, ["balanced"])
         found.append(
@@ -209,6 +210,21 @@ def _of_mix(settings: RunSettings, *, is_mix: bool) -> Iterator[str]:
         yield (
             f"data.epoch_samples={data.epoch_samples} is less than global_batch={settings.global_batch}; "
             f"use at least {settings.global_batch}"
+        )
+
+
+def _of_preprocessing(data: Data, parts: tuple[WeightedDataset, ...]) -> Iterator[str]:
+    """Yield problems of datasets that preprocess their features."""
+    names = [one.dataset.names[0] for one in parts if one.dataset.source.get("preprocess")]
+    if names and len(parts) > 1:
+        yield (
+            f"dataset {names[0]} of the mix has source.preprocess, which is fitted on one dataset alone; make one "
+            "dataset of all files, or drop source.preprocess"
+        )
+    if names and data.normalize == "global":
+        yield (
+            f"data.normalize=global, but source.preprocess of dataset {names[0]} scales its features already; drop one "
+            "of them, or set source.preprocess.scale"
         )
 
 

@@ -210,6 +210,8 @@ class Documents:
             program = replace(program, history=(*program.history, "tokenizer"))
         if self.kind_of(source_class) in PYTHON_DATA:
             program = replace(program, history=(*program.history, "python"))
+        if source.get("preprocess") is not None:
+            program = replace(program, history=(*program.history, "preprocess"))
         counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
         counted = without_legacy_values(counted, settings_of("dataset"))
         source = {key: value for key, value in counted["source"].items() if key != "type"}

@@ -1,7 +1,7 @@
 """Fitting of preprocessing on train rows: any set of blocks whose summaries are merged."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,8 @@ from shardline_io.order.pieces import Piece
 SAMPLED_ROWS = 100_000  # medians and quantiles of more rows are estimated from a sample
 MOST_ONE_HOT = 4096
 _QUANTILES = 1000
+
+Counted = Mapping[int, tuple[str, int]]
 
 
 def fitted_manifest(
@@ -182,8 +184,8 @@ def _quantiles(values: np.ndarray) -> list[float]:
 
 def _fit_category(
     plan: PreparedCategory,
-    train: "dict[int, tuple[str, int]]",
-    everyone: "dict[int, tuple[str, int]]",
+    train: Counted,
+    everyone: Counted,
 ) -> PreparedCategory:
     if plan.encode == "onehot" and len(everyone) > MOST_ONE_HOT:
         raise DataError(

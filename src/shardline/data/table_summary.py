@@ -183,7 +183,7 @@ def _joined(
         known, before = found.get(code, (text, 0))
         if known != text:  # 64 bits: this happens to no one
             raise DataError(
-                f'the categories "{known}" and "{text}" have the same code {code}, expected different codes; rename one '
+                f'the categories "{known}" and "{text}" have the same code {code}, expected two codes; rename one '
                 "of them in the files"
             )
         found[code] = (text, before + rows)

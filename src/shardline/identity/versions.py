@@ -81,6 +81,8 @@ PYTHON: History = _FIRST
 
 # tokens of sources with a tokenizer file
 TOKENIZER: History = _FIRST
+# preprocessing of tables: fitted values, and the features that are made of them
+PREPROCESS: History = _FIRST
 # base class of the shipped models, if user code derives from it
 CLASSIFIER: History = _FIRST
 
@@ -100,6 +102,7 @@ HISTORIES: dict[str, History] = {
     "samples": SAMPLES,
     "losses": LOSSES,
     "python": PYTHON,
+    "preprocess": PREPROCESS,
     "tokenizer": TOKENIZER,
     "transforms": TRANSFORMS,
     **MODELS,
@@ -174,6 +177,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "losses": ("torch",),
     "webdataset": ("numpy",),
     "python": ("PIL", "numpy", "torch"),
+    "preprocess": ("numpy", "sklearn"),
     "tokenizer": ("numpy", "tokenizers"),
 }
 

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import UnsetType
+
 from shardline.config.checks import predicts_on_ranks
 from shardline.config.job_plan import recheck_prediction
 from shardline.config.plans import PredictionPlan
@@ -12,7 +14,7 @@ from shardline.config.resolved import DatasetPlace
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, write_json
-from shardline.data.columns import columns_of
+from shardline.data.columns import stored_columns
 from shardline.data.folds import of_fold
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
 from shardline.pipeline import started_ranks
@@ -21,6 +23,7 @@ from shardline.pipeline.started_ranks import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record
 from shardline.records.datasets import Manifest
+from shardline.records.preprocessing import Preprocessing
 from shardline.records.runs import PredictionResult
 from shardline.training.rank_task import Predict
 
@@ -108,7 +111,12 @@ def compute_parts(
 
 def _check_rows(prediction: PredictionPlan, rows: Manifest, trained_on: Manifest) -> None:
     name, split = prediction.rows.name, prediction.split
-    found, expected = columns_of(rows.schema), columns_of(trained_on.schema)
+    found, expected = stored_columns(rows.schema), stored_columns(trained_on.schema)
+    if names := _other_columns(rows.preprocessing, trained_on.preprocessing):
+        raise DataError(
+            f"{name}: source.preprocess makes features of {names[0]}, expected {names[1]} as in the data that "
+            f"{prediction.spec.title} was trained on; predict rows with the same columns"
+        )
     if "labels" not in found:
         expected.pop("labels", None)
     for column in expected.keys() | found.keys() - {"labels"}:
@@ -122,6 +130,19 @@ def _check_rows(prediction: PredictionPlan, rows: Manifest, trained_on: Manifest
         raise DataError(
             f"{name}: its {split} split has no rows, expected at least one; predict another split"
         )
+
+
+def _other_columns(
+    rows: Preprocessing | UnsetType, trained_on: Preprocessing | UnsetType
+) -> tuple[str, str] | None:
+    """Return the stored columns of both, as texts, if they differ; files to predict have none of their own."""
+    if not (rows and trained_on):
+        return None
+    found, expected = (
+        ", ".join([one.name for one in of.numbers] + [one.column for one in of.categories])
+        for of in (rows, trained_on)
+    )
+    return None if found == expected else (found, expected)
 
 
 def _needs_ranks(project: Project, prediction: PredictionPlan, missing: Sequence[int]) -> bool:

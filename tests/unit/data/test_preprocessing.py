@@ -68,7 +68,11 @@ def test_a_held_out_value_changes_nothing_in_training(
     table: pd.DataFrame, preprocess: dict[str, Any], data: st.DataObject
 ) -> None:
     poisoned, is_held_out = table.copy(), table["part"] != "train"
-    for name, values in {"a": NUMBER.map(lambda n: n * 1e6), "b": st.none(), "colour": CATEGORY}.items():
+    for name, values in {
+        "a": NUMBER.map(lambda n: n * 1e6),
+        "b": st.none(),
+        "colour": CATEGORY,
+    }.items():
         known = sorted(set(table[name])) if name == "colour" else None
         for row in np.flatnonzero(is_held_out):
             poisoned.loc[row, name] = data.draw(st.sampled_from(known) if known else values)
@@ -82,7 +86,8 @@ def test_a_held_out_value_changes_nothing_in_training(
             one.loc[len(one)] = {**table.loc[0], "key": len(one), "part": "test", "colour": text}
     with tempfile.TemporaryDirectory() as folder:
         datasets = [
-            sealed(Path(folder) / str(place), one, preprocess)
+            # not CSV, where longer numbers move rows to another shard, and sums get another order
+            sealed(Path(folder) / str(place), one, preprocess, "parquet")
             for place, one in enumerate((before, after))
         ]
         assert datasets[0].manifest.preprocessing == datasets[1].manifest.preprocessing
@@ -128,7 +133,7 @@ def stored_blocks(draw: st.DrawFn) -> list[dict[str, np.ndarray]]:
     """Stored columns of several blocks of rows, such as the blocks of folds."""
     number = st.integers(2, 5)
     blocks = []
-    for rows in draw(st.lists(st.integers(0, 9), min_size=2, max_size=5)) + [draw(number)]:
+    for rows in [*draw(st.lists(st.integers(0, 9), min_size=2, max_size=5)), draw(number)]:
         values = draw(st.lists(st.tuples(*3 * [st.none() | NUMBER]), min_size=rows, max_size=rows))
         array = np.array(values, float).reshape(rows, 3)
         codes = draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
@@ -148,7 +153,8 @@ def test_any_union_of_blocks_is_fitted_as_its_rows_are(
     blocks: list[dict[str, np.ndarray]], data: st.DataObject
 ) -> None:
     texts = {"k": {code: f"text {code}" for code in range(4)}}
-    chosen = sorted(data.draw(st.sets(st.sampled_from(range(len(blocks) - 1))))) + [len(blocks) - 1]
+    others = data.draw(st.sets(st.sampled_from(range(len(blocks) - 1))))
+    chosen = [*sorted(others), len(blocks) - 1]
     summaries = [TableSummary.of(PLAN, block, texts) for block in blocks]
     recorded = [TableSummary.of_record(one.to_record()) for one in summaries]
     whole = {name: np.concatenate([blocks[n][name] for n in chosen]) for name in blocks[0]}
@@ -169,7 +175,10 @@ def test_any_union_of_blocks_is_fitted_as_its_rows_are(
         mean = 0.0 if is_gap[:, 0].all() else np.nanmean(sample[:, 0])
     assert np.isclose(merged.numbers[0].fill, mean, rtol=1e-9, atol=1e-9)
     filled = np.where(is_gap[:, 0], mean, sample[:, 0])
-    assert np.isclose(merged.numbers[0].divisor, filled.std() or 1.0, rtol=1e-6, atol=1e-9) or np.ptp(filled) < 1e-9
+    assert (
+        np.isclose(merged.numbers[0].divisor, filled.std() or 1.0, rtol=1e-6, atol=1e-9)
+        or np.ptp(filled) < 1e-9
+    )
 
 
 @pytest.mark.parametrize("number", [1, 3, 40, 5000])

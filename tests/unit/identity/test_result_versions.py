@@ -32,6 +32,7 @@ STAGES = {
     "io": "shardline_io.batches",
     "classifier": "shardline.training.models.classifier_base",
     "losses": "shardline.training.losses",
+    "preprocess": "shardline.data.preprocessing",
     "tokenizer": "shardline.data.sources.tokenizer",
     "transforms": "shardline.data.transforms.image_transforms",
 }

@@ -89,7 +89,9 @@ class Treatments:
                 continue
             low, high = own.get("clip") or (None, None)
             given = {key: own[key] for key in ("impute", "fill", "scale")}
-            parts = own.get("date") or _DATE_PARTS if kind == "date" else ("",)
+            parts: Sequence[Any] = ("",)
+            if kind == "date":
+                parts = own.get("date") or _DATE_PARTS
             numbers += [
                 PreparedNumber(column=name, part=part, clip=(low, high), **given) for part in parts
             ]
@@ -160,9 +162,9 @@ def bits_of(is_gap: np.ndarray) -> np.ndarray:
 
 
 def _gap_bytes(numbers: int) -> int:
-    """Return the bytes of a row's gaps: a power of two up to 32, since NumPy gathers these faster."""
+    """Return the bytes of a row's gaps: a power of two up to 32, which NumPy gathers faster, or whole words."""
     needed = -(-numbers // 8)
-    return 1 << (needed - 1).bit_length() if needed <= 32 else needed
+    return 1 << (needed - 1).bit_length() if needed <= 32 else -(-needed // 8) * 8
 
 
 def with_gaps(column: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
