@@ -117,13 +117,30 @@ def _check_task(source: ColumnsSettings, where: str) -> None:
         return
     if source.task == "classification" and len(given) != 1:
         _refuse_classes(given, True, where)
-    _check_regression(source, given, where)
+    _check_labels(source, given, where)
 
 
-def _check_regression(source: ColumnsSettings | HfSettings, given: list[str], where: str) -> None:
-    if source.task == "regression" and given:
+def _check_labels(source: ColumnsSettings | HfSettings, given: list[str], where: str) -> None:
+    has_many = isinstance(source.label, list)
+    if (source.task == "regression" and given) or (
+        source.task == "multilabel" and has_many and given
+    ):
         raise ConfigError(
-            f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
+            f"{where}.source.{given[0]} is given for task={source.task}; drop it, or set task: classification"
+        )
+    if source.weight is not UNSET and source.weight in labels_of(source):
+        raise ConfigError(
+            f"{where}.source.weight={source.weight} is also the label; name another column, or drop it"
+        )
+    if source.weight is not UNSET and "weight" in (source.columns or {}):
+        raise ConfigError(
+            f"{where}.source.columns.weight conflicts with weight={source.weight}, which becomes the column `weight`; "
+            "rename one of them"
+        )
+    if source.task == "classification" and has_many:
+        raise ConfigError(
+            f"{where}.source.label={source.label} lists columns for task=classification, expected one column; name "
+            "one, or set task: multilabel or task: regression"
         )
 
 
@@ -131,10 +148,10 @@ def _check_classes(source: SamplesSettings | HfSettings, where: str) -> None:
     given = _given(source)
     if len(given) > 1:
         raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
-    if given and isinstance(source, HfSettings):
-        if source.label is UNSET:
+    if isinstance(source, HfSettings):
+        if given and source.label is UNSET:
             _refuse_classes(given, False, where)
-        _check_regression(source, given, where)
+        _check_labels(source, given, where)
 
 
 def _check_columns(source: ColumnsSettings, where: str) -> None:
@@ -145,8 +162,9 @@ def _check_columns(source: ColumnsSettings, where: str) -> None:
     for name in source.features:
         if source.features.count(name) > 1:
             raise ConfigError(f"{where}.source.features lists {name} twice; drop one")
-        for key in ("label", "id_column"):
-            if name == getattr(source, key):
+        for key in ("label", "id_column", "weight"):
+            given = getattr(source, key)
+            if name in (given if isinstance(given, list) else [given]):
                 raise ConfigError(
                     f"{where}.source.features contains {name}, which is {key}; drop it"
                 )
@@ -222,6 +240,12 @@ def _check_rename(source: WithClasses, columns: Mapping[str, str], where: str) -
         )
 
 
+def labels_of(source: AnySource) -> list[str]:
+    """Return the label columns of a source."""
+    given = getattr(source, "label", UNSET) or []
+    return given if isinstance(given, list) else [given]
+
+
 def check_splits(settings: DatasetSettings, where: str) -> None:
     """Reject shares that do not sum to 1, and splits that a source does not support.
 
@@ -244,10 +268,11 @@ def check_splits(settings: DatasetSettings, where: str) -> None:
         )
     elif isinstance(splits, SplitColumn) and splits.column in (
         *getattr(source, "features", ()),
-        getattr(source, "label", None),
+        *labels_of(source),
+        getattr(source, "weight", None),
     ):
         raise ConfigError(
-            f"{where}.splits.column={splits.column} is also a feature or the label; remove it there"
+            f"{where}.splits.column={splits.column} is also a feature, the label or the weight; remove it there"
         )
 
 

@@ -76,7 +76,7 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
     described = schema.record()
     columns = columns_of(described)
     # labels of a table are counted by class instead
-    summed = set(columns) if schema.columns else {"features"}
+    summed = set(columns) if described.columns else {"features"}
     parts = {
         split: _Part(columns, memory, summed if split == "train" else set()) for split in SPLITS
     }

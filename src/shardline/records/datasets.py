@@ -65,6 +65,8 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
         columns: Types of the columns, by name; absent for a table of features.
         feature_shape: Shape of a row's features, for a table.
         feature_dtype: Data type of the features, for a table.
+        targets: Names of the numbers or flags in a row's labels, if these are several.
+        weighted: Whether the column `weight` contains the weights of the rows.
     """
 
     task: str
@@ -72,6 +74,8 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
     columns: dict[str, str] | UnsetType = UNSET
     feature_shape: list[Count] | UnsetType = UNSET
     feature_dtype: Dtype | UnsetType = UNSET
+    targets: list[str] | UnsetType = UNSET
+    weighted: bool | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject a table without shape or data type."""

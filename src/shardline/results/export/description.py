@@ -98,6 +98,10 @@ def _meaning(original: Original, output: torch.Tensor) -> str:
         return "logits of each pixel's class"
     if is_one and task == "regression" and output.shape[1:].numel() == 1:
         return "the predicted value"
+    size = len(original.schema.targets or ())
+    if is_one and size and list(output.shape[1:]) == [size]:
+        what = "the predicted values" if task == "regression" else "logits of the flags"
+        return f"{what} {', '.join(original.schema.targets or ())}"
     return f"what forward of {original.spec.model_class} returns"
 
 
