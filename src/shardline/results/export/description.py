@@ -7,6 +7,7 @@ import torch
 
 from shardline.config.settings.run_settings import Pad
 from shardline.core.redaction import mask_values
+from shardline.data.columns import features_of
 from shardline.data.sources.tokenizer import make_tokenizer
 from shardline.records.datasets import Manifest
 from shardline.results.export import FORMATS, Array, ExportConfig, Output, preprocessing
@@ -51,7 +52,8 @@ def describe(
             manifest,
             original.steps,
             {one["name"]: one for one in inputs},
-            is_table=original.call.is_table,
+            is_table=original.call.is_table
+            or (bool(features_of(schema)) and original.call.names == ("features",)),
             tokens=_tokens(manifest, tokenizer),
             pad_to=collate.lengths if isinstance(collate, Pad) else {},
             context=_context(original),
