@@ -151,15 +151,32 @@ def _check_task(source: ColumnsSettings, where: str) -> None:
         return
     if source.task == "classification" and len(given) != 1:
         _refuse_classes(given, True, where)
-    _check_regression(source, given, where)
+    _check_labels(source, given, where)
 
 
-def _check_regression(
+def _check_labels(
     source: ArraysSettings | ColumnsSettings | HfSettings, given: list[str], where: str
 ) -> None:
-    if source.task == "regression" and given:
+    has_many, weight = isinstance(source.label, list), getattr(source, "weight", UNSET)
+    if (source.task == "regression" and given) or (
+        source.task == "multilabel" and has_many and given
+    ):
         raise ConfigError(
-            f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
+            f"{where}.source.{given[0]} is given for task={source.task}; drop it, or set task: classification"
+        )
+    if weight is not UNSET and weight in labels_of(source):
+        raise ConfigError(
+            f"{where}.source.weight={weight} is also the label; name another column, or drop it"
+        )
+    if weight is not UNSET and "weight" in (source.columns or {}):
+        raise ConfigError(
+            f"{where}.source.columns.weight conflicts with weight={weight}, which becomes the column `weight`; "
+            "rename one of them"
+        )
+    if source.task == "classification" and has_many:
+        raise ConfigError(
+            f"{where}.source.label={source.label} lists columns for task=classification, expected one column; name "
+            "one, or set task: multilabel or task: regression"
         )
 
 
@@ -167,10 +184,10 @@ def _check_classes(source: SamplesSettings | HfSettings, where: str) -> None:
     given = _given(source)
     if len(given) > 1:
         raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
-    if given and isinstance(source, HfSettings):
-        if source.label is UNSET:
+    if isinstance(source, HfSettings):
+        if given and source.label is UNSET:
             _refuse_classes(given, False, where)
-        _check_regression(source, given, where)
+        _check_labels(source, given, where)
 
 
 def _check_arrays(source: ArraysSettings, where: str) -> None:
@@ -179,7 +196,7 @@ def _check_arrays(source: ArraysSettings, where: str) -> None:
         raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
     if source.label is UNSET and given:
         _refuse_classes(given, False, where)
-    _check_regression(source, given, where)
+    _check_labels(source, given, where)
     if source.features is not UNSET and (source.label is UNSET or source.columns is not UNSET):
         found = "without a label" if source.label is UNSET else "beside columns"
         raise ConfigError(
@@ -197,8 +214,9 @@ def _check_columns(source: ColumnsSettings, where: str) -> None:
     for name in source.features:
         if source.features.count(name) > 1:
             raise ConfigError(f"{where}.source.features lists {name} twice; drop one")
-        for key in ("label", "id_column"):
-            if name == getattr(source, key):
+        for key in ("label", "id_column", "weight"):
+            given = getattr(source, key)
+            if name in (given if isinstance(given, list) else [given]):
                 raise ConfigError(
                     f"{where}.source.features contains {name}, which is {key}; drop it"
                 )
@@ -317,6 +335,12 @@ def _check_rename(source: WithClasses, columns: Mapping[str, str], where: str) -
         )
 
 
+def labels_of(source: AnySource) -> list[str]:
+    """Return the label columns of a source."""
+    given = getattr(source, "label", UNSET) or []
+    return given if isinstance(given, list) else [given]
+
+
 def check_splits(settings: DatasetSettings, where: str) -> None:
     """Reject shares that do not sum to 1, and splits that a source does not support.
 
@@ -353,7 +377,7 @@ def _check_type(source: AnySource, types: Sequence[str], key: str, where: str) -
 def _check_free(source: AnySource, key: str, column: str, where: str) -> None:
     if column in _roles(source):
         raise ConfigError(
-            f"{where}.splits.{key}={column} is also a feature or the label; remove it there"
+            f"{where}.splits.{key}={column} is also a feature, the label or the weight; remove it there"
         )
 
 
@@ -383,10 +407,10 @@ def _check_fixed(splits: Shares | SplitFolds | SplitColumn | SplitFiles, where: 
 
 
 def _roles(source: AnySource) -> list[str]:
-    """Return the names of features and label."""
+    """Return the names of features, labels and weight."""
     features = getattr(source, "features", UNSET) or []
-    label = getattr(source, "label", UNSET) or ""
-    return [*([features] if isinstance(features, str) else features), label]
+    given = [features] if isinstance(features, str) else features
+    return [*given, *labels_of(source), getattr(source, "weight", UNSET) or ""]
 
 
 SHIPPED_SOURCES = {

@@ -20,6 +20,7 @@ SHIPPED_MODELS = {
     "resnet": "shardline.training.models.resnet:ResNet",
     "gpt": "shardline.training.models.gpt:GPT",
     "unet": "shardline.training.models.unet:UNet",
+    "tabular": "shardline.training.models.tabular:Tabular",
     "hf:AutoModelForCausalLM": "shardline.training.models.hf_causal_lm:CausalLM",
     "hf:AutoModelForSequenceClassification": (
         "shardline.training.models.hf_sequence_classification:SequenceClassification"

@@ -87,12 +87,15 @@ class Collate:
             batch[WEIGHTS] = torch.from_numpy(weights)
         return finished(batch, around.mean_counts)
 
-    def whole(self, columns: Mapping[str, np.ndarray], weights: np.ndarray | None = None) -> Batch:
-        """Return the batch of complete columns [B, *shape]."""
+    def whole(
+        self, columns: Mapping[str, np.ndarray], weights: np.ndarray | None = None,
+        mean_counts: Mapping[str, float] | None = None,
+    ) -> Batch:  # fmt: skip
+        """Return the batch of complete columns [B, *shape]; `Around` describes `mean_counts`."""
         batch: NamedBatch = {n: torch.from_numpy(values) for n, values in columns.items()}
         if weights is not None:
             batch[WEIGHTS] = torch.from_numpy(weights)
-        return finished(batch)
+        return finished(batch, mean_counts)
 
     def _column(self, name: str, values: list[Any], around: Around) -> NamedBatch:
         column = self._columns.get(name)

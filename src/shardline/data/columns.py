@@ -23,7 +23,16 @@ from msgspec import UNSET
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.records.datasets import DTYPES, DatasetSchema
-from shardline_io.column_names import IDS, LENGTHS, MEAN_COUNT, OFFSETS, PADDING, PRESENT, WEIGHTS
+from shardline_io.column_names import (
+    IDS,
+    LENGTHS,
+    MEAN_COUNT,
+    OFFSETS,
+    PADDING,
+    PRESENT,
+    WEIGHT,
+    WEIGHTS,
+)
 
 _RESERVED = (OFFSETS, PRESENT, LENGTHS, MEAN_COUNT)  # suffixes
 _WRITTEN = re.compile(r"(?P<dtype>\w+)(?:\[(?P<shape>[^\]]*)\])?(?P<optional>\?)?")
@@ -137,22 +146,27 @@ def varying_arrays(columns: Mapping[str, Column]) -> tuple[str, ...]:
     return tuple(name for name, of in columns.items() if of.varies and of.kind == "array")
 
 
+def counted_columns(schema: DatasetSchema, columns: Mapping[str, Column]) -> tuple[str, ...]:
+    """Return the columns that batches count: varying arrays and, if the schema has it, the rows' weight."""
+    return (*varying_arrays(columns), *([WEIGHT] if schema.weighted else []))
+
+
 def features_of(schema: DatasetSchema) -> Column | None:
     """Return the column `features` if rows consist of features and a label, as in a table; else None.
 
     Args:
         schema: a manifest's `schema`. Named columns count as such rows if they are `features` of one
-            shape and `labels` of one number, and neither is optional. The transforms of a torch dataset
-            count.
+            shape and `labels` of one number or of the schema's `targets`, and neither is optional. Weights
+            of the rows may be beside them. The transforms of a torch dataset count.
     """
     columns = columns_of(schema)
     if schema.sampled is not UNSET:
         columns = parse_columns(schema.sampled) if schema.sampled else {}
-    if columns.keys() != {"features", "labels"}:
+    if columns.keys() - ({WEIGHT} if schema.weighted else set()) != {"features", "labels"}:
         return None
     features, labels = columns["features"], columns["labels"]
     is_whole = not any(column.varies or column.optional for column in columns.values())
-    return features if is_whole and not labels.shape else None
+    return features if is_whole and (not labels.shape or schema.targets) else None
 
 
 def stored_columns(schema: DatasetSchema) -> dict[str, Column]:

@@ -202,6 +202,7 @@ class ShardDataModule(LightningDataModule):
         self._normalize = Normalizer(
             run_batches, settings.data.normalize, model_dtype(settings.precision)
         )
+        self._run_batches = run_batches
         self._max_epochs = settings.trainer.max_epochs
         stream, self._order = run_batches.train(
             world, num_epochs=self._max_epochs, local_rank=world.local_rank, pin=pin
@@ -219,6 +220,11 @@ class ShardDataModule(LightningDataModule):
         self.packs = run_batches.packs() if world.rank == 0 else None
         if self.packs:
             print(sentence_of(self.packs), flush=True)
+
+    @property
+    def label_statistics(self) -> FeatureSummary:
+        """Statistics of the train rows' labels, see `RunBatches.label_statistics`."""
+        return self._run_batches.label_statistics
 
     @property
     def total_steps(self) -> int:

@@ -85,8 +85,12 @@ def rows_of_dataset(manifest: Path, shards: Path, number: int) -> list[Row]:
 def schema_of(record: DatasetSchema) -> Schema:
     """Return the schema of a sealed dataset."""
     if record.columns:
-        sizes = dict(record.categories or {})
-        return Schema(columns=record.columns, classes=tuple(record.classes), categories=sizes)
+        task: Any = record.task if record.targets else "classification"
+        return Schema(
+            columns=record.columns, classes=tuple(record.classes), task=task,
+            categories=dict(record.categories or {}), targets=tuple(record.targets or ()),
+            weighted=bool(record.weighted),
+        )  # fmt: skip
     return Schema(
         feature_shape=tuple(record.feature_shape or ()),
         feature_dtype=str(record.feature_dtype),

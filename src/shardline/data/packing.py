@@ -23,6 +23,11 @@ def packed(dataset: Dataset, split: str, pack: Pack) -> Packed:
         DataError: a column of the dataset has a name that packs use for an added column.
     """
     _check_columns(dataset, pack)
+    if dataset.manifest.schema.weighted:
+        raise ConfigError(
+            f"data.pack combines rows of dataset {dataset.manifest.dataset}, whose rows have weights, expected rows "
+            "without weights, since a sample of several rows has no weight; remove source.weight, or data.pack"
+        )
     shards, others = dataset.shards, tuple(pack.with_)
     name = split if shards.fold is None else f"{split}_fold{shards.fold}"
     made = partial(PackUnits, name=name) if pack.method == "best_fit" else BlockUnits

@@ -16,6 +16,7 @@ from shardline.data.sources.table_columns import TableColumns
 from shardline.records.datasets import DatasetSchema, Manifest, Part
 from shardline.records.identities import IdentityDocument
 from shardline.records.preprocessing import Preprocessing
+from shardline_io.column_names import WEIGHT
 
 # all rows of the files are predicted, as the test split
 SPLITS = {"train": 0.0, "validation": 0.0, "test": 1.0}
@@ -66,11 +67,15 @@ def _pinned(
     pinned, takes = dict(settings), inspect.signature(cls).parameters
     if schema.classes and "classes" in takes and not issubclass(cls, TableColumns):
         pinned["classes"] = schema.classes
+    if schema.targets and issubclass(cls, TableColumns):
+        pinned["classes"] = schema.targets  # names of the values of a list, which files may lack
     if features:
         pinned["features"] = list(features)
     if getattr(cls, "infers_columns", False) and "columns" not in pinned:
         pinned["columns"] = {
-            name: column for name, column in (schema.columns or {}).items() if name != "labels"
+            name: column
+            for name, column in (schema.columns or {}).items()
+            if name != "labels" and not (name == WEIGHT and schema.weighted)
         }
     return pinned
 

@@ -218,7 +218,7 @@ def prepared_schema(stored: DatasetSchema, fitted: Preprocessing) -> DatasetSche
     columns = dict(stored.columns or {})
     kept = {name: of for name, of in columns.items() if name not in (NUMBERS, GAPS, CODES)}
     width, sizes = len(fitted.features), fitted.sizes
-    if not sizes and kept.keys() == {"labels"}:
+    if not sizes and kept.keys() == {"labels"} and not stored.targets:
         return structs.replace(
             stored, columns=UNSET, feature_shape=[width], feature_dtype="float32", stored=columns
         )

@@ -85,7 +85,7 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
     described = schema.record()
     columns = columns_of(described)
     # labels of a table are counted by class instead
-    summed = set(columns) if schema.columns else {"features"}
+    summed = set(columns) if described.columns else {"features"}
     trains = [name for name in blocks_of(splits.get("folds", 0)) if name.endswith("train")]
     if schema.preprocessing:  # which has summaries of its own
         summed -= {NUMBERS, GAPS, CODES}

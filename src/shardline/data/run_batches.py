@@ -24,7 +24,8 @@ from shardline.data.python.applied import OwnTransforms, calls_of
 from shardline.data.repeats import Repeater, Repeats
 from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
-from shardline.data.statistics import ByColumn, pooled
+from shardline.data.shard_map import ShardMap
+from shardline.data.statistics import ByColumn, FeatureSummary, Moments, RunningMoments, pooled
 from shardline.data.transforms.repeat_check import check_samples
 from shardline.data.transforms.transform_steps import TransformSpec, Where
 from shardline.data.trial_samples import trial_samples
@@ -111,6 +112,17 @@ class RunBatches:
             DataError: a file of statistics is missing or damaged.
         """
         return pooled([dataset.statistics for dataset in self.datasets])
+
+    @cached_property
+    def label_statistics(self) -> FeatureSummary:
+        """Statistics of the train rows' labels of all datasets.
+
+        They are sealed with a dataset of named columns. For a table they are computed here, in a pass
+        over its labels.
+        """
+        if "labels" in self.statistics:
+            return self.statistics["labels"]
+        return pooled([{"labels": _of_labels(one.shards)} for one in self.datasets])["labels"]
 
     def train(
         self, world: World, **options: Any
@@ -353,6 +365,16 @@ class RunBatches:
         if collate in (None, "pad", "nested"):
             return Collate(columns, mode="nested" if collate == "nested" else "pad")
         return Collate(columns, function=import_class(str(collate), "data.collate"))
+
+
+def _of_labels(shards: ShardMap) -> FeatureSummary:
+    """Return the statistics of a table's train labels."""
+    found = RunningMoments().moments()
+    for piece in shards.pieces("train"):
+        with shards.opened(piece.shard) as file:
+            labels = shards.read(file, "labels", piece.shard, piece.first, piece.last)
+        found = found.merge(Moments.exactly(labels[:, None]))
+    return found.summary()
 
 
 def number_of(key: str) -> int:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from shardline.data.columns import Column, varying_arrays
+from shardline.data.columns import Column, counted_columns
 from shardline.data.shard_map import ShardMap
 from shardline.data.transforms.transform_steps import Sample
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
@@ -62,7 +62,7 @@ class SampleIndex(Protocol):
         """Return units of a window whose rows are in memory."""
 
     def lengths(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
-        """Return the number of values of a varying column per unit [n] int64, without loading rows."""
+        """Return the number of values of a varying column, or the weight, per unit [n], without loading rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +82,8 @@ class StoredRows:
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The varying array columns."""
-        return varying_arrays(self.shards.columns)
+        """The varying array columns, and the weights of the rows."""
+        return counted_columns(self.shards.manifest.schema, self.shards.columns)
 
     @property
     def unit_bytes(self) -> int:

@@ -191,7 +191,7 @@ class SampleStream(WindowStream[_Ready]):
 
     def _count(self, name: str, whole: MixedWindow) -> Counted:
         """Return the numbers of values of a column in a window's global batches."""
-        lengths = np.zeros(len(whole.unit), np.int64)
+        lengths = np.zeros(len(whole.unit), np.int64 if name in self._varying else np.float64)
         for number, (part, own) in enumerate(zip(self._parts, whole.pieces, strict=True)):
             if own:
                 of_part = whole.part == number
@@ -204,9 +204,8 @@ class SampleStream(WindowStream[_Ready]):
         if not (self._pool or self._collate.function):
             columns = self._columns(ready, window.part[rows], window.unit[rows])
             if columns is not None:
-                return _Pending(
-                    ready=ready, place=batch, rows=rows, around=Around(), columns=columns
-                )
+                around = Around(mean_counts=self._mean_counts(ready, batch))
+                return _Pending(ready=ready, place=batch, rows=rows, around=around, columns=columns)
         parts, units = window.part[rows].tolist(), window.unit[rows].tolist()
         samples = [self._sample(ready, *place) for place in zip(parts, units, strict=True)]
         lengths = {
@@ -216,10 +215,7 @@ class SampleStream(WindowStream[_Ready]):
         around = Around(
             longest={name: int(ready.counted[name].longest[batch]) for name in self._varying},
             lengths=lengths,
-            mean_counts={
-                name: float(ready.counted[name].mean[batch])
-                for name in self._parts[0].units.counted
-            },
+            mean_counts=self._mean_counts(ready, batch),
         )
         done: Future[list[Sample]] | list[Sample] = samples
         repeated: list[tuple[int, Key, Sample]] = []
@@ -236,6 +232,10 @@ class SampleStream(WindowStream[_Ready]):
         return _Pending(
             ready=ready, place=batch, rows=rows, around=around, samples=done, repeated=repeated
         )
+
+    def _mean_counts(self, ready: _Ready, batch: int) -> dict[str, float]:
+        counted = self._parts[0].units.counted
+        return {name: float(ready.counted[name].mean[batch]) for name in counted}
 
     def _columns(
         self, ready: _Ready, parts: np.ndarray, units: np.ndarray
@@ -264,7 +264,7 @@ class SampleStream(WindowStream[_Ready]):
         samples, weights = pending.samples, pending.ready.window.weights
         weights = None if weights is None else weights[pending.rows]
         if pending.columns is not None:
-            batch = self._collate.whole(pending.columns, weights)
+            batch = self._collate.whole(pending.columns, weights, pending.around.mean_counts)
         else:
             done = samples.result() if isinstance(samples, Future) else samples
             if self._repeats:

@@ -117,12 +117,18 @@ class ShardMap:
         return np.concatenate(found)
 
     def lengths(self, name: str, pieces: Iterable[Piece]) -> np.ndarray:
-        """Return the number of values of a varying column in each row of pieces [n] int64."""
+        """Return the number of values of a varying column in each row of pieces [n] int64.
+
+        For the column of the rows' weights, return the weights [n] float64.
+        """
         found = []
         for piece in pieces:
             with self.opened(piece.shard) as file:
-                found.append(np.diff(self.offsets(file, name, piece)))
-        return np.concatenate(found)
+                if self.columns[name].varies:
+                    found.append(np.diff(self.offsets(file, name, piece)))
+                else:
+                    found.append(self.read(file, name, piece.shard, piece.first, piece.last))
+        return np.concatenate(found).astype(np.int64 if self.columns[name].varies else np.float64)
 
     def offsets(self, file: int, name: str, piece: Piece) -> np.ndarray:
         """Read the offsets [n + 1] int64 of a varying column's rows from a shard's file.

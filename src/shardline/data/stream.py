@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from shardline.data.collate import Batch, NamedBatch, finished
-from shardline.data.columns import varying_arrays
+from shardline.data.columns import counted_columns
 from shardline.data.shard_map import ShardMap
 from shardline.data.window_stream import WindowStream
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
@@ -81,7 +81,9 @@ class ShardStream(WindowStream[_Ready]):
     - a varying column [B, longest, *shape], padded with zeros to the longest row of the global batch,
       with `{name}.lengths` [B] int64 and `{name}.mean_count`, a float32 scalar, see
       `global_batch.Counted`;
-    - `{name}.present` [B] bool for an optional column.
+    - `{name}.present` [B] bool for an optional column;
+    - `weight.mean_count`, a float32 scalar, if rows have weights: their sum in the global batch, divided
+      by the number of batches that it is split into.
 
     Args:
         shards: shards of the dataset.
@@ -107,7 +109,8 @@ class ShardStream(WindowStream[_Ready]):
         made = sum(of.item_bytes for of in shards.made.values()) if shards.preprocessor else 0
         self._row_bytes = max(shards.row_bytes, made)
         self._is_small = num_rows(order.pieces) <= order.window_rows
-        self._has_counted = bool(varying_arrays(shards.columns)) and order.num_slices > 1
+        self._counted = counted_columns(shards.manifest.schema, shards.columns)
+        self._has_counted = bool(self._counted) and order.num_slices > 1
         self._whole_order = order.whole()
         self._whole: WindowMap | None = None
 
@@ -125,7 +128,7 @@ class ShardStream(WindowStream[_Ready]):
             if column.varies:
                 starts, lengths = memory.ragged(name, pieces)
                 ragged[name] = np.take(starts, rows), np.take(lengths, rows)
-                if column.kind == "array":
+                if name in self._counted:
                     if whole.pieces != pieces:
                         lengths = self._shards.lengths(name, whole.pieces)
                     counted[name] = Counted.of(np.take(lengths, whole.rows), whole, self._order)
@@ -133,6 +136,9 @@ class ShardStream(WindowStream[_Ready]):
                 wide[name] = np.take(memory.places(name, pieces), rows)
             else:
                 narrow[name] = np.take(memory.values(name, pieces), rows, axis=0)
+            if name in self._counted and not column.varies:  # the rows' weights
+                values = np.take(self._shards.lengths(name, whole.pieces), whole.rows)
+                counted[name] = Counted.of(values, whole, self._order)
             if column.optional:
                 narrow[name + PRESENT] = np.take(memory.values(name + PRESENT, pieces), rows)
         if window.weights is not None:

@@ -15,7 +15,7 @@ from shardline.data.sources.source import Ragged
 from shardline.data.splits import assign_folds, assign_splits
 from shardline.data.values import read_array, read_ragged, split_missing
 from shardline.records.datasets import DTYPES
-from shardline_io.column_names import IDS
+from shardline_io.column_names import IDS, WEIGHT
 
 WIDE_BYTES = 64  # columns with rows of this size or more are copied, checked and summed in blocks
 
@@ -223,8 +223,27 @@ def _check_narrow(
         is_wide = columns[name].item_bytes >= WIDE_BYTES and not columns[name].optional
         if not is_wide and not is_finite(values):
             raise not_finite(name, values, ids, where)
-    if schema.record().task == "classification":
+    record = schema.record()
+    if record.task == "classification":
         _check_classes(fixed["labels"], schema.classes, where)
+    if record.task == "multilabel":
+        labels = fixed["labels"]
+        _refuse("label", labels, ((labels != 0) & (labels != 1)).any(axis=1), ids, "0 or 1", where)
+    if schema.weighted:
+        weight = fixed[WEIGHT]
+        _refuse(WEIGHT, weight, weight < 0, ids, "a weight of at least 0", where)
+
+
+def _refuse(
+    name: str, values: np.ndarray, bad: np.ndarray, ids: np.ndarray, expected: str, where: str
+) -> None:
+    """Reject rows by a mask [N]."""
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(
+            f"{where}: row id {ids[row]} has the {name} {values[row].tolist()}, expected {expected}; correct the "
+            "source"
+        )
 
 
 def _check_classes(labels: np.ndarray, classes: Iterable[str], where: str) -> None:

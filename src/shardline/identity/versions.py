@@ -60,7 +60,7 @@ _HUB = {
 }
 # this statement contains the lines of each model; `tests/guard/bumps.py` follows its commits
 MODELS: dict[str, History] = dict.fromkeys(
-    ("linear", "mlp", "cnn", "resnet", "gpt", "unet", *_HUB), _FIRST
+    ("linear", "mlp", "cnn", "resnet", "gpt", "unet", "tabular", *_HUB), _FIRST
 )
 SOURCES: dict[str, History] = dict.fromkeys(
     (
@@ -158,7 +158,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "classifier": ("pytorch_lightning", "torch", "torchmetrics"),
     "transforms": ("PIL", "numpy", "simplejpeg", "torch"),
     **dict.fromkeys(MODELS, ("pytorch_lightning", "torch", "torchmetrics")),
-    **dict.fromkeys(("gpt", "resnet", "unet"), (*_TORCH, "torchmetrics")),
+    **dict.fromkeys(("gpt", "resnet", "tabular", "unet"), (*_TORCH, "torchmetrics")),
     **dict.fromkeys(_HUB, (*_TORCH, "torchmetrics", "transformers")),
     "csv": ("numpy", "pyarrow"),
     "delta": ("deltalake", "numpy", "pyarrow"),

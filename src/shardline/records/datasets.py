@@ -102,6 +102,8 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
         categories: Number of indices of each column of `categories`, in order; index 0 is unknown.
         sampled: Types of the columns of a training sample after the transforms of a torch dataset; empty if
             they are unknown, absent if there are none.
+        targets: Names of the numbers or flags in a row's labels, if these are several.
+        weighted: Whether the column `weight` contains the weights of the rows.
     """
 
     task: str
@@ -112,6 +114,8 @@ class DatasetSchema(Record, frozen=True, kw_only=True):
     stored: dict[str, str] | UnsetType = UNSET
     categories: dict[str, Count] | UnsetType = UNSET
     sampled: dict[str, str] | UnsetType = UNSET
+    targets: list[str] | UnsetType = UNSET
+    weighted: bool | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Reject a table without shape or data type."""

@@ -106,6 +106,7 @@ class Hardest:
     def add(self, block: Mapping[str, np.ndarray]) -> None:
         """Keep the hardest of a block's rows and the rows kept before."""
         wrong = block["label"] != block["predicted"]
+        wrong = wrong.any(axis=1) if wrong.ndim > 1 else wrong
         rows = _joined(self.rows, {name: column[wrong] for name, column in block.items()})
         largest = np.argsort(-rows["loss"], kind="stable")[:MAX_SAMPLES]
         self.rows = {name: column[largest] for name, column in rows.items()}
@@ -127,7 +128,8 @@ class RowValues:
     def add(self, block: Mapping[str, np.ndarray]) -> None:
         """Keep the rows of a block."""
         if self._column in block:
-            self._kept.append(np.abs(block[self._column]))  # a loss is not negative
+            values = np.abs(block[self._column])  # a loss is not negative
+            self._kept.append(values.mean(axis=1) if values.ndim > 1 else values)
 
     def with_interval(self, headline: HeadlineValue) -> HeadlineValue:
         """Return a headline with the 95 % interval of the mean, if values were kept."""
@@ -147,7 +149,10 @@ class RowValues:
 def _joined(
     first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    return {name: np.append(first.get(name, column[:0]), column) for name, column in second.items()}
+    return {
+        name: np.concatenate([first.get(name, column[:0]), column])
+        for name, column in second.items()
+    }
 
 
 class SampleRows:
@@ -186,8 +191,14 @@ class SampleRows:
         known = {name: self._value(name, rows[name][index]) for name in _SHOWN if name in rows}
         return {"row": int(dataset.shards.ids(piece)[0]), **known, **_shown(dataset, piece)}
 
-    def _value(self, name: str, value: np.generic) -> str | float:
-        classes = self._datasets[0].manifest.schema.classes
+    def _value(self, name: str, value: np.generic | np.ndarray) -> str | float:
+        schema = self._datasets[0].manifest.schema
+        classes = schema.classes
+        if isinstance(value, np.ndarray):  # several numbers or flags
+            pairs = [*zip(schema.targets or (), value.tolist(), strict=True)][:MAX_FEATURES]
+            if schema.task == "multilabel":
+                return ", ".join(name for name, is_set in pairs if is_set) or "none"
+            return ", ".join(f"{name} {number:.6g}" for name, number in pairs)
         if classes and name in ("label", "predicted"):
             return str(classes[int(value)])
         return _short(np.array([value]))[0]

@@ -17,6 +17,7 @@ from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer
 from shardline.data.integrity import Policy
 from shardline.data.run_batches import RunBatches
+from shardline.records.datasets import DatasetSchema
 from shardline.records.evaluations import Evaluated, ShownSamples
 from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
@@ -24,11 +25,17 @@ from shardline.training.diagnostics import MAX_SAMPLES, Hardest, RowValues, Samp
 from shardline.training.evaluate_steps import by_test_step, by_validation_step
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
-from shardline.training.model import sealed_model
+from shardline.training.model import inputs_of, is_scorable, sealed_model
 from shardline.training.models.classifier_base import Classifier
 from shardline.training.named_metrics import NamedMetrics
-from shardline.training.scoring import Columns, Task, blocks, make_task
+from shardline.training.row_scores import Columns
+from shardline.training.scoring import Task, blocks, make_task
+from shardline.training.scoring_labels import WeightedMeans
+from shardline_io.column_names import WEIGHT
 from shardline_io.order.blocks import BlockOrder
+
+# output of forward, labels, and weights of the rows
+Scorable = tuple[Any, torch.Tensor, torch.Tensor | None]
 
 
 def evaluate(
@@ -41,7 +48,8 @@ def evaluate(
 
     1. The model has a `test_step`: its logged metrics.
     2. Rows are features and a label, or the model is a `Classifier` of a column: `forward` returns
-       logits [B, C] (classification) or values [B] or [B, 1] (regression), which Shardline scores.
+       logits [B, C] (classification), values [B], [B, 1] or [B, T] (regression) or logits [B, T]
+       (multilabel), which Shardline scores. If rows have weights, there are weighted means too.
        `evaluation.metrics` adds metrics. For labels of other shapes these are the only metrics.
     3. Otherwise: the metrics that `validation_step` logs.
 
@@ -79,19 +87,18 @@ def evaluate(
     batches = stream.batches()
     first = next(batches)
     named = NamedMetrics(settings.evaluation.metrics, spec.title)
-    column = model.column if isinstance(model, Classifier) else ""
-    is_scored = schema.task != "none" and (isinstance(first, tuple) or column in first)
+    is_scored = schema.task != "none" and is_scorable(model, first, schema)
     if not (is_scored or named):
         return _alone(spec, model, run_batches) if ranks.rank == 0 else None
     ranks.join()
     model.to(ranks.device)
     normalize = Normalizer(run_batches, settings.data.normalize, torch.float32)
     scored = Scored(stream)
-    outputs = _outputs(model, normalize, chain([first], batches), ranks.device, column, scored)
+    outputs = _outputs(model, normalize, chain([first], batches), ranks.device, schema, scored)
     result: Evaluated | None
     if is_scored:
-        as_floats = ((output.float(), labels) for output, labels in outputs)
-        result = _by_forward(spec, run_batches, as_floats, order, named, ranks)
+        as_floats = ((output.float(), *more) for output, *more in outputs)
+        result = _by_forward(spec, run_batches, as_floats, order, named, ranks, model)
     else:
         result = _by_metrics(spec, outputs, named)
     total = scored.total(ranks, order.num_rows, f'run "{spec.title}": the evaluation')
@@ -109,22 +116,28 @@ def _alone(spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches) ->
 
 
 def _by_forward(
-    spec: RunSpec, run_batches: RunBatches, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]], order: BlockOrder,
-    named: NamedMetrics, ranks: EvaluationRanks,
+    spec: RunSpec, run_batches: RunBatches, outputs: Iterable[Scorable], order: BlockOrder,
+    named: NamedMetrics, ranks: EvaluationRanks, model: pl.LightningModule,
 ) -> Evaluated | None:  # fmt: skip
     """Return the task's metrics, the named metrics and samples on rank 0, None on other ranks."""
     evaluation, num_rows = spec.settings.evaluation, order.num_rows
-    task = make_task(run_batches.manifest.schema, num_rows, run=spec.title)
+    task = make_task(
+        run_batches.manifest.schema,
+        num_rows,
+        run=spec.title,
+        is_shipped=isinstance(model, Classifier),
+    )
     typical, hardest = Spread(num_rows, MAX_SAMPLES), Hardest()
     rows = RowValues(evaluation.headline.metric if evaluation.headline else "", num_rows)
+    weighted = WeightedMeans(run_batches.manifest.schema.task)
     for block in blocks(ranks.in_order(_scored(outputs, task, named), order)):
-        for part in (task, typical, hardest, rows):
+        for part in (task, typical, hardest, rows, weighted):
             part.add(block)
     further = named.result()  # combines all ranks, so each rank must call it
     if ranks.rank:
         return None
     result = task.result()
-    metrics = {**result.metrics, **further}
+    metrics = {**result.metrics, **weighted.result(), **further}
     headline = choose_headline(
         metrics,
         wanted=evaluation.headline,
@@ -139,11 +152,9 @@ def _by_forward(
     return structs.replace(result, metrics=metrics, headline=headline, samples=samples)
 
 
-def _by_metrics(
-    spec: RunSpec, outputs: Iterable[tuple[Any, torch.Tensor]], named: NamedMetrics
-) -> Evaluated:
+def _by_metrics(spec: RunSpec, outputs: Iterable[Scorable], named: NamedMetrics) -> Evaluated:
     """Return the named metrics of outputs for which no task has metrics."""
-    for output, labels in outputs:
+    for output, labels, _ in outputs:
         named.update(output, labels)
     metrics = named.result()
     headline = choose_headline(
@@ -156,25 +167,24 @@ def _by_metrics(
 
 
 @torch.inference_mode()
-def _call(model: pl.LightningModule, features: Any) -> Any:
-    return move_data_to_device(model(features), torch.device("cpu"))
+def _call(model: pl.LightningModule, *inputs: Any) -> Any:
+    return move_data_to_device(model(*inputs), torch.device("cpu"))
 
 
 def _outputs(
     model: pl.LightningModule, normalize: Normalizer, batches: Iterable[Batch], device: torch.device,
-    column: str, scored: Scored,
-) -> Iterator[tuple[Any, torch.Tensor]]:  # fmt: skip
-    """Yield the outputs of `forward` and the labels of each batch, both on the CPU.
+    schema: DatasetSchema, scored: Scored,
+) -> Iterator[Scorable]:  # fmt: skip
+    """Yield outputs of `forward`, labels and, if rows have weights, weights of each batch, on the CPU.
 
     Args:
-        column: Input of `forward` in a batch by column; empty for `features`. A batch without this
-            column is passed as a whole.
+        schema: Schema of the dataset. A batch by column without the inputs of `forward` is passed whole.
         scored: Counter of the batches.
     """
     for batch in batches:
         scored.add()
         if not isinstance(batch, dict):
-            yield _call(model, normalize(batch[0].to(device))), batch[1]
+            yield _call(model, normalize(batch[0].to(device))), batch[1], None
             continue
         if "labels" not in batch:
             raise ConfigError(
@@ -182,15 +192,17 @@ def _outputs(
                 "`labels`; rename the labels' column, or define a test_step and log these metrics there"
             )
         seen: Any = normalize.batch(move_data_to_device(batch, device))
-        yield _call(model, seen.get(column or "features", seen)), batch["labels"]
+        weight = batch[WEIGHT] if schema.weighted else None
+        yield _call(model, *inputs_of(model, seen)), batch["labels"], weight
 
 
-def _scored(
-    outputs: Iterable[tuple[Any, torch.Tensor]], task: Task, named: NamedMetrics
-) -> Iterator[Columns]:
-    for output, labels in outputs:
+def _scored(outputs: Iterable[Scorable], task: Task, named: NamedMetrics) -> Iterator[Columns]:
+    for output, labels, weight in outputs:
         columns = task.score(output, labels)  # checks the shapes first
+        if weight is not None:
+            columns = {**columns, WEIGHT: weight.double().numpy().copy()}
         if named:
-            flat = output.ndim == 2 and output.shape[1] == 1 and "error" in columns
+            flat = output.ndim == 2 and output.shape[1] == 1 and columns["label"].ndim == 1
+            flat = flat and "error" in columns
             named.update(output.squeeze(1) if flat else output, labels)
         yield columns

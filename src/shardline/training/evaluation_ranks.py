@@ -1,5 +1,6 @@
 """The ranks that evaluate one model: their devices, and how rank 0 gathers their results."""
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import torch.distributed as dist
 
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
-from shardline.training.scoring import Columns
+from shardline.training.row_scores import Columns
 from shardline_io.order.blocks import BlockOrder
 
 
@@ -76,7 +77,7 @@ class EvaluationRanks:
         """Yield the columns of all ranks' blocks in block order on rank 0, nothing on other ranks.
 
         Args:
-            own: Columns of this rank's blocks; float64 must represent all values exactly.
+            own: Columns [n] or [n, k] of this rank's blocks; float64 must represent all values exactly.
             order: Block order of this rank.
         """
         if self.size == 1:
@@ -89,16 +90,21 @@ class EvaluationRanks:
             columns = next(own, None)
             if start == 0:
                 assert columns is not None
-                names, width = {n: of.dtype for n, of in columns.items()}, len(columns)
+                kinds = {n: (of.dtype, of.shape[1:]) for n, of in columns.items()}
+                widths = [math.prod(shape) for _, shape in kinds.values()]
+                width, ends = sum(widths), np.cumsum(widths)
             sent = torch.zeros(max(sizes), width, dtype=torch.float64)
             if columns is not None:
-                rows = np.stack([column.astype(np.float64) for column in columns.values()], axis=1)
+                flat = [of.reshape(len(of), -1).astype(np.float64) for of in columns.values()]
+                rows = np.concatenate(flat, axis=1)
                 sent[: len(rows)] = torch.from_numpy(rows)
             for size, block in zip(sizes, self._collect(sent), strict=False):
                 table = block[:size].numpy()
                 yield {
-                    name: np.ascontiguousarray(table[:, place], dtype=dtype)
-                    for place, (name, dtype) in enumerate(names.items())
+                    name: np.ascontiguousarray(values.reshape(size, *shape), dtype=dtype)
+                    for (name, (dtype, shape)), values in zip(
+                        kinds.items(), np.split(table, ends[:-1], axis=1), strict=True
+                    )
                 }
 
     def _collect(self, sent: torch.Tensor) -> list[torch.Tensor]:

@@ -34,6 +34,7 @@ from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
 from shardline.training.metrics_file import JsonLinesLogger, PlainProgress
 from shardline.training.model import make_model
+from shardline.training.models.classifier_base import Classifier
 from shardline.training.optim import attach_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
 from shardline.training.rank_task import RankTask
@@ -172,6 +173,8 @@ def _fit(
     model = make_model(spec, data.manifest.schema)
     if settings.precision == "64-true":
         model.double()  # Lightning does so only after restoring a state, which would round its weights
+    if isinstance(model, Classifier) and model.scales_targets:
+        model.set_target_scale(data.label_statistics.mean, data.label_statistics.std)
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=set_by_row)
     check_validates(settings, model)
     check_policy(settings, model, spec.title)

@@ -16,6 +16,7 @@ from shardline.data.columns import columns_of, features_of
 from shardline.data.sample_columns import sample_columns
 from shardline.identity import watch_reads
 from shardline.records.datasets import DatasetSchema
+from shardline.training.models.classifier_base import Classifier
 
 
 def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
@@ -26,6 +27,8 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     - `num_classes`: Number of classes of the dataset.
     - `feature_shape`: Shape of a row's features (tuple of int), if a row is features and a label.
     - `category_sizes`: Number of indices of each column of `categories` (tuple of int), with 0 for unknown values.
+    - `task` and `num_targets`: `regression` or `multilabel`, and the numbers or flags in a row's labels, for
+      a `Classifier` of labels that are no classes.
     - `columns`: Type by column, such as `int32[*]`, if the source names columns.
     - `sample_columns`: Columns after `data.pack` and `data.transform`, see `data.sample_columns`.
 
@@ -44,6 +47,7 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     passed = [*(["feature_shape"] if features_of(schema) else []), "num_classes"]
     passed += ["feature_shape", "category_sizes"] if schema.categories else []
     passed += ["columns", "sample_columns"] if schema.columns else []
+    passed += [name for name in ("task", "num_targets") if name in arguments]
     check_arguments(cls, arguments, what, "change the model_args columns", passed=passed)
     model: pl.LightningModule = cls(**arguments)
     watch_reads.look()  # finds weights that compiled code has mapped into memory
@@ -72,8 +76,37 @@ def arguments_of(spec: RunSpec, schema: DatasetSchema) -> dict[str, Any]:
     parameters = _parameters(cls)
     if "sample_columns" in parameters:
         given["sample_columns"] = sample_columns(schema, spec.settings.data)
+    if issubclass(cls, Classifier) and schema.task in ("regression", "multilabel"):
+        given |= {"task": schema.task, "num_targets": len(schema.targets or [""])}
     arguments = {key: value for key, value in given.items() if key in parameters}
     return {**arguments, **spec.settings.model_args}
+
+
+def inputs_of(model: pl.LightningModule, batch: Mapping[str, Any]) -> list[Any]:
+    """Return the inputs of `forward` in a batch by column; the whole batch if it lacks their columns."""
+    names = _input_columns(model, batch)
+    return [batch[name] for name in names] if batch.keys() >= set(names) else [batch]
+
+
+def is_scorable(
+    model: pl.LightningModule, batch: tuple[Any, ...] | Mapping[str, Any], schema: DatasetSchema
+) -> bool:
+    """Return whether Shardline knows what `forward` gets, and can score what it returns.
+
+    Args:
+        batch: Batch of the dataset: features and labels, or values by column.
+        schema: Schema of the dataset.
+    """
+    if not isinstance(batch, Mapping):
+        return True
+    is_known = isinstance(model, Classifier) or (
+        bool(schema.weighted) and bool(features_of(schema))
+    )
+    return is_known and batch.keys() >= set(_input_columns(model, batch))
+
+
+def _input_columns(model: pl.LightningModule, batch: Mapping[str, Any]) -> tuple[str, ...]:
+    return model.input_columns(batch) if isinstance(model, Classifier) else ("features",)
 
 
 def _parameters(cls: type) -> set[str]:

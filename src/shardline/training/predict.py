@@ -30,9 +30,8 @@ from shardline.data.statistics import ByColumn, pooled
 from shardline.data.statistics_file import read_statistics
 from shardline.records.datasets import Manifest
 from shardline.training.evaluation_ranks import EvaluationRanks
-from shardline.training.model import sealed_model
-from shardline.training.models.classifier_base import Classifier
-from shardline.training.models.outputs import CLASSES, NotFiniteError, predicted_rows
+from shardline.training.model import inputs_of, is_scorable, sealed_model
+from shardline.training.models.outputs import CLASSES, FLAGS, NotFiniteError, predicted_rows
 from shardline_io.order.blocks import ChosenBlocks, count_blocks
 
 Columns = dict[str, np.ndarray]
@@ -124,7 +123,6 @@ class Outputs:
         self._model, self._normalize, self._device = model, normalize, device
         self._schema, self._has_labels = manifest.schema, manifest.has_labels is not False
         self._own_step = is_overridden("predict_step", model)
-        self._column = model.column if isinstance(model, Classifier) else ""
 
     @torch.inference_mode()
     def columns(self, batch: Batch, ids: np.ndarray, block: int) -> Columns:
@@ -151,11 +149,13 @@ class Outputs:
         if self._own_step:
             found, what = self._model.predict_step(seen, block), "predict_step"
         elif isinstance(seen, dict):
-            found, what = self._model(seen.get(self._column or "features", seen)), "forward"
+            found, what = self._model(*inputs_of(self._model, seen)), "forward"
         else:
             found, what = self._model(seen[0]), "forward"
         is_scored = not self._own_step and (
-            not isinstance(seen, dict) or self._column in seen or "features" in seen
+            not isinstance(seen, dict)
+            or "features" in seen
+            or is_scorable(self._model, seen, self._schema)
         )
         if is_scored and isinstance(found, torch.Tensor):
             found = self._scored(found, rows)
@@ -186,13 +186,16 @@ class Outputs:
         labels = batch.get("labels") if isinstance(batch, dict) else batch[1]
         if not self._has_labels or self._schema.task == "none":
             return {}
-        if not isinstance(labels, torch.Tensor) or labels.shape != (rows,):
+        shape = (rows, len(self._schema.targets)) if self._schema.targets else (rows,)
+        if not isinstance(labels, torch.Tensor) or labels.shape != shape:
             return {}
         return {LABEL: labels.numpy().copy()}
 
     def _scored(self, output: torch.Tensor, rows: int) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Return the classes and probabilities of logits, or the values of a regression."""
-        task = self._schema.task
+        """Return classes and probabilities of logits, flags and their probabilities, or numbers."""
+        task, num_targets = self._schema.task, len(self._schema.targets or ())
+        if task == "multilabel" and output.shape == (rows, num_targets):
+            return predicted_rows(output.float().cpu(), FLAGS)
         if task == "classification" and output.shape == (rows, len(self._schema.classes)):
             return predicted_rows(output.float().cpu(), CLASSES)
         if task == "regression" and output.shape == (rows, 1):

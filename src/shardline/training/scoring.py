@@ -5,31 +5,39 @@ blocks of fixed size by their place in the split, and the sums are added in bloc
 depends neither on the batch size nor on which rank evaluates a block.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from shardline.core.errors import DataError
 from shardline.records.datasets import DatasetSchema
 from shardline.records.evaluations import Evaluated, HeadlineValue
 from shardline.training.confusion import Confusion
-from shardline.training.diagnostics import MAX_POINTS, Bins, Spread, residuals
+from shardline.training.diagnostics import Bins
+from shardline.training.row_scores import Columns, check_finite, check_shape
+from shardline.training.scoring_labels import Flags, Regression
 
 # From 32,768 values on, torch splits a sum among threads, and their number changes the last bits.
 BLOCK_ROWS = 1 << 14
 _CHUNK_VALUES = 1 << 18  # 2 MB of float64, which fit into a processor's cache
 
-Columns = Mapping[str, np.ndarray]
 
+def make_task(
+    schema: DatasetSchema, num_rows: int, run: str, *, is_shipped: bool = False
+) -> "Task":
+    """Make the task that scores a model's outputs on a split of `num_rows` rows.
 
-def make_task(schema: DatasetSchema, num_rows: int, run: str) -> "Task":
-    """Make the task that scores a model's outputs on a split of `num_rows` rows."""
+    Args:
+        run: Name of the run, for errors.
+        is_shipped: Whether the model is a `Classifier`; see `Regression`.
+    """
     if schema.task == "classification":
         return Classification(schema.classes, run)
-    return Regression(num_rows, run)
+    targets = schema.targets or ()
+    if schema.task == "multilabel":
+        return Flags(targets, run)
+    return Regression(num_rows, run, targets, is_shipped=is_shipped)
 
 
 def blocks(batches: Iterable[Columns], num_rows: int = BLOCK_ROWS) -> Iterator[Columns]:
@@ -94,8 +102,8 @@ class Classification:
         Raises:
             DataError: the outputs have another shape or are not finite.
         """
-        _check_shape(self._run, outputs, (len(label), len(self._classes)), "logits ")
-        _check_finite(self._run, outputs)
+        check_shape(self._run, outputs, (len(label), len(self._classes)), "logits ")
+        check_finite(self._run, outputs)
         # few rows at a time: float64 copies of all logits would be several times the batch
         num_chunks = min(len(label), -(-outputs.numel() // _CHUNK_VALUES))
         chunks = zip(outputs.tensor_split(num_chunks), label.tensor_split(num_chunks), strict=True)
@@ -120,68 +128,12 @@ class Classification:
         )
 
 
-class Regression:
-    """Mean squared and mean absolute error of values [B] or [B, 1].
-
-    Args:
-        num_rows: Rows of the split.
-        run: Name of the run, for errors.
-    """
-
-    def __init__(self, num_rows: int, run: str) -> None:
-        self._run = run
-        self._points = Spread(num_rows, MAX_POINTS)
-        self._squares = self._distances = 0.0
-        self._num_rows = 0
-
-    def score(self, outputs: torch.Tensor, label: torch.Tensor) -> Columns:
-        """Return the scores of a batch by row.
-
-        Args:
-            outputs: Values [B] or [B, 1] float32.
-            label: True values [B] float32.
-
-        Returns:
-            `label`, `predicted`, their `error` and its square as `loss`, per row [B].
-
-        Raises:
-            DataError: the outputs have another shape or are not finite.
-        """
-        values = outputs.squeeze(1) if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
-        _check_shape(self._run, values, (len(label),))
-        _check_finite(self._run, values)
-        error = (values - label).double()
-        columns = {"label": label, "predicted": values, "error": error, "loss": error**2}
-        # copied: a view would keep the whole output of the model in memory
-        return {name: column.numpy().copy() for name, column in columns.items()}
-
-    def add(self, block: Columns) -> None:
-        """Add a block's rows to the sums."""
-        self._squares += _sum(block["loss"])
-        self._distances += _sum(np.abs(block["error"]))
-        self._num_rows += len(block["loss"])
-        self._points.add(block)
-
-    def result(self) -> Evaluated:
-        """Return both errors, and some predicted values beside the true ones."""
-        mse, mae = self._squares / self._num_rows, self._distances / self._num_rows
-        return Evaluated(
-            metrics={"mse": mse, "mae": mae},
-            headline=HeadlineValue(metric="mse", value=mse, mode="min"),
-            residuals=residuals(self._points.rows),
-        )
-
-
 def _score_logits(logits: torch.Tensor, label: torch.Tensor) -> Columns:
     predicted, logits = logits.argmax(dim=1), logits.double()
     confidence = (logits.amax(dim=1) - logits.logsumexp(dim=1)).exp()
     loss = functional.cross_entropy(logits, label, reduction="none")
     columns = {"label": label, "predicted": predicted, "confidence": confidence, "loss": loss}
     return {name: column.numpy() for name, column in columns.items()}
-
-
-def _sum(column: np.ndarray) -> float:
-    return float(torch.from_numpy(column).sum())
 
 
 def _sum_of_losses(loss: np.ndarray) -> float:
@@ -191,22 +143,4 @@ def _sum_of_losses(loss: np.ndarray) -> float:
     return -float(functional.nll_loss(column, rows, reduction="sum"))
 
 
-def _check_shape(
-    run: str, outputs: torch.Tensor, expected: tuple[int, ...], what: str = ""
-) -> None:
-    if outputs.shape != expected:
-        raise DataError(
-            f'run "{run}": forward returned shape {tuple(outputs.shape)}, expected {what}{expected}; '
-            "fix the model's forward"
-        )
-
-
-def _check_finite(run: str, outputs: torch.Tensor) -> None:
-    if not all(math.isfinite(end) for end in outputs.aminmax()):  # any NaN makes both ends NaN
-        raise DataError(
-            f'run "{run}": forward returned NaN or infinity, expected finite outputs; train with a '
-            "lower optim.lr, or fix the model's forward"
-        )
-
-
-Task = Classification | Regression
+Task = Classification | Flags | Regression

@@ -370,6 +370,12 @@ PARQUET_CASES = {
         found="column v contains lists", says="make it the only column in source.features",
         change={"features": ["v"]},
     ),
+    "more names than flags in a list": Case(
+        source=PARQUET | {"label": "v", "task": "multilabel", "classes": ["a", "b", "c"], "num_classes": None},
+        files={"a.parquet": parquet({"x": [1.0, 2.0], "v": [[0, 1], [1, 1]]})},
+        found="column v is a list of 2 values in the first row, expected 3", says="correct the classes",
+        change={"classes": ["a", "b"]},
+    ),
     "an empty first list": Case(
         source=PARQUET | {"features": ["v"]}, files={"a.parquet": parquet({"v": [[], [1.0]], "y": [0, 1]})},
         found="column v is an empty list in the first row", says="fix the first row",
@@ -525,6 +531,18 @@ SETTING_CASES = {
     "classes of numbers": setting(
         CSV | {"task": "regression"}, "num_classes is given for task=regression", "drop it", {"num_classes": None}
     ),
+    "several labels of classes": setting(
+        CSV | {"label": ["x", "y"], "features": ["x"]}, "lists columns for task=classification", "name one",
+        {"label": "y"},
+    ),
+    "a weight that is the label": setting(
+        CSV | {"weight": "y"}, "weight=y is also the label", "name another column", {"weight": "x"},
+        files={"a.csv": "x,z,y\n1,3,0\n2,4,1\n"},
+    ),
+    "a weight and a column of its name": setting(
+        NAMED | {"columns": {"weight": "float32"}, "weight": "x"}, "columns.weight conflicts with weight=x",
+        "rename one of them", {"columns": {"x": "float32"}},
+    ),
     "names without columns": setting(
         CSV | {"rename": {"x": "z"}}, "rename is given without columns", "drop it", {"rename": None}
     ),
@@ -615,8 +633,8 @@ SETTING_CASES = {
         {"splits": {"train": 0.8, "validation": 0.1, "test": 0.1}}, splits={"column": "s"}, files=TWO,
     ),
     "a column of splits that is the label": setting(
-        CSV, "splits.column=y is also a feature or the label", "remove it there", {"splits": {"column": "s"}},
-        splits={"column": "y"}, files={"a.csv": "x,s,y\n1,train,0\n3,test,1\n"},
+        CSV, "splits.column=y is also a feature, the label or the weight", "remove it there",
+        {"splits": {"column": "s"}}, splits={"column": "y"}, files={"a.csv": "x,s,y\n1,train,0\n3,test,1\n"},
     ),
     "a group that is the label": setting(
         CSV, "splits.group=y is also a feature or the label", "remove it there", {"splits": SHARES | {"group": "s"}},
@@ -725,7 +743,7 @@ ELSEWHERE = {
     # test_sources_text.py: of the library tokenizers
     "tokenizer.__init__": 1, "tokenizer._number": 1, "tokenizer._encode": 1, "tokenizer._open": 2,
     # of a class's schema, of a package that is not installed
-    "source.record": 1, "source_files._digits_file": 1,
+    "source.record": 1, "source._check_further": 2, "source_files._digits_file": 1,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 from msgspec import structs
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from shardline.config.settings.run_settings import Data, Pack, Pad
 from shardline.core.files import write_json
@@ -24,6 +24,7 @@ from shardline.results.export.calls import find_call, named_outputs
 from shardline.results.export.onnx_program import program
 from shardline.training.models.classifier_base import Classifier
 from shardline.training.models.gpt import GPT
+from shardline.training.models.tabular import Tabular
 from shardline.training.models.unet import UNet
 from shardline.transforms import Resize
 from tests.support.exported import Model, predicted, sealed
@@ -383,6 +384,28 @@ def test_a_row_of_a_table_is_predicted_from_its_numbers(tmp_path):
     found = load_file(constants)
     row = (torch.tensor([[1, 2.5, -3]]) - found["shift"]) * found["scale"]
     assert np.abs(outputs - model.model(row).detach().numpy()).max() < 1e-5
+
+
+def test_several_numbers_are_exported_in_the_units_of_the_labels(tmp_path):
+    rows = [",".join(map(str, row)) for row in np.random.default_rng(1).uniform(1, 5, (30, 6))]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,y,z,w", *rows]))
+    source = {
+        "type": "csv",
+        "files": ["rows.csv"],
+        "label": ["y", "z"],
+        "task": "regression",
+        "weight": "w",
+    }
+    model = sealed(tmp_path, source, Tabular, Data(normalize="standard"), width=8, members=2)
+    weights = load_file(model.sealed / "model.safetensors")
+    weights |= {"target_mean": torch.tensor([100.0, -200]), "target_std": torch.tensor([3.0, 4])}
+    save_file(weights, model.sealed / "model.safetensors")
+    folder, config, check = model.exported()
+    assert check.max_difference <= check.allowed < 1
+    assert inputs_of(config) == [("features", "float32", ["batch", 3])]
+    assert config["outputs"][0]["meaning"] == "the predicted values y, z"
+    outputs, _ = predicted(folder, program(config), "1,2.5,-3")
+    np.testing.assert_allclose(outputs[0], [100, -200], atol=20)
 
 
 class Fixed(pl.LightningModule):

@@ -6,6 +6,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from shardline.config.settings import Count, Natural, Plain, Positive, Settings, Text
 
+Task = Literal["classification", "regression", "multilabel"]
+Labels = Text | Annotated[list[Text], Meta(min_length=1, extra={"unique": True})]
 OnBad = Literal["fail", "skip"]
 ColumnType = Annotated[
     str,
@@ -99,12 +101,14 @@ class HfSettings(_ColumnsInFiles, frozen=True, kw_only=True):
 
     named: ClassVar[str] = "hf"
 
-    label: Text | UnsetType = UNSET
-    """Column of the label. It becomes the column `labels`."""
+    label: Labels | UnsetType = UNSET
+    """Column of the label, or a list of columns. It becomes the column `labels`."""
     id_column: Text | UnsetType = UNSET
     """Column of the row id, whole numbers or text. Default: name of the file and position in the file."""
-    task: Literal["classification", "regression"] = "classification"
+    task: Task = "classification"
     """Task that the label is for."""
+    weight: Text | UnsetType = UNSET
+    """Column of the rows' weights in the loss, at least 0."""
     num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
     """Number of classes, if labels are 0, 1, ... Default without `classes`: the classes in the files."""
     classes: list[str | int] = []
@@ -199,8 +203,9 @@ class Preprocess(Settings, frozen=True, kw_only=True):
 class ColumnsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys of all sources of columns."""
 
-    label: Text | UnsetType = UNSET
-    """Column of the label. Required without `columns`. With `columns` it becomes the column `labels`."""
+    label: Labels | UnsetType = UNSET
+    """Column of the label. Required without `columns`. With `columns` it becomes the column `labels`. A
+    list of columns for `task: multilabel`, or for `task: regression` of several numbers."""
     features: list[Text] = []
     """Feature columns in order, or one column of lists. Default: all columns of numbers that are not
     label, id or split; with `preprocess` all usable columns."""
@@ -214,8 +219,10 @@ class ColumnsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_
     """Names of columns in the files, if they differ from the names in `columns`."""
     id_column: Text | UnsetType = UNSET
     """Column of the row id, whole numbers or text. Default: name of the file and position in the file."""
-    task: Literal["classification", "regression"] = "classification"
-    """Task that the label is for."""
+    task: Task = "classification"
+    """Task that the label is for. `multilabel`: label columns, or one column of lists, of 0 and 1."""
+    weight: Text | UnsetType = UNSET
+    """Column of the rows' weights in the loss, at least 0. It becomes the column `weight`."""
     num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
     """Number of classes, if labels are 0, 1, ... For other labels, list `classes`."""
     dtype: Literal["float32", "float64", "int32", "uint8"] = "float32"

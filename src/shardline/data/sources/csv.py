@@ -165,7 +165,7 @@ class Csv(Tabular):
             return not names[1].any() and self.label in self.classes
         return (
             not names[1].any()
-            and not arrow_columns.numbers(pa.array([self.label]), "float32")[1][0]
+            and not arrow_columns.numbers(pa.array(self.labels), "float32")[1].any()
         )
 
     @cached_property
@@ -268,7 +268,9 @@ class Csv(Tabular):
         types |= {name: self._type_of(name) for name in self.features}
         types |= {self.in_file(name): typed.read_as(column) for name, column in self.named.items()}
         if self.task == "regression" and self.has_labels:
-            types[self.label] = pa.float32()
+            types |= dict.fromkeys(self.labels, pa.float32())
+        if self.weight and not self.lacks_weight:
+            types[self.weight] = pa.float32()
         if self.id_column and pa.types.is_integer(self.columns.field(self.id_column).type):
             types[self.id_column] = pa.int64()
         # a percentage may have no sign; and one column of marked numbers must not make all others text

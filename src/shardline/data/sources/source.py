@@ -15,10 +15,10 @@ from msgspec import UNSET
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.found_files import unreadable
-from shardline.data.columns import parse_columns
+from shardline.data.columns import Column, parse_columns
 from shardline.records.datasets import DatasetSchema
 from shardline.records.preprocessing import Preprocessing
-from shardline_io.column_names import IDS
+from shardline_io.column_names import IDS, WEIGHT
 
 UNKNOWN_LABEL = "one of source.classes"  # in messages on a label that is no class
 
@@ -32,24 +32,30 @@ class Schema:
             `shardline.data.columns` lists the types. Empty for a table.
         feature_shape: Shape of a table row's features, without the batch dimension.
         feature_dtype: NumPy name of the stored type of a table's features.
-        task: Task of a table: `classification` (int64 labels 0..C-1) or `regression` (float32 labels).
+        task: Task of a table: `classification` (int64 labels 0..C-1), `regression` (float32 labels) or
+            `multilabel` (labels [T] of 0 and 1).
         classes: Class names in label order. With `columns`, the classes of the integer column `labels`.
         categories: Number of indices of each column of `categories`, an `int64[C]` column; 0 is unknown.
         preprocessing: How `numbers`, `gaps` and `codes` among the columns become features when they are read.
+        targets: Names of the numbers or flags in a row's labels [T], for `regression` of several numbers
+            and for `multilabel`.
+        weighted: Whether rows have weights, in a column `weight` of one float per row, at least 0.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     feature_shape: tuple[int, ...] = ()
     feature_dtype: str = "float32"
-    task: Literal["classification", "regression"] = "classification"
+    task: Literal["classification", "regression", "multilabel"] = "classification"
     classes: tuple[str, ...] = ()
     categories: Mapping[str, int] = field(default_factory=dict)
     preprocessing: Preprocessing | None = None
+    targets: tuple[str, ...] = ()
+    weighted: bool = False
 
     @property
     def label_dtype(self) -> str:
         """NumPy name of the type of a table's labels."""
-        return "int64" if self.task == "classification" else "float32"
+        return {"classification": "int64", "multilabel": "uint8"}.get(self.task, "float32")
 
     def record(self) -> DatasetSchema:
         """Return the `schema` record of a manifest, with column types in canonical spelling.
@@ -58,14 +64,15 @@ class Schema:
             DataError: A column name or type is not allowed. The message names it.
         """
         classes = [*self.classes]
-        if not self.columns:
+        written_columns = self.columns or self._as_columns()
+        if not written_columns:
             return DatasetSchema(
                 task=self.task,
                 classes=classes,
                 feature_shape=[*self.feature_shape],
                 feature_dtype=self.feature_dtype,
             )
-        columns = parse_columns(self.columns)
+        columns = parse_columns(written_columns)
         labels = columns.get("labels")
         is_scalar = labels is not None and not (labels.varies or labels.shape or labels.optional)
         kind = np.dtype(labels.dtype).kind if labels and is_scalar else ""
@@ -76,8 +83,44 @@ class Schema:
             )
         task = "classification" if self.classes else "regression" if kind == "f" else "none"
         written = {name: str(column) for name, column in columns.items()}
-        sizes = dict(self.categories) or UNSET
-        return DatasetSchema(task=task, classes=classes, columns=written, categories=sizes)
+        self._check_further(columns)
+        return DatasetSchema(
+            task=self.task if self.targets else task,
+            classes=classes,
+            columns=written,
+            categories=dict(self.categories) or UNSET,
+            targets=[*self.targets] or UNSET,
+            weighted=self.weighted or UNSET,
+        )
+
+    def _as_columns(self) -> dict[str, str]:
+        """Return a table as columns if it has several labels per row or weights; else an empty dict."""
+        if not (self.targets or self.weighted or self.task == "multilabel"):
+            return {}
+        shape = f"[{','.join(map(str, self.feature_shape))}]" if self.feature_shape else ""
+        label = self.label_dtype + (f"[{len(self.targets)}]" if self.targets else "")
+        columns = {"features": self.feature_dtype + shape, "labels": label}
+        return columns | ({WEIGHT: "float32"} if self.weighted else {})
+
+    def _check_further(self, columns: Mapping[str, Column]) -> None:
+        """Reject targets and weights that do not match the columns."""
+        size, labels, weight = len(self.targets), columns.get("labels"), columns.get(WEIGHT)
+        if (self.task == "multilabel" or size) and (
+            not size or self.task == "classification" or labels is None or labels.varies
+            or labels.optional or labels.kind != "array" or labels.shape != (size,)
+        ):  # fmt: skip
+            raise DataError(
+                f"a schema has task={self.task}, {size} targets and labels={labels}, expected regression or multilabel "
+                "with the names of all labels in `targets`, and a column `labels` of that many numbers such as "
+                f"float32[{size or 2}]; correct the schema"
+            )
+        is_float = weight is not None and np.dtype(weight.dtype).kind == "f"
+        is_one = weight is not None and not (weight.shape or weight.varies or weight.optional)
+        if self.weighted and not (is_float and is_one):
+            raise DataError(
+                f"a schema is weighted and has {WEIGHT}={weight}, expected one number per row; "
+                f'add "{WEIGHT}": "float32" to the columns, or remove weighted=True'
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from shardline.data.sources.notation import remedy_of
 from shardline.data.sources.prepared_columns import Kind, Treatments
 from shardline.data.sources.source import Schema
 from shardline.records.preprocessing import Preprocessing
+from shardline_io.column_names import WEIGHT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,8 @@ class TableColumns(FileSource):
         decimal: Decimal mark in text; empty if the files contain numbers.
 
     Args:
-        label: Column of the label. Optional if `columns` is set.
+        label: Column of the label. Optional if `columns` is set. Several columns, or one column of
+            lists, for `regression` of several numbers and for `multilabel`.
         features: Columns of the features in order, or one column of lists. Default: all
             columns of numbers except label, id, split and group.
         id_column: Column of the row id (whole numbers or text). Default: ids are made from the
@@ -75,7 +77,8 @@ class TableColumns(FileSource):
         columns: Type of each column by name, instead of `features`. `shardline.data.columns`
             lists the types. The label becomes the column `labels`.
         rename: Names of columns in the files, where these differ from the column's name.
-        task: `classification` or `regression`.
+        task: `classification`, `regression` or `multilabel` (labels of 0 and 1).
+        weight: Column of the rows' weights, at least 0. It becomes the column `weight`.
         classes: Values of the label, in label order.
         num_classes: Number of classes, instead of `classes`, for labels 0..num_classes-1.
         dtype: NumPy type of the stored features.
@@ -87,10 +90,10 @@ class TableColumns(FileSource):
     decimal = ""
 
     def __init__(
-        self, *, label: str = "", features: Sequence[str] = (), id_column: str | None = None,
+        self, *, label: str | Sequence[str] = "", features: Sequence[str] = (), id_column: str | None = None,
         columns: Mapping[str, str] | None = None, rename: Mapping[str, str] | None = None,
-        task: Literal["classification", "regression"] = "classification",
-        classes: Sequence[str | int] = (), num_classes: int = 0, dtype: str = "float32",
+        task: Literal["classification", "regression", "multilabel"] = "classification",
+        classes: Sequence[str | int] = (), num_classes: int = 0, dtype: str = "float32", weight: str = "",
         preprocess: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> None:  # fmt: skip
@@ -102,7 +105,10 @@ class TableColumns(FileSource):
             )
         self.named = parse_columns(dict(sorted(columns.items()))) if columns else {}
         self._in_file = dict(rename or {})
-        self.label, self.id_column, self.task, self.dtype = label, id_column, task, dtype
+        self.labels = ((label,) if label else ()) if isinstance(label, str) else tuple(label)
+        self._has_many = self.labels != (label,)
+        self.label = self.labels[0] if self.labels else ""
+        self.weight, self.id_column, self.task, self.dtype = weight, id_column, task, dtype
         self.classes = tuple(map(str, classes or range(num_classes)))
         self.split_column: str | None = self.splits.get("column")
         self.group_column: str | None = self.splits.get("group")
@@ -223,13 +229,19 @@ class TableColumns(FileSource):
     @cached_property
     def lacks_label(self) -> bool:
         """Whether labels are zeros because an optional label column is missing."""
-        return self.labels_optional and bool(self.label) and self.label not in self.columns.names
+        return self.labels_optional and not {*self.labels} <= {*self.columns.names}
+
+    @cached_property
+    def lacks_weight(self) -> bool:
+        """Whether weights are 1 because the column is missing in files whose labels are optional."""
+        return self.labels_optional and bool(self.weight) and self.weight not in self.columns.names
 
     @property
     def keys(self) -> list[str]:
-        """Columns of label, id, split and group."""
-        label = "" if self.lacks_label else self.label
-        given = (label, self.id_column, self.split_column, self.group_column)
+        """Columns of labels, weight, id, split and group."""
+        labels = () if self.lacks_label else self.labels
+        weight = "" if self.lacks_weight else self.weight
+        given = (*labels, weight, self.id_column, self.split_column, self.group_column)
         return [name for name in given if name]
 
     @property
@@ -353,37 +365,65 @@ class TableColumns(FileSource):
     @cached_property
     def schema(self) -> Schema:
         """Schema of the named columns, or of a table with one number per feature column or list item."""
-        if self.named:
-            label = "int64" if self.task == "classification" else "float32"
-            labels = {"labels": label} if self.label else {}
+        targets, weighted = self._targets, bool(self.weight)
+        if self.named or self.plan:
+            kinds = {"classification": "int64", "multilabel": "uint8"}
+            label = kinds.get(self.task, "float32") + (f"[{len(targets)}]" if targets else "")
+            columns = {name: str(column) for name, column in self.named.items()}
+            if self.plan:
+                columns = prepared_columns.stored_columns(self.plan, self.dtype)
+            columns |= {"labels": label} if self.label else {}
             return Schema(
-                columns={name: str(column) for name, column in self.named.items()} | labels,
+                columns=columns | ({WEIGHT: "float32"} if weighted else {}),
                 classes=self.classes if self.task == "classification" else (),
-            )
-        if self.plan:
-            label = "int64" if self.task == "classification" else "float32"
-            stored = prepared_columns.stored_columns(self.plan, self.dtype)
-            return Schema(
-                columns=stored | {"labels": label},
-                classes=self.classes if self.task == "classification" else (),
+                task=self.task if targets else "classification",
+                targets=targets,
+                weighted=weighted,
                 preprocessing=self.plan,
             )
-        size = self._list_size() if self._holds_lists else len(self.features)
+        size = self._list_size(self.features[0]) if self._holds_lists else len(self.features)
         return Schema(
             feature_shape=(size,),
             feature_dtype=self.dtype,
             task=self.task,
             classes=self.classes if self.task == "classification" else (),
+            targets=targets,
+            weighted=weighted,
         )
 
-    def _list_size(self) -> int:
-        kind = self.columns.field(self.features[0]).type
+    @cached_property
+    def _targets(self) -> tuple[str, ...]:
+        """Names of the numbers or flags in a row's labels; empty for a class or one number."""
+        if self.task == "classification" or not self.labels:
+            return ()
+        if self.lacks_label and not self._has_many and self.classes:
+            return self.classes  # of the dataset that the run was trained on
+        if self.holds_list_label:
+            size = self._list_size(self.label)
+            names = self.classes or tuple(map(str, range(size)))
+            if len(names) != size:
+                raise DataError(
+                    f"{self.table_name}: column {self.label} is a list of {size} values in the first row, expected "
+                    f"{len(names)}, one for each of source.classes; correct the classes"
+                )
+            return names
+        return self.labels if self._has_many or self.task == "multilabel" else ()
+
+    @cached_property
+    def holds_list_label(self) -> bool:
+        """Whether the only label column contains lists."""
+        if len(self.labels) != 1 or self.task == "classification" or self.lacks_label:
+            return False
+        return arrow_columns.is_list(self.columns.field(self.label).type)
+
+    def _list_size(self, name: str) -> int:
+        kind = self.columns.field(name).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
-        size = self.first_list_size(self.features[0])
+        size = self.first_list_size(name)
         if not size:
             raise DataError(
-                f"{self.table_name}: column {self.features[0]} is an empty list in the first row, "
+                f"{self.table_name}: column {name} is an empty list in the first row, "
                 "expected one number per feature; fix the first row"
             )
         return size

@@ -19,6 +19,7 @@ from shardline.records.preprocessing import (
     PreparedNumber,
     Preprocessing,
 )
+from shardline_io.column_names import WEIGHT
 
 Found = TypeVar("Found")
 
@@ -53,14 +54,15 @@ class _Conversion:
         if source.named:
             splits = self._splits()
             values = {name: self._typed(name, column) for name, column in source.named.items()}
-            given = {"columns": values | ({"labels": self._labels()} if source.label else {})}
+            values |= {"labels": self._labels()} if source.label else {}
+            given = {"columns": values | self._weight()}
         elif source.plan:
             labels, splits = self._labels(), self._splits()
             given = self._prepared(source.plan)
-            given["columns"]["labels"] = labels
+            given["columns"] |= {"labels": labels, **self._weight()}
         else:
             labels, splits = self._labels(), self._splits()
-            given = {"features": self._features(), "labels": labels}
+            given = {"features": self._features(), "labels": labels, "columns": self._weight()}
         if not self.is_kept.all():
             return _Conversion(source, self.shard, self.block.only(self.is_kept)).table()
         if splits is None:
@@ -155,17 +157,48 @@ class _Conversion:
         return values, np.asarray(dates.is_null()) & ~bad
 
     def _labels(self) -> np.ndarray:
-        name, classes = self.source.label, self.source.classes
+        name, classes, task = self.source.label, self.source.classes, self.source.task
         if self.source.lacks_label:
-            return np.zeros(
-                len(self.is_kept), np.float32 if self.source.task == "regression" else np.int64
-            )
-        if self.source.task == "regression":
-            found = arrow_columns.numbers(self._numbers(name), "float32")
-            return self._accept(name, found, "a finite number (float32)")
+            targets = self.source.schema.targets
+            kinds = {"classification": np.int64, "multilabel": np.uint8}
+            shape = (len(self.is_kept), *([len(targets)] if targets else []))
+            return np.zeros(shape, kinds.get(task, np.float32))
+        if task != "classification":
+            values = [self._numbers_of_label(name) for name in self.source.labels]
+            if self.source.holds_list_label or not self.source.schema.targets:
+                return values[0]
+            return np.stack(values, axis=1)
         known = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
         found = arrow_columns.labels_of(self._column(name), classes)
         return self._accept(name, found, f"{UNKNOWN_LABEL} ({known})")
+
+    def _numbers_of_label(self, name: str) -> np.ndarray:
+        """Return a column of numbers or flags [N], or of lists of them [N, T]."""
+        is_flag, dtype, column = self.source.task == "multilabel", "float32", self._numbers(name)
+        what = "0 or 1" if is_flag else "a finite number (float32)"
+        if self.source.holds_list_label:
+            size = len(self.source.schema.targets)
+            values, bad = arrow_columns.lists(column, size, dtype)
+            what = f"{size} values of 0 or 1" if is_flag else f"{size} finite numbers (float32)"
+        else:
+            values, bad = arrow_columns.numbers(column, dtype)
+        if is_flag:
+            is_other = (values != 0) & (values != 1)
+            bad = bad | (is_other.any(axis=1) if is_other.ndim > 1 else is_other)
+            with np.errstate(invalid="ignore"):  # bad rows may contain NaN
+                values = values.astype(np.uint8)
+        return self._accept(name, (values, bad), what)
+
+    def _weight(self) -> dict[str, np.ndarray]:
+        """Return the column of weights; empty if rows have none."""
+        name = self.source.weight
+        if not name:
+            return {}
+        if self.source.lacks_weight:
+            return {WEIGHT: np.ones(len(self.is_kept), np.float32)}
+        values, bad = arrow_columns.numbers(self._numbers(name), "float32")
+        found = values, bad | ~(values >= 0)
+        return {WEIGHT: self._accept(name, found, "a weight of at least 0 (float32)")}
 
     def _ids(self) -> np.ndarray:
         source, name = self.source, self.source.id_column

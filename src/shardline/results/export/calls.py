@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 
 from shardline.core.errors import ConfigError
+from shardline.training.models.classifier_base import Classifier
 
 Tensors = dict[str, torch.Tensor]
 
@@ -57,6 +58,11 @@ def find_call(model: pl.LightningModule, batch: Any) -> Call:
             "and labels; change data.collate to return one of these, or the model cannot be exported"
         )
     wanted = _required(model)
+    if isinstance(model, Classifier) and set(model.input_columns(batch)) <= batch.keys():
+        found = Call(names=model.input_columns(batch))
+        for name in found.names:
+            _check_tensor(model, name, batch[name])
+        return found
     column = getattr(model, "column", None)
     if isinstance(column, str) and column in batch and len(wanted) == 1:
         found = Call(names=(column,))

@@ -7,6 +7,7 @@ import torch
 
 from shardline.config.settings.run_settings import Pad
 from shardline.core.redaction import mask_values
+from shardline.data.columns import features_of
 from shardline.data.sources.tokenizer import make_tokenizer
 from shardline.records.datasets import Manifest
 from shardline.results.export import FORMATS, Array, ExportConfig, Output, preprocessing
@@ -51,7 +52,8 @@ def describe(
             manifest,
             original.steps,
             {one["name"]: one for one in inputs},
-            is_table=original.call.is_table,
+            is_table=original.call.is_table
+            or (bool(features_of(schema)) and original.call.names == ("features",)),
             tokens=_tokens(manifest, tokenizer),
             pad_to=collate.lengths if isinstance(collate, Pad) else {},
             context=_context(original),
@@ -98,6 +100,10 @@ def _meaning(original: Original, output: torch.Tensor) -> str:
         return "logits of each pixel's class"
     if is_one and task == "regression" and output.shape[1:].numel() == 1:
         return "the predicted value"
+    size = len(original.schema.targets or ())
+    if is_one and size and list(output.shape[1:]) == [size]:
+        what = "the predicted values" if task == "regression" else "logits of the flags"
+        return f"{what} {', '.join(original.schema.targets or ())}"
     return f"what forward of {original.spec.model_class} returns"
 
 
