@@ -91,7 +91,7 @@ manifests_of_prediction = JOBS.of_job(
     lambda one: [PROJECT.built[key].manifest for key in one.trained_on]
 )
 rows_of_prediction = JOBS.of_job(lambda one: [one.rows.manifest])
-record_of_prediction = JOBS.of_job(lambda one: [one.record.with_suffix(".parts.json")])
+record_of_prediction = JOBS.of_job(lambda one: one.read)
 
 
 # `rule all` evaluates this input first, so the storage is queried before Snakemake asks for each file.

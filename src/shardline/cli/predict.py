@@ -14,8 +14,8 @@ from shardline.cli.app import AsJson, app
 from shardline.cli.display.terminal import say, say_json
 from shardline.config.code_paths import paths_of
 from shardline.config.load import load_project
-from shardline.config.plans import DatasetPlan, PredictionPlan
-from shardline.config.predictions import files_as_dataset, make_prediction
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
+from shardline.config.predictions import files_as_dataset, join_folds, make_prediction
 from shardline.config.project import Project
 from shardline.config.resolved import RunSpec
 from shardline.core.errors import ConfigError, DataError
@@ -24,7 +24,7 @@ from shardline.core.suggest import suggest
 from shardline.pipeline.dataset_jobs import build_part, seal_parts
 from shardline.pipeline.job_frame import REMAKE
 from shardline.pipeline.predicting import compute_parts
-from shardline.pipeline.prediction_files import write_file
+from shardline.pipeline.prediction_files import write_file, write_folds
 from shardline.records.base import read_record
 from shardline.records.runs import PredictionResult
 from shardline.results.accept.replaced_folders import link
@@ -34,7 +34,12 @@ from shardline.results.sealed_run import SealedRun, check_repeatable, find_seale
 @app.command("predict")
 def predict(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name, id or earlier id of a run.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Name, id or earlier id of a run; or the name of all its folds."
+        ),
+    ],
     rows: Annotated[
         list[str],
         typer.Argument(metavar="DATASET|FILES...", help="Dataset of the config, or files."),
@@ -55,16 +60,27 @@ def predict(
 
     Reads files like the data that the run was trained on; they need no labels.
     If the command is killed, the same command resumes. Nothing is overwritten.
+    For a run with fold: all, each row is predicted by the model that did not train on it.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     sys.path.insert(0, str(Path.cwd()))  # the user's modules
     project = load_project(config_file=context.obj)
-    recorded = find_sealed_run(project, run)
-    found = predict_rows(project, recorded, rows, split=split, output=output, force=force)
+    if folds := folds_of(project, run):
+        own = (*folds[0].dataset.names, folds[0].dataset.id)
+        if len(rows) != 1 or rows[0] not in own or split != "test":
+            raise ConfigError(
+                f"predict {run}: each of its folds predicts the rows that it was not trained on, expected its dataset "
+                f"and no --split; write `shardline predict {run} {folds[0].dataset.names[0]}`, or name one fold"
+            )
+        title, found = run, predict_folds(project, run, folds, output=output, force=force)
+    else:
+        recorded = find_sealed_run(project, run)
+        title = recorded.title
+        found = predict_rows(project, recorded, rows, split=split, output=output, force=force)
     if as_json:
         say_json(found)
     else:
-        say(f"{found.rows:,} rows predicted by {recorded.title}: {found.output}")
+        say(f"{found.rows:,} rows predicted by {title}: {found.output}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +88,7 @@ class Predicted:
     """Result of `shardline predict`.
 
     Attributes:
-        run: Id of the run.
+        run: Id of the run; of all folds, their name.
         prediction: Id of the prediction.
         rows: Number of predicted rows.
         output: Written file, as given by --output.
@@ -102,6 +118,52 @@ def predict_rows(
         ConfigError: A dataset or file does not exist, the output exists, or the run cannot predict.
         DataError: The columns differ from those of the training data, or a sealed file is damaged.
     """
+    _check_output(output)
+    changes = check_repeatable(project, recorded, "used to predict", force=force)
+    prediction = _prediction(project, recorded, rows, split)
+    project.digests.save()
+    if not (prediction.file.exists() and prediction.record.exists()):
+        _make(project, prediction, recorded)
+    return _result(prediction, recorded.id, output, changes)
+
+
+def folds_of(project: Project, name: str) -> list[RunPlan]:
+    """Return the runs of a row with `fold: all`, by the row's name; empty for another name."""
+    return [run for run in project.runs.values() if name in {row.folds_of for row in run.rows}]
+
+
+def predict_folds(
+    project: Project, name: str, folds: Sequence[RunPlan], *, output: Path, force: bool
+) -> Predicted:
+    """Predict all rows of a dataset with folds, each with the model that did not train on it.
+
+    Args:
+        name: Name of the row of the run table.
+        folds: Run of each fold, in order.
+        output: Parquet file to write; must not exist.
+        force: See `predict_rows`.
+
+    Raises:
+        ConfigError: The output exists, or a run cannot predict.
+        DataError: A run is not sealed, or a sealed file is damaged.
+    """
+    _check_output(output)
+    made, changes = [], []
+    for run in folds:
+        recorded = find_sealed_run(project, run.id)
+        changes += check_repeatable(project, recorded, "used to predict", force=force)
+        one = _prediction(project, recorded, [run.dataset.id], "test")
+        if not (one.file.exists() and one.record.exists()):
+            _make(project, one, recorded)
+        made.append(one)
+    joined = join_folds(project, made)
+    project.digests.save()
+    if not (joined.file.exists() and joined.record.exists()):
+        write_folds(joined, joined.file, joined.record)
+    return _result(joined, name, output, list(dict.fromkeys(changes)))
+
+
+def _check_output(output: Path) -> None:
     if output.suffix != ".parquet":
         raise ConfigError(
             f"--output {output} does not end in .parquet, the only format of predictions; name a .parquet file, and "
@@ -111,16 +173,14 @@ def predict_rows(
         raise ConfigError(
             f"{output} exists already, and nothing is overwritten; delete it, or name another file: --output FILE"
         )
-    changes = check_repeatable(project, recorded, "used to predict", force=force)
-    prediction = _prediction(project, recorded, rows, split)
-    project.digests.save()
-    if not (prediction.file.exists() and prediction.record.exists()):
-        _make(project, prediction, recorded)
+
+
+def _result(prediction: PredictionPlan, run: str, output: Path, changes: list[str]) -> Predicted:
     with writing(output):
         link(prediction.file, output)
     found = read_record(prediction.record, PredictionResult, remedy=REMAKE)
     return Predicted(
-        run=recorded.id, prediction=prediction.id, rows=found.rows, output=output, file=prediction.file,
+        run=run, prediction=prediction.id, rows=found.rows, output=output, file=prediction.file,
         code=changes,
     )  # fmt: skip
 

@@ -48,6 +48,7 @@ def rows_of_folds(row: Row, default: object, datasets: Sequence[Plain]) -> Itera
             name=f"{row.name}_fold={fold}",
             settings={**row.settings, "fold": fold},
             varied={**row.varied, "fold": fold},
+            folds_of=row.name,
         )
 
 

@@ -282,6 +282,8 @@ class PredictionPlan:
         rows: Dataset, or files as a dataset, to predict.
         split: Split to predict.
         document: Identity document.
+        folds: Run and id of the prediction of each fold, if they are joined into one file; `spec` is
+            then the run of the first fold.
     """
 
     names: tuple[str, ...] = ()
@@ -292,6 +294,7 @@ class PredictionPlan:
     rows: DatasetPlan
     split: str
     document: IdentityDocument
+    folds: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def id(self) -> str:
@@ -312,6 +315,14 @@ class PredictionPlan:
     def record(self) -> Path:
         """The record of the prediction."""
         return self.file.with_suffix(".json")
+
+    @property
+    def read(self) -> list[Path]:
+        """The files that the file is written from: the record of the parts, or the files of the folds."""
+        if not self.folds:
+            return [self.record.with_suffix(".parts.json")]
+        files = [self.layout.prediction(run, key) for run, key in self.folds]
+        return [*files, *(file.with_suffix(".json") for file in files)]
 
     @property
     def parts(self) -> Path:

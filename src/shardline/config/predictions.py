@@ -120,8 +120,12 @@ def rows_of_entries(
     found = {}
     for name, entry in entries.items():
         place = f"{where}: predictions.{name}"
+        if folds := [row for row in rows if row.folds_of == entry.run]:
+            found[name] = _rows_of_folds(entry, datasets_of[folds[0].name], named, place)
+            continue
         if entry.run not in {row.name for row in rows}:
-            hint = suggest(entry.run, [row.name for row in rows])
+            names = [name for row in rows for name in (row.folds_of, row.name) if name]
+            hint = suggest(entry.run, list(dict.fromkeys(names)))
             raise ConfigError(f"{place}.run={entry.run} is not a run of {project.table}; {hint}")
         if (entry.dataset is UNSET) == (entry.files is UNSET):
             both = "neither" if entry.dataset is UNSET else "both"
@@ -139,18 +143,65 @@ def rows_of_entries(
     return found
 
 
+def _rows_of_folds(
+    entry: PredictionSettings, datasets: Sequence[DatasetPlan], named: Mapping[str, DatasetPlan], place: str
+) -> DatasetPlan:  # fmt: skip
+    """Return the dataset of a run with `fold: all`, of whose rows each fold predicts its own."""
+    what = f"run={entry.run} has fold=all, and each of its models predicts the fold that it was not trained on"
+    if isinstance(entry.files, list):
+        raise ConfigError(
+            f"{place}.files: {what}; name one of its folds, such as {entry.run}_fold=0"
+        )
+    if entry.split != "test":
+        raise ConfigError(f"{place}.split={entry.split}: {what}; leave split out")
+    if len(datasets) != 1:
+        raise ConfigError(f"{place}: {what}, but it is trained on a mix; name one of its folds")
+    other = named.get(str(entry.dataset), datasets[0])
+    if other.id != datasets[0].id:
+        raise ConfigError(f"{place}.dataset={entry.dataset}: {what}; leave dataset out")
+    return datasets[0]
+
+
+def join_folds(
+    project: Project, folds: Sequence[PredictionPlan], names: tuple[str, ...] = ()
+) -> PredictionPlan:
+    """Return the prediction of all rows from those of the folds: each row by the model that did not train on it.
+
+    Args:
+        folds: Prediction of each fold, in order.
+        names: Names in the config.
+    """
+    document: IdentityDocument = {
+        "stage": "predict",
+        "settings": {"split": folds[0].split, "folds": len(folds)},
+        "inputs": {"predictions": [one.id for one in folds]},
+        **project.documents.made_by("prediction", {}, as_plain(folds[0].spec.settings)),
+    }
+    joined = tuple((one.spec.run, one.id) for one in folds)
+    return replace(folds[0], names=names, document=document, folds=joined)
+
+
 def add_predictions(
     project: Project, entries: Mapping[str, PredictionSettings], rows: Mapping[str, DatasetPlan], where: str
 ) -> None:  # fmt: skip
     """Add the predictions of the runs of a project."""
     runs = project.named_runs()
     for name, entry in entries.items():
-        if entry.run in runs:
-            run = runs[entry.run]
-            one = make_prediction(
-                project, run.spec, run.code_paths, run.spec.datasets, rows[name],
-                entry.split if entry.files is UNSET else "test", f"{where}: predictions.{name}",
-            )  # fmt: skip
+        split = entry.split if entry.files is UNSET else "test"
+        folds = [
+            key for key, run in runs.items() for row in run.rows
+            if row.name == key and row.folds_of == entry.run
+        ]  # fmt: skip
+        made = [
+            make_prediction(
+                project, runs[key].spec, runs[key].code_paths, runs[key].spec.datasets, rows[name], split,
+                f"{where}: predictions.{name}",
+            )
+            for key in folds or [entry.run] if key in runs
+        ]  # fmt: skip
+        for one in made if folds else ():
+            project.predictions.setdefault(one.id, one)
+        for one in [join_folds(project, made)] if folds else made:
             known = project.predictions.get(one.id, one)
             project.predictions[one.id] = replace(known, names=(*known.names, name))
 

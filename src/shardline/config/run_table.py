@@ -40,6 +40,7 @@ class Row:
         settings: Settings of the row by dotted key.
         varied: Settings that vary in the grid of the row, by dotted key.
         in_table: Whether the run is in the table, and not only in a scaling study.
+        folds_of: Name without the fold, if the row is a fold of `fold: all`; else empty.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Row:
     settings: dict[str, Any]
     varied: dict[str, Any]
     in_table: bool = True
+    folds_of: str = ""
 
 
 def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str] = ()) -> list[Row]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer
 from shardline.data.prediction_parts import (
     ID,
@@ -21,7 +22,7 @@ from shardline.data.prediction_parts import (
 )
 from shardline.data.sources.from_files import text_id
 
-FILE = "file"
+FILE, FOLD = "file", "fold"
 _MOST_POSITIONS = 1 << 48  # of rows in a file
 
 
@@ -53,6 +54,49 @@ def write_predictions(
             writer.write_table(table.cast(schema), row_group_size=max(1, table.num_rows))
             rows += table.num_rows
     return rows
+
+
+def join_predictions(path: Path, files: Sequence[Path], *, about: Mapping[str, Any]) -> int:
+    """Write the predictions of all folds atomically as one Parquet file, with a column `fold`.
+
+    Args:
+        files: files of the folds, in order; one row group is in memory at a time.
+        about: description of runs and rows, stored under `shardline` in the file's metadata.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        DataError: a file cannot be read, two folds predict one row, or the file cannot be written.
+    """
+    try:
+        folds = [pq.ParquetFile(file) for file in files]
+        described = {b"shardline": json.dumps(about).encode()}
+        schema = folds[0].schema_arrow.append(pa.field(FOLD, pa.int32()))
+        schema, ids = schema.with_metadata({**(schema.metadata or {}), **described}), []
+        with atomic_writer(path) as output, pq.ParquetWriter(output, schema) as writer:
+            for fold, file in enumerate(folds):
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group)
+                    number = pa.array(np.full(table.num_rows, fold, np.int32))
+                    writer.write_table(table.append_column(FOLD, number).cast(schema))
+                    ids.append(table[ID].to_numpy())
+            return _unique(np.concatenate(ids), files[0])
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"predictions of folds cannot be joined ({error}), expected {len(files)} complete files with the same "
+            f"columns, the first {files[0]}; delete them, and predict again"
+        ) from None
+
+
+def _unique(ids: np.ndarray, first: Path) -> int:
+    """Return the number of row ids, each of which must occur once."""
+    if len(np.unique(ids)) != len(ids):
+        raise DataError(
+            f"{first} and the files of the other folds predict a row twice, expected each row of the dataset once; "
+            "delete them, and predict again"
+        )
+    return len(ids)
 
 
 def _chained(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:

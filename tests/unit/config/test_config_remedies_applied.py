@@ -77,6 +77,7 @@ TEXTS = {
 TABLE = {"type": "csv", "files": ["a.csv"], "label": "y", "num_classes": 2}
 ROWS = {"datasets.digits.source": TABLE, "/a.csv": "x,y\n1,0\n2,1\n"}
 FOLDS = {"folds": 3}
+FOLDED = {"datasets.digits.splits": FOLDS, "@fold": "all"}
 TOKEN = "hf_" + "aB3" * 11
 MIX = {"datasets.b": {**DIGITS, "shards": 3}, "@dataset": "{digits: 0.5, b: 0.5}"}
 HEAD = "name\tdataset\tmodel"
@@ -444,7 +445,8 @@ MODEL_CASES = {
         "name one of them", {"@model": "a.net:Net"},
     ),
     "a fold of a dataset without folds": case(
-        {"@fold": "1"}, "fold=1, but dataset=digits has no folds", "set its splits.folds", {"datasets.digits.splits": FOLDS},
+        {"@fold": "1"}, "fold=1, but dataset=digits has no folds", "set its splits.folds",
+        {"datasets.digits.splits": FOLDS},
     ),
     "all folds of a dataset without folds": case(
         {"@fold": "all"}, "fold=all, but dataset=digits has no folds", "leave fold out", {"@fold": "null"},
@@ -702,6 +704,22 @@ PLACE_CASES = {
     ),
     "no rows to predict": prediction(
         {"predictions.p.dataset": DROP}, "neither of dataset and files", "give one", {"predictions.p.dataset": "digits"}
+    ),
+    "files that all folds would predict": prediction(
+        FOLDED | ROWS | {"predictions.p": {"run": "a", "files": ["a.csv"]}}, "predictions.p.files: run=a has fold=all",
+        "such as (.+_fold=0)", {"predictions.p.run": "$1"},
+    ),
+    "another split that all folds would predict": prediction(
+        FOLDED | {"predictions.p.split": "train"}, "predictions.p.split=train: run=a", "leave split out",
+        {"predictions.p.split": DROP},
+    ),
+    "another dataset that all folds would predict": prediction(
+        FOLDED | {"datasets.b": {**DIGITS, "shards": 3}, "predictions.p.dataset": "b"},
+        "predictions.p.dataset=b: run=a", "leave dataset out", {"predictions.p.dataset": DROP},
+    ),
+    "a mix whose folds would be predicted": prediction(
+        MIX | FOLDED | {"datasets.b.splits": FOLDS}, "it is trained on a mix", "name one of its folds",
+        {"predictions.p.run": "a_fold=0"},
     ),
     "a prediction by a script": prediction(
         SCRIPT, "is the training script", "or train a LightningModule", {"@model": "mlp"}

@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from shardline.data.classes import rows_of_classes
 from shardline.data.dataset import Dataset, read_manifest
 from shardline.data.pack_plans import problems_of_plans
 from shardline.data.packs import PackUnits
+from shardline.data.prediction_file import join_predictions
 from shardline.data.shard_map import ShardMap
 from shardline.data.splits import assign_folds, assign_splits
 from shardline.data.statistics_file import set_aside
@@ -350,3 +353,25 @@ def test_pieces_are_the_blocks_of_a_split_in_order(folds: int, data: st.DataObje
             for row, name in enumerate(of_shard)
             if split_of(name, fold) == split
         ]
+
+
+def predicted(path: Path, ids: list[int]) -> Path:
+    pq.write_table(pa.table({"id": ids, "prediction": [0.5] * len(ids)}), path, row_group_size=2)
+    return path
+
+
+def test_predictions_of_all_folds_are_one_file(tmp_path: Path) -> None:
+    files = [
+        predicted(tmp_path / f"{fold}.parquet", ids) for fold, ids in enumerate([[4, 1, 9], [2]])
+    ]
+    assert join_predictions(tmp_path / "all.parquet", files, about={"rows": "d"}) == 4
+    joined = pq.read_table(tmp_path / "all.parquet")
+    assert joined.select(["id", "fold"]).to_pydict() == {"id": [4, 1, 9, 2], "fold": [0, 0, 0, 1]}
+    assert json.loads(joined.schema.metadata[b"shardline"]) == {"rows": "d"}
+    again = predicted(tmp_path / "again.parquet", [2, 9])
+    with pytest.raises(DataError, match="predict a row twice"):
+        join_predictions(tmp_path / "twice.parquet", [files[0], again], about={})
+    assert not (tmp_path / "twice.parquet").exists()
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match="cannot be joined"):
+        join_predictions(tmp_path / "none.parquet", [tmp_path / "bad.parquet"], about={})

@@ -315,7 +315,8 @@ class PredictionSettings(Settings, frozen=True, kw_only=True):
     """An entry of `predictions`."""
 
     run: Text
-    """Name of the run whose model predicts."""
+    """Name of the run whose model predicts. For a run with `fold: all`, its name without the fold: each row
+    is predicted by the model that did not train on it, into one file."""
     dataset: Text | UnsetType = UNSET
     """Name of the dataset whose rows are predicted."""
     split: Literal["train", "validation", "test"] = "test"
