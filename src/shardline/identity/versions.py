@@ -171,7 +171,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "text": ("numpy",),
     "losses": ("torch",),
     "webdataset": ("numpy",),
-    "python": ("PIL", "numpy", "torch"),
+    "python": ("PIL", "numpy"),
     "tokenizer": ("numpy", "tokenizers"),
 }
 
