@@ -62,7 +62,7 @@ def check_source(source: AnySource, where: str) -> None:
     Raises:
         ConfigError: Options cannot be combined; the message names the key.
     """
-    classes = [str(name) for name in getattr(source, "classes", ())]
+    classes = [str(name) for name in getattr(source, "classes", ()) or ()]
     for name in classes:
         if classes.count(name) > 1:
             raise ConfigError(f"{where}.source.classes lists {name} twice; drop one")

@@ -67,10 +67,10 @@ class _Bases:
             return "function"
         if not isinstance(found, ast.ClassDef):
             return "dataset" if name == "object" else "unknown"
-        kinds = set()
+        kinds, others = set(), {key: of for key, of in bound.items() if key != name}
         for base in found.bases:
             node = base.value if isinstance(base, ast.Subscript) else base  # Dataset[tuple]
             first, _, deeper = ast.unparse(node).partition(".")
-            kinds.add(self._of_bound(bound, first, module, deeper))
+            kinds.add(self._of_bound(others, first, module, deeper))
         order: tuple[Kind, ...] = ("source", "module", "unknown")
         return next((kind for kind in order if kind in kinds), "dataset")

@@ -176,7 +176,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "text": ("numpy",),
     "losses": ("torch",),
     "webdataset": ("numpy",),
-    "python": ("PIL", "numpy", "torch"),
+    "python": ("PIL", "numpy"),
     "preprocess": ("numpy", "sklearn"),
     "tokenizer": ("numpy", "tokenizers"),
 }

@@ -330,7 +330,7 @@ def lines_to_paste(paths: Iterable[str]) -> list[str]:
     if len(names) > _MAX_LISTED:
         endings: dict[str, list[str]] = {}
         for name in names:
-            endings.setdefault(os.path.splitext(name)[1], []).append(name)
+            endings.setdefault(Path(name).suffix, []).append(name)
         names = [
             of[0]
             if len(of) == 1

@@ -33,6 +33,7 @@ STAGES = {
     "classifier": "shardline.training.models.classifier_base",
     "losses": "shardline.training.losses",
     "preprocess": "shardline.data.preprocessing",
+    "python": "shardline.data.python.source",
     "tokenizer": "shardline.data.sources.tokenizer",
     "transforms": "shardline.data.transforms.image_transforms",
 }
@@ -58,12 +59,16 @@ HUB = {
     "huggingface_hub": "its errors are told in one sentence",
     "safetensors": "likewise; transformers reads the weights",
 }
+PYTHON = {"PIL": "counts by the history `python` where rows come from a torch dataset"}
+SPOOL = {"safetensors": "of temporary files"}
 NEUTRAL_IN = {
+    "data": NEUTRAL | PYTHON | SPOOL,
+    "python": NEUTRAL | SPOOL,
     **{name: NEUTRAL | HUB for name in SHIPPED_MODELS if name.startswith("hf:")},
-    "training": NEUTRAL | {"scipy": "of figures that an evaluation alone has"},
-    "evaluation": NEUTRAL | WANTED,
-    "prediction": NEUTRAL | WANTED,
-    "samples": NEUTRAL | WANTED,
+    "training": NEUTRAL | PYTHON | {"scipy": "of figures that an evaluation alone has"},
+    "evaluation": NEUTRAL | WANTED | PYTHON,
+    "prediction": NEUTRAL | WANTED | PYTHON,
+    "samples": NEUTRAL | WANTED | PYTHON,
     "report": OF_ALL | {"markupsafe": "the type of jinja2's escaped text"},
     **dict.fromkeys(("jsonl", "text", "tokenizer"), NEUTRAL | TOKENS | ZSTD),
     "idx": NEUTRAL | ZSTD,
