@@ -9,6 +9,7 @@ from shardline.cli import (
     new_project,
     run_commands,
     check,
+    data,
     predict,
     accept,
     upkeep,

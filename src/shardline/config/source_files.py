@@ -351,27 +351,34 @@ def _fits(paths: Sequence[str], pattern: str) -> bool:
 _MOST_VALUES = 8
 
 
-def block(name: str, inferred: Plain) -> str:
-    """Return the printed lines on inferred properties of a dataset; empty if nothing is inferred."""
-    given = dict(inferred)
+def block(name: str, found: Plain) -> str:
+    """Return the printed lines on what was understood of a dataset; empty if there is nothing."""
+    shown = "\n".join(f"  {key}: {text}" for key, text in lines_on(found))
+    return f"dataset {name} is read as\n{shown}" if shown else ""
+
+
+def lines_on(found: Plain) -> list[tuple[str, str]]:
+    """Return what was understood of a dataset as pairs of a name and a text."""
+    given = dict(found)
     not_read = given.pop("not read", {})
-    lines = [f"{key}: {_shown(value)}" for key, value in given.items()]
-    lines += list(_not_read(not_read))
-    return (
-        f"dataset {name} is read as\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
-    )
+    return [*((key, _shown(value)) for key, value in given.items()), *_not_read(not_read)]
 
 
-def _not_read(not_read: Mapping[str, Any]) -> Iterator[str]:
+def _not_read(not_read: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for reason, one in not_read.items():
         more = ", ..." if one["count"] > len(one["first"]) else ""
-        yield f"not read, {reason}: {one['count']:,} ({', '.join(one['first'])}{more})"
+        yield f"not read, {reason}", f"{one['count']:,} ({', '.join(one['first'])}{more})"
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
-        value = [f"{key} ({of})" for key, of in value.items()]
+        value = [f"{key} ({_number(of)})" for key, of in value.items()]
     if not isinstance(value, list | tuple):
-        return json.dumps(value) if isinstance(value, str) and not value.isalnum() else str(value)
+        is_text = isinstance(value, str) and not (value[:1].isalnum() and "\n" not in value)
+        return json.dumps(value, ensure_ascii=False) if is_text else _number(value)
     more = len(value) - _MOST_VALUES
     return ", ".join(map(str, value[:_MOST_VALUES])) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if type(value) is int else str(value)

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from shardline.config.job_plan import recheck_dataset
 from shardline.config.plans import DatasetPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.source_files import block
+from shardline.config.understood import understood
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.files import write_json
@@ -22,7 +23,7 @@ from shardline.pipeline.python_data import check_rows_of, reading, with_rows_of
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record, sealed
-from shardline.records.datasets import DatasetProvenance, Manifest, Part
+from shardline.records.datasets import DatasetProvenance, ExampleRow, Manifest, Part
 
 if TYPE_CHECKING:
     from shardline.data.sources import Source
@@ -115,19 +116,28 @@ def seal_parts(
     inferred = describe(source)
     end_watch()
     check_rows_of(source, documents)
-    for line in block(dataset.name, inferred).splitlines():
-        logging.info("%s", line)
     shards = project.layout.declared.shards(dataset_id)
     merged = _merge(documents, dataset, source, read_as, shards)
     check_row_ids(merged, shards)
     # before the manifest, which contains the digest of the statistics
     merged = set_aside(merged, shards)
     write_json(manifest, encode(merged))
+    example = _example(merged, shards)
+    found = understood(
+        inferred,
+        dataset.source,
+        merged.schema,
+        manifest=merged,
+        example=example.values if example else None,
+    )
+    for line in block(dataset.name, found).splitlines():
+        logging.info("%s", line)
     document = DatasetProvenance(
         dataset=dataset_id,
         identity=digest(dataset.document),
         definitions=dataset.definitions,
         inferred=inferred,
+        example=example or UNSET,
         action=action.record(),
         parts=[part.action for part in documents if part.action],
         files={"manifest.json": file_sha256(manifest)},
@@ -139,6 +149,15 @@ def seal_parts(
         note = f"{skipped:,} of {rows:,} rows skipped ({share}); the first: {first}"
         logging.warning("%s", note)
         job_progress.report(note=mask(note))
+
+
+def _example(manifest: Manifest, shards: Path) -> ExampleRow | None:
+    from shardline.training.example_row import first_row, picture_of, texts_of
+
+    row = first_row(manifest, shards)
+    if not row:
+        return None
+    return ExampleRow(values=texts_of(row, manifest.schema), picture=picture_of(row))
 
 
 def _merge(

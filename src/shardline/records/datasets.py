@@ -347,6 +347,18 @@ class PlanSeal(Record, frozen=True, kw_only=True):
     blake3: str = ""
 
 
+class ExampleRow(Record, frozen=True, kw_only=True):
+    """The first row of a dataset.
+
+    Attributes:
+        values: Short texts of the values, by column.
+        picture: The first image as a PNG data URL; empty without images.
+    """
+
+    values: dict[str, str]
+    picture: str = ""
+
+
 class DatasetProvenance(Record, frozen=True, kw_only=True):
     """provenance.json of a dataset.
 
@@ -355,6 +367,7 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
         identity: Digest of the identity document.
         definitions: Digests of the definitions in the user's code, see `config.documents`.
         inferred: Facts that Shardline inferred from the source's files, see `data.inferred`.
+        example: The first row; absent in files of earlier versions, and if it could not be read.
         action: Record of the job that sealed the dataset.
         parts: Records of the jobs that wrote the shards.
         files: SHA-256 of the sealed files, by name.
@@ -364,6 +377,7 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
     identity: str
     definitions: dict[str, Any]
     inferred: dict[str, Any]
+    example: ExampleRow | UnsetType = UNSET
     action: JobRecord
     parts: list[JobRecord]
     files: dict[Name, str]

@@ -4,8 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
+from shardline.config.source_files import lines_on
+from shardline.config.understood import understood
 from shardline.records.base import encode
-from shardline.records.datasets import DatasetProvenance, Manifest
+from shardline.records.datasets import DatasetProvenance, ExampleRow, Manifest
 from shardline.records.reports import ReportedRun
 from shardline.report.reported import summary_of
 from shardline.report.sealed import read, sha256_of
@@ -35,6 +39,15 @@ def _describe(path: Path, dataset: str) -> dict[str, Any]:
     manifest = read(path, Manifest)
     beside = path.with_name("provenance.json")
     provenance = read(beside, DatasetProvenance) if beside.exists() else None
+    example = (provenance.example if provenance else UNSET) or ExampleRow(values={})
+    source = _source(manifest.identity)
+    found = understood(
+        provenance.inferred if provenance else {},
+        source["settings"],
+        manifest.schema,
+        manifest=manifest,
+        example=example.values,
+    )
     jobs = [provenance.action, *provenance.parts] if provenance else []
     return {
         "action": provenance.action.id if provenance else f"seal_dataset/{dataset}",
@@ -44,7 +57,9 @@ def _describe(path: Path, dataset: str) -> dict[str, Any]:
         "bytes": manifest.bytes,
         "num_shards": len(manifest.shards),
         "shards": [encode(shard) for shard in manifest.shards[:MAX_SHOWN]],
-        "source": _source(manifest.identity),
+        "source": source,
+        "understood": dict(lines_on(found)),
+        "picture": example.picture,
         "skipped": manifest.skipped.count,
         "actions": [summary_of(record) for record in jobs],
     }

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from shardline.config.resolved import DatasetPlace, PythonObject
 from shardline.config.settings.run_settings import Pack
+from shardline.config.understood import understood
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import DataError, ShardlineError
 from shardline.core.urls import is_url
@@ -27,9 +28,10 @@ from shardline.data.first_rows import (
 )
 from shardline.data.inferred import describe
 from shardline.data.python.prepare import is_unprepared
-from shardline.data.sources import Schema
+from shardline.data.sources import Schema, Source
 from shardline.records.base import read_record
-from shardline.records.datasets import DatasetProvenance, SampleForm
+from shardline.records.datasets import DatasetProvenance, SampleForm, Skipped
+from shardline.training.example_row import texts_of
 from shardline.training.rank_task import CheckedDataset
 
 
@@ -39,7 +41,7 @@ class FirstRows:
 
     Attributes:
         num_rows: Rows of the whole dataset, all splits together; None if counting takes long.
-        inferred: Properties that the source's files determine, see `data.inferred`.
+        inferred: What was understood of the dataset, see `config.understood`.
         samples, sampled: As in the manifest of a torch dataset with transforms.
     """
 
@@ -105,7 +107,13 @@ def _read(dataset: CheckedDataset, number: int) -> FirstRows:
                 rows=rows,
                 schema=schema_of(manifest.schema),
                 num_rows=manifest.splits["train"],
-                inferred=_recorded(dataset.manifest),
+                inferred=understood(
+                    _recorded(dataset.manifest),
+                    dataset.source,
+                    manifest.schema,
+                    manifest=manifest,
+                    example=texts_of(rows[0], manifest.schema),
+                ),
                 samples=manifest.samples,
                 sampled=manifest.schema.sampled,
             )
@@ -119,14 +127,7 @@ def _read(dataset: CheckedDataset, number: int) -> FirstRows:
         source = make_source(
             dataset.source_class, dataset.source, num_shards=dataset.num_shards, files=dataset.files
         )
-        return FirstRows(
-            rows=rows_of_source(source, number),
-            schema=source.schema,
-            num_rows=count_rows(source),
-            inferred=describe(source),
-            samples=samples_of(source),
-            sampled=schema_of_source(source).sampled,
-        )
+        return _of_source(source, dataset.source, number)
     except (ShardlineError, MemoryError):
         raise
     except Exception as error:
@@ -134,6 +135,28 @@ def _read(dataset: CheckedDataset, number: int) -> FirstRows:
             f"dataset {dataset.name}: source {dataset.source_class} fails when its rows are read; correct the "
             f"source or the files that it reads: {short_traceback(error)}"
         ) from error
+
+
+def _of_source(source: Source, settings: Mapping[str, Any], number: int) -> FirstRows:
+    rows, schema, num_rows = rows_of_source(source, number), source.schema, count_rows(source)
+    record = schema.record()
+    sentences = [sentence for of_shard in source.skipped.values() for sentence in of_shard]
+    inferred = understood(
+        describe(source),
+        settings,
+        record,
+        num_rows=num_rows,
+        skipped=None if num_rows is None else Skipped(count=len(sentences), first=sentences[:1]),
+        example=texts_of(rows[0], record),
+    )
+    return FirstRows(
+        rows=rows,
+        schema=schema,
+        num_rows=num_rows,
+        inferred=inferred,
+        samples=samples_of(source),
+        sampled=schema_of_source(source).sampled,
+    )
 
 
 def _recorded(manifest: Path) -> dict[str, Any]:

@@ -68,7 +68,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "tokenize": {"tokenize": {"tokens": "caption"}},
     "keep_text": {"keep_text": True},
 }
-OF_ARRAYS = dict.fromkeys(("numpy", "hdf5"), {"features": {"features": "x"}})
+OF_ARRAYS = {key: {"features": {"features": "x"}} for key in ("numpy", "hdf5")}
 # Where the content lies and how fast it is read; a table's id is its content's.
 UNCOUNTED = {"table": {"table": "moved"}, "decode_threads": {"decode_threads": 3}}
 

@@ -109,13 +109,15 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
     for file in files:
         link(layout.shards(candidate.earlier) / file, layout.shards(dataset.id) / file)
     manifest = structs.replace(manifest, dataset=dataset.id, identity=dataset.document)
+    recorded = _provenance(earlier)
     with replacing(dataset.manifest.parent) as scratch:
         write_json(scratch / "manifest.json", encode(manifest))
         provenance = DatasetProvenance(
             dataset=dataset.id,
             identity=digest(dataset.document),
             definitions=dataset.definitions,
-            inferred=_inferred(earlier),
+            inferred=recorded.inferred if recorded else {},
+            example=recorded.example if recorded else UNSET,
             action=action.record(),
             parts=[],
             files={"manifest.json": file_sha256(scratch / "manifest.json")},
@@ -130,10 +132,10 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
     return dataset.manifest.parent
 
 
-def _inferred(earlier: Path) -> dict[str, object]:
-    """Return the facts that were inferred from the source files of the shards."""
+def _provenance(earlier: Path) -> DatasetProvenance | None:
+    """Return the provenance of a dataset, which contains what was understood of its source."""
     path = earlier / "provenance.json"
-    return read_record(path, DatasetProvenance, remedy=REMAKE).inferred if path.exists() else {}
+    return read_record(path, DatasetProvenance, remedy=REMAKE) if path.exists() else None
 
 
 def _record(
