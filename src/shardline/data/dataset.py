@@ -39,7 +39,7 @@ class Dataset:
         manifest_path: path of the sealed `manifest.json`.
         folder: folder of the shards in the store.
         verify: when shards are verified against their checksums: `off`, `first` or `always`.
-        read_as: manifest of another dataset whose preprocessing makes the samples' columns.
+        read_as: manifest whose schema and preprocessing apply instead.
 
     Raises:
         DataError: the manifest or a shard is missing, or a shard has the wrong size.
@@ -50,7 +50,7 @@ class Dataset:
         read_as: Manifest | None = None,
     ) -> None:  # fmt: skip
         found = self.manifest = read_manifest(manifest_path)
-        if read_as and read_as.preprocessing:
+        if read_as:
             self.manifest = structs.replace(
                 self.manifest, schema=read_as.schema, preprocessing=read_as.preprocessing
             )

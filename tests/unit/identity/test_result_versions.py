@@ -57,7 +57,9 @@ HUB = {
     "huggingface_hub": "its errors are told in one sentence",
     "safetensors": "likewise; transformers reads the weights",
 }
+PREPROCESS = {"sklearn": "counts by the history `preprocess` where a source preprocesses"}
 NEUTRAL_IN = {
+    "data": NEUTRAL | PREPROCESS,
     **{name: NEUTRAL | HUB for name in SHIPPED_MODELS if name.startswith("hf:")},
     "training": NEUTRAL | {"scipy": "of figures that an evaluation alone has"},
     "evaluation": NEUTRAL | WANTED,
