@@ -72,7 +72,9 @@ def sealed(
     shards, shares = folder / "sealed", {"train": 0.4, "validation": 0.1, "test": 0.5}
     shards.mkdir()
     part = describe_part("d", build_shards(made, range(2), shares, shards), {})
-    manifest = seal([part], dataset=dataset.id, source=made, document=dataset.document)
+    manifest = seal(
+        [part], dataset=dataset.id, source=made, document=dataset.document, folder=shards
+    )
     write_json(shards / "manifest.json", encode(manifest))
     spec = RunSpec(
         run="net",

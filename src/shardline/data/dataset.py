@@ -45,7 +45,7 @@ class Dataset:
         folder: folder of the shards in the store.
         verify: when shards are verified against their checksums: `off`, `first` or `always`.
         fold: fold that a run tests on, if the dataset has folds.
-        read_as: manifest of another dataset whose preprocessing makes the samples' columns.
+        read_as: manifest whose schema and preprocessing apply instead.
 
     Attributes:
         manifest: the manifest, with the rows and statistics of the run's splits.
@@ -59,7 +59,7 @@ class Dataset:
         read_as: Manifest | None = None,
     ) -> None:  # fmt: skip
         found = self.manifest = read_manifest(manifest_path, fold)
-        if read_as and read_as.preprocessing:
+        if read_as:
             self.manifest = structs.replace(
                 self.manifest, schema=read_as.schema, preprocessing=read_as.preprocessing
             )

@@ -59,7 +59,7 @@ class RunBatches:
         settings: resolved settings of the run.
         verify: when shards are verified against their checksums.
         num_sharing: number of ranks that share this machine's CPU cores.
-        read_as: manifest of the dataset whose preprocessing makes the columns, for rows to predict.
+        read_as: manifest whose schema and preprocessing apply instead, for rows to predict.
         with_own_transforms: whether to apply the transforms that datasets have of their own.
 
     Attributes:

@@ -85,7 +85,8 @@ def predict(
     if not own:
         return
     settings, known = spec.settings, TrainedOn(trained_on)
-    run_batches = RunBatches([rows], settings, verify=verify, read_as=known.manifest)
+    read_as = known.manifest if known.manifest.preprocessing else None
+    run_batches = RunBatches([rows], settings, verify=verify, read_as=read_as)
     device = EvaluationRanks.of(world, settings.accelerator, len(parts)).device
     model = sealed_model(spec, known.manifest.schema, model_file).to(device)
     normalize = Normalizer(known, settings.data.normalize, torch.float32)

@@ -61,8 +61,9 @@ HUB = {
 }
 PYTHON = {"PIL": "counts by the history `python` where rows come from a torch dataset"}
 SPOOL = {"safetensors": "of temporary files"}
+PREPROCESS = {"sklearn": "counts by the history `preprocess` where a source preprocesses"}
 NEUTRAL_IN = {
-    "data": NEUTRAL | PYTHON | SPOOL,
+    "data": NEUTRAL | PREPROCESS | PYTHON | SPOOL,
     "python": NEUTRAL | SPOOL,
     **{name: NEUTRAL | HUB for name in SHIPPED_MODELS if name.startswith("hf:")},
     "training": NEUTRAL | PYTHON | {"scipy": "of figures that an evaluation alone has"},

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -406,6 +407,55 @@ def test_several_numbers_are_exported_in_the_units_of_the_labels(tmp_path):
     assert config["outputs"][0]["meaning"] == "the predicted values y, z"
     outputs, _ = predicted(folder, program(config), "1,2.5,-3")
     np.testing.assert_allclose(outputs[0], [100, -200], atol=20)
+
+
+class Prepared(pl.LightningModule):
+    """Takes features and indices of categories."""
+
+    def __init__(self, feature_shape: tuple[int, ...], category_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.tables = torch.nn.ModuleList(torch.nn.Embedding(n, 2) for n in category_sizes)
+        self.layer = torch.nn.Linear(feature_shape[0] + 2 * len(category_sizes), 1)
+
+    def forward(self, features: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
+        parts = [table(categories[:, n]) for n, table in enumerate(self.tables)]
+        return self.layer(torch.cat([features, *parts], dim=1))
+
+
+def test_a_raw_row_with_gaps_is_preprocessed_inside_the_model(tmp_path):
+    rng = np.random.default_rng(2)
+    lines = ["a,b,c,d,e,colour,place,y"]
+    for _ in range(60):
+        a, b, c, d, e = ("" if rng.random() < 0.2 else str(n) for n in rng.normal(3, 5, 5).round(2))
+        lines.append(f"{a},{b},{c},{d},{e},{rng.choice(['x', 'y'])},{rng.integers(0, 4)},1.5")
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    columns = {
+        "a": {"impute": "median", "scale": "quantile"},
+        "b": {"impute": "flag", "clip": [0.0, 6.0]},
+        "c": {"impute": "constant", "fill": 7.0, "scale": "log"},
+        "d": {"scale": "minmax"},
+        "place": {"encode": "index"},
+    }
+    source = {
+        "type": "csv", "files": ["rows.csv"], "label": "y", "task": "regression",
+        "preprocess": {"columns": columns},
+    }  # fmt: skip
+    model = sealed(tmp_path, source, Prepared, Data(normalize="standard"))
+    folder, config, check = model.exported()
+    assert inputs_of(config) == [
+        ("numbers", "float32", ["batch", 5]),
+        ("category_indices", "int64", ["batch", 2]),
+    ]
+    assert check.rows > 20
+    (step,) = config["preprocessing"]["inside_the_model"]
+    assert step["categories"] == {"colour": ["x", "y"], "place": ["0", "1", "2", "3"]}
+    numbers = np.array([[np.nan, 2, np.nan, 1, 0], [1, np.nan, 3, np.nan, np.nan]], np.float32)
+    np.savez(folder / "rows.npz", numbers=numbers, category_indices=np.array([[1, 0], [0, 4]]))
+    outputs, _ = predicted(folder, program(config), "rows.npz")
+    assert outputs.shape == (2, 1)
+    assert np.isfinite(outputs).all()
+    model.exported("safetensors")
+    model.exported("torchscript")
 
 
 class Fixed(pl.LightningModule):

@@ -57,6 +57,7 @@ def describe(
             tokens=_tokens(manifest, tokenizer),
             pad_to=collate.lengths if isinstance(collate, Pad) else {},
             context=_context(original),
+            is_inside=original.prepare is not None,
         ),
     }
 

@@ -56,15 +56,14 @@ def _write_onnx(original: Original, path: Path) -> bool:
 def _to_onnx(original: Original, names: Sequence[str], is_free: bool) -> torch.onnx.ONNXProgram:
     batch, lengths = torch.export.Dim("batch", min=1), original.lengths if is_free else {}
     dimensions: list[dict[int, Any]] = [
-        {0: batch, **({1: lengths[name]} if name in lengths else {})}
-        for name in original.call.names
+        {0: batch, **({1: lengths[name]} if name in lengths else {})} for name in original.names
     ]
     program = torch.onnx.export(
         original.deployed(),
         original.sample,
         dynamo=True,
         dynamic_shapes=(tuple(dimensions),),
-        input_names=[*original.call.names],
+        input_names=[*original.names],
         output_names=[*names],
         verbose=False,
     )
@@ -80,7 +79,7 @@ def _read_onnx(original: Original, path: Path) -> Runner:
     taken = {one.name for one in session.get_inputs()}  # forward may read inputs without using them
 
     def run(tensors: Sequence[torch.Tensor]) -> Outputs:
-        given = zip(original.call.names, tensors, strict=True)
+        given = zip(original.names, tensors, strict=True)
         found = session.run(names, {name: of.numpy() for name, of in given if name in taken})
         return [torch.from_numpy(np.asarray(one)) for one in found]
 

@@ -18,6 +18,12 @@ from shardline.data.transforms.image_transforms import Normalize
 from shardline.records.datasets import DatasetSchema
 from shardline.results.export.calls import Call, Tensors, find_call, named_outputs
 from shardline.results.export.exported_steps import ExportSteps, steps_of
+from shardline.results.export.table_features import (
+    TableFeatures,
+    inputs_are_prepared,
+    raw_inputs,
+    raw_manifest,
+)
 from shardline.training.model import sealed_model
 
 _ROWS, _BYTES = 512, 1 << 26  # limits of the compared rows, with their outputs
@@ -42,6 +48,7 @@ class Original:
         batches: Inputs of the exported model, by name, for each batch.
         outputs: Outputs of the original model on the same rows, by name, for each batch.
         varying: Names of the tensors whose second dimension is the length of a row.
+        prepare: Preprocessing of a table inside the exported model, or None.
     """
 
     spec: RunSpec
@@ -55,10 +62,16 @@ class Original:
     batches: list[Tensors]
     outputs: list[Tensors]
     varying: frozenset[str]
+    prepare: TableFeatures | None = None
 
     def deployed(self, model: torch.nn.Module | None = None) -> "Deployed":
         """Return the model, or another one, with the normalisation inside."""
-        return deployed(model or self.model, self.call, self.steps, self.constants)
+        return deployed(model or self.model, self.call, self.steps, self.constants, self.prepare)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the exported model's inputs."""
+        return self.prepare.names if self.prepare else self.call.names
 
     @property
     def num_rows(self) -> int:
@@ -113,8 +126,9 @@ class Original:
 
 
 def deployed(
-    model: torch.nn.Module, call: Call, steps: ExportSteps, constants: Constants | None
-) -> "Deployed":
+    model: torch.nn.Module, call: Call, steps: ExportSteps, constants: Constants | None,
+    prepare: TableFeatures | None = None,
+) -> "Deployed":  # fmt: skip
     """Return a model with the normalisation inside, in evaluation mode."""
     first: dict[str, torch.nn.Module] = {
         name: Pixels(of) for name, of in steps.normalize.items() if name in call.names
@@ -124,7 +138,7 @@ def deployed(
         first["features"] = (
             torch.nn.Sequential(first["features"], last) if "features" in first else last
         )
-    whole = Deployed(model, call, first)
+    whole = Deployed(model, call, first, prepare)
     whole.eval()
     return whole
 
@@ -152,13 +166,22 @@ def load_original(
     steps = steps_of(spec.settings.data, schema, with_inside=with_inside)
     model = sealed_model(spec, schema, weights)
     normalize = Normalizer(run_batches, spec.settings.data.normalize, torch.float32)
+    fitted, prepare = run_batches.manifest.preprocessing, None
     call: Call | None = None
     batches: list[Tensors] = []
     outputs: list[Tensors] = []
     size = 0
-    for whole, batch in _pairs(run_batches, datasets, spec, steps):
-        call = call or find_call(model, whole)
-        batches.append({name: of.clone() for name, of in call.tensors(batch).items()})
+    is_inside = bool(fitted) and with_inside and not (steps.before or steps.inside or steps.collate)
+    for whole, batch in _pairs(run_batches, datasets, spec, steps, is_raw=is_inside):
+        if call is None:
+            call = find_call(model, whole)
+            if fitted and is_inside and inputs_are_prepared(schema, call.names):
+                prepare = TableFeatures(fitted)
+        if prepare:
+            batches.append(raw_inputs(prepare.fitted, batch))
+        else:
+            given = whole if is_inside else batch
+            batches.append({name: of.clone() for name, of in call.tensors(given).items()})
         with torch.inference_mode():
             found = call(model, [*call.tensors(normalize.batch(whole)).values()])
         outputs.append({n: _float(of).clone() for n, of in named_outputs(model, found).items()})
@@ -173,7 +196,8 @@ def load_original(
     return Original(
         spec=spec, schema=schema, weights=weights, model=model, call=call, steps=steps,
         constants=normalize.constants, split=spec.settings.evaluation.split,
-        batches=batches, outputs=outputs, varying=_varying(spec, schema, call, batches),
+        batches=batches, outputs=outputs, prepare=prepare,
+        varying=frozenset() if prepare else _varying(spec, schema, call, batches),
     )  # fmt: skip
 
 
@@ -182,9 +206,14 @@ def _float(output: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(
-    run_batches: RunBatches, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: ExportSteps
-) -> Iterator[tuple[Any, Any]]:
-    """Yield each held-out batch with all steps, and without the steps inside the export."""
+    run_batches: RunBatches, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: ExportSteps, *,
+    is_raw: bool,
+) -> Iterator[tuple[Any, Any]]:  # fmt: skip
+    """Yield each held-out batch with all steps, and without the steps inside the export.
+
+    Args:
+        is_raw: Whether the second batch has the stored columns of a preprocessed table.
+    """
     split = spec.settings.evaluation.split
     is_table = not run_batches.manifest.schema.columns
     place: dict[str, Any] = {
@@ -192,6 +221,12 @@ def _pairs(
         "num_epochs": 1,
     }
     whole, _ = run_batches.held_out(split, **place)
+    if is_raw:
+        read_as = raw_manifest(run_batches.manifest)
+        stored = RunBatches(datasets, spec.settings, verify="off", read_as=read_as)
+        before, _ = stored.held_out(split, **place)
+        yield from zip(whole.batches(), before.batches(), strict=True)
+        return
     if not steps.inside:
         yield from ((batch, batch) for batch in whole.batches())
         return
@@ -229,17 +264,22 @@ class Deployed(pl.LightningModule):
         model: The sealed model.
         call: Arguments of the model's `forward`.
         steps: First step of each input, by name.
+        prepare: Preprocessing of a table, before the steps.
     """
 
     def __init__(
-        self, model: torch.nn.Module, call: Call, steps: Mapping[str, torch.nn.Module]
-    ) -> None:
+        self, model: torch.nn.Module, call: Call, steps: Mapping[str, torch.nn.Module],
+        prepare: TableFeatures | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.model, self.call = model, call
+        self.model, self.call, self.prepare = model, call, prepare
         self.steps = torch.nn.ModuleList(steps.get(n, torch.nn.Identity()) for n in call.names)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """Return the model's outputs: a tensor, or a tuple in the order of `named_outputs`."""
+        if self.prepare is not None:
+            made = self.prepare(dict(zip(self.prepare.names, tensors, strict=True)))
+            tensors = tuple(made[name] for name in self.call.names)
         ready = [step(tensor) for step, tensor in zip(self.steps, tensors, strict=True)]
         found = tuple(named_outputs(self.model, self.call(self.model, ready)).values())
         return found[0] if len(found) == 1 else found

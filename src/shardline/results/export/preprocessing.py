@@ -7,7 +7,7 @@ from typing import Any
 from shardline.core.redaction import mask_values
 from shardline.data.columns import columns_of
 from shardline.records.datasets import DatasetSchema, Manifest
-from shardline.results.export import Array, DescribedStep, Preprocessing
+from shardline.results.export import Array, DescribedStep, Preprocessing, table_features
 from shardline.results.export.exported_steps import ExportStep, ExportSteps
 from shardline_io.column_names import LENGTHS
 
@@ -51,6 +51,7 @@ def tokenizer_digest(manifest: Manifest) -> str:
 def describe(
     manifest: Manifest, steps: ExportSteps, shapes: Mapping[str, Array], *,
     is_table: bool, tokens: Tokens | None, pad_to: Mapping[str, int], context: int | None,
+    is_inside: bool = False,
 ) -> Preprocessing:  # fmt: skip
     """Return the value of `preprocessing` in `config.json`.
 
@@ -62,6 +63,7 @@ def describe(
         tokens: Tokenization of the source, or None.
         pad_to: Lengths to which `data.collate` pads rows, by column.
         context: Largest number of values per row that the model accepts, or None.
+        is_inside: Whether the preprocessing of the table is inside the model.
     """
     source, columns = manifest.identity["settings"]["source"], manifest.schema.columns
     raw, before = _raw(source, manifest.schema, steps, shapes, is_table, tokens)
@@ -81,6 +83,11 @@ def describe(
             "inside_the_model": [_described(step) for step in steps.inside],
         }
     )
+    if fitted := manifest.preprocessing:
+        described["inside_the_model" if is_inside else "steps"].insert(
+            0, table_features.described(fitted)
+        )
+        described["reads"] = table_features.READS if is_inside else described["reads"]
     return described
 
 
