@@ -84,19 +84,25 @@ FEATURES = ["a", "b", "c", "flag", "colour", "place", "day"]
 
 
 def sealed(
-    folder: Path, table: pd.DataFrame, preprocess: dict[str, Any], kind: str = "csv", **options: Any
-) -> Dataset:
-    """Write a table to a file, and seal a dataset of it by what its jobs call."""
+    folder: Path, table: pd.DataFrame, preprocess: dict[str, Any], kind: str = "csv",
+    by: dict[str, Any] | None = None, **options: Any,
+) -> Dataset:  # fmt: skip
+    """Write a table to a file, and seal a dataset of it by what its jobs call.
+
+    Args:
+        by: The dataset's `splits`, if the table has no column of them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"table.{kind}"
     table.to_csv(file, index=False) if kind == "csv" else table.to_parquet(file, index=False)
     settings = {
         "type": kind, "label": "y", "task": "regression", "id_column": "key", "dtype": "float64",
-        "splits": {"column": "part"}, "preprocess": preprocess, "features": FEATURES, **options,
+        "preprocess": preprocess, "features": FEATURES, **options,
     }  # fmt: skip
+    settings |= {} if by else {"splits": {"column": "part"}}
     shards = min(2, len(table))
     source = make_source(SHIPPED_SOURCES[kind], settings, num_shards=shards, files=[file])
-    part = describe_part("d", build_shards(source, range(shards), {}, folder), source.skipped)
+    part = describe_part("d", build_shards(source, range(shards), by or {}, folder), source.skipped)
     document = {"source": dict(enumerate(file_digests([file])))}
     manifest = seal([part], dataset="d", source=source, document=document, folder=folder)
     write_json(folder / "manifest.json", encode(manifest))

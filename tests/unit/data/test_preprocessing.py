@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from shardline.data.dataset import Dataset
 from shardline.data.preprocessing import fit, needs_sample
 from shardline.data.sources.prepared_columns import bits_of
 from shardline.data.table_summary import TableSummary, merge_tables
@@ -27,6 +28,7 @@ from shardline_io.preprocessing import Preprocessor
 from tests.support.prepared_tables import (
     CATEGORY,
     NUMBER,
+    SPLITS,
     by_sklearn,
     is_exact,
     rows_of,
@@ -46,7 +48,29 @@ def test_what_arrives_equals_pandas_and_scikit_learn(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         dataset = sealed(Path(folder), table, preprocess, kind)
-        found, fitted = rows_of(dataset), dataset.manifest.preprocessing
+        check_rows(dataset, table, preprocess)
+
+
+@QUICK
+@given(table=tables(40, 60), preprocess=treatments(), folds=st.integers(2, 3))
+def test_each_fold_is_preprocessed_by_its_own_train_rows(
+    table: pd.DataFrame, preprocess: dict[str, Any], folds: int
+) -> None:
+    by = {"folds": folds, "validation": 0.3, "seed": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        sealed(Path(folder), table, preprocess, by=by)
+        for fold in range(folds):
+            dataset = Dataset(Path(folder) / "manifest.json", Path(folder), fold=fold)
+            for split in SPLITS:
+                table.loc[
+                    table["key"].isin(dataset.shards.ids(dataset.shards.pieces(split))), "part"
+                ] = split
+            check_rows(dataset, table, preprocess)
+
+
+def check_rows(dataset: Dataset, table: pd.DataFrame, preprocess: dict[str, Any]) -> None:
+    """Check the rows that a model gets against pandas and scikit-learn, fitted where `part` is train."""
+    found, fitted = rows_of(dataset), dataset.manifest.preprocessing
     expected = by_sklearn(table, preprocess)
     indices = expected.pop("categories", None)
     assert fitted.features == list(expected)
