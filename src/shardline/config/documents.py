@@ -199,6 +199,10 @@ class Documents:
             source["type"] in WITH_TOKENS and "tokenizer" not in source
         ):  # a file, which is in the content
             program = replace(program, history=(*program.history, "tokenizer"))
+        splits = settings.get("splits", {})
+        if splits.get("group") and (splits.get("stratify") or splits.get("balanced")):
+            # see `data.split_plans`
+            program = replace(program, imports=program.imports | {"sklearn"})
         counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
         counted = without_legacy_values(counted, settings_of("dataset"))
         source = {key: value for key, value in counted["source"].items() if key != "type"}

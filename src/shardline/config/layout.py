@@ -178,6 +178,10 @@ class ResultsLayout:
         """Return the folder of the shard lists of a dataset, one file for each job."""
         return self.shards(dataset) / "parts"
 
+    def split_plan(self, dataset: str) -> Path:
+        """Return the plan of the splits of a dataset, if these need a pass over all rows."""
+        return self.shards(dataset) / "splits.json"
+
     @property
     def all_work(self) -> Path:
         """The folder of the training checkpoints and attempts of all runs."""

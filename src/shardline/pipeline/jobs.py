@@ -83,12 +83,24 @@ class Jobs:
         """Tell Snakemake in one step which files the storage has; Snakemake queries each file otherwise."""
         if self.storage and self._is_main:
             parts = chain.from_iterable(map(self._lists_of_parts, self.project.built.values()))
-            self.storage.share(cache, [*map(Path, parts), *logs_of(self.project)])
+            plans = (
+                f"{self.parts}/{one.id}/splits.json"
+                for one in self.project.built.values()
+                if one.has_plan
+            )
+            files = [*map(Path, parts), *map(Path, plans), *logs_of(self.project)]
+            self.storage.share(cache, files)
 
     def parts_of_dataset(self, wildcards: Any) -> Any:
         """Return the part descriptions that a manifest is made from."""
         dataset = self.project.built[wildcards.dataset]
         return self._unless_sealed(dataset.manifest, self._lists_of_parts(dataset))
+
+    def plan_of_splits(self, wildcards: Any) -> Any:
+        """Return the plan of a dataset's splits, if they need one."""
+        dataset = self.project.built[wildcards.dataset]
+        plan = f"{self.parts}/{dataset.id}/splits.json"
+        return self._unless_sealed(dataset.manifest, plan) if dataset.has_plan else []
 
     def _lists_of_parts(self, dataset: DatasetPlan) -> list[str]:
         return [f"{self.parts}/{dataset.id}/parts/{part}.json" for part in dataset.parts]

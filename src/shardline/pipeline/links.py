@@ -9,7 +9,7 @@ from shardline.config.project import Project
 from shardline.core.files import renamed_when_complete
 
 _RULES_OF_RUN = ("resolve_run", "train", "run_preflight")
-_RULES_OF_DATASET = ("build_shards", "seal_dataset", "register_data")
+_RULES_OF_DATASET = ("plan_splits", "build_shards", "seal_dataset", "register_data")
 
 
 def publish(project: Project) -> None:

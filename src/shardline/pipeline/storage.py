@@ -202,6 +202,7 @@ def logs_of(project: Project) -> Iterator[Path]:
     for dataset in project.built.values():
         jobs += [("build_shards", f"{dataset.id}/{part}") for part in dataset.parts]
         jobs += [(rule, dataset.id) for rule in ("seal_dataset", "register_data")]
+        jobs += [("plan_splits", dataset.id)] if dataset.has_plan else []
     for run in project.runs.values():
         jobs += [(rule, run.id) for rule in ("resolve_run", "train", "run_preflight")]
         jobs.append(("evaluate", f"{run.id}-{run.evaluation_id}"))

@@ -115,6 +115,8 @@ class Table:
             column or a file. None: the hash of the id decides.
         groups: Key of each row's group [N] int64. Only read if `splits.group` is set. None: the column with
             that name contains the groups, as whole numbers or texts.
+        strata: Key of each row's class [N] int64 for `splits.stratify`, or None like `groups`.
+        times: Time of each row [N] float64 for `splits.time`, or None: the column contains numbers.
     """
 
     ids: np.ndarray
@@ -123,6 +125,8 @@ class Table:
     columns: Mapping[str, Any] = field(default_factory=dict)
     splits: np.ndarray | None = None
     groups: np.ndarray | None = None
+    strata: np.ndarray | None = None
+    times: np.ndarray | None = None
 
     @property
     def given(self) -> dict[str, Any]:
