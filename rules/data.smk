@@ -22,10 +22,32 @@ rule prepare_data:
         "../scripts/prepare_data.py"
 
 
+# Only for splits that need a pass over all rows.
+rule plan_splits:
+    input:
+        prepared=ancient(JOBS.prepared_of_dataset),
+    output:
+        plan=f"{PARTS}/{{dataset}}/splits.json",
+    log:
+        "logs/plan_splits/{dataset}.log",
+    benchmark:
+        "benchmarks/plan_splits/{dataset}.tsv"
+    conda:
+        "../envs/data.yaml"
+    params:
+        title=JOBS.title,
+        plan=JOBS.plan,
+    message:
+        "Planning the splits of {params.title}"
+    script:
+        "../scripts/plan_splits.py"
+
+
 rule build_shards:
     input:
         prepared=ancient(JOBS.prepared_of_dataset),
         read_as=ancient(JOBS.manifest_read_as),
+        splits=ancient(JOBS.plan_of_splits),
         # a lock that cannot be installed fails before data is built
         environments=(
             ancient(JOBS.script_environments_of_dataset) if SCRIPT_ENVIRONMENTS else []
@@ -51,6 +73,7 @@ rule seal_dataset:
     input:
         parts=ancient(JOBS.parts_of_dataset),
         read_as=ancient(JOBS.manifest_read_as),
+        splits=ancient(JOBS.plan_of_splits),
     output:
         manifest="results/datasets/{dataset}/manifest.json",
         provenance="results/datasets/{dataset}/provenance.json",

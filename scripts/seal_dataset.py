@@ -10,4 +10,5 @@ with job(snakemake.log[0], snakemake.config):
         snakemake.output.provenance,
         snakemake.input.parts,
         snakemake.input.read_as,
+        snakemake.input.splits,
     )

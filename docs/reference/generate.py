@@ -23,7 +23,7 @@ from shardline.records.acceptances import Accepted
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
 from shardline.records.certificates import ResumeCertificate
-from shardline.records.datasets import DatasetProvenance, Manifest, Part
+from shardline.records.datasets import DatasetProvenance, Manifest, Part, SplitPlan
 from shardline.records.environments import (
     BuiltImage,
     CondaEnvironment,
@@ -58,6 +58,7 @@ FILES: tuple[tuple[str, str, str, type[Record]], ...] = (
     ("results/envs/image.json", "`build_image`.", "no", BuiltImage),
     ("results/certificates/resume-*.json", "`shardline drill resume`.", "yes", ResumeCertificate),
     ("STORE/datasets/{dataset}/parts/*.json", "Each job of the rule `build_shards`.", "yes", Part),
+    ("STORE/datasets/{dataset}/splits.json", "`plan_splits`, if splits need a pass over all rows.", "yes", SplitPlan),
     ("STORE/work/{run}/attempts.jsonl", "The job of a training: a line for each attempt.", "each line", Attempt),
     ("STORE/work/{run}/divergence.json", "Rank 0, where a training diverged.", "no", Interventions),
     ("STORE/work/{run}/errors/rank-N.json, STORE/failures/*/*.json", "A rank or a job that fails.", "no", Failure),

@@ -364,6 +364,7 @@ def check_splits(settings: DatasetSettings, where: str) -> None:
         _check_type(source, types, "group", where)
         _check_free(source, "group", splits.group, where)
     _check_fixed(splits, where)
+    _check_planned(splits, where)
 
 
 def _check_type(source: AnySource, types: Sequence[str], key: str, where: str) -> None:
@@ -399,7 +400,8 @@ def _check_fixed(splits: Shares | SplitFolds | SplitColumn | SplitFiles, where: 
             f"{where}.splits.group={splits.group} has no effect, since splits.{key} decides each row's split; drop "
             "one, or set splits.folds"
         )
-    for name, value in (("seed", splits.seed), ("validation", splits.validation)):
+    given = {name: getattr(splits, name) for name in ("seed", "validation", "stratify", "balanced")}
+    for name, value in given.items():
         if value:
             raise ConfigError(
                 f"{where}.splits.{name}={value} has no effect without splits.folds; drop it, or set splits.folds"
@@ -411,6 +413,24 @@ def _roles(source: AnySource) -> list[str]:
     features = getattr(source, "features", UNSET) or []
     given = [features] if isinstance(features, str) else features
     return [*given, *labels_of(source), getattr(source, "weight", UNSET) or ""]
+
+
+def _check_planned(splits: Shares | SplitFolds | SplitColumn | SplitFiles, where: str) -> None:
+    """Reject keys of splits of which one has no effect beside the other."""
+    if not isinstance(splits, Shares):
+        return
+    if splits.time is not UNSET:
+        for name in ("group", "stratify", "seed"):
+            if value := getattr(splits, name):
+                raise ConfigError(
+                    f"{where}.splits.{name}={value} has no effect, since splits.time={splits.time} decides each row's "
+                    "split; drop one"
+                )
+    if splits.group and splits.stratify:
+        raise ConfigError(
+            f"{where}.splits.stratify={splits.stratify} is given with splits.group={splits.group}, and whole groups "
+            "have no exact shares; drop one, or set splits.folds instead of shares"
+        )
 
 
 SHIPPED_SOURCES = {
@@ -554,8 +574,10 @@ def _found_options(
         )
     elif isinstance(splits, SplitColumn):
         found["splits"] = {"column": splits.column}
-    if splits.group is not UNSET and source.type in WITH_SPLITS:
-        found["splits"] = {**found.get("splits", {}), "group": splits.group}
+    columns = {key: getattr(splits, key, UNSET) for key in ("group", "stratify", "time")}
+    named = {key: column for key, column in columns.items() if column is not UNSET}
+    if named and source.type in WITH_SPLITS:
+        found["splits"] = {**found.get("splits", {}), **named}
     if isinstance(source, DeltaSettings) and not is_url(source.table):
         found["table"] = str(workdir / source.table)
     return found

@@ -212,6 +212,10 @@ class Documents:
             program = replace(program, history=(*program.history, "python"))
         if source.get("preprocess") is not None:
             program = replace(program, history=(*program.history, "preprocess"))
+        splits = settings.get("splits", {})
+        if splits.get("group") and (splits.get("stratify") or splits.get("balanced")):
+            # see `data.split_plans`
+            program = replace(program, imports=program.imports | {"sklearn"})
         counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
         counted = without_legacy_values(counted, settings_of("dataset"))
         source = {key: value for key, value in counted["source"].items() if key != "type"}

@@ -182,6 +182,10 @@ class ResultsLayout:
         """Return the file that `prepare_data` of a data module writes."""
         return self.shards(dataset) / "prepared.json"
 
+    def split_plan(self, dataset: str) -> Path:
+        """Return the plan of the splits of a dataset, if these need a pass over all rows."""
+        return self.shards(dataset) / "splits.json"
+
     @property
     def all_work(self) -> Path:
         """The folder of the training checkpoints and attempts of all runs."""

@@ -81,6 +81,12 @@ class DatasetPlan:
         return int(self.settings.shards)
 
     @property
+    def has_plan(self) -> bool:
+        """Whether the splits need a pass over all rows, before the shards are written."""
+        splits = self.settings.splits
+        return any(getattr(splits, key, None) for key in ("stratify", "time", "balanced"))
+
+    @property
     def tokenizer(self) -> Path | None:
         """The file of the tokenizer, if the source uses one."""
         found = Path(self.source.get("tokenizer", ""))

@@ -36,6 +36,7 @@ from shardline.records.datasets import (
     SampleForm,
     Shard,
     Skipped,
+    SplitPlan,
 )
 from shardline.records.identities import IdentityDocument
 
@@ -125,8 +126,9 @@ def shard_number(file: str) -> int:
 
 
 def build_shards(
-    source: Source, shards: Iterable[int], splits: Mapping[str, Any], folder: Path
-) -> Iterator[Built]:
+    source: Source, shards: Iterable[int], splits: Mapping[str, Any], folder: Path,
+    plan: SplitPlan | None = None,
+) -> Iterator[Built]:  # fmt: skip
     """Write shards, and yield the record and statistics of each once its file is on disk.
 
     A thread digests and writes one shard while the rows of the next are read, so two shards are in
@@ -134,18 +136,21 @@ def build_shards(
 
     Args:
         splits: the dataset's `splits`.
+        plan: plan of the splits, if they need one.
 
     Raises:
         DataError: the source returned rows that do not match its schema, or a shard could not be
             written; no partial file remains.
     """
+    is_planned = any(splits.get(key) for key in ("stratify", "time", "balanced"))
+    assert plan is not None or not is_planned, "see `split_plans.make_plan`"
     shards = list(shards)
     _sweep(folder, {shard_file(shard) for shard in shards})
     memory = Memory()
     with ThreadPoolExecutor(1, "shard-writer") as writer:
         writing: Future[Built] | None = None
         for shard in shards:
-            rows = read_rows(source, shard, splits, memory)
+            rows = read_rows(source, shard, splits, memory, plan)
             before = writing.result() if writing else None
             writing = writer.submit(_write, rows, shard, folder, memory)
             if before:

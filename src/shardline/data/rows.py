@@ -17,6 +17,7 @@ from shardline.data.statistics import Moments, RunningMoments, merge_columns, ro
 from shardline.data.table_summary import TableSummary, Texts
 from shardline.data.tables import WIDE_BYTES, TableBlock, is_finite, not_finite, read_table
 from shardline.data.values import take_rows
+from shardline.records.datasets import SplitPlan
 from shardline.records.preprocessing import CODES, GAPS, NUMBERS, Preprocessing
 from shardline_io.column_names import IDS, OFFSETS, PRESENT
 from shardline_io.order.folds import blocks_of
@@ -67,7 +68,9 @@ class Memory:
         self._free += rows.borrowed
 
 
-def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Memory) -> Rows:
+def read_rows(
+    source: Source, shard: int, splits: Mapping[str, Any], memory: Memory, plan: SplitPlan | None = None
+) -> Rows:  # fmt: skip
     """Read a shard's rows from a source.
 
     Each table is split, checked and summarised in blocks that fit into the processor's cache, and
@@ -76,6 +79,7 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
     Args:
         splits: the dataset's `splits`: shares of the rows, unless the tables have a `splits` column.
         memory: memory for wide columns.
+        plan: plan of the splits, if they need one.
 
     Raises:
         DataError: the source returned no rows, or rows that do not match its schema; names source,
@@ -95,7 +99,7 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
         for name in blocks_of(splits.get("folds", 0))
     }
     for given in source.iter_tables(shard):
-        block = read_table(given, schema, columns, splits, where)
+        block = read_table(given, schema, columns, splits, where, plan)
         for name, of in given.texts.items():
             texts[name].update(of)
         for index, part in enumerate(parts.values()):

@@ -33,13 +33,25 @@ def assign_folds(keys: np.ndarray, fixed: np.ndarray, splits: Mapping[str, Any])
         fixed: whether each row is in the fixed test set [N] bool, and so in no fold.
         splits: the dataset's `splits`: `folds`, `validation`, `seed`.
     """
-    folds, seed = splits["folds"], splits.get("seed", 0)
-    fold = np.minimum((uniform(keys, seed, _FOLD) * folds).astype(np.int64), folds - 1)
-    share = splits.get("files", {}).get("validation")
-    share = share if isinstance(share, float) else splits["validation"]
-    validates = uniform(keys, seed, _VALIDATION) < share
-    blocks: np.ndarray = np.where(fixed, 2 * folds, 2 * fold + validates)
+    folds = splits["folds"]
+    numbers = uniform(keys, splits.get("seed", 0), _FOLD)
+    fold = np.minimum((numbers * folds).astype(np.int64), folds - 1)
+    blocks: np.ndarray = np.where(fixed, 2 * folds, 2 * fold + validates(keys, splits))
     return blocks
+
+
+def validates(keys: np.ndarray, splits: Mapping[str, Any]) -> np.ndarray:
+    """Return whether each row validates when another fold is tested on [N] bool, by its key."""
+    found: np.ndarray = uniform(keys, splits.get("seed", 0), _VALIDATION) < share_of_validation(
+        splits
+    )
+    return found
+
+
+def share_of_validation(splits: Mapping[str, Any]) -> float:
+    """Return the share of the rows of a fold that validate when another fold is tested on."""
+    by_file = splits.get("files", {}).get("validation")
+    return by_file if isinstance(by_file, float) else float(splits["validation"])
 
 
 def uniform(keys: np.ndarray, seed: int = 0, purpose: int = 0) -> np.ndarray:

@@ -9,12 +9,13 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.core.suggest import suggest
 from shardline.data.columns import Column
+from shardline.data.row_keys import RowKeys, read_keys
 from shardline.data.sources import SPLITS, Schema, Table
-from shardline.data.sources.from_files import group_keys
 from shardline.data.sources.source import Ragged
+from shardline.data.split_plans import planned_blocks
 from shardline.data.splits import assign_folds, assign_splits
 from shardline.data.values import read_array, read_ragged, split_missing
-from shardline.records.datasets import DTYPES
+from shardline.records.datasets import DTYPES, SplitPlan
 from shardline_io.column_names import IDS, WEIGHT
 
 WIDE_BYTES = 64  # columns with rows of this size or more are copied, checked and summed in blocks
@@ -53,11 +54,13 @@ def read_table(
     columns: Mapping[str, Column],
     splits: Mapping[str, Any],
     where: str,
+    plan: SplitPlan | None = None,
 ) -> TableBlock:
     """Return a table's columns as arrays of the schema's types and shapes.
 
     Args:
         splits: the dataset's `splits`.
+        plan: plan of the splits, if they need one.
 
     Raises:
         DataError: the table does not match the schema; names source, shard, column and, for a single row, its id.
@@ -80,8 +83,8 @@ def read_table(
             arrays[name] = np.zeros((0, *column.shape), column.dtype)
         else:
             arrays[name] = read_array(name, values, column.dtype, where)
-    keys = _keys(table, ids.reshape(-1), splits, where)
-    arrays["splits"] = _splits(table, keys, splits, where)
+    keys = read_keys(table, ids.reshape(-1), splits, where)
+    arrays["splits"] = _splits(table, keys.ids, splits, where)
     _check_shapes(arrays, columns, where)
     _check_lengths(ragged, present, len(ids), where)
     fixed = {}
@@ -96,9 +99,7 @@ def read_table(
             bad = int(np.argwhere(~np.isfinite(of.values))[0][0])
             row = ids[np.searchsorted(of.offsets, bad, side="right") - 1]
             raise _not_finite_row(name, row, of.values.dtype, where)
-    blocks = arrays["splits"]
-    if splits.get("folds"):
-        blocks = assign_folds(keys, blocks == SPLITS.index("test"), splits)
+    blocks = _blocks(keys, arrays["splits"], splits, plan, where)
     return TableBlock(
         ids=ids.astype(np.int64, copy=False),
         blocks=blocks,
@@ -121,36 +122,6 @@ def _check_names(given: Collection[str], columns: Mapping[str, Column], where: s
         )
 
 
-def _keys(table: Table, ids: np.ndarray, splits: Mapping[str, Any], where: str) -> np.ndarray:
-    """Return the numbers whose hashes decide the splits [N] int64: row ids, or keys of groups."""
-    if not (name := splits.get("group")):
-        return ids
-    if table.groups is not None:
-        groups = read_array("groups", table.groups, "int64", where)
-    else:
-        groups = _groups(name, table.given.get(name), where)
-    if groups.shape != ids.shape:
-        raise DataError(
-            f"{where} returned groups of shape {groups.shape} with {len(ids)} ids, expected a group for each row; "
-            "make all columns of a Table equally long"
-        )
-    return groups
-
-
-def _groups(name: str, values: Any, where: str) -> np.ndarray:
-    found = np.asarray(values) if isinstance(values, np.ndarray) else values
-    is_array = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in "iuUb"
-    is_list = isinstance(found, list) and all(
-        isinstance(one, str | int | np.integer) for one in found
-    )
-    if not (is_array or is_list):
-        raise DataError(
-            f"{where} returned rows without groups for splits.group={name}, expected a column {name} of whole numbers "
-            "or texts, without gaps; add the column, or set `groups` of each Table"
-        )
-    return group_keys(found.tolist() if isinstance(found, np.ndarray) else found)
-
-
 def _splits(table: Table, keys: np.ndarray, splits: Mapping[str, Any], where: str) -> np.ndarray:
     if table.splits is not None:
         return read_array("splits", table.splits, "int64", where)
@@ -162,6 +133,23 @@ def _splits(table: Table, keys: np.ndarray, splits: Mapping[str, Any], where: st
         f"{where} returned rows without a split, expected a split for each row since `splits` is "
         f"{dict(splits)}; set `splits` of each Table, or set `splits` of the dataset to shares"
     )
+
+
+def _blocks(
+    keys: RowKeys, given: np.ndarray, splits: Mapping[str, Any], plan: SplitPlan | None, where: str
+) -> np.ndarray:
+    """Return each row's block [N] int64.
+
+    Args:
+        given: split of each row; with folds, only the rows of a fixed test set count.
+    """
+    folds, fixed = splits.get("folds", 0), given == SPLITS.index("test")
+    if plan is None:
+        return assign_folds(keys.ids, fixed, splits) if folds else given
+    is_free = ~fixed if folds else np.ones(len(given), bool)
+    blocks = np.full(len(given), 2 * folds)
+    blocks[is_free] = planned_blocks(keys.only(is_free), splits, plan, where)
+    return blocks
 
 
 def _check_shapes(

@@ -23,7 +23,13 @@ from shardline.pipeline.python_data import check_rows_of, reading, with_rows_of
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record, sealed
-from shardline.records.datasets import DatasetProvenance, ExampleRow, Manifest, Part
+from shardline.records.datasets import (
+    DatasetProvenance,
+    ExampleRow,
+    Manifest,
+    Part,
+    SplitPlan,
+)
 
 if TYPE_CHECKING:
     from shardline.data.sources import Source
@@ -32,27 +38,72 @@ if TYPE_CHECKING:
 Given = str | Sequence[str]  # Snakemake's value of an optional input: a file, or empty
 
 
-def build_shards(project: Project, part: str, part_json: str, read_as: Given = ()) -> None:
+def plan_splits(project: Project, plan_json: str) -> None:
+    """Read all rows of a dataset, and write the plan of its splits.
+
+    Args:
+        project: the dataset's part of the project.
+    """
+    dataset = only(project.built)
+    recheck_dataset(project, dataset)
+    make_plan(project, dataset, Path(plan_json))
+
+
+def make_plan(project: Project, dataset: DatasetPlan, plan_json: Path) -> SplitPlan:
+    """Write the plan of a dataset's splits; see `plan_splits`."""
+    from shardline.data import split_plans
+
+    action = Action(id=f"plan_splits/{dataset.id}")
+    source = _open_dataset(project, dataset, ())
+    plan = split_plans.make_plan(source, as_plain(dataset.settings.splits), dataset.id)
+    end_watch()
+    logging.info("the splits of %d rows are planned", plan.rows)
+    plan = structs.replace(plan, action=action.record())
+    write_json(plan_json, sealed(plan))
+    return plan
+
+
+def _plan_of(project: Project, dataset: DatasetPlan, given: Given = ()) -> SplitPlan | None:
+    """Return the plan of a dataset's splits; None if they need none.
+
+    Args:
+        given: the file, if Snakemake has passed it; the plan is made if the file is missing.
+    """
+    if not dataset.has_plan:
+        return None
+    path = Path(str(given)) if given else project.layout.declared.split_plan(dataset.id)
+    if not path.exists():
+        return make_plan(project, dataset, path)
+    from shardline.data.split_plans import read_plan
+
+    return read_plan(path, dataset.id, remedy=f"delete {path} and run the pipeline again")
+
+
+def build_shards(
+    project: Project, part: str, part_json: str, read_as: Given = (), plan: Given = ()
+) -> None:
     """Write the shards of one part of a dataset, and the part's description.
 
     Args:
         project: the dataset's part of the project.
+        plan: plan of the splits, if they need one.
         read_as: manifest of the dataset whose source reads the files that are to be predicted.
     """
     dataset = only(project.built)
     recheck_dataset(project, dataset)
-    build_part(project, dataset, part, Path(part_json), read_as)
+    build_part(project, dataset, part, Path(part_json), read_as, plan)
 
 
 def build_part(
-    project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = ()
-) -> None:
+    project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = (), plan: Given = ()
+) -> None:  # fmt: skip
     """Write the shards of one part of a dataset, and the part's description."""
     from shardline.core.job_progress import job_progress
     from shardline.core.progress import ShardProgress
     from shardline.data import build as shards
 
     dataset_id = dataset.id
+    planned = _plan_of(project, dataset, plan)
     action = Action(id=f"build_shards/{dataset_id}/{part}")
     source = _open_dataset(project, dataset, read_as)
     numbers = dataset.parts[part]
@@ -61,7 +112,7 @@ def build_part(
 
     def built() -> "Iterator[shards.Built]":
         with ShardProgress(f"shards {part}", len(numbers)) as progress:
-            written = shards.build_shards(source, numbers, splits, folder)
+            written = shards.build_shards(source, numbers, splits, folder, planned)
             for done, (record, statistics) in enumerate(written, 1):
                 rows = sum(record.rows.values())
                 logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
@@ -82,23 +133,26 @@ def build_part(
 
 
 def seal_dataset(
-    project: Project, manifest: str, provenance: str, parts: Sequence[str] = (), read_as: Given = ()
-) -> None:
+    project: Project, manifest: str, provenance: str, parts: Sequence[str] = (), read_as: Given = (),
+    plan: Given = (),
+) -> None:  # fmt: skip
     """Merge the parts into the manifest, and write the provenance of both beside it.
 
     Args:
         project: the dataset's part of the project.
         parts: descriptions of the parts; empty if the job was forced to run again.
         read_as: see `build_shards`.
+        plan: plan of the splits, for its record.
     """
     dataset = only(project.built)
     recheck_dataset(project, dataset)
-    seal_parts(project, dataset, Path(manifest), Path(provenance), [*map(Path, parts)], read_as)
+    files = [*map(Path, parts)]
+    seal_parts(project, dataset, Path(manifest), Path(provenance), files, read_as, plan)
 
 
 def seal_parts(
     project: Project, dataset: DatasetPlan, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
-    read_as: Given = (),
+    read_as: Given = (), plan: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts of a dataset; see `seal_dataset`."""
     from shardline.core.job_progress import job_progress
@@ -132,6 +186,8 @@ def seal_parts(
     )
     for line in block(dataset.name, found).splitlines():
         logging.info("%s", line)
+    is_there = plan or project.layout.declared.split_plan(dataset_id).exists()
+    planned = _plan_of(project, dataset, plan) if is_there else None
     document = DatasetProvenance(
         dataset=dataset_id,
         identity=digest(dataset.document),
@@ -140,6 +196,7 @@ def seal_parts(
         example=example or UNSET,
         action=action.record(),
         parts=[part.action for part in documents if part.action],
+        plan=planned.action if planned else UNSET,
         files={"manifest.json": file_sha256(manifest)},
     )
     write_json(provenance, sealed(document))

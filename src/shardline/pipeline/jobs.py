@@ -4,8 +4,7 @@ Snakemake compares the results of params functions with those of an earlier job,
 `output`. The functions of titles and plans take `output`, so that they never make results stale.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +81,25 @@ class Jobs:
     def share(self, cache: Any) -> None:
         """Tell Snakemake in one step which files the storage has; Snakemake queries each file otherwise."""
         if self.storage and self._is_main:
-            built = self.project.built.values()
-            parts = chain.from_iterable(
-                [*self._lists_of_parts(one), *self._prepared(one)] for one in built
-            )
-            self.storage.share(cache, [*map(Path, parts), *logs_of(self.project)])
+            files = [*map(Path, self._files_of_builds()), *logs_of(self.project)]
+            self.storage.share(cache, files)
 
     def parts_of_dataset(self, wildcards: Any) -> Any:
         """Return the part descriptions that a manifest is made from."""
         dataset = self.project.built[wildcards.dataset]
         return self._unless_sealed(dataset.manifest, self._lists_of_parts(dataset))
+
+    def plan_of_splits(self, wildcards: Any) -> Any:
+        """Return the plan of a dataset's splits, if they need one."""
+        dataset = self.project.built[wildcards.dataset]
+        return self._unless_sealed(dataset.manifest, self._plan(dataset))
+
+    def _files_of_builds(self) -> Iterator[str]:
+        for one in self.project.built.values():
+            yield from (*self._lists_of_parts(one), *self._prepared(one), *self._plan(one))
+
+    def _plan(self, dataset: DatasetPlan) -> list[str]:
+        return [f"{self.parts}/{dataset.id}/splits.json"] if dataset.has_plan else []
 
     def _lists_of_parts(self, dataset: DatasetPlan) -> list[str]:
         return [f"{self.parts}/{dataset.id}/parts/{part}.json" for part in dataset.parts]

@@ -9,7 +9,9 @@ from shardline.config.project import Project
 from shardline.core.files import renamed_when_complete
 
 _RULES_OF_RUN = ("resolve_run", "train", "run_preflight")
-_RULES_OF_DATASET = ("prepare_data", "build_shards", "seal_dataset", "register_data")
+_RULES_OF_DATASET = (
+    "prepare_data", "plan_splits", "build_shards", "seal_dataset", "register_data",
+)  # fmt: skip
 
 
 def publish(project: Project) -> None:

@@ -201,8 +201,10 @@ def logs_of(project: Project) -> Iterator[Path]:
     jobs = [("render_report", project.report.parent.name)]
     for dataset in project.built.values():
         jobs += [("build_shards", f"{dataset.id}/{part}") for part in dataset.parts]
-        rules = ("prepare_data",) if dataset.prepared else ()
-        jobs += [(rule, dataset.id) for rule in (*rules, "seal_dataset", "register_data")]
+        rules = ["seal_dataset", "register_data"]
+        rules += ["prepare_data"] if dataset.prepared else []
+        rules += ["plan_splits"] if dataset.has_plan else []
+        jobs += [(rule, dataset.id) for rule in rules]
     for run in project.runs.values():
         jobs += [(rule, run.id) for rule in ("resolve_run", "train", "run_preflight")]
         jobs.append(("evaluate", f"{run.id}-{run.evaluation_id}"))

@@ -323,6 +323,40 @@ class Prepared(Record, frozen=True, kw_only=True):
     action: JobRecord
 
 
+class Stratum(Record, frozen=True, kw_only=True):
+    """Cuts of the rows of a class, in the order of their hashes or times.
+
+    Attributes:
+        key: Key of the class; 0 if all rows are one class.
+        edges: First position of each block but the first, rising.
+        blocks: Number of each block, in the order of the rows.
+    """
+
+    key: int
+    edges: list[float]
+    blocks: list[Count]
+
+
+class SplitPlan(Record, frozen=True, kw_only=True):
+    """splits.json in the store: the plan of splits that need a pass over all rows.
+
+    Attributes:
+        dataset: Id of the dataset.
+        rows: Number of rows in the plan.
+        strata: Cuts of each class.
+        groups: Instead of `strata`, keys of the groups, rising.
+        folds: Fold of each group.
+        action: Record of the job.
+    """
+
+    dataset: str
+    rows: Count
+    strata: list[Stratum] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    folds: list[Count] = field(default_factory=list)
+    action: JobRecord | UnsetType = UNSET
+
+
 class PlanSeal(Record, frozen=True, kw_only=True):
     """Metadata of a pack plan.
 
@@ -370,6 +404,7 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
         example: The first row; absent in files of earlier versions, and if it could not be read.
         action: Record of the job that sealed the dataset.
         parts: Records of the jobs that wrote the shards.
+        plan: Record of the job that planned the splits.
         files: SHA-256 of the sealed files, by name.
     """
 
@@ -380,4 +415,5 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
     example: ExampleRow | UnsetType = UNSET
     action: JobRecord
     parts: list[JobRecord]
+    plan: JobRecord | UnsetType = UNSET
     files: dict[Name, str]

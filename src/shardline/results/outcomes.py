@@ -41,7 +41,7 @@ def _failures(run: RunPlan) -> Iterator[Failure]:
 
 def _failures_of_dataset(dataset: DatasetPlan) -> Iterator[Failure]:
     if not dataset.manifest.exists():
-        for rule in ("prepare_data", "build_shards", "seal_dataset"):
+        for rule in ("prepare_data", "plan_splits", "build_shards", "seal_dataset"):
             yield from failures_of(dataset.layout.failures, rule, dataset.id)
 
 

@@ -21,7 +21,13 @@ from shardline.records.base import read_record
 from shardline.records.datasets import DatasetProvenance, Manifest, Shard
 from shardline.results.findings import Findings, VerifyResult, count, digest_of
 from shardline.results.verify_runs import verify_run
-from shardline.results.verify_store import check_markers, check_parts, check_plans, check_statistics
+from shardline.results.verify_store import (
+    check_markers,
+    check_parts,
+    check_plans,
+    check_split_plan,
+    check_statistics,
+)
 
 _READERS = 4  # a network disk serves several reads at once
 
@@ -93,6 +99,8 @@ def _check_store(findings: Findings, shards: Path, manifest: Manifest, *, deep: 
     parts = check_parts(shards, shards.name, manifest, findings.remedy)
     findings.verdict.problems.extend(parts.values())
     findings.verdict.bad_parts.extend(parts)
+    if problem := check_split_plan(shards, shards.name):
+        findings.verdict.problems.append(problem)
     problem = problem_of_statistics(manifest, shards)
     if problem:
         findings.add(problem)

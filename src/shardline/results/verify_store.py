@@ -13,6 +13,7 @@ from shardline.data.pack_plans import problems_of_plans
 from shardline.data.parts import count_rows, differing_columns, read_part
 from shardline.data.shard_format import ShardLayout
 from shardline.data.shard_map import ShardMap
+from shardline.data.split_plans import read_plan
 from shardline.data.statistics import merge_all
 from shardline.data.statistics_file import read_statistics
 from shardline.records.attempts import Attempt
@@ -49,6 +50,18 @@ def check_parts(shards: Path, dataset: str, manifest: Manifest, remedy: str) -> 
                     f"{path}: its record of {record.file} differs from the manifest's; {remedy}"
                 )
     return problems
+
+
+def check_split_plan(shards: Path, dataset: str) -> str | None:
+    """Verify the plan of a dataset's splits against its seal, if there is one."""
+    path = shards / "splits.json"
+    if not path.exists():
+        return None
+    try:
+        read_plan(path, dataset, remedy="delete it; a repair makes it again")
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def check_markers(shards: Path, manifest: Manifest) -> Iterator[str]:

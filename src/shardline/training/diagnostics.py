@@ -1,6 +1,7 @@
 """Diagnostics beside an evaluation's metrics: calibration, residuals, samples and confidence intervals."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -205,9 +206,13 @@ class SampleRows:
 
 
 def _shown(dataset: Dataset, piece: Sequence[Piece]) -> SampleView:
-    if not features_of(dataset.manifest.schema):
+    schema = dataset.manifest.schema
+    if schema.stored:
+        features = _sample(dataset, piece)["features"]
+    elif features_of(schema):
+        features = WindowMap(dataset.shards, piece).values("features", piece)[0]
+    else:
         return _image(dataset, piece)
-    features = WindowMap(dataset.shards, piece).values("features", piece)[0]
     if is_image(features.shape):
         known = dataset.statistics["features"]  # black and white: range of the training rows
         return {"image": picture(features, (known.min.min(), known.max.max()))}
@@ -219,12 +224,16 @@ def _image(dataset: Dataset, piece: Sequence[Piece]) -> SampleView:
     column = dataset.shards.columns.get("image")
     if column is None or (column.kind == "array" and column.dtype != "uint8"):
         return {}
-    units = RowUnits(shards=dataset.shards, pieces=tuple(piece))
-    image = units.load(WindowMap(dataset.shards, piece), piece).sample(0)["image"]
+    image = _sample(dataset, piece)["image"]
     if isinstance(image, bytes):
         decode = TransformSpec(written="decode", what="samples of the page", has_chance=False)
         image = decode.make()((0, 0, 0, 0), {"image": image})["image"]
     return {"image": picture(image)} if image is not None and is_image(image.shape) else {}
+
+
+def _sample(dataset: Dataset, piece: Sequence[Piece]) -> Mapping[str, Any]:
+    units = RowUnits(shards=dataset.shards, pieces=tuple(piece))
+    return units.load(WindowMap(dataset.shards, piece), piece).sample(0)
 
 
 def _short(values: np.ndarray) -> list[float]:

@@ -658,6 +658,29 @@ SETTING_CASES = {
         {"splits": {"files": FILES, "folds": 2}}, splits={"files": FILES, "folds": 2, "validation": 0.2},
         files={"a.csv": GOOD, "b.csv": GOOD}, rows=0,
     ),
+    "a seed beside times": setting(
+        CSV, "splits.seed=1 has no effect, since splits.time=t", "drop one", {"splits": SHARES | {"time": "t"}},
+        splits=SHARES | {"time": "t", "seed": 1}, files={"a.csv": "x,t,y\n1,5,0\n3,6,1\n"},
+    ),
+    "classes of whole groups": setting(
+        CSV, "splits.stratify=y is given with splits.group=g", "set splits.folds instead of shares",
+        {"splits": {"folds": 2, "validation": 0.1, "group": "g", "stratify": "y"}},
+        splits=SHARES | {"group": "g", "stratify": "y"}, files={"a.csv": "x,g,y\n1,a,0\n3,q,1\n"},
+    ),
+    "a date that is none": setting(
+        CSV, 'column t is soon, expected a time: a number or a date', "source.on_bad: skip",
+        {"on_bad": "skip"}, splits=SHARES | {"time": "t"}, rows=1, files={"a.csv": "x,t,y\n1,soon,0\n3,2024-01-31,1\n"},
+    ),
+    "a date that is none in JSON": setting(
+        LINES, 'splits.time (key t) is "soon", expected a number or a date', "source.on_bad: skip",
+        {"on_bad": "skip"}, splits=SHARES | {"time": "t"}, rows=1,
+        files={"a.jsonl": '{"x": 1, "t": "soon"}\n{"x": 1, "t": "2024-01-31"}\n'},
+    ),
+    "a missing group in JSON": setting(
+        LINES, "splits.group (key g) is missing, expected a group", "source.on_bad: skip",
+        {"on_bad": "skip"}, splits=SHARES | {"group": "g"}, rows=1,
+        files={"a.jsonl": '{"x": 1}\n{"x": 1, "g": 7}\n'},
+    ),
     "a missing group": setting(
         CSV, "column g is empty, expected a group, a whole number or text", "source.on_bad: skip",
         {"on_bad": "skip"}, splits=SHARES | {"group": "g"}, rows=1, files={"a.csv": "x,g,y\n1,,0\n3,q,1\n"},

@@ -199,6 +199,10 @@ class _BySeed(Settings, frozen=True, kw_only=True):
     group: Text | UnsetType = UNSET
     """Column with the group of each row, whole numbers or text, such as the patient of an image. All rows
     of a group are in one split: a hash of the group decides, not of the row id."""
+    stratify: Text | UnsetType = UNSET
+    """Column with the class of each row, such as the label: the rows of each class are divided evenly. For
+    sources without files of columns, `labels`. Needs a pass over all rows; when rows are added, an old
+    row may change its split."""
     seed: Annotated[int, Meta(ge=0, lt=2**48, extra={"legacy_value": 0})] = 0
     """Another number gives other splits or folds, as a dataset of its own."""
 
@@ -214,6 +218,10 @@ class Shares(_BySeed, frozen=True, kw_only=True):
     """Share of the rows for validation, which chooses the training checkpoint."""
     test: Share
     """Share of the rows held out for the evaluation."""
+    time: Text | UnsetType = UNSET
+    """Column with the time of each row, numbers or dates: the last rows are the test split, those before
+    them the validation split. Rows of one time are in one split. Needs a pass over all rows, as
+    `stratify`."""
 
     @classmethod
     def fits(cls, table: Plain) -> bool:
@@ -231,6 +239,9 @@ class _WithFolds(_BySeed, frozen=True, kw_only=True):
     """Number of folds for cross-validation: a run tests on the fold in its setting `fold`, and trains on
     the others. A hash of the row id decides the fold. With `column` or `files`, their test rows are in
     no fold, and all other rows are in the folds."""
+    balanced: Annotated[bool, Meta(extra={"legacy_value": False})] = False
+    """With `folds`: folds of equal size, of whole groups if there is a `group`. Needs a pass over all rows,
+    as `stratify`, which balances folds too."""
     validation: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
     """With `folds`: share of the rows of the other folds that validate, by another hash of the row id.
     Default: 0.1, or the share in `files.validation`."""

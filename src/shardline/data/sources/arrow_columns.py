@@ -139,6 +139,34 @@ def groups_of(column: pa.Array) -> Numbers:
     return keys[found.indices.to_numpy()], np.asarray(pc.equal(text, ""))
 
 
+def strata_of(column: pa.Array) -> np.ndarray:
+    """Return the key of each row's class [N] int64; missing values are a class."""
+    text = pc.utf8_trim_whitespace(column.cast(pa.string())).fill_null("")
+    found = text.dictionary_encode()
+    keys: np.ndarray = group_keys(found.dictionary.to_pylist())[found.indices.to_numpy()]
+    return keys
+
+
+def times_of(column: pa.Array) -> Numbers:
+    """Return times as numbers [N] float64: numbers as they are, dates in nanoseconds. A missing time is bad."""
+    if is_text(column.type) and len(numbers(column, "float64")[1].nonzero()[0]):
+        column = _dates(pc.utf8_trim_whitespace(column.cast(pa.string())))
+    if pa.types.is_temporal(column.type):
+        is_time = pa.types.is_time(column.type) or pa.types.is_duration(column.type)
+        column = column if is_time else column.cast(pa.timestamp("ns"), safe=False)
+        column = column.cast(pa.int64())
+    return numbers(column, "float64")
+
+
+def _dates(text: pa.Array) -> pa.Array:
+    """Return ISO 8601 texts as timestamps, with null for other texts."""
+    kind = pa.timestamp("ns")
+    try:
+        return text.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.concat_arrays([_cast_one(text[i : i + 1], kind) for i in range(len(text))])
+
+
 def splits_of(column: pa.Array) -> Numbers:
     """Return the split of each value [N], as an index into SPLITS. A value that is not a split is bad."""
     names = pa.array(list(SPLIT_NAMES))

@@ -230,6 +230,23 @@ def group_of(value: Any) -> str:
     return str(value).strip()
 
 
+def time_of(value: Any) -> float:
+    """Return the time of a row: a number, or an ISO 8601 date in nanoseconds.
+
+    Raises:
+        UnusableError: The value is neither.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    try:
+        date: Any = np.datetime64(value if isinstance(value, str) else "", "ns")
+    except ValueError:
+        date = np.datetime64("NaT")
+    if np.isnat(date):
+        raise UnusableError(f"{shown(value)}, expected a number or a date such as 2024-01-31")
+    return float(date.astype(np.int64))
+
+
 def split_of(value: Any) -> int:
     """Return the split that a value names, as an index into SPLITS.
 

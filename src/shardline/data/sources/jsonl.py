@@ -18,6 +18,7 @@ from shardline.data.sources.json_values import (
     read_object,
     reader_of,
     split_of,
+    time_of,
     value_at,
 )
 from shardline.data.sources.lines import Lines, refuse_wide
@@ -25,7 +26,9 @@ from shardline.data.sources.source import Ragged, Schema, Table
 from shardline.data.sources.tokenizer import TokenSource
 
 # names in messages of values that are not columns
-_ID, _SPLIT, _GROUP = _OTHERS = "id_column", "splits.column", "splits.group"
+_ID, _SPLIT, _GROUP = "id_column", "splits.column", "splits.group"
+_STRATUM, _TIME = "splits.stratify", "splits.time"
+_OTHERS = (_ID, _SPLIT, _GROUP, _STRATUM, _TIME)
 _TEXT = Column.parse("text", "text")
 
 
@@ -102,6 +105,10 @@ class Jsonl(TokenSource):
             readers[_SPLIT] = split, split_of
         if group := self.splits.get("group"):
             readers[_GROUP] = group, group_of
+        if stratum := self.splits.get("stratify"):
+            readers[_STRATUM] = stratum, str
+        if time := self.splits.get("time"):
+            readers[_TIME] = time, time_of
         return readers
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
@@ -140,10 +147,14 @@ class Jsonl(TokenSource):
         splits = self.splits_of_file(index, ids if groups is None else groups)
         if _SPLIT in values:
             splits = np.array(values.pop(_SPLIT), dtype=np.int64)
+        strata = group_keys(values.pop(_STRATUM)) if _STRATUM in values else None
+        times = np.array(values.pop(_TIME), np.float64) if _TIME in values else None
         columns: dict[str, list[Any] | Ragged] = {**values}
         for name in self._tokenize:
             columns[name] = self.tokenizer.encode(values[name], lambda i: lines.where(rows[i]))
-        return Table(ids=ids, columns=columns, splits=splits, groups=groups)
+        return Table(
+            ids=ids, columns=columns, splits=splits, groups=groups, strata=strata, times=times
+        )
 
     def _values(self, line: bytes) -> dict[str, Any]:
         """Return the values of a row by name.

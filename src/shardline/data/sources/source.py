@@ -166,6 +166,8 @@ class Table:
         groups: Key of each row's group [N] int64. Only read if `splits.group` is set. None: the column with
             that name contains the groups, as whole numbers or texts.
         texts: Text of each code in the column `codes`, by column of categories.
+        strata: Key of each row's class [N] int64 for `splits.stratify`, or None like `groups`.
+        times: Time of each row [N] float64 for `splits.time`, or None: the column contains numbers.
     """
 
     ids: np.ndarray
@@ -175,6 +177,8 @@ class Table:
     splits: np.ndarray | None = None
     groups: np.ndarray | None = None
     texts: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    strata: np.ndarray | None = None
+    times: np.ndarray | None = None
 
     @property
     def given(self) -> dict[str, Any]:

@@ -112,6 +112,8 @@ class TableColumns(FileSource):
         self.classes = tuple(map(str, classes or range(num_classes)))
         self.split_column: str | None = self.splits.get("column")
         self.group_column: str | None = self.splits.get("group")
+        self.stratify_column: str | None = self.splits.get("stratify")
+        self.time_column: str | None = self.splits.get("time")
         self._given = tuple(features)
         self.treatments = None if preprocess is None else Treatments(preprocess)
         self._unusable: dict[str, str] = {}  # columns left out, with the reason
@@ -145,7 +147,7 @@ class TableColumns(FileSource):
     @cached_property
     def features(self) -> tuple[str, ...]:
         """Names of the feature columns."""
-        for name in [*map(self.in_file, self.named), *self.keys]:
+        for name in [*map(self.in_file, self.named), *self.keys, *self.decisive]:
             self._check_name(name)
         if self.named:
             return ()
@@ -247,7 +249,13 @@ class TableColumns(FileSource):
     @property
     def used(self) -> list[str]:
         """All columns that are read."""
-        return list(dict.fromkeys([*self.features, *map(self.in_file, self.named), *self.keys]))
+        named = map(self.in_file, self.named)
+        return list(dict.fromkeys([*self.features, *named, *self.keys, *self.decisive]))
+
+    @property
+    def decisive(self) -> list[str]:
+        """Columns that decide the splits, and may be features or the label too."""
+        return [name for name in (self.stratify_column, self.time_column) if name]
 
     def numeric_columns(self) -> tuple[str, ...]:
         """Return the columns of numbers, or else of lists, except label, id, split and group.

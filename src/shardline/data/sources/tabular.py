@@ -50,7 +50,7 @@ class _Conversion:
             DataError: A row is unusable and `on_bad` is `fail`. Names file, row, column and value.
         """
         source, ids, given = self.source, self._ids(), dict[str, Any]()
-        groups = self._groups()
+        groups, strata, times = self._groups(), self._strata(), self._times()
         if source.named:
             splits = self._splits()
             values = {name: self._typed(name, column) for name, column in source.named.items()}
@@ -67,7 +67,7 @@ class _Conversion:
             return _Conversion(source, self.shard, self.block.only(self.is_kept)).table()
         if splits is None:
             splits = source.splits_of_file(self.block.file, ids if groups is None else groups)
-        return Table(ids=ids, splits=splits, groups=groups, **given)
+        return Table(ids=ids, splits=splits, groups=groups, strata=strata, times=times, **given)
 
     def _column(self, name: str) -> pa.Array:
         column = self.block.rows.column(name)
@@ -220,6 +220,17 @@ class _Conversion:
         if not name:
             return None
         return self._accept(name, arrow_columns.groups_of(self._column(name)), GROUP)
+
+    def _strata(self) -> np.ndarray | None:
+        name = self.source.stratify_column
+        return arrow_columns.strata_of(self._column(name)) if name else None
+
+    def _times(self) -> np.ndarray | None:
+        name = self.source.time_column
+        if not name:
+            return None
+        found = arrow_columns.times_of(self._numbers(name))
+        return self._accept(name, found, "a time: a number or a date such as 2024-01-31")
 
     def _typed(self, name: str, column: Column) -> Any:
         in_file = self.source.in_file(name)
