@@ -23,7 +23,7 @@ from shardline.records.acceptances import Accepted
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
 from shardline.records.certificates import ResumeCertificate
-from shardline.records.datasets import DatasetProvenance, Manifest, Part
+from shardline.records.datasets import DatasetProvenance, Manifest, Part, Prepared
 from shardline.records.environments import (
     BuiltImage,
     CondaEnvironment,
@@ -57,6 +57,7 @@ FILES: tuple[tuple[str, str, str, type[Record]], ...] = (
     ("results/envs/{name}/environment.json", "The job that inspects the image of a script.", "no", ImageEnvironment),
     ("results/envs/image.json", "`build_image`.", "no", BuiltImage),
     ("results/certificates/resume-*.json", "`shardline drill resume`.", "yes", ResumeCertificate),
+    ("STORE/datasets/{dataset}/prepared.json", "`prepare_data`, for data modules.", "yes", Prepared),
     ("STORE/datasets/{dataset}/parts/*.json", "Each job of the rule `build_shards`.", "yes", Part),
     ("STORE/work/{run}/attempts.jsonl", "The job of a training: a line for each attempt.", "each line", Attempt),
     ("STORE/work/{run}/divergence.json", "Rank 0, where a training diverged.", "no", Interventions),
