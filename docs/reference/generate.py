@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Literal, Union, get_args, get_origin
 
 import typer.main
 from msgspec import NODEFAULT, UnsetType, structs
@@ -23,7 +23,7 @@ from shardline.records.acceptances import Accepted
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
 from shardline.records.certificates import ResumeCertificate
-from shardline.records.datasets import DatasetProvenance, Manifest, Part, SplitPlan
+from shardline.records.datasets import DatasetProvenance, Manifest, Part, Prepared, SplitPlan
 from shardline.records.environments import (
     BuiltImage,
     CondaEnvironment,
@@ -57,6 +57,7 @@ FILES: tuple[tuple[str, str, str, type[Record]], ...] = (
     ("results/envs/{name}/environment.json", "The job that inspects the image of a script.", "no", ImageEnvironment),
     ("results/envs/image.json", "`build_image`.", "no", BuiltImage),
     ("results/certificates/resume-*.json", "`shardline drill resume`.", "yes", ResumeCertificate),
+    ("STORE/datasets/{dataset}/prepared.json", "`prepare_data`, for data modules.", "yes", Prepared),
     ("STORE/datasets/{dataset}/parts/*.json", "Each job of the rule `build_shards`.", "yes", Part),
     ("STORE/datasets/{dataset}/splits.json", "`plan_splits`, if splits need a pass over all rows.", "yes", SplitPlan),
     ("STORE/work/{run}/attempts.jsonl", "The job of a training: a line for each attempt.", "each line", Attempt),
@@ -411,6 +412,8 @@ def type_text(kind: Any) -> str:
         return words[kind]
     if origin is Annotated:
         return type_text(arguments[0])
+    if origin is Literal:
+        return ", ".join(f"`{choice}`" if choice else "empty" for choice in arguments)
     if origin in (Union, UnionType):
         return " or ".join(type_text(one) for one in arguments if one is not UnsetType)
     if origin in (list, tuple):

@@ -163,7 +163,7 @@ def check_digests(
     Raises:
         DataError: a split has other rows; names the split and the remedy.
     """
-    for split in found.keys() | others.keys():
+    for split in (*found, *others):
         if found.get(split) != others.get(split):
             raise DataError(
                 f"{what}: split {split} has other rows in this job than in {where} (digest {found.get(split)} and "

@@ -37,7 +37,7 @@ from shardline.identity.watch_reads import WatchedReads
 from shardline.records.datasets import Part, SampleForm
 
 ROWS_OF_SPLIT = 1 << 40  # ids of a split are below those of the next
-_BLOCK_BYTES, _MOST_ROWS = 4 << 20, 4096
+_BLOCK_BYTES, _MOST_ROWS = 8 << 20, 4096
 _FEW = 32  # rows of a block outside a job, where few rows are needed
 _AGAIN = 4  # rows of a job's first shard that are read again, by split; of other shards, one
 _AFTER = {
@@ -249,7 +249,7 @@ class PythonSource(Source):
 
     @property
     def block_rows(self) -> int:
-        """Rows of a block of about 4 MB."""
+        """Rows of a block of about 8 MB."""
         return max(1, min(_BLOCK_BYTES // self.reader.looked.layout.row_bytes, _MOST_ROWS))
 
     def requests(
