@@ -19,7 +19,8 @@ from shardline.data.build import build_shards, describe_part
 from shardline.data.columns import features_of
 from shardline.data.predicted import open_files, seal_files
 from shardline.errors import ShardlineError
-from shardline.training.model import arguments_of
+from shardline.training.rank_task import CheckedDataset
+from tests.support.rank_tasks import checked
 from tests.support.source_cases import load_dataset, make
 
 COLUMNS: dict[str, Any] = {
@@ -170,13 +171,37 @@ def test_options_that_exclude_each_other_are_refused(options, message, tmp_path)
         load_dataset(tmp_path, source_of("csv", tmp_path, COLUMNS, **options))
 
 
-def test_case_19_a_shipped_model_regresses_where_the_dataset_says_so(tmp_path: Path) -> None:
-    options = {"label": "a", "task": "regression", "features": ["x"]}
-    schema = make(tmp_path, source_of("csv", tmp_path, COLUMNS, **options)).schema.record()
-    for model in ("mlp", "linear", "tabular"):
-        spec = RunSpec(run="r", model_class=SHIPPED_MODELS[model], settings=RunSettings())
-        found = arguments_of(spec, schema)
-        assert (found["task"], found["num_targets"]) == ("regression", 1)
+OF_TASKS = {
+    "one number": {"label": "a", "task": "regression"},
+    "weighted numbers": {"label": ["a", "b"], "task": "regression", "weight": "w"},
+    "flags": {"label": ["cat", "dog"], "task": "multilabel"},
+    "weighted classes": {"label": "cat", "num_classes": 2, "weight": "w"},
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("mlp", OF_TASKS["one number"]),
+        ("linear", OF_TASKS["flags"]),
+        ("tabular", OF_TASKS["weighted numbers"]),
+        ("mlp", OF_TASKS["weighted classes"]),
+    ],
+    ids=str,
+)
+def test_a_shipped_model_predicts_what_the_dataset_says(model, options, tmp_path: Path) -> None:
+    """Two steps, a resume, the sealed weights and their evaluation, on the first rows."""
+    options = {**options, "features": ["x", "b"] if "b" not in options["label"] else ["x"]}
+    dataset = load_dataset(tmp_path, source_of("csv", tmp_path, COLUMNS, **options), shards=1)
+    rows = CheckedDataset(
+        id="0123456789ab", name="d", manifest=tmp_path / "none", shards=tmp_path / "none",
+        source_class=dataset.source_class, source=dict(dataset.source), num_shards=1, files=list(dataset.files),
+    )  # fmt: skip
+    spec = RunSpec(run="r", model_class=SHIPPED_MODELS[model], settings=RunSettings(global_batch=2))
+    folder = tmp_path / "check"
+    folder.mkdir()
+    found = checked(spec, rows, folder)
+    assert (found.problems, found.not_checked) == ([], [])
 
 
 def test_a_new_key_changes_no_identity(tmp_path: Path) -> None:

@@ -198,8 +198,9 @@ class Evaluation(Settings, frozen=True, kw_only=True):
     batch: Count = 1024
     """Samples per forward pass."""
     headline: Headline | None = None
-    """Metric that ranks the run, such as `{metric: perplexity, mode: min}`. Default: accuracy or mse,
-    or of the metrics that the model logs `checkpoint.monitor`, else the first."""
+    """Metric that ranks the run, such as `{metric: perplexity, mode: min}`. Default: accuracy, mse, r2 of
+    several numbers or f1_macro of flags, or of the metrics that the model logs `checkpoint.monitor`, else
+    the first."""
     metrics: list[str | dict[str, Any]] | None = None
     """Further metrics of the outputs of `forward` and the labels, for a model without a `test_step`:
     classes of torchmetrics (`CohenKappa`), import paths, or tables such as `{type:
@@ -285,7 +286,7 @@ class FixedColumns(Settings, frozen=True, kw_only=True):
     """A key of `datasets` or of `mixes` in config.yaml, or the weights of a mix, `{web: 0.7, books:
     0.3}`."""
     model: Text
-    """A shipped model (`linear`, `mlp`, `cnn`, `resnet`, `gpt`, `unet`, `hf:...`; see
+    """A shipped model (`linear`, `mlp`, `tabular`, `cnn`, `resnet`, `gpt`, `unet`, `hf:...`; see
     docs/how-to/use-a-shipped-model.md), a LightningModule by import path (`mypkg.models:Net`), or
     any training program (`script: path/to/train.py args...`)."""
 

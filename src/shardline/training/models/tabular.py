@@ -80,14 +80,17 @@ class Tabular(Classifier):
         found = [self.column] if self.num_numbers else []
         return (*found, *([CATEGORIES] if self.category_sizes else []))
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor, by_member: bool = False) -> torch.Tensor:
         """Return logits [B, C], or numbers [B, T]: those of the members' mean.
 
         Args:
             inputs: Numbers [B, *feature_shape], then categories [B, columns] int64, as far as the
                 dataset has them.
+            by_member: Return the outputs of each member instead [B, members, C or T].
         """
         found = self._members(*inputs)
+        if by_member:
+            return self.scaled_back(found)
         if self.label_task == "classification":  # the mean of probabilities
             return found.log_softmax(dim=2).logsumexp(dim=1) - math.log(found.shape[1])
         return self.scaled_back(found.mean(dim=1))
@@ -106,7 +109,7 @@ class Tabular(Classifier):
         self, inputs: tuple[torch.Tensor, ...], labels: torch.Tensor
     ) -> torch.Tensor:
         """Return the mean of the members' losses for each row [B]."""
-        outputs = self.scaled_back(self._members(*inputs))
+        outputs = self(*inputs, by_member=True)
         size = outputs.shape[1]
         losses = self._row_losses(outputs.flatten(0, 1), labels.repeat_interleave(size, dim=0))
         return losses.reshape(-1, size).mean(dim=1)
