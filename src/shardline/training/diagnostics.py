@@ -196,7 +196,8 @@ class SampleRows:
 def _shown(dataset: Dataset, piece: Sequence[Piece]) -> SampleView:
     if not features_of(dataset.manifest.schema):
         return _image(dataset, piece)
-    features = WindowMap(dataset.shards, piece).values("features", piece)[0]
+    units = RowUnits(shards=dataset.shards, pieces=tuple(piece))
+    features = units.load(WindowMap(dataset.shards, piece), piece).sample(0)["features"]
     if is_image(features.shape):
         known = dataset.statistics["features"]  # black and white: range of the training rows
         return {"image": picture(features, (known.min.min(), known.max.max()))}
