@@ -20,7 +20,7 @@ from shardline.config.checked_sources import SHIPPED_SOURCES
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, make_source, seal
 from shardline.data.dataset import Dataset
-from shardline.data.sources.source import file_digests
+from shardline.data.sources.source import Source, file_digests
 from shardline.records.base import encode
 from shardline_io.order.held_out import HeldOutOrder
 
@@ -95,18 +95,22 @@ def sealed(
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"table.{kind}"
     table.to_csv(file, index=False) if kind == "csv" else table.to_parquet(file, index=False)
-    settings = {
-        "type": kind, "label": "y", "task": "regression", "id_column": "key", "dtype": "float64",
-        "preprocess": preprocess, "features": FEATURES, **options,
-    }  # fmt: skip
-    settings |= {} if by else {"splits": {"column": "part"}}
-    shards = min(2, len(table))
-    source = make_source(SHIPPED_SOURCES[kind], settings, num_shards=shards, files=[file])
-    part = describe_part("d", build_shards(source, range(shards), by or {}, folder), source.skipped)
+    source = source_of(file, preprocess, **({"splits": {}} if by else {}), **options)
+    part = describe_part("d", build_shards(source, range(2), by or {}, folder), source.skipped)
     document = {"source": dict(enumerate(file_digests([file])))}
     manifest = seal([part], dataset="d", source=source, document=document, folder=folder)
     write_json(folder / "manifest.json", encode(manifest))
     return Dataset(folder / "manifest.json", folder)
+
+
+def source_of(file: Path, preprocess: dict[str, Any], **options: Any) -> Source:
+    """Return the source of a written table."""
+    kind = file.suffix.removeprefix(".")
+    settings = {
+        "type": kind, "label": "y", "task": "regression", "id_column": "key", "dtype": "float64",
+        "splits": {"column": "part"}, "preprocess": preprocess, "features": FEATURES, **options,
+    }  # fmt: skip
+    return make_source(SHIPPED_SOURCES[kind], settings, num_shards=2, files=[file])
 
 
 def rows_of(dataset: Dataset, batch: int = 7) -> dict[int, dict[str, np.ndarray]]:

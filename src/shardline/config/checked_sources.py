@@ -72,7 +72,7 @@ def check_source(source: AnySource, where: str) -> None:
         case ColumnsSettings():
             _check_task(source, where)
             _check_columns(source, where)
-            if source.preprocess is not UNSET:
+            if source.preprocess is not None:
                 _check_preprocess(source, source.preprocess, where)
         case JsonLinesSettings():
             _check_keys(source, where)

@@ -16,13 +16,13 @@ from shardline.records.preprocessing import (
     CODES,
     GAPS,
     NUMBERS,
+    SAMPLED_ROWS,
     PreparedCategory,
     PreparedNumber,
     Preprocessing,
 )
 from shardline_io.order.pieces import Piece
 
-SAMPLED_ROWS = 100_000  # medians and quantiles of more rows are estimated from a sample
 MOST_ONE_HOT = 4096
 _QUANTILES = 1000
 

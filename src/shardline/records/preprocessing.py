@@ -14,6 +14,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 # columns of a preprocessed table in its shards
 NUMBERS, GAPS, CODES = "numbers", "gaps", "codes"
+SAMPLED_ROWS = 100_000  # medians and quantiles of more train rows are those of a sample
 
 
 class PreparedNumber(Record, frozen=True, kw_only=True):

@@ -207,12 +207,9 @@ class SampleRows:
 
 def _shown(dataset: Dataset, piece: Sequence[Piece]) -> SampleView:
     schema = dataset.manifest.schema
-    if schema.stored:
-        features = _sample(dataset, piece)["features"]
-    elif features_of(schema):
-        features = WindowMap(dataset.shards, piece).values("features", piece)[0]
-    else:
+    if not (schema.stored or features_of(schema)):
         return _image(dataset, piece)
+    features = _sample(dataset, piece)["features"]
     if is_image(features.shape):
         known = dataset.statistics["features"]  # black and white: range of the training rows
         return {"image": picture(features, (known.min.min(), known.max.max()))}

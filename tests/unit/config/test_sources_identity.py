@@ -49,6 +49,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "classes": {"classes": ["b", "a"]},
     "num_classes": {"classes": [], "num_classes": 2},
     "dtype": {"dtype": "float64"},
+    "preprocess": {"preprocess": {}},
     "on_bad": {"on_bad": "skip"},
     "delimiter": {"delimiter": ";"},
     "decimal": {"decimal": ",", "delimiter": ";"},

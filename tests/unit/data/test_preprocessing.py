@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from shardline.data.dataset import Dataset
-from shardline.data.preprocessing import fit, needs_sample
+from shardline.data.first_rows import (
+    build_first_rows,
+    rows_of_dataset,
+    rows_of_source,
+    schema_of,
+)
+from shardline.data.preprocessing import fit, needs_sample, sampled_numbers
+from shardline.data.sample_index import RowUnits
 from shardline.data.sources.prepared_columns import bits_of
 from shardline.data.table_summary import TableSummary, merge_tables
+from shardline.data.windowmap import WindowMap
+from shardline.errors import DataError
 from shardline.records.base import encode
 from shardline.records.preprocessing import (
     CODES,
@@ -24,7 +33,10 @@ from shardline.records.preprocessing import (
     PreparedNumber,
     Preprocessing,
 )
+from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.preprocessing import Preprocessor
+from shardline_io.shards import Shards
+from shardline_io.streams import RowStream
 from tests.support.prepared_tables import (
     CATEGORY,
     NUMBER,
@@ -33,6 +45,7 @@ from tests.support.prepared_tables import (
     is_exact,
     rows_of,
     sealed,
+    source_of,
     tables,
     treatments,
 )
@@ -235,3 +248,107 @@ def test_a_row_does_not_depend_on_its_block(blocks: list[dict[str, np.ndarray]])
     for row in range(len(whole)):
         alone = prepare({name: of[row : row + 1] for name, of in block.items()})["features"]
         assert np.array_equal(alone[0], whole[row])
+
+
+SMALL = pd.DataFrame(
+    {
+        "key": range(12), "part": ["train"] * 8 + ["validation", "test"] * 2,
+        "a": [1.0, np.nan, 3, 4, 5, np.nan, 7, 8, 9, 10, np.nan, 12], "b": 0.5, "c": range(12),
+        "flag": [True, False] * 6, "colour": ["x", "y", "z"] * 4, "place": ["1", "2"] * 6,
+        "day": pd.Timestamp("2024-01-01"), "y": np.arange(12.0),
+    }
+)  # fmt: skip
+INDEXED = {"columns": {"colour": {"encode": "index"}, "a": {"impute": "median"}}}
+
+
+@pytest.mark.parametrize("preprocess", [INDEXED, {}], ids=["indexed", "one-hot"])
+def test_a_script_reads_the_same_rows_with_numpy_alone(preprocess, tmp_path: Path) -> None:
+    dataset = sealed(tmp_path, SMALL, preprocess)
+    manifest = encode(dataset.manifest)
+    order = HeldOutOrder(dataset.shards.pieces("train"), 3, 1000, 0, 1)
+    prepare = Preprocessor(manifest["preprocessing"], is_own=True)
+    stream = RowStream(Shards(manifest, tmp_path), {}, order, preprocessor=prepare)
+    expected, rows = rows_of(dataset), 0
+    for _, _, batch in stream.batches([(0, 0)]):
+        assert list(batch) == list(expected[0])
+        for place, row in enumerate(batch.ids.tolist()):
+            rows += 1
+            for name, values in expected[row].items():
+                assert np.array_equal(batch[name][place], values)
+    assert rows == 8
+
+
+def test_samples_for_transforms_and_drawn_by_class_are_the_same_rows(tmp_path: Path) -> None:
+    dataset = sealed(tmp_path, SMALL, INDEXED)
+    pieces = [piece for piece in dataset.shards.pieces("train") if piece.first < piece.last]
+    units = RowUnits(shards=dataset.shards, pieces=tuple(pieces))
+    loaded, expected = units.load(WindowMap(dataset.shards, pieces), pieces), rows_of(dataset)
+    whole = loaded.batch(np.arange(8))
+    for place, row in enumerate(loaded.ids.tolist()):
+        sample = loaded.sample(place)
+        for name, values in expected[row].items():
+            assert np.array_equal(sample[name], values)
+            assert np.array_equal(whole[name][place], values)
+
+
+def test_a_model_is_checked_on_first_rows_before_and_after_the_seal(tmp_path: Path) -> None:
+    dataset = sealed(tmp_path, SMALL, INDEXED)
+    source = source_of(tmp_path / "table.csv", INDEXED)
+    before = rows_of_source(source, 3)
+    after = rows_of_dataset(tmp_path / "manifest.json", tmp_path, 3)
+    for place, (rows, schema) in enumerate(
+        [(before, source.schema), (after, schema_of(dataset.manifest.schema))]
+    ):
+        made = build_first_rows(rows, schema, tmp_path / f"check{place}", name="d", source="Csv")
+        first = Dataset(made.manifest, made.shards)
+        (batch,) = list(rows_of(first).values())[:1]
+        assert batch["features"].dtype == np.float32
+        assert batch["categories"].shape == (1,)
+        assert list(first.manifest.schema.categories) == ["colour"]
+    assert first.manifest.schema.categories == {"colour": 4}
+
+
+def test_a_large_train_split_is_sampled_by_its_ids(tmp_path: Path) -> None:
+    dataset = sealed(tmp_path, SMALL, INDEXED)
+    pieces = dataset.shards.pieces("train")
+    everything = sampled_numbers(dataset.shards, pieces)
+    assert everything.shape == (8, 8)
+    assert int(np.isnan(everything).sum()) == 2
+    some = sampled_numbers(dataset.shards, pieces, most=5)
+    assert len(some) == 5
+    assert {tuple(np.nan_to_num(row)) for row in some} <= {
+        tuple(np.nan_to_num(row)) for row in everything
+    }
+    assert np.array_equal(some, sampled_numbers(dataset.shards, pieces, most=5), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "preprocess", "told"),
+    [
+        ({"a": ["x1", "y2"] * 6}, {"columns": {"a": {"impute": "mean"}}}, "column a is x1, expected a finite number"),
+        ({"a": [1, np.inf] * 6}, {}, "column a is inf, expected a finite number"),
+        ({"day": ["2024-01-01", "soon"] * 6}, {"columns": {"day": {"date": ["year"]}}}, "expected a date such as"),
+        ({}, {"columns": {"colr": {"encode": "index"}}}, "colr is not a feature"),
+        ({}, {"columns": {"a": {"encode": "onehot"}}}, "column a is 1.5, expected a whole number or text"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_feature_is_named(changes, preprocess, told: str, tmp_path: Path) -> None:
+    table = SMALL.assign(**changes)
+    kind = "parquet" if preprocess == {"columns": {"a": {"encode": "onehot"}}} else "csv"
+    table = table.assign(a=[1.5] * 12) if kind == "parquet" else table
+    with pytest.raises(DataError) as error:
+        sealed(tmp_path, table, preprocess, kind)
+    assert told in str(error.value)
+
+
+def test_columns_that_are_no_features_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    table = SMALL.assign(name=[f"person {n}" for n in range(12)], empty=np.nan)
+    sealed(tmp_path, table, {})
+    source = source_of(tmp_path / "table.csv", {}, features=())
+    found = source.inferred
+    assert found["columns left out"] == {
+        "name": "most of its first texts differ",
+        "empty": "its first values are empty",
+    }
+    assert found["features"]["colour"] == "category, encode onehot"
+    assert found["features"]["a"] == "number, impute mean, scale standard"

@@ -209,7 +209,7 @@ class ColumnsSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknown_
     features: list[Text] = []
     """Feature columns in order, or one column of lists. Default: all columns of numbers that are not
     label, id or split; with `preprocess` all usable columns."""
-    preprocess: Preprocess | UnsetType = UNSET
+    preprocess: Annotated[Preprocess | None, Meta(extra={"legacy_value": None})] = None
     """Take features of any type, and fill, encode and scale them as fitted on the train split. Without it,
     features are numbers without gaps."""
     columns: TypedColumns | UnsetType = UNSET

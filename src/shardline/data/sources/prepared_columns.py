@@ -15,6 +15,7 @@ from shardline.records.preprocessing import (
     CODES,
     GAPS,
     NUMBERS,
+    SAMPLED_ROWS,
     PreparedCategory,
     PreparedNumber,
     Preprocessing,
@@ -127,14 +128,16 @@ def mostly_differ(column: pa.Array) -> bool:
 
 def described(plan: Preprocessing) -> dict[str, str]:
     """Return the treatment of each feature column in words."""
-    found = {}
+    found, sampled = {}, f" of at most {SAMPLED_ROWS:,} train rows"
     for one in plan.numbers:
         words = [f"impute {one.impute}" + (f" {one.fill:g}" if one.impute == "constant" else "")]
         if one.clip != (None, None):
-            words.append("clip " + " to ".join("" if of is None else f"{of:g}" for of in one.clip))
-        found[one.name] = ", ".join(
-            ["date" if one.part else "number", *words, f"scale {one.scale}"]
-        )
+            words.append(
+                "clip " + " to ".join("no limit" if of is None else f"{of:g}" for of in one.clip)
+            )
+        words[0] += sampled if one.impute == "median" else ""
+        words.append(f"scale {one.scale}" + (sampled if one.scale == "quantile" else ""))
+        found[one.name] = ", ".join(["date" if one.part else "number", *words])
     return found | {one.column: f"category, encode {one.encode}" for one in plan.categories}
 
 
