@@ -54,7 +54,7 @@ def text_of(value: Any) -> str:
     return bytes(value).decode() if not isinstance(value, str) else value
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(
     texts=st.lists(TEXTS, min_size=1, max_size=25),
     packer=st.sampled_from(sorted(PACKERS)),
@@ -91,7 +91,7 @@ NUMBERS = st.floats(-1e6, 1e6).map(lambda x: round(x, 3)) | st.integers(-(10**7)
 CELLS = st.none() | NUMBERS
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(
     cells=st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["a", "NA", "-"])), min_size=1, max_size=30),
     notation=st.sampled_from([(".", ","), (",", "."), (",", " "), (".", "'"), (".", ""), (",", "")]),

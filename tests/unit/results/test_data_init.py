@@ -224,10 +224,7 @@ def test_guesses(guess: Callable[[Path], Entry], key: str, value: Any, tmp_path:
 def test_an_entry_that_does_not_work_says_why(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,x,y\n1,2,0\n2,3,1\n")
     entry = guess_entry(["a.csv"], tmp_path)
-    assert (
-        entry.notes[-1]
-        == "it is not readable yet: a.csv: no column of numbers, so the feature columns are unknown"
-    )
+    assert entry.notes[-1] == "it is not readable yet: a.csv: 2 columns named x; rename one of them"
     assert not entry.read
 
 
