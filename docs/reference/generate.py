@@ -148,7 +148,7 @@ def commands() -> str:
     """Return the page of the command line."""
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    found = group.commands
+    found = dict(named_commands(group))
     lines = [
         "# Commands",
         "",
@@ -159,7 +159,7 @@ def commands() -> str:
         "",
         table(
             ("command", "what it does"),
-            ((f"[`{name}`](#{name})", short_help(one)) for name, one in found.items()),
+            ((f"[`{name}`](#{place(name)})", short_help(one)) for name, one in found.items()),
         ),
         "",
         "## Options of `shardline` { #shardline }",
@@ -175,7 +175,7 @@ def commands() -> str:
     for name, one in found.items():
         lines += [
             "",
-            f"## `{name}` {{ #{name} }}",
+            f"## `{name}` {{ #{place(name)} }}",
             "",
             "```",
             usage(f"shardline {name}", one),
@@ -197,6 +197,20 @@ def commands() -> str:
         "`snakemake` itself exits with 0 if all jobs succeeded, else with 1.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def named_commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each command with its name; that of a command of a group has two words."""
+    for name, one in group.commands.items():
+        if hasattr(one, "commands"):
+            yield from named_commands(one, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", one
+
+
+def place(name: str) -> str:
+    """Return the anchor of a command's heading."""
+    return name.replace(" ", "-")
 
 
 def exit_codes() -> Iterator[tuple[str, str]]:

@@ -40,10 +40,10 @@ def understood(
         found |= _ranges(manifest, feature_names(inferred, source))
     if example:
         found["a row"] = dict(example)
-    if manifest and manifest.skipped.count:
-        found["rows skipped"] = (
-            f"{manifest.skipped.count:,}, the first: {manifest.skipped.first[0]}"
-        )
+    skipped = manifest.skipped if manifest else skipped
+    if skipped and skipped.count:
+        first = f" (the first: {skipped.first[0]})" if skipped.first else ""
+        found["rows skipped"] = f"{skipped.count:,}{first}"
     return found | {k: of for k, of in inferred.items() if k == _NOT_READ}
 
 

@@ -11,6 +11,7 @@ from shardline.config.understood import understood
 from shardline.records.base import encode
 from shardline.records.datasets import DatasetProvenance, ExampleRow, Manifest
 from shardline.records.reports import ReportedRun
+from shardline.report.images import is_png
 from shardline.report.reported import summary_of
 from shardline.report.sealed import read, sha256_of
 
@@ -59,7 +60,7 @@ def _describe(path: Path, dataset: str) -> dict[str, Any]:
         "shards": [encode(shard) for shard in manifest.shards[:MAX_SHOWN]],
         "source": source,
         "understood": dict(lines_on(found)),
-        "picture": example.picture,
+        "picture": example.picture if is_png(example.picture) else "",
         "skipped": manifest.skipped.count,
         "actions": [summary_of(record) for record in jobs],
     }

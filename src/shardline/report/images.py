@@ -16,6 +16,11 @@ _MASKS = ("true", "predicted")
 _IMAGE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+={0,2}")
 
 
+def is_png(url: str) -> bool:
+    """Return whether a text is a PNG data URL."""
+    return _IMAGE.fullmatch(url) is not None
+
+
 @dataclass(kw_only=True)
 class Images:
     """Images of the page and their tokens, which replace them in the details of runs.

@@ -60,7 +60,8 @@ def _of_dataset(dataset: DatasetPlan) -> ShownDataset:
     try:
         if dataset.manifest.exists():
             return _recorded(dataset)
-        found = _first_rows(dataset.source_class, dataset.source, dataset.files, dataset.num_shards)
+        given = dataset.source_class, dataset.source, dataset.files, dataset.num_shards
+        found = _first_rows(dataset.name, *given)
     except ShardlineError as error:
         return ShownDataset(dataset=dataset.name, id=dataset.id, problem=str(error))
     return ShownDataset(dataset=dataset.name, id=dataset.id, read=found.read, picture=found.picture)
@@ -94,11 +95,11 @@ def read_source(settings: Mapping[str, Any], workdir: Path) -> ShownDataset:
         digests = FileDigests(Path(folder) / "digests.json")
         found = locate(as_plain(typed), workdir, Path(folder), digests, "datasets")
     kind = SHIPPED_SOURCES.get(str(found.source["type"]), str(found.source["type"]))
-    return _first_rows(kind, found.source, found.files, 1)
+    return _first_rows("", kind, found.source, found.files, 1)
 
 
 def _first_rows(
-    source_class: str, source: Mapping[str, Any], files: Sequence[Path], num_shards: int
+    name: str, source_class: str, source: Mapping[str, Any], files: Sequence[Path], num_shards: int
 ) -> ShownDataset:
     # imports torch and pyarrow, which other commands need not
     from shardline.training.checked_rows import NotReadableError, read_once
@@ -107,7 +108,7 @@ def _first_rows(
 
     nowhere = Path("/nonexistent")
     dataset = CheckedDataset(
-        id="", name="", manifest=nowhere, shards=nowhere, source_class=source_class, source=dict(source),
+        id="", name=name, manifest=nowhere, shards=nowhere, source_class=source_class, source=dict(source),
         num_shards=num_shards, files=list(files),
     )  # fmt: skip
     try:
@@ -119,4 +120,4 @@ def _first_rows(
     read = dict(found.inferred)
     if "files" not in source:  # of a source that comes with its own file
         read.pop("files", None)
-    return ShownDataset(dataset="", read=read, picture=picture_of(found.rows[0]))
+    return ShownDataset(dataset=name, read=read, picture=picture_of(found.rows[0]))

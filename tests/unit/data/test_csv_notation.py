@@ -54,7 +54,7 @@ def text_of(value: Any) -> str:
     return bytes(value).decode() if not isinstance(value, str) else value
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(
     texts=st.lists(TEXTS, min_size=1, max_size=25),
     packer=st.sampled_from(sorted(PACKERS)),
@@ -91,7 +91,7 @@ NUMBERS = st.floats(-1e6, 1e6).map(lambda x: round(x, 3)) | st.integers(-(10**7)
 CELLS = st.none() | NUMBERS
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(
     cells=st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["a", "NA", "-"])), min_size=1, max_size=30),
     notation=st.sampled_from([(".", ","), (",", "."), (",", " "), (".", "'"), (".", ""), (",", "")]),
@@ -150,7 +150,7 @@ def test_percentages_are_shares_with_and_without_a_sign(tmp_path: Path) -> None:
 
 
 def test_columns_of_grouped_numbers_and_of_gaps_are_features(tmp_path: Path) -> None:
-    path = write(tmp_path, "a;b;c;y\n1.234,5;-;-;0\n-1.000;7;-;1\n2.345.678;8,5;4;1\n")
+    path = write(tmp_path, "a;b;c;y\n1.234,5;-;-;0\n;8;2;1\n-1.000;7;-;1\n2.345.678;8,5;4;1\n")
     source = Csv(
         files=[path], num_shards=1, label="y", num_classes=2, delimiter=";", decimal=",", thousands=".",
         missing=["-"], on_bad="skip",
@@ -158,9 +158,10 @@ def test_columns_of_grouped_numbers_and_of_gaps_are_features(tmp_path: Path) -> 
     assert source.features == ("a", "b", "c")
     (table,) = source.iter_tables(0)
     np.testing.assert_array_equal(table.features, [[2345678, 8.5, 4]])
-    assert [sentence.partition(", ")[2] for sentence in source.skipped[0]] == [
+    assert sorted(sentence.partition(", ")[2] for sentence in source.skipped[0]) == [
         "line 2: column b is empty, expected a finite number (float32)",
-        "line 3: column c is empty, expected a finite number (float32)",
+        "line 3: column a is empty, expected a finite number (float32)",
+        "line 4: column c is empty, expected a finite number (float32)",
     ]
 
 

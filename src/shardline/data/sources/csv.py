@@ -142,7 +142,8 @@ class Csv(Tabular):
                 continue
             plain = self.plain_numbers(name, column)
             values, bad = arrow_columns.numbers(plain, "float64")
-            if not (bad & np.asarray(plain.is_valid())).any():
+            is_given = np.asarray(arrow_columns.without_missing(plain).is_valid())
+            if not (bad & is_given).any():
                 self._in_notation.add(name)
                 rows = rows.set_column(place, name, pa.array(values, mask=bad))
         return rows

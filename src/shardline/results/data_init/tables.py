@@ -65,8 +65,15 @@ def guess_table(entry: Entry, workdir: Path) -> None:
     if entry.source["type"] == "csv":
         _guess_notation(entry, source)
         source = _open(entry, workdir, **any_column)
-    names = [name for name in source.columns.names if source.columns.names.count(name) == 1]
-    _guess_roles(entry, source.first_texts(names), arrow_columns.index_columns(source.columns))
+    _guess_roles(
+        entry, source.first_texts(_names(source)), arrow_columns.index_columns(source.columns)
+    )
+
+
+def _names(source: TableColumns) -> list[str]:
+    """Return the columns whose name is unique."""
+    names = source.columns.names
+    return [name for name in names if names.count(name) == 1]
 
 
 def _guess_csv(entry: Entry, path: Path) -> None:
@@ -91,7 +98,7 @@ def _guess_notation(entry: Entry, source: TableColumns) -> None:
     percent: list[str] = []
     missing: Counter[str] = Counter()
     marks: Counter[tuple[str, str]] = Counter()
-    for name, column in source.first_texts(source.columns.names).items():
+    for name, column in source.first_texts(_names(source)).items():
         if not arrow_columns.is_text(column.type):
             continue
         texts = [text.strip() for text in column.drop_null().to_pylist() if text.strip()]
