@@ -29,7 +29,7 @@ def understood(
     """
     found: dict[str, Any] = {}
     if manifest:
-        found["rows"] = dict(manifest.splits)
+        found |= _rows(manifest)
     elif num_rows is not None:
         found["rows"] = num_rows
     classes = _classes(inferred, source, schema, manifest)
@@ -45,6 +45,17 @@ def understood(
         first = f" (the first: {skipped.first[0]})" if skipped.first else ""
         found["rows skipped"] = f"{skipped.count:,}{first}"
     return found | {k: of for k, of in inferred.items() if k == _NOT_READ}
+
+
+def _rows(manifest: Manifest) -> dict[str, dict[str, int]]:
+    """Return the rows by split, or by fold and in the fixed test set."""
+    rows, folds = manifest.splits, manifest.folds or 0
+    if not folds:
+        return {"rows": dict(rows)}
+    by_fold = {
+        f"fold {fold}": rows[f"{fold}/train"] + rows[f"{fold}/validation"] for fold in range(folds)
+    }
+    return {"rows": by_fold | ({"test": rows["test"]} if rows["test"] else {})}
 
 
 def feature_names(inferred: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:

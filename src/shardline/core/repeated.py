@@ -91,9 +91,14 @@ def name_of_repeats(names: Sequence[str]) -> str:
 
 def is_share(metric: str) -> bool:
     """Return whether a metric is an accuracy by its name and shown in percent."""
-    return metric.removeprefix("test_").removeprefix("val_") in ("acc", "accuracy")
+    return _plain(metric) in ("acc", "accuracy")
 
 
 def bounds_of(metric: str) -> Interval:
     """Return the lowest and highest possible value of a metric."""
-    return (0.0, 1.0) if is_share(metric) else (-math.inf, math.inf)
+    least = 0.0 if is_share(metric) or _plain(metric) in ("mse", "rmse", "mae") else -math.inf
+    return least, 1.0 if is_share(metric) else math.inf
+
+
+def _plain(metric: str) -> str:
+    return metric.removeprefix("test_").removeprefix("val_")
