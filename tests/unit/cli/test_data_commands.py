@@ -40,7 +40,7 @@ def test_all_datasets_of_the_config_are_shown_and_errors_come_last(project: Fake
     assert "dataset table is read as\n" in result.stdout
     assert "rows cannot be read: dataset rows: source mypkg.sources:Rows fails" in result.stdout
     assert "unused" in result.stdout, "also those that no run uses"
-    assert shardline("data", "show", "tabel").exit_code == 2
+    assert shardline("data", "show", "tables").exit_code == 2
 
 
 def test_a_narrow_terminal_breaks_between_words(

@@ -2,56 +2,22 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import Column, parse_columns
-from shardline.data.sources import arrow_columns
-from shardline.data.sources.from_files import FileSource, ids_in_file
-from shardline.data.sources.source import UNKNOWN_LABEL, Schema, Table, shard_slices
+from shardline.data.sources.array_rows import Array, ArrayTable, Rows
+from shardline.data.sources.from_files import FileSource
+from shardline.data.sources.source import Schema, Table, shard_slices
 from shardline.records.datasets import DTYPES
 
 _BLOCK_BYTES = 64 * 2**20
 _WIDER = {"uint32": "int64", "float128": "float64", "longdouble": "float64"}
 _REMEDY = "download it again, or remove it from source.files"
-
-
-class Array(Protocol):
-    """An array in a file: its shape, its type, and slices of its rows."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...  # noqa: D102
-
-    def __getitem__(self, rows: slice) -> np.ndarray: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArrayTable:
-    """Arrays of the same rows.
-
-    Attributes:
-        file: Index in the source's `files`, whose name gives the rows their ids.
-        where: Name of the file or folder, for messages.
-        arrays: Arrays by name.
-    """
-
-    file: int
-    where: str
-    arrays: Mapping[str, Array]
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(next(iter(self.arrays.values())).shape[0])
 
 
 class ArrayFiles(FileSource):
@@ -156,7 +122,7 @@ class ArrayFiles(FileSource):
         lacks = self.labels_optional and self.label not in first.arrays
         keys = [name for name in self.keys if not (lacks and name == self.label)]
         self._check_names(keys, first)
-        roles = [*self._roles(first).values()]
+        roles = [*self.roles(first).values()]
         self._check_names(roles, first)
         return [*roles, *keys]
 
@@ -167,7 +133,7 @@ class ArrayFiles(FileSource):
                 hint = did_you_mean(name, first.arrays, otherwise=known)
                 raise DataError(f"{first.where}: no array named {name}; {hint}")
 
-    def _roles(self, first: ArrayTable) -> dict[str, str]:
+    def roles(self, first: ArrayTable) -> dict[str, str]:
         """Return the array of each column but the labels."""
         free = [name for name in first.arrays if name not in self.keys]
         if self._given:
@@ -189,7 +155,7 @@ class ArrayFiles(FileSource):
         return parse_columns(
             {
                 name: self._given.get(name) or self._type(first, array)
-                for name, array in self._roles(first).items()
+                for name, array in self.roles(first).items()
             }
         )
 
@@ -210,7 +176,7 @@ class ArrayFiles(FileSource):
         """Class names in label order; empty without classes."""
         if self._classes or self.task != "classification" or not self.label:
             return self._classes
-        values = [np.unique(self._labels_of(table, slice(None))) for table in self.tables]
+        values = [np.unique(self.labels_of(table, slice(None))) for table in self.tables]
         found = np.unique(np.concatenate(values))
         if found.dtype.kind in "iu" and len(found) and found[0] >= 0 and found[-1] < 2**16:
             return tuple(map(str, range(int(found[-1]) + 1)))
@@ -228,7 +194,7 @@ class ArrayFiles(FileSource):
             features = self.columns["features"]
             if features.kind != "array":
                 raise DataError(
-                    f"{self.tables[0].where}: array {self._roles(self.tables[0])['features']} contains text, expected "
+                    f"{self.tables[0].where}: array {self.roles(self.tables[0])['features']} contains text, expected "
                     "numbers; list source.columns"
                 )
             return Schema(
@@ -247,7 +213,7 @@ class ArrayFiles(FileSource):
         """Arrays whose role, type or classes no setting names, and arrays left out."""
         first, found = self.tables[0], dict[str, Any]()
         if not self._given:
-            roles = self._roles(first)
+            roles = self.roles(first)
             found["columns"] = {
                 name if name == of else f"{name}, the array {of}": str(self.columns[name])
                 for name, of in roles.items()
@@ -268,7 +234,7 @@ class ArrayFiles(FileSource):
             step = max(1, _BLOCK_BYTES // max(1, self._row_bytes))
             for start in range(first, last, step):
                 rows = slice(start, min(start + step, last))
-                table = _Rows(self, shard, self.tables[place], rows).table()
+                table = Rows(self, shard, self.tables[place], rows).table()
                 if len(table.ids):
                     yield table
 
@@ -291,7 +257,12 @@ class ArrayFiles(FileSource):
             ) from None
         return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
-    def _labels_of(self, table: ArrayTable, rows: slice) -> np.ndarray:
+    def labels_of(self, table: ArrayTable, rows: slice) -> np.ndarray:
+        """Return labels [N] as they are in the file.
+
+        Raises:
+            DataError: They cannot be read, or a row has several. The message names the file.
+        """
         values = self.values_of(table, self.label, rows)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
@@ -301,93 +272,3 @@ class ArrayFiles(FileSource):
                 "row; save the index of the class, as by argmax(axis=1)"
             )
         return values.astype(np.int64) if values.dtype.kind == "b" else values
-
-
-class _Rows:
-    """Conversion of consecutive rows to a `Table`."""
-
-    def __init__(self, source: ArrayFiles, shard: int, table: ArrayTable, rows: slice) -> None:
-        self.source, self.shard, self.of, self.rows = source, shard, table, rows
-        self.positions = np.arange(rows.start, rows.stop)
-        self.is_kept = np.ones(len(self.positions), dtype=bool)
-
-    def table(self) -> Table:
-        source = self.source
-        ids, splits = self._ids(), self._splits()
-        roles = source._roles(source.tables[0])
-        given = {name: self._values(roles[name], column) for name, column in source.columns.items()}
-        if source.label:
-            given["labels"] = self._labels()
-        kept = self.is_kept
-        if not kept.all():
-            ids, splits = ids[kept], None if splits is None else splits[kept]
-            given = {name: values[kept] for name, values in given.items()}
-        if splits is None:
-            splits = source.splits_of_file(self.of.file, ids)
-        if not source.schema.columns:
-            features, labels = given["features"], given["labels"]
-            return Table(ids=ids, splits=splits, features=features, labels=labels)
-        varying = {name: list(given[name]) for name, of in source.columns.items() if of.varies}
-        return Table(ids=ids, columns={**given, **varying}, splits=splits)
-
-    def _accept(self, name: str, bad: np.ndarray, values: np.ndarray, expected: str) -> None:
-        for row in np.flatnonzero(bad & self.is_kept):
-            shown = f"is {str(values[row])[:40]}" if values.ndim == 1 else "has a bad value"
-            where = f"{self.of.where}, row {self.positions[row] + 1}"
-            self.source.leave_out(self.shard, f"{where}: array {name} {shown}, expected {expected}")
-        self.is_kept &= ~bad
-
-    def _values(self, name: str, column: Column) -> np.ndarray:
-        values = self.source.values_of(self.of, name, self.rows)
-        if column.kind != "array" or column.varies:
-            return values.astype(object)
-        if values.dtype.kind not in "biuf" or values.shape[1:] != column.shape:
-            raise DataError(
-                f"{self.of.where}: rows of {name} are {values.dtype}{[*values.shape[1:]]}, expected {column}; correct "
-                "its type in source.columns"
-            )
-        with np.errstate(all="ignore"):  # values out of range are bad
-            given = values.astype(column.dtype, copy=False)
-        is_float = given.dtype.kind == "f"
-        bad = ~np.isfinite(given) if is_float else given != values
-        bad = bad.reshape(len(given), -1).any(axis=1)
-        self._accept(name, bad, values, f"finite numbers ({column})")
-        return given
-
-    def _labels(self) -> np.ndarray:
-        source, name = self.source, self.source.label
-        is_float = source.task == "regression"
-        if not source.has_labels:
-            return np.zeros(len(self.positions), np.float32 if is_float else np.int64)
-        values = source._labels_of(self.of, self.rows)
-        if is_float:
-            found, bad = arrow_columns.numbers(_arrow(values), "float32")
-            self._accept(name, bad, values, "a finite number (float32)")
-            return found
-        found, bad = arrow_columns.labels_of(_arrow(values), source.classes)
-        known = ", ".join(source.classes[:5]) + (", ..." if len(source.classes) > 5 else "")
-        self._accept(name, bad, values, f"{UNKNOWN_LABEL} ({known})")
-        return found
-
-    def _ids(self) -> np.ndarray:
-        source, name = self.source, self.source.id_column
-        if not name:
-            return ids_in_file(source.names[self.of.file], self.positions)
-        values = source.values_of(self.of, name, self.rows)
-        are_numbers = values.dtype.kind in "iu"
-        found, bad = arrow_columns.ids_of(_arrow(values), are_numbers=are_numbers)
-        self._accept(name, bad, values, "a whole number" if are_numbers else "text")
-        return found
-
-    def _splits(self) -> np.ndarray | None:
-        name = self.source.splits.get("column")
-        if not name:
-            return None
-        values = self.source.values_of(self.of, name, self.rows)
-        found, bad = arrow_columns.splits_of(_arrow(values))
-        self._accept(name, bad, values, "train, validation (val, valid, dev) or test")
-        return found
-
-
-def _arrow(values: np.ndarray) -> pa.Array:
-    return pa.array(values.tolist() if values.dtype.kind in "OU" else np.ascontiguousarray(values))

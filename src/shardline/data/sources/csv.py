@@ -5,7 +5,6 @@ import json
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,8 +19,10 @@ from shardline.data.sources.csv_header import (
     first_rows_of,
     no_row_fits,
     read_header,
+    refuse_other_encodings,
+    unreadable,
 )
-from shardline.data.sources.lines import Lines, TextFiles, not_utf8
+from shardline.data.sources.lines import Lines, TextFiles
 from shardline.data.sources.notation import Notation, remedy_of
 from shardline.data.sources.packed import open_text, read_line
 from shardline.data.sources.quoted import QuotedLines, refuse_line_breaks
@@ -127,7 +128,7 @@ class Csv(Tabular):
             convert = self._convert_options()
             rows = pcsv.read_csv(io.BytesIO(content), read, parse, convert)
         except pa.ArrowInvalid as error:
-            raise _unreadable(path, str(error)) from None
+            raise unreadable(path, str(error)) from None
         if ragged and not rows.num_rows:
             raise no_row_fits(path, names, ragged[0], content, self.delimiter)
         return self._with_numbers(rows)
@@ -259,8 +260,8 @@ class Csv(Tabular):
                 return pcsv.read_csv(io.BytesIO(lines.content), read, parse, convert)
             except pa.ArrowInvalid as error:
                 reason = str(error)  # read as text, a bad value can be reported with its row
-        _refuse_other_encodings(lines)
-        raise _unreadable(lines.path, reason)
+        refuse_other_encodings(lines)
+        raise unreadable(lines.path, reason)
 
     @cached_property
     def _types(self) -> dict[str, pa.DataType]:
@@ -302,16 +303,3 @@ class Csv(Tabular):
             newlines_in_values=self.line_breaks,
             invalid_row_handler=keep,
         )
-
-
-def _refuse_other_encodings(lines: Lines) -> None:
-    try:
-        lines.content.decode()
-    except UnicodeDecodeError as error:
-        raise not_utf8(lines.where_byte(error.start), lines.content[error.start]) from None
-
-
-def _unreadable(path: Path, reason: str) -> DataError:
-    return DataError(
-        f"{path}: cannot be read as CSV ({' '.join(reason.split())[:200]}); fix it, or remove it from source.files"
-    )

@@ -1,4 +1,4 @@
-"""Headers of CSV files, and their first rows."""
+"""Headers of CSV files, their first rows, and errors of files that cannot be parsed."""
 
 import csv
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
-from shardline.data.sources.lines import ends_by_return, not_utf8, refuse_wide
+from shardline.data.sources.lines import Lines, ends_by_return, not_utf8, refuse_wide
 from shardline.data.sources.packed import open_text, read_line
 
 _GUESS_BYTES = 2**20  # column types are guessed from these bytes
@@ -68,3 +68,22 @@ def difference_of(names: list[str], first: list[str]) -> str:
     if surplus := [name for name in names if name not in first]:
         return f"an additional column {surplus[0]}, unlike"
     return "another order of columns than"
+
+
+def refuse_other_encodings(lines: Lines) -> None:
+    """Reject lines that are not UTF-8.
+
+    Raises:
+        DataError: There is such a line. The message names it and the byte.
+    """
+    try:
+        lines.content.decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(lines.where_byte(error.start), lines.content[error.start]) from None
+
+
+def unreadable(path: Path, reason: str) -> DataError:
+    """Return the error for a file that the reader cannot parse."""
+    return DataError(
+        f"{path}: cannot be read as CSV ({' '.join(reason.split())[:200]}); fix it, or remove it from source.files"
+    )

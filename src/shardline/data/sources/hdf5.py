@@ -7,7 +7,8 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.sources.arrays import Array, ArrayFiles, ArrayTable
+from shardline.data.sources.array_rows import Array, ArrayTable
+from shardline.data.sources.arrays import ArrayFiles
 
 
 class Hdf5(ArrayFiles):

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from shardline.core.errors import DataError
-from shardline.data.sources.arrays import Array, ArrayFiles, ArrayTable
+from shardline.data.sources.array_rows import Array, ArrayTable
+from shardline.data.sources.arrays import ArrayFiles
 
 _REMEDY = "save it again, or remove it from source.files"
 _DAMAGED = (OSError, EOFError, ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RuntimeError,
