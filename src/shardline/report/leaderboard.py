@@ -9,19 +9,13 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from shardline.core.repeats import SeedRepeats, bounds_of, name_of_repeats
 from shardline.records.datasets import Reference
 from shardline.records.reports import GroupKey, ReportedRun
 from shardline.report.charts.axes import Spec
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
-from shardline.report.significance import (
-    SeedRepeats,
-    Verdict,
-    bounds_of,
-    compare_with_best,
-    name_of_repeats,
-    repeats_of,
-)
+from shardline.report.significance import Verdict, compare_with_best, repeats_of
 
 MAX_PANELS = 6  # shown if neither a loss nor the headline metric was recorded
 MAX_OFFERED = 60

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from shardline.core.intervals import seed_interval
+from shardline.core.repeats import SeedRepeats, name_of_repeats
 from shardline.report import read_report
-from shardline.report.significance import SeedRepeats, name_of_repeats
 from tests.support.report_runs import render, write_run
 
 TIGHT = (0.951, 0.953, 0.952)
