@@ -153,6 +153,11 @@ def check_samples(
     is_mix, found = len(parts) > 1, problems.found
     if is_script(model_class) and not uses_io:
         found += _samples_of_script(data, is_mix=is_mix)
+        if any(getattr(part.dataset.settings.splits, "folds", 0) for part in parts):
+            found.append(
+                "the dataset has splits.folds, but the training script does not import shardline_io, and so would read "
+                "the rows of all folds; let the script get its batches from shardline_io.train()"
+            )
     else:
         found += _of_mix(settings, is_mix=is_mix)
         found += _of_pack(data)

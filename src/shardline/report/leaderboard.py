@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from shardline.core.repeated import SeedRepeats, bounds_of, name_of_repeats
+from shardline.core.repeats import SeedRepeats, bounds_of, name_of_repeats
 from shardline.records.datasets import Reference
 from shardline.records.reports import GroupKey, ReportedRun
 from shardline.report.charts.axes import Spec

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardline.core.intervals import Interval, fold_interval, seed_interval
-from shardline.core.repeated import SeedRepeats
+from shardline.core.repeats import SeedRepeats
 from shardline.records.reports import ReportedRun
 
 

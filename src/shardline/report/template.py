@@ -18,7 +18,7 @@ from markupsafe import Markup
 from shardline.config.settings.run_settings import default_settings
 from shardline.core.nested import flatten
 from shardline.core.package import report_folder
-from shardline.core.repeated import is_share
+from shardline.core.repeats import is_share
 from shardline.report.document import figures_of
 from shardline.report.figures import FILTERS
 

@@ -7,7 +7,7 @@ from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.core.canonical import digest
 from shardline.core.intervals import but_seed
-from shardline.core.repeated import SeedRepeats, bounds_of, name_of_repeats
+from shardline.core.repeats import SeedRepeats, bounds_of, name_of_repeats
 
 
 def means_of(project: Project, headlines: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:

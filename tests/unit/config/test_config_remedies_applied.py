@@ -444,6 +444,10 @@ MODEL_CASES = {
         {"@model": "a.models:Net", "/a/net.py": NET["/net.py"]}, "no module a.models; a contains net",
         "name one of them", {"@model": "a.net:Net"},
     ),
+    "folds of a script that reads its samples itself": case(
+        FOLDED | SCRIPT, "has splits.folds, but the training script does not import shardline_io",
+        "let the script get its batches from shardline_io", IO,
+    ),
     "a fold of a dataset without folds": case(
         {"@fold": "1"}, "fold=1, but dataset=digits has no folds", "set its splits.folds",
         {"datasets.digits.splits": FOLDS},

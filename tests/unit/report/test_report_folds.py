@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shardline.core.intervals import fold_interval
-from shardline.core.repeated import SeedRepeats, name_of_repeats
+from shardline.core.repeats import SeedRepeats, name_of_repeats
 from shardline.report import RunFiles, read_report
 from shardline.results.states import describe_runs
 from tests.support.command_line import shardline

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from shardline.core.intervals import seed_interval
-from shardline.core.repeated import SeedRepeats, name_of_repeats
+from shardline.core.repeats import SeedRepeats, name_of_repeats
 from shardline.report import read_report
 from tests.support.report_runs import render, write_run
 

@@ -1,4 +1,4 @@
-"""Values of runs that differ only in the seed, or in the fold that they test on: means and intervals."""
+"""Repeats of a run with other seeds or folds: their mean, its interval, and their common name."""
 
 import math
 import re
