@@ -185,7 +185,8 @@ def _used_bytes(gaps: np.ndarray) -> np.ndarray:
     size = min(8, gaps.shape[1])  # long words: NumPy is slow on short rows
     words = np.ascontiguousarray(gaps).reshape(-1).view(f"u{size}").reshape(len(gaps), -1)
     joined = np.bitwise_or.reduce(words if words.shape[1] > 1 else words[:, 0], axis=0)
-    return np.flatnonzero(np.atleast_1d(joined).view(np.uint8))
+    found: np.ndarray = np.flatnonzero(np.atleast_1d(joined).view(np.uint8))
+    return found
 
 
 def _bit(gaps: np.ndarray, place: int) -> np.ndarray:
@@ -207,7 +208,7 @@ def _ranks(values: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
     ranks = np.linspace(0, 1, len(quantiles), endpoint=True)
     upwards = np.interp(values, quantiles, ranks)
     downwards = np.interp(-values, -quantiles[::-1], -ranks[::-1])
-    found = 0.5 * (upwards - downwards)
+    found: np.ndarray = 0.5 * (upwards - downwards)
     found[values == quantiles[-1]] = 1
     found[values == quantiles[0]] = 0
     return found
@@ -255,7 +256,7 @@ class _Lookup:
     def _slots(self, codes: np.ndarray, columns: slice) -> np.ndarray:
         """Return where keys and places of codes [C, N] are."""
         if self._mask:
-            slots = codes >> self._shifts[columns]
+            slots: np.ndarray = codes >> self._shifts[columns]
             slots &= self._mask
         else:
             slots = np.stack(

@@ -44,6 +44,12 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
             "pytorch_lightning.LightningModule; derive it from one"
         )
     arguments, what = arguments_of(spec, schema), f'run "{spec.title}": model={spec.model_class}'
+    is_shipped = cls.__module__.startswith("shardline.training.models.")
+    if is_shipped and schema.categories and "category_sizes" not in _parameters(cls):
+        raise ConfigError(
+            f"{what} does not read the column categories of {', '.join(schema.categories)}; set encode: onehot in "
+            "source.preprocess, or use a model with the argument category_sizes"
+        )
     passed = [*(["feature_shape"] if features_of(schema) else []), "num_classes"]
     passed += ["feature_shape", "category_sizes"] if schema.categories else []
     passed += ["columns", "sample_columns"] if schema.columns else []

@@ -42,8 +42,8 @@ class TableFeatures(torch.nn.Module):
         ]
         self.register_buffer("clip", torch.tensor(limits, dtype=torch.float64).reshape(-1, 2).T)
         for name in ("fill", "shift", "divisor"):
-            values = [getattr(one, name) for one in numbers]
-            self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
+            values = torch.tensor([getattr(one, name) for one in numbers], dtype=torch.float64)
+            self.register_buffer(name, values)
         for place, one in enumerate(numbers):
             if one.scale == "quantile":
                 values = torch.tensor(one.quantiles, dtype=torch.float64)
