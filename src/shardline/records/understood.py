@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET
 
 from shardline.records.datasets import DatasetSchema, DatasetStatistics, Manifest, Skipped
+from shardline.records.preprocessing import CODES, GAPS
 
 _NOT_READ = "not read"
 _MOST_VALUES = 8
@@ -37,11 +38,12 @@ def understood(
     classes = _classes(inferred, source, schema, manifest)
     found |= {k: of for k, of in inferred.items() if k != _NOT_READ and not _is_classes(k)}
     found |= classes
-    found["a row has"] = columns_in(schema)
+    hidden = {GAPS, CODES} if source.get("preprocess") is not None else set()
+    found["a row has"] = {k: of for k, of in columns_in(schema).items() if k not in hidden}
     if manifest:
         found |= _ranges(manifest, feature_names(inferred, source))
     if example:
-        found["a row"] = dict(example)
+        found["a row"] = {k: of for k, of in example.items() if k not in hidden}
     skipped = manifest.skipped if manifest else skipped
     if skipped and skipped.count:
         first = f" (the first: {skipped.first[0]})" if skipped.first else ""

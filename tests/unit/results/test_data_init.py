@@ -154,9 +154,10 @@ def test_tables_in_any_notation_are_read_without_a_change(
     assert entry.source["percent"] == ["b"]
     source = make(folder, entry.source, shards=1)
     (table,) = source.iter_tables(0)
-    kept = [n for n in range(len(cells)) if n != 3]
-    expected = [[round(cells[n][0], 2), abs(round(cells[n][1], 1)) / 100] for n in kept]
-    np.testing.assert_allclose(table.features, expected, rtol=1e-5, atol=1e-3)
+    expected = [[round(a, 2), abs(round(b, 1)) / 100] for a, b, _ in cells]
+    expected[3][0] = 0  # and the gap is marked
+    np.testing.assert_allclose(table.columns["numbers"], expected, rtol=1e-5, atol=1e-3)
+    assert table.columns["gaps"][:, 0].tolist() == [int(n == 3) for n in range(len(cells))]
 
 
 class Points:
@@ -211,7 +212,8 @@ def first(**columns: Any) -> Callable[[Path], Entry]:
         (first(x=range(10), on=["true", "false"] * 5), "classes", ["false", "true"]),
         (first(**{"Unnamed: 0": range(10)}, x=range(10), y=[0, 1] * 5), "features", ["x"]),
         (first(t=["some text", "more"] * 5, y=[0, 1] * 5), "columns", {"t": "text"}),
-        (first(x=[1, "", 3] * 4, y=[0, 1] * 6), "on_bad", "skip"),
+        (first(x=[1, "", 3] * 4, y=[0, 1] * 6), "preprocess", {}),
+        (first(x=range(10), city=["Rom", "Wien"] * 5, y=[0, 1] * 5), "preprocess", {}),
     ],
 )
 def test_guesses(guess: Callable[[Path], Entry], key: str, value: Any, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ _LABELS = (
     "churn",
 )
 _GAPS = ("-", "--", "?", ".", "none", "None", "unknown", "Unknown", "missing", "n.a.", "k.A.")
+_PREPROCESSED = ("csv", "delta", "parquet")
 _MOST_CLASSES = 50
 _LISTED = 12
 Columns = dict[str, pa.Array]
@@ -101,7 +102,8 @@ def _guess_notation(entry: Entry, source: TableColumns) -> None:
     for name, column in source.first_texts(_names(source)).items():
         if not arrow_columns.is_text(column.type):
             continue
-        texts = [text.strip() for text in column.drop_null().to_pylist() if text.strip()]
+        given = arrow_columns.without_missing(column).drop_null()
+        texts = [text.strip() for text in given.to_pylist() if text.strip()]
         kept = [text for text in texts if text not in _GAPS]
         if not kept or not all(map(arrow_columns.is_marked, kept)):
             continue
@@ -147,6 +149,9 @@ def _guess_roles(entry: Entry, columns: Columns, indexes: Sequence[str]) -> None
         entry.source["columns"] = kinds
         entry.comments["columns"] = "there is no column of numbers"
         return
+    if entry.source["type"] in _PREPROCESSED:
+        _add_preprocessing(entry, free, numbers, others, index)
+        return
     written = [free[name] for name in texts if arrow_columns.is_text(free[name].type)]
     if index or any(map(arrow_columns.as_numbers, written)):
         entry.source["features"] = numbers
@@ -156,6 +161,27 @@ def _guess_roles(entry: Entry, columns: Columns, indexes: Sequence[str]) -> None
         if texts:
             entry.notes.append(f"left out, since they are no numbers: {_some(texts)}")
     _add_gaps(entry, {name: free[name] for name in numbers})
+
+
+def _add_preprocessing(
+    entry: Entry, columns: Columns, numbers: Sequence[str], others: Sequence[str], index: Sequence[str]
+) -> None:  # fmt: skip
+    """Take all columns as features, with preprocessing if these are not only numbers without gaps."""
+    gaps = {name: columns[name].null_count for name in numbers if columns[name].null_count}
+    further = [name for name in others if name not in numbers]
+    if index:
+        entry.source["features"] = [*others]
+        entry.comments["features"] = f"without {_some(index)}"
+    else:
+        entry.notes.append(f"features: [{_some(others)}] # the default: all usable columns")
+    if not (gaps or further):
+        return
+    entry.source["preprocess"] = {}
+    why = [f"encodes {_some(further)}"] if further else []
+    if gaps:
+        shown = _some([f"{name} ({number:,})" for name, number in gaps.items()])
+        why.append(f"fills gaps: {shown} in the first {len(columns[numbers[0]]):,} rows")
+    entry.comments["preprocess"] = "; ".join(why) + "; without it, features are numbers without gaps"
 
 
 def _is_id(name: str, column: pa.Array) -> bool:
