@@ -236,6 +236,8 @@ def describe_asset(project: Project, manifest: str) -> dict[str, str | dict[str,
     Args:
         project: the dataset's part of the project.
     """
+    from shardline.data.folds import of_fold
+
     dataset = only(project.datasets)
     found = read_record(Path(manifest), Manifest, remedy=REMAKE)
     rows = sum(found.splits.values())
@@ -247,7 +249,7 @@ def describe_asset(project: Project, manifest: str) -> dict[str, str | dict[str,
         "tags": {
             "shardline_dataset": dataset.id,
             "manifest_sha256": file_sha256(Path(manifest)),
-            **{f"rows_{split}": str(number) for split, number in found.splits.items()},
+            **{f"rows_{split}": str(n) for split, n in of_fold(found, None).splits.items()},
         },
     }
 
