@@ -427,7 +427,7 @@ def type_text(kind: Any) -> str:
     if origin is Annotated:
         return type_text(arguments[0])
     if origin is Literal:
-        return ", ".join(f"`{choice}`" if choice else "empty" for choice in arguments)
+        return ", ".join(f"`{one}`" for one in arguments)
     if origin in (Union, UnionType):
         return " or ".join(type_text(one) for one in arguments if one is not UnsetType)
     if origin in (list, tuple):

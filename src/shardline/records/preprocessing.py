@@ -22,7 +22,7 @@ class PreparedNumber(Record, frozen=True, kw_only=True):
 
     Attributes:
         column: Column in the files.
-        part: Part of a date; empty for a number.
+        part: Part of a date; null for a number.
         impute: How gaps are filled; `flag` also adds a feature that is 1 for a gap.
         fill: Value for gaps; fitted unless `impute` is `constant`.
         clip: Smallest and largest value; null for no limit.
@@ -34,7 +34,7 @@ class PreparedNumber(Record, frozen=True, kw_only=True):
     """
 
     column: str
-    part: DatePart | Literal[""] = ""
+    part: DatePart | None = None
     impute: Impute = "mean"
     fill: float = 0.0
     clip: tuple[float | None, float | None] = (None, None)
@@ -56,7 +56,7 @@ class PreparedCategory(Record, frozen=True, kw_only=True):
     Attributes:
         column: Column in the files.
         encode: `onehot` for one feature per category, `index` for an integer.
-        codes: Code in the shards of each category of the whole dataset, in the order of the indices 1, 2, ...
+        codes: Code in the shards of each category of the whole dataset. The first one has index 1.
         values: Text of each category; a missing value is the empty text.
         train_rows: Number of train rows of each category. A category without one is unknown, with index 0.
     """

@@ -192,7 +192,7 @@ class Preprocess(Settings, frozen=True, kw_only=True):
     """Smallest and largest value of numbers, `[0, 120]` or `[0, null]`. Applied before all other steps."""
     scale: Scale = "standard"
     """How numbers are scaled after gaps are filled: to mean 0 and deviation 1 (`standard`), to 0 to 1
-    (`minmax`), by sign(x) log(1 + |x|) (`log`), to their rank from 0 to 1 (`quantile`), or not."""
+    (`minmax`), by sign(x) log(1 + abs(x)) (`log`), to their rank from 0 to 1 (`quantile`), or not."""
     encode: Encode = "onehot"
     """`onehot`: a feature for each category. `index`: an integer in the column `categories`, for an
     embedding; 0 is unknown."""

@@ -90,7 +90,7 @@ class Treatments:
                 continue
             low, high = own.get("clip") or (None, None)
             given = {key: own[key] for key in ("impute", "fill", "scale")}
-            parts: Sequence[Any] = ("",)
+            parts: Sequence[Any] = (None,)
             if kind == "date":
                 parts = own.get("date") or _DATE_PARTS
             numbers += [
