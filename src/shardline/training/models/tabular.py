@@ -48,7 +48,7 @@ class Tabular(Classifier):
 
     def __init__(
         self, num_classes: int, feature_shape: tuple[int, ...] | None = None,
-        sample_columns: SampleColumns = None, *, category_sizes: Sequence[int] = (), width: int = 96,
+        sample_columns: SampleColumns = None, *, category_sizes: Sequence[int] = (), width: int = 64,
         blocks: int = 2, factor: float = 2.0, dropout: float = 0.1, members: int = 8,
         task: Task = "classification", num_targets: int = 0, loss: str | None = None, scale_targets: bool = True,
     ) -> None:  # fmt: skip
