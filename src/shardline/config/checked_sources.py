@@ -27,6 +27,7 @@ from shardline.config.settings.source_settings import (
     HfSettings,
     ImageFolderSettings,
     JsonLinesSettings,
+    OwnSourceSettings,
     Preprocess,
     SamplesSettings,
     TokenizedSettings,
@@ -84,6 +85,8 @@ def check_source(source: AnySource, where: str) -> None:
             _check_rename(source, source.columns or source.rename or {}, where)
         case ImageFolderSettings():
             _check_size(source, where)
+        case OwnSourceSettings() if source.classes and source.num_classes:
+            raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
     if isinstance(source, TokenizedSettings) and source.tokenizer == BYTES:
         _check_bytes(source, where)
     if isinstance(source, CsvSettings):

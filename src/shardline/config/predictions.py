@@ -16,6 +16,7 @@ from shardline.config.settings.config import DatasetSettings, PredictionSettings
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
+from shardline.identity.class_kind import PYTHON_DATA
 from shardline.records.identities import IdentityDocument
 
 _ALL_ROWS = Shares(train=0.0, validation=0.0, test=1.0)  # no group, which these files may lack
@@ -72,6 +73,11 @@ def files_as_dataset(
         DataError: A file cannot be read.
     """
     plain = as_plain(read_as.settings)
+    if read_as.kind in PYTHON_DATA:
+        raise ConfigError(
+            f"{where}: dataset {read_as.name} comes from {read_as.source_class}, which is no Source and cannot read "
+            "other files; add a dataset of these rows to the config, and name it to predict"
+        )
     if "files" not in plain["source"]:
         raise ConfigError(
             f"{where}: dataset {read_as.name} is of type {plain['source']['type']}, which reads no files; name a "

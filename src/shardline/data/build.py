@@ -44,6 +44,7 @@ Built = tuple[Shard, Statistics]
 SKIPPED_SHOWN = 20
 _UNKNOWN = re.compile(rf"(?<! is empty)(?<! is missing), expected {re.escape(UNKNOWN_LABEL)}")
 _OF_CONFIG = ("type", "options", "files", "not_read")
+_OF_PYTHON = ("columns", "classes", "num_classes", "workers")
 
 
 def make_source(
@@ -64,6 +65,11 @@ def make_source(
     if is_python_data(source_class):
         return _python_source(source_class, settings, num_shards=num_shards, files=files)
     cls = import_source(source_class)
+    if given := [key for key in _OF_PYTHON if ":" in settings.get("type", "") and key in settings]:
+        raise DataError(
+            f"source.{given[0]} is given, but {source_class} is a Source, expected it for torch datasets only; remove "
+            "it, and define the schema in the class"
+        )
     if labels_optional:  # a subclass of the same name keeps constructor and messages
         cls = type(cls.__name__, (cls,), {"labels_optional": True, "__module__": cls.__module__})
     named = {key: value for key, value in settings.items() if key not in _OF_CONFIG}
@@ -106,8 +112,7 @@ def _python_source(
     given = PythonObject(
         path=path, options=settings.get("options", {}), files=[str(file) for file in files]
     )
-    keys = ("columns", "classes", "num_classes", "workers")
-    named = {key: settings[key] for key in keys if key in settings}
+    named = {key: settings[key] for key in _OF_PYTHON if key in settings}
     kind = type(path.rpartition(":")[2], (PythonSource,), {})  # messages name the user's class
     source: Source = kind(given, num_shards=num_shards, files=files, **named)
     source.not_read = settings.get("not_read", {})

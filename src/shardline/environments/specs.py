@@ -133,7 +133,8 @@ def _own_classes(project: Project, env: str) -> set[str]:
     if env == "data":
         return _modules(dataset.source_class for dataset in project.built.values())
     if env == "train":
-        return _modules(path for path in _paths(project) if not is_file(path))
+        with_transforms = {one.source_class for one in project.built.values() if one.python}
+        return _modules(path for path in {*_paths(project), *with_transforms} if not is_file(path))
     return set()
 
 

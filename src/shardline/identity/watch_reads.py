@@ -378,9 +378,30 @@ def start_rank(work: Path, mode: str, *, is_spawned: bool = False) -> None:
         )
 
 
-def current() -> WatchedReads | None:
-    """Return the watch of this process, if reads are watched."""
-    return _watch
+@dataclass(frozen=True)
+class WatchOfProcess:
+    """Watch of a process that this one starts, which asks it for the files that it read.
+
+    Attributes:
+        known, mode, remedy: as in `WatchedReads`.
+    """
+
+    known: CountedFiles
+    mode: str
+    remedy: str
+
+    def start(self) -> None:
+        """Watch the reads of the process from now on."""
+        start(WatchedReads(known=self.known, mode=self.mode, remedy=self.remedy))
+
+    def found(self) -> dict[str, str]:
+        """Return the files reported so far, see `WatchedReads.found`."""
+        return found()
+
+
+def current() -> WatchOfProcess | None:
+    """Return the watch of this process for processes that it starts, if reads are watched."""
+    return WatchOfProcess(_watch.known, _watch.mode, _watch.remedy) if _watch else None
 
 
 def look() -> None:

@@ -212,10 +212,17 @@ def _report_reads(task: RankTask, world: World) -> None:
 def _run_script(task: RankTask, action: Train, world: World, timeline: Timeline) -> _Trained:
     """Run a training script; rank 0 seals its outputs."""
     from shardline.data.dataset import Dataset
+    from shardline.data.python.applied import calls_of
     from shardline.training import script
 
     place = task.datasets[0]
     dataset = Dataset(place.manifest, place.shards, verify=task.runtime.verify, fold=place.fold)
+    if calls_of(dataset.manifest, "train") and world.rank == 0:
+        print(
+            f"warning: dataset {dataset.manifest.dataset} has transforms of its own, which shards do not contain; a "
+            "script gets the stored rows, so apply the transforms in the script",
+            flush=True,
+        )
 
     def resumed(at: Mapping[str, Any]) -> None:
         kept_s = kept_until(read_attempts(task.work), at["step"], at["saved_s"])

@@ -10,6 +10,7 @@ import pytest
 from shardline.config.job_plan import read_plan, write_plan
 from shardline.config.load import load_project
 from shardline.config.plans import DatasetPlan, RunPlan
+from shardline.config.predictions import files_as_dataset
 from shardline.config.project import Project
 from shardline.config.resolved import PythonObject
 from shardline.errors import ConfigError
@@ -147,3 +148,16 @@ def test_a_wrong_path_of_a_callable_is_named(
     with pytest.raises(ConfigError) as raised:
         load(data={"transform": written})
     assert words in str(raised.value)
+
+
+def test_settings_that_exclude_each_other_are_named(load: Load) -> None:
+    with pytest.raises(ConfigError, match="classes and num_classes are both given; drop one"):
+        load(classes=["a", "b"], num_classes=2)
+
+
+def test_files_to_predict_need_a_source(load: Load) -> None:
+    project, dataset, _ = load("Rows")
+    with pytest.raises(
+        ConfigError, match="is no Source and cannot read other files; add a dataset"
+    ):
+        files_as_dataset(project, ["a.csv"], dataset, "predict --files")

@@ -203,6 +203,12 @@ def test_a_later_row_that_differs_is_named_with_row_column_and_key() -> None:
         list(source("Late").iter_tables(2))
 
 
+def test_a_source_declares_its_columns_itself() -> None:
+    path = "tests.unit.data.test_sources_remedies:Own"
+    with pytest.raises(DataError, match=r"source.columns is given, but .*:Own is a Source"):
+        make_source(path, {"type": path, "columns": {"x": "int64"}}, num_shards=1, files=[])
+
+
 # --- data modules -------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from shardline.core.errors import DataError, ShardlineError
 from shardline.data.python.look import Layout, look
 from shardline.data.python.opened import Opened, SplitRows, open_data, row_name
 from shardline.data.python.recorded import Called, NotFoundError, Recorders
-from shardline.identity import watch_reads
 from shardline.records.datasets import Call
 
 LOOKED_AT = 200  # rows of each split from which columns are found
@@ -205,6 +204,16 @@ def _shown(owner: Any, attribute: str) -> str:
     return f"{type(owner).__name__}.{attribute}"
 
 
+class Watch(Protocol):
+    """Watch of the files that a process reads, see `identity.watch_reads`."""
+
+    def start(self) -> None:
+        """Watch the reads of this process from now on."""
+
+    def found(self) -> dict[str, str]:
+        """Return the files that count in no identity, and where they were read."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReaderSpec:
     """Reader of a worker process, see `worker_process.WorkerProcess`.
@@ -219,7 +228,7 @@ class ReaderSpec:
     given: PythonObject
     seed: int
     looked: Looked
-    watched: watch_reads.WatchedReads | None = None
+    watched: Watch | None = None
     what: str = "source"
 
     def make(self) -> "_Answers":
@@ -229,9 +238,9 @@ class ReaderSpec:
 
 class _Answers:
     def __init__(self, spec: ReaderSpec) -> None:
+        self._watched = spec.watched
         if spec.watched:
-            known, mode, remedy = spec.watched.known, spec.watched.mode, spec.watched.remedy
-            watch_reads.start(watch_reads.WatchedReads(known=known, mode=mode, remedy=remedy))
+            spec.watched.start()
         self._reader = Reader(spec.given, spec.seed, looked=spec.looked)
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(
@@ -242,7 +251,7 @@ class _Answers:
         if request == "digests":
             return self._reader.opened.digests
         if request == "files":
-            return watch_reads.found()
+            return self._watched.found() if self._watched else {}
         split, numbers = argument
         if request == "first":
             return self._reader.first_rows(split, numbers)

@@ -1,8 +1,6 @@
 """Source of the rows of Python data: torch datasets and Lightning data modules."""
 
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -16,12 +14,12 @@ from shardline.config.resolved import PythonObject
 from shardline.core.errors import DataError
 from shardline.core.machine import num_cpus
 from shardline.data.python.applied import OwnTransforms
+from shardline.data.python.job import Key, ReadingJob
 from shardline.data.python.look import look
 from shardline.data.python.opened import ALL
-from shardline.data.python.reader import LOOKED_AT, Reader, ReaderSpec
-from shardline.data.python.readers import Again, ReaderProcesses, check_digests
+from shardline.data.python.reader import LOOKED_AT, Reader, ReaderSpec, Watch
+from shardline.data.python.readers import check_digests
 from shardline.data.python.seeds import kept_generators
-from shardline.data.python.spool import Spool
 from shardline.data.sources.source import (
     Masked,
     Ragged,
@@ -33,18 +31,16 @@ from shardline.data.sources.source import (
 )
 from shardline.data.splits import SPLITS
 from shardline.data.transforms.transform_steps import Sample
-from shardline.identity.watch_reads import WatchedReads
 from shardline.records.datasets import Part, SampleForm
 
 ROWS_OF_SPLIT = 1 << 40  # ids of a split are below those of the next
 _BLOCK_BYTES, _MOST_ROWS = 8 << 20, 4096
 _FEW = 32  # rows of a block outside a job, where few rows are needed
-_AGAIN = 4  # rows of a job's first shard that are read again, by split; of other shards, one
+_TRIED = 4  # rows that the transforms are tried on
 _AFTER = {
     "train": "data.transform",
     ALL: "data.transform (of held-out splits: data.eval_transform)",
 }
-_Key = tuple[int, str, int, int]  # shard, split, first row, number of rows
 
 
 class PythonSource(Source):
@@ -65,9 +61,9 @@ class PythonSource(Source):
         super().__init__(num_shards=num_shards, files=files)
         self._given, self._columns = given, dict(columns) if columns else None
         self._classes = tuple(map(str, classes)) or tuple(map(str, range(num_classes)))
-        self._workers = num_cpus() if workers is None else workers
+        self.workers = num_cpus() if workers is None else workers
         self._seed = 0
-        self._job: _Job | None = None
+        self._job: ReadingJob | None = None
 
     @property
     def what(self) -> str:
@@ -127,9 +123,9 @@ class PythonSource(Source):
     def _first(self, split: str) -> list[Sample]:
         looked, rows = self.reader.looked, self.reader.opened.splits[split]
         if rows.length is None:
-            found = Reader(self._given, self._seed, looked=looked).first_rows(split, _AGAIN)
+            found = Reader(self._given, self._seed, looked=looked).first_rows(split, _TRIED)
         else:
-            found = self.reader.rows(split, range(min(_AGAIN, rows.length)))
+            found = self.reader.rows(split, range(min(_TRIED, rows.length)))
         columns = looked.layout.columns
         number = min(len(of) for of in map(_flags, found.values()))
         return [
@@ -191,7 +187,7 @@ class PythonSource(Source):
 
     @contextmanager
     def job(
-        self, name: str, shards: Sequence[int], folder: Path, watched: WatchedReads | None = None
+        self, name: str, shards: Sequence[int], folder: Path, watched: Watch | None = None
     ) -> Iterator[Callable[[], dict[str, str]]]:
         """Read the shards of a job, in order, with processes; some rows are read again by another.
 
@@ -218,7 +214,7 @@ class PythonSource(Source):
         spec = ReaderSpec(
             given=self._given, seed=self._seed, looked=self.reader.looked, watched=watched
         )
-        self._job = _Job(self, spec, shards, folder)
+        self._job = ReadingJob(self, spec, shards, folder)
         try:
             self._job.again.check_splits()
             yield self._job.files
@@ -254,7 +250,7 @@ class PythonSource(Source):
 
     def requests(
         self, shard: int, lengths: Mapping[str, int] | None = None
-    ) -> Iterator[tuple[_Key, str, list[int]]]:
+    ) -> Iterator[tuple[Key, str, list[int]]]:
         """Yield the blocks of a shard, as key, split and numbers of the rows.
 
         Args:
@@ -266,13 +262,13 @@ class PythonSource(Source):
         ).items():
             rows = shard_range(total, shard, self.num_shards)
             # all processes have work, even if the rows are few and slow
-            size = max(16, len(rows) // (4 * max(1, self._workers))) if self._job else _FEW
+            size = max(16, len(rows) // (4 * max(1, self.workers))) if self._job else _FEW
             size = min(size, self.block_rows)
             for first in range(rows.start, rows.stop, size):
                 numbers = [*range(first, min(first + size, rows.stop))]
                 yield (shard, split, first, len(numbers)), split, numbers
 
-    def table(self, key: _Key, columns: Mapping[str, Any]) -> Table:
+    def table(self, key: Key, columns: Mapping[str, Any]) -> Table:
         """Return a block of rows with their ids and splits."""
         _, split, first, number = key
         rows = np.arange(first, first + number, dtype=np.int64)
@@ -281,81 +277,6 @@ class PythonSource(Source):
         place = SPLITS.index(split)
         splits = np.full(number, place, np.int64)
         return Table(ids=rows + place * ROWS_OF_SPLIT, columns=columns, splits=splits)
-
-
-class _Job:
-    """Reading of the shards of a job."""
-
-    def __init__(
-        self, source: PythonSource, spec: ReaderSpec, shards: Sequence[int], folder: Path
-    ) -> None:
-        self._source, self._spec, self._shards, self._folder = source, spec, shards, folder
-        is_iterable = source.reader.opened.is_iterable
-        self.again = Again(spec, source.rows_of, source.what)
-        number = 0 if is_iterable else source._workers
-        self._processes = ReaderProcesses(spec, number) if number else None
-        self._blocks = self._iterate() if is_iterable else self._read()
-        self._next: tuple[_Key, dict[str, Any]] | None = None
-
-    def tables(self, shard: int) -> Iterator[Table]:
-        """Yield the rows of the next shard of the job."""
-        count = _AGAIN if shard == self._shards[0] else 1
-        seen: dict[str, int] = {}
-        while (block := self._next or next(self._blocks, None)) and block[0][0] == shard:
-            self._next = None
-            key, columns = block
-            _, split, first, number = key
-            if not self._source.reader.opened.is_iterable:
-                for place in range(min(number, count - seen.get(split, 0))):
-                    self.again.check_row(split, first + place, columns, place)
-                    seen[split] = seen.get(split, 0) + 1
-            yield self._source.table(key, columns)
-        self._next = block
-
-    def _read(self) -> Iterator[tuple[_Key, dict[str, Any]]]:
-        requests = (one for shard in self._shards for one in self._source.requests(shard))
-        if self._processes:
-            yield from self._processes.map(requests)
-            return
-        for key, split, numbers in requests:
-            yield key, self._source.reader.rows(split, numbers)
-
-    def _iterate(self) -> Iterator[tuple[_Key, dict[str, Any]]]:
-        place = tempfile.mkdtemp(dir=self._folder, prefix=".rows-")
-        try:
-            spool = Spool(Path(place))
-            # the reader of the first rows may have used up a one-time iterator
-            reader = Reader(self._given, self._spec.seed, looked=self._spec.looked)
-            for split in reader.opened.splits:
-                spool.write(split, self._checked(split, reader))
-            for shard in self._shards:
-                for (_, split, first, _), _, numbers in self._source.requests(shard, spool.lengths):
-                    for start, number, part in spool.read(split, first, first + len(numbers)):
-                        yield (shard, split, start, number), dict(part)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-
-    @property
-    def _given(self) -> PythonObject:
-        return self._spec.given
-
-    def _checked(self, split: str, reader: Reader) -> Iterator[tuple[int, dict[str, Any]]]:
-        size = min(self._source.block_rows, LOOKED_AT)
-        for place, (number, columns) in enumerate(reader.blocks(split, size)):
-            if place == 0:
-                self.again.check_first(split, columns, min(number, _AGAIN))
-            yield number, columns
-
-    def files(self) -> dict[str, str]:
-        """Return the files that the processes read and that count in no identity."""
-        return self._processes.files() if self._processes else {}
-
-    def close(self) -> None:
-        """End the processes, and delete temporary files."""
-        self._blocks.close()  # type: ignore[attr-defined]
-        if self._processes:
-            self._processes.close()
-        self.again.close()
 
 
 def _flags(values: Any) -> Any:
