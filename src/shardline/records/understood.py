@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from shardline.records.datasets import DatasetSchema, DatasetStatistics, Manifest, Skipped
 from shardline.records.preprocessing import CODES, GAPS
+from shardline_io.order.folds import by_split
 
 _NOT_READ = "not read"
 _MOST_VALUES = 8
@@ -32,7 +33,7 @@ def understood(
     """
     found: dict[str, Any] = {}
     if manifest:
-        found |= _rows(manifest)
+        found["rows"] = rows_of(manifest)
     elif num_rows is not None:
         found["rows"] = num_rows
     classes = _classes(inferred, source, schema, manifest)
@@ -51,15 +52,14 @@ def understood(
     return found | {k: of for k, of in inferred.items() if k == _NOT_READ}
 
 
-def _rows(manifest: Manifest) -> dict[str, dict[str, int]]:
-    """Return the rows by split, or by fold and in the fixed test set."""
-    rows, folds = manifest.splits, manifest.folds or 0
-    if not folds:
-        return {"rows": dict(rows)}
-    by_fold = {
-        f"fold {fold}": rows[f"{fold}/train"] + rows[f"{fold}/validation"] for fold in range(folds)
+def rows_of(manifest: Manifest) -> dict[str, int]:
+    """Return the number of rows by split; with folds, by fold, and of the fixed test set if there is one."""
+    if not manifest.folds:
+        return dict(manifest.splits)
+    rows = {
+        f"fold {fold}": by_split(manifest.splits, fold)["test"] for fold in range(manifest.folds)
     }
-    return {"rows": by_fold | ({"test": rows["test"]} if rows["test"] else {})}
+    return rows | ({"test": fixed} if (fixed := manifest.splits["test"]) else {})
 
 
 def feature_names(inferred: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:

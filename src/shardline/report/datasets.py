@@ -9,11 +9,10 @@ from msgspec import UNSET
 from shardline.records.base import encode
 from shardline.records.datasets import DatasetProvenance, ExampleRow, Manifest
 from shardline.records.reports import ReportedRun
-from shardline.records.understood import lines_on, understood
+from shardline.records.understood import lines_on, rows_of, understood
 from shardline.report.images import is_png
 from shardline.report.reported import summary_of
 from shardline.report.sealed import read, sha256_of
-from shardline_io.order.folds import by_split
 
 MAX_SHOWN = 20  # shards or source files; the manifest lists all of them
 
@@ -54,7 +53,7 @@ def _describe(path: Path, dataset: str) -> dict[str, Any]:
         "action": provenance.action.id if provenance else f"seal_dataset/{dataset}",
         "manifest_sha256": sha256_of(path),
         "task": manifest.schema.task,
-        "splits": _rows(manifest),
+        "splits": rows_of(manifest),
         "bytes": manifest.bytes,
         "num_shards": len(manifest.shards),
         "shards": [encode(shard) for shard in manifest.shards[:MAX_SHOWN]],
@@ -64,16 +63,6 @@ def _describe(path: Path, dataset: str) -> dict[str, Any]:
         "skipped": manifest.skipped.count,
         "actions": [summary_of(record) for record in jobs],
     }
-
-
-def _rows(manifest: Manifest) -> dict[str, int]:
-    """Return the number of rows by split; with folds, by fold, and of the fixed test set if there is one."""
-    if not manifest.folds:
-        return manifest.splits
-    rows = {
-        f"fold {fold}": by_split(manifest.splits, fold)["test"] for fold in range(manifest.folds)
-    }
-    return rows | ({"test": fixed} if (fixed := manifest.splits["test"]) else {})
 
 
 def _source(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def dates_of(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     return found, np.asarray(found.is_null()) & ~np.asarray(column.is_null())
 
 
-def part_of(dates: pa.Array, part: str | None) -> np.ndarray:
+def part_of(dates: pa.Array, part: str) -> np.ndarray:
     """Return a part of dates [N] float64, such as the year; 0 for a missing date."""
     if part == "seconds":
         found = pc.divide(

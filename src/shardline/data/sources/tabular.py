@@ -149,6 +149,7 @@ class _Conversion:
         return self._accept(name, (values, bad), f"a finite number ({kind})"), is_gap
 
     def _part_of_date(self, one: PreparedNumber) -> tuple[np.ndarray, np.ndarray]:
+        assert one.part
         dates, bad = prepared_columns.dates_of(self._column(one.column))
         expected = "a date such as 2024-01-31 or 2024-01-31 12:00:00"
         values = self._accept(

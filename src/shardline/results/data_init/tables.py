@@ -181,7 +181,9 @@ def _add_preprocessing(
     if gaps:
         shown = _some([f"{name} ({number:,})" for name, number in gaps.items()])
         why.append(f"fills gaps: {shown} in the first {len(columns[numbers[0]]):,} rows")
-    entry.comments["preprocess"] = "; ".join(why) + "; without it, features are numbers without gaps"
+    entry.comments["preprocess"] = (
+        "; ".join(why) + "; without it, features are numbers without gaps"
+    )
 
 
 def _is_id(name: str, column: pa.Array) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from shardline.core.redaction import mask_values
 from shardline.data.columns import columns_of
 from shardline.records.datasets import DatasetSchema, Manifest
-from shardline.results.export import Array, DescribedStep, Preprocessing, table_features
+from shardline.results.export import Array, DescribedStep, Preprocessing
 from shardline.results.export.exported_steps import ExportStep, ExportSteps
 from shardline_io.column_names import LENGTHS
 
@@ -84,6 +84,8 @@ def describe(
         }
     )
     if fitted := manifest.preprocessing:
+        from shardline.results.export import table_features  # imports torch
+
         described["inside_the_model" if is_inside else "steps"].insert(
             0, table_features.described(fitted)
         )
