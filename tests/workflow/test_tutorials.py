@@ -8,9 +8,9 @@ from tests.support.tutorials import Page, Shell, follow, read_page
 from tests.support.workspace import REPOSITORY, SNAKEMAKE
 
 TUTORIALS = REPOSITORY / "docs/tutorials"
-HERE = ("first-experiment", "your-model-and-data", "share-a-result")
+HERE = ("first-experiment", "your-model-and-data", "cross-validate-a-table", "share-a-result")
 ON_SLURM = "cluster"  # tests/slurm/test_tutorial.py
-NOT_RUN = {"first-experiment": 1, "your-model-and-data": 0, "share-a-result": 0, ON_SLURM: 2}
+NOT_RUN = {**dict.fromkeys(HERE, 0), "first-experiment": 1, ON_SLURM: 2}
 COMMITTER = {
     f"GIT_{role}_{key}": value
     for role in ("AUTHOR", "COMMITTER")

@@ -14,7 +14,10 @@ from tests.support.workspace import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 REFERENCE, DECISIONS = "reference/", "decisions/"
-MAX_WORDS, MAX_WORDS_OF_ALL = 1200, 32_000
+MAX_WORDS, MAX_WORDS_OF_ALL = (
+    1200,
+    35_000,
+)  # the first site had 32,000, before tables, folds and torch datasets
 # Figures as they were measured.
 LABORATORY = "contributing/laboratory.md"
 
