@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from shardline.config.plans import shards_of_part
 from shardline.core.errors import DataError
@@ -19,8 +20,10 @@ from shardline.data.statistics import (
     Statistics,
     merge_siblings,
 )
+from shardline.data.table_summary import TableSummary
 from shardline.records.base import decode
 from shardline.records.datasets import DatasetSchema, Part, Shard
+from shardline.records.preprocessing import CODES, GAPS, NUMBERS, Preprocessing
 from shardline_io.column_names import OFFSETS, PRESENT
 
 # Sums over float32 values depend on how rows were split into tables, by far less than this.
@@ -62,19 +65,23 @@ def _problem(path: Path, part: Part, dataset: str) -> str | None:
 
 
 def count_rows(
-    folder: Path, shards: Iterable[tuple[int, Shard]], schema: DatasetSchema
-) -> list[Statistics]:
+    folder: Path, shards: Iterable[tuple[int, Shard]], schema: DatasetSchema,
+    plan: Preprocessing | UnsetType = UNSET,
+) -> list[Statistics]:  # fmt: skip
     """Compute the statistics of consecutive shards from their files.
 
     Args:
         folder: folder of the shards.
         shards: number and record of each shard.
         schema: a manifest's `schema`.
+        plan: the manifest's `preprocessing`.
     """
-    return merge_siblings(_count(folder, *shard, schema) for shard in shards)
+    return merge_siblings(_count(folder, *shard, schema, plan) for shard in shards)
 
 
-def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> Statistics:
+def _count(
+    folder: Path, number: int, record: Shard, schema: DatasetSchema, plan: Preprocessing | UnsetType
+) -> Statistics:
     rows, layout = record.rows, ShardLayout.of_shard(schema, record)
 
     def tensor(name: str, split: str, more: int = 0) -> np.ndarray:
@@ -86,8 +93,19 @@ def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> S
             np.empty(shape, dtype) if whole is None else whole[first : first + rows[split] + more]
         )
 
-    moments = {}
+    moments, tables = {}, {}
+    prepared = [name for name in (NUMBERS, GAPS, CODES) if name in (schema.stored or ())]
+    if plan:
+        texts = {
+            one.column: dict(zip(one.codes, one.values, strict=True)) for one in plan.categories
+        }
+        tables = {
+            split: TableSummary.of(plan, {name: tensor(name, split) for name in prepared}, texts)
+            for split in rows
+        }
     for name, column in layout.columns.items():
+        if name in prepared:
+            continue
         if column.varies:
             values = np.diff(tensor(name + OFFSETS, "train", 1))[:, None]
         else:
@@ -106,6 +124,7 @@ def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> S
             split: np.bincount(tensor("labels", split), minlength=classes).tolist()
             for split in (rows if classes else ())
         },
+        tables=tables,
     )
 
 

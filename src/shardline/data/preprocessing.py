@@ -8,7 +8,7 @@ from msgspec import UNSET, structs
 
 from shardline.core.errors import DataError
 from shardline.data.shard_map import ShardMap
-from shardline.data.table_summary import TableSummary, clipped, gaps_of
+from shardline.data.table_summary import TableSummary, clipped, gaps_of, merge_tables
 from shardline.records.datasets import DatasetSchema, Manifest
 from shardline.records.preprocessing import (
     CODES,
@@ -44,6 +44,27 @@ def fitted_manifest(
     fitted = fit(plan, train, everyone, values)
     schema = prepared_schema(manifest.schema, fitted)
     return structs.replace(manifest, schema=schema, preprocessing=fitted)
+
+
+def differing_values(
+    sealed: Preprocessing, tables: Mapping[str, TableSummary], shards: ShardMap
+) -> list[str]:
+    """Return the columns whose sealed values differ, by more than rounding, from those of the shards' rows."""
+    values = sampled_numbers(shards, shards.pieces("train")) if needs_sample(sealed) else None
+    found = fit(sealed, tables["train"], merge_tables([*tables.values()]), values)
+    pairs = zip(found.numbers, sealed.numbers, strict=True)
+    wrong = [other.name for one, other in pairs if not _is_near(one, other)]
+    of_texts = zip(found.categories, sealed.categories, strict=True)
+    wrong += [other.column for one, other in of_texts if one != other]
+    return [f"preprocessing of {name}" for name in wrong]
+
+
+def _is_near(one: PreparedNumber, other: PreparedNumber) -> bool:
+    sums = ("fill", "shift", "divisor")
+    size = max(1.0, *(abs(getattr(other, key)) for key in sums))
+    near = all(abs(getattr(one, key) - getattr(other, key)) <= 1e-6 * size for key in sums)
+    near &= len(one.quantiles) == len(other.quantiles)
+    return near and one.gaps == other.gaps and np.allclose(one.quantiles, other.quantiles)
 
 
 def needs_sample(plan: Preprocessing) -> bool:

@@ -10,6 +10,7 @@ from shardline.core.files import read_object
 from shardline.core.seals import check_seal
 from shardline.data.pack_plans import problems_of_plans
 from shardline.data.parts import count_rows, differing_columns, read_part
+from shardline.data.preprocessing import differing_values
 from shardline.data.shard_format import ShardLayout
 from shardline.data.shard_map import ShardMap
 from shardline.data.statistics import merge_all
@@ -87,8 +88,11 @@ def check_statistics(shards: Path, manifest: Manifest) -> str | None:
             return f"{shards}: {record.file}: {error}"
         if layout.bytes != record.bytes:
             return f"{shards}: {record.file} has other rows than the manifest"
-    found = merge_all(count_rows(shards, enumerate(manifest.shards), manifest.schema))
+    fitted = manifest.preprocessing
+    found = merge_all(count_rows(shards, enumerate(manifest.shards), manifest.schema, fitted))
     wrong = differing_columns(found, read_statistics(manifest, shards))
+    if fitted:
+        wrong += differing_values(fitted, found.tables, ShardMap(manifest, shards))
     if found.class_counts != manifest.statistics.class_counts:
         wrong.append("class_counts")
     if not wrong:
