@@ -6,6 +6,7 @@ from functools import reduce
 from pathlib import Path
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from shardline.config.plans import shards_of_part
 from shardline.core.errors import DataError
@@ -21,8 +22,10 @@ from shardline.data.statistics import (
     merge_columns,
     merge_siblings,
 )
+from shardline.data.table_summary import TableSummary
 from shardline.records.base import decode
 from shardline.records.datasets import DatasetSchema, Part, Shard
+from shardline.records.preprocessing import CODES, GAPS, NUMBERS, Preprocessing
 from shardline_io.column_names import OFFSETS, PRESENT
 
 # Sums over float32 values depend on how rows were split into tables, by far less than this.
@@ -64,19 +67,23 @@ def _problem(path: Path, part: Part, dataset: str) -> str | None:
 
 
 def count_rows(
-    folder: Path, shards: Iterable[tuple[int, Shard]], schema: DatasetSchema
-) -> list[Statistics]:
+    folder: Path, shards: Iterable[tuple[int, Shard]], schema: DatasetSchema,
+    plan: Preprocessing | UnsetType = UNSET,
+) -> list[Statistics]:  # fmt: skip
     """Compute the statistics of consecutive shards from their files.
 
     Args:
         folder: folder of the shards.
         shards: number and record of each shard.
         schema: a manifest's `schema`.
+        plan: the manifest's `preprocessing`.
     """
-    return merge_siblings(_count(folder, *shard, schema) for shard in shards)
+    return merge_siblings(_count(folder, *shard, schema, plan) for shard in shards)
 
 
-def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> Statistics:
+def _count(
+    folder: Path, number: int, record: Shard, schema: DatasetSchema, plan: Preprocessing | UnsetType
+) -> Statistics:
     rows, layout = record.rows, ShardLayout.of_shard(schema, record)
 
     def tensor(name: str, block: str, more: int = 0) -> np.ndarray:
@@ -88,9 +95,13 @@ def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> S
             np.empty(shape, dtype) if whole is None else whole[first : first + rows[block] + more]
         )
 
+    stored = [name for name in (NUMBERS, GAPS, CODES) if name in (schema.stored or ())]
+
     def moments(block: str) -> dict[str, Moments]:
         found = {}
         for name, column in layout.columns.items():
+            if name in stored:  # whose summaries are in `tables`
+                continue
             if column.varies:
                 values = np.diff(tensor(name + OFFSETS, block, 1))[:, None]
             else:
@@ -103,6 +114,15 @@ def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> S
         return found
 
     folds = [moments(block) for block in rows if block.endswith("train")]
+    tables = {}
+    if plan:
+        texts = {
+            one.column: dict(zip(one.codes, one.values, strict=True)) for one in plan.categories
+        }
+        tables = {
+            block: TableSummary.of(plan, {name: tensor(name, block) for name in stored}, texts)
+            for block in rows
+        }
     classes = len(schema.classes) if schema.task == "classification" else 0
     return Statistics(
         first=number,
@@ -113,6 +133,7 @@ def _count(folder: Path, number: int, record: Shard, schema: DatasetSchema) -> S
             for block in (rows if classes else ())
         },
         folds=tuple(folds) if len(folds) > 1 else (),
+        tables=tables,
     )
 
 

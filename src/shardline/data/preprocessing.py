@@ -42,23 +42,55 @@ def fitted_manifest(
         statistics: Statistics of all shards.
         folder: Folder of the shards, from which the values for medians and quantiles are sampled.
     """
-    # the categories of all rows fix the widths
-    everyone = merge_tables([*statistics.tables.values()])
-
-    def fitted(fold: int | None) -> Preprocessing:
-        values = None
-        if needs_sample(plan):
-            shards = ShardMap(manifest, folder, fold)
-            values = sampled_numbers(shards, shards.pieces("train"))
-        return fit(plan, statistics.train_table(fold), everyone, values)
-
-    whole = fitted(None)
+    whole = _fitted(manifest, plan, statistics, folder, None)
+    folds = [_fitted(manifest, plan, statistics, folder, n) for n in range(manifest.folds or 0)]
     return structs.replace(
         manifest,
         schema=prepared_schema(manifest.schema, whole),
         preprocessing=whole,
-        fold_preprocessing=[*map(fitted, range(manifest.folds or 0))] or UNSET,
+        fold_preprocessing=folds or UNSET,
     )
+
+
+def _fitted(
+    manifest: Manifest, plan: Preprocessing, statistics: Statistics, folder: Path, fold: int | None
+) -> Preprocessing:
+    values = None
+    if needs_sample(plan):
+        shards = ShardMap(manifest, folder, fold)
+        values = sampled_numbers(shards, shards.pieces("train"))
+    # the categories of all rows fix the widths
+    everyone = merge_tables([*statistics.tables.values()])
+    return fit(plan, statistics.train_table(fold), everyone, values)
+
+
+def differing_values(manifest: Manifest, statistics: Statistics, folder: Path) -> list[str]:
+    """Return the columns whose sealed values differ, by more than rounding, from those of the shards' rows.
+
+    Args:
+        statistics: Statistics of the rows in the shards.
+        folder: Folder of the shards.
+    """
+    wrong = []
+    sealed = [manifest.preprocessing, *(manifest.fold_preprocessing or ())]
+    for fold, one in zip((None, *range(len(sealed) - 1)), sealed, strict=True):
+        assert one
+        found = _fitted(manifest, one, statistics, folder, fold)
+        numbers = zip(found.numbers, one.numbers, strict=True)
+        names = [other.name for mine, other in numbers if not _is_near(mine, other)]
+        categories = zip(found.categories, one.categories, strict=True)
+        names += [other.column for mine, other in categories if mine != other]
+        at = "" if fold is None else f" with fold={fold}"
+        wrong += [f"preprocessing of {name}{at}" for name in names]
+    return wrong
+
+
+def _is_near(one: PreparedNumber, other: PreparedNumber) -> bool:
+    sums = ("fill", "shift", "divisor")
+    size = max(1.0, *(abs(getattr(other, key)) for key in sums))
+    near = all(abs(getattr(one, key) - getattr(other, key)) <= 1e-6 * size for key in sums)
+    near &= len(one.quantiles) == len(other.quantiles)
+    return near and one.gaps == other.gaps and np.allclose(one.quantiles, other.quantiles)
 
 
 def needs_sample(plan: Preprocessing) -> bool:

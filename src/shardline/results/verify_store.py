@@ -11,6 +11,7 @@ from shardline.core.seals import check_seal
 from shardline.data.folds import of_fold
 from shardline.data.pack_plans import problems_of_plans
 from shardline.data.parts import count_rows, differing_columns, read_part
+from shardline.data.preprocessing import differing_values
 from shardline.data.shard_format import ShardLayout
 from shardline.data.shard_map import ShardMap
 from shardline.data.split_plans import read_plan
@@ -101,11 +102,14 @@ def check_statistics(shards: Path, manifest: Manifest) -> str | None:
             return f"{shards}: {record.file}: {error}"
         if layout.bytes != record.bytes:
             return f"{shards}: {record.file} has other rows than the manifest"
-    found = merge_all(count_rows(shards, enumerate(manifest.shards), manifest.schema))
+    fitted = manifest.preprocessing
+    found = merge_all(count_rows(shards, enumerate(manifest.shards), manifest.schema, fitted))
     wrong = []
     for fold in (None, *range(manifest.folds or 0)):
         expected = read_statistics(of_fold(manifest, fold), shards, fold)
         wrong += differing_columns(found.train(fold), expected)
+    if fitted:
+        wrong += differing_values(manifest, found, shards)
     if found.class_counts != manifest.statistics.class_counts:
         wrong.append("class_counts")
     if not wrong:

@@ -136,7 +136,7 @@ def _bad_options(kind: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _with(settings: dict[str, Any], dotted: str, value: Any) -> dict[str, Any]:
     first, _, rest = dotted.partition(".")
-    return {**settings, first: _with(settings[first], rest, value) if rest else value}
+    return {**settings, first: _with(settings.get(first, {}), rest, value) if rest else value}
 
 
 def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -586,6 +586,14 @@ SAMPLE_CASES = {
         MIX | {"@data.last_batch": "pad"}, "batches are all full", "use data.last_batch=([a-z]+)",
         {"@data.last_batch": "$1"},
     ),
+    "a preprocessed dataset in a mix": case(
+        MIX | {"datasets.digits.source": TABLE | {"preprocess": {}}, "/a.csv": ROWS["/a.csv"]},
+        "which is fitted on one dataset alone", "or drop source.preprocess", {"datasets.digits.source": TABLE},
+    ),
+    "features that are scaled twice": case(
+        ROWS | {"datasets.digits.source": TABLE | {"preprocess": {}}, "@data.normalize": "global"},
+        "scales its features already", "drop one of them", {"@data.normalize": DROP},
+    ),
     "an epoch of less than a batch": case(
         MIX | {"@data.epoch_samples": "9"}, "is less than global_batch=64", "use at least 64",
         {"@data.epoch_samples": "64"},

@@ -33,6 +33,7 @@ from shardline.records.preprocessing import (
     PreparedNumber,
     Preprocessing,
 )
+from shardline.results.verify_store import check_statistics
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.preprocessing import Preprocessor
 from shardline_io.shards import Shards
@@ -352,3 +353,15 @@ def test_columns_that_are_no_features_are_left_out_with_the_reason(tmp_path: Pat
     }
     assert found["features"]["colour"] == "category, encode onehot"
     assert found["features"]["a"] == "number, impute mean, scale standard"
+
+
+def test_verify_finds_a_fitted_value_that_is_not_of_the_rows(tmp_path: Path) -> None:
+    dataset = sealed(tmp_path, SMALL, INDEXED)
+    manifest = dataset.manifest
+    assert check_statistics(tmp_path, manifest) is None
+    fitted = manifest.preprocessing
+    numbers = [structs.replace(fitted.numbers[0], fill=3.0), *fitted.numbers[1:]]
+    colour = structs.replace(fitted.categories[0], train_rows=[3, 3, 3])
+    altered = structs.replace(fitted, numbers=numbers, categories=[colour])
+    found = check_statistics(tmp_path, structs.replace(manifest, preprocessing=altered))
+    assert "differ in preprocessing of a, preprocessing of colour" in found

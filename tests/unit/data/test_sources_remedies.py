@@ -573,6 +573,42 @@ SETTING_CASES = {
         "conflicts with label=y, which becomes `labels`",
         "drop one of them", {"columns": {"x": "float32"}, "rename": None},
     ),
+    "preprocessing of columns": setting(
+        NAMED | {"preprocess": {}}, "preprocess treats features, but", "drop one of them", {"preprocess": None}
+    ),
+    "bytes that are scaled": setting(
+        CSV | {"preprocess": {}, "dtype": "uint8"}, "cannot be scaled", "set float64", {"dtype": "float64"}
+    ),
+    "a clip without room": setting(
+        CSV | {"preprocess": {"clip": [2, 1]}}, "has no room", "give [smallest, largest]",
+        {"preprocess": {"clip": [1, 2]}},
+    ),
+    "a treatment of no listed feature": setting(
+        CSV | {"features": ["x"], "preprocess": {"columns": {"z": {"impute": "mean"}}}}, "is not in source.features",
+        "add it there", {"features": ["x", "z"]},
+    ),
+    "a treatment of the label": setting(
+        CSV | {"preprocess": {"columns": {"y": {"impute": "mean"}}}}, "is the label or the id", "drop it",
+        {"preprocess": {}},
+    ),
+    "a number that is encoded": setting(
+        CSV | {"preprocess": {"columns": {"x": {"type": "number", "encode": "index"}}}}, "encode does not apply",
+        "keep encode (category)", {"preprocess": {"columns": {"x": {"encode": "index"}}}},
+    ),
+    "a treatment of no column": setting(
+        CSV | {"preprocess": {"columns": {"xx": {"impute": "mean"}}}}, "columns.xx is not a feature",
+        'did you mean "x"',
+        {"preprocess": {"columns": {"x": {"impute": "mean"}}}},
+    ),
+    "a list as a feature to scale": setting(
+        PARQUET | {"features": ["l", "x"], "preprocess": {}}, "column l is of type list",
+        "list the features without it",
+        {"features": ["x"]}, files={"a.parquet": parquet({"l": [[1.0], [2.0]], **TABLE})},
+    ),
+    "nothing but names": csv_case(
+        "n,y\nanna,0\nberta,1\ncarla,0\n", "no column that can be a feature", "source.features",
+        source={"preprocess": {}}, change={"features": ["n"]}, rows=3,
+    ),
     "a delimiter of two characters": setting(
         CSV | {"delimiter": ",,"}, "is not one ASCII character", "give one", {"delimiter": ","}
     ),
