@@ -83,6 +83,8 @@ def test_code_of_class_and_helpers_options_and_columns_count(load: Load) -> None
         load(files={"mypkg/helpers.py": HELPERS.replace("return image", "return -image")}),
         load(options={"size": 3}),
         load(columns={"x": "int64"}),
+        load(columns={"x": "int64", "y": "int64"}),
+        load(columns={"y": "int64", "x": "int64"}),
         load(classes=["a", "b"]),
         load(num_classes=2),
         load("Rows"),
