@@ -9,4 +9,5 @@ with job(snakemake.log[0], snakemake.config):
         snakemake.wildcards.part,
         snakemake.output.part,
         snakemake.input.read_as,
+        snakemake.threads,
     )

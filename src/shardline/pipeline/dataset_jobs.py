@@ -31,21 +31,25 @@ if TYPE_CHECKING:
 Given = str | Sequence[str]  # Snakemake's value of an optional input: a file, or empty
 
 
-def build_shards(project: Project, part: str, part_json: str, read_as: Given = ()) -> None:
+def build_shards(
+    project: Project, part: str, part_json: str, read_as: Given = (), threads: int = 1
+) -> None:
     """Write the shards of one part of a dataset, and the part's description.
 
     Args:
         project: the dataset's part of the project.
         read_as: manifest of the dataset whose source reads the files that are to be predicted.
+        threads: threads of the job.
     """
     dataset = only(project.built)
     recheck_dataset(project, dataset)
-    build_part(project, dataset, part, Path(part_json), read_as)
+    build_part(project, dataset, part, Path(part_json), read_as, threads)
 
 
 def build_part(
-    project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = ()
-) -> None:
+    project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = (),
+    threads: int = 1,
+) -> None:  # fmt: skip
     """Write the shards of one part of a dataset, and the part's description."""
     from shardline.core.job_progress import job_progress
     from shardline.core.progress import ShardProgress
@@ -70,7 +74,7 @@ def build_part(
                     title=f"{dataset.name} {part}", step=done, steps=len(numbers), unit="shard"
                 )
 
-    with reading(source, action.id, [*numbers], folder) as files:
+    with reading(source, action.id, [*numbers], folder, threads) as files:
         described = shards.describe_part(dataset_id, built(), source.skipped)
         end_watch(files())
     described = with_rows_of(described, source)

@@ -116,6 +116,18 @@ def test_only_a_data_module_has_a_job_that_prepares_it(load: Load) -> None:
         assert jobs.prepared_of_dataset(wildcards) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "workers", "cores", "threads"),
+    [("Rows", None, 8, 8), ("Rows", 3, 8, 3), ("Rows", 0, 8, 1), ("Rows", None, None, 1), ("Rows", 4, None, 4)],
+)  # fmt: skip
+def test_a_job_has_a_thread_for_each_process(
+    load: Load, kind: str, workers: int | None, cores: int | None, threads: int
+) -> None:
+    project, dataset, _ = load(kind, **({} if workers is None else {"workers": workers}))
+    jobs = Jobs(project, None, is_main=True, cores=cores)
+    assert jobs.threads_of_building(SimpleNamespace(dataset=dataset.id)) == threads
+
+
 def test_a_job_gets_the_kind_and_the_object(load: Load) -> None:
     project, dataset, _ = load(options={"size": 3})
     there = read_plan(write_plan(project)).datasets[dataset.id]
