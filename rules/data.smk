@@ -60,6 +60,7 @@ rule build_shards:
         "benchmarks/build_shards/{dataset}/{part}.tsv"
     conda:
         "../envs/data.yaml"
+    threads: JOBS.threads_of_building
     params:
         title=JOBS.title,
         plan=JOBS.plan,

@@ -10,4 +10,5 @@ with job(snakemake.log[0], snakemake.config):
         snakemake.output.part,
         snakemake.input.read_as,
         snakemake.input.splits,
+        snakemake.threads,
     )

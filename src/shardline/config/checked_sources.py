@@ -517,7 +517,10 @@ def _counted(source: Plain) -> dict[str, object]:
     """Return the settings that count in the identity; the file of a tokenizer counts by content."""
     is_file = source.get("tokenizer", BYTES) != BYTES
     left_out = _NOT_IN_IDENTITY | ({"tokenizer"} if is_file else set())
-    return {key: value for key, value in source.items() if key not in left_out}
+    counted = {key: value for key, value in source.items() if key not in left_out}
+    if ":" in source["type"] and "columns" in source:  # they name the values of a tuple, in order
+        counted["column_order"] = list(source["columns"])
+    return counted
 
 
 def _find_tokenizer(name: str, workdir: Path, where: str) -> Path:

@@ -233,8 +233,8 @@ class RunBatches:
                 if given is None:
                     raise ConfigError(
                         f"dataset {dataset.manifest.dataset} has transforms of its own for the {split} split, and its "
-                        "class is not known here, expected the class to apply them; read the data in a training or "
-                        "evaluation of a config that contains the dataset"
+                        "class is not known here, expected the class to apply them; use a config that contains the "
+                        "dataset, or set the transform to None and name it in data.transform and data.eval_transform"
                     )
                 assert dataset.manifest.samples is not UNSET
                 own[part.key] = OwnTransforms(

@@ -79,7 +79,12 @@ def _plan_of(project: Project, dataset: DatasetPlan, given: Given = ()) -> Split
 
 
 def build_shards(
-    project: Project, part: str, part_json: str, read_as: Given = (), plan: Given = ()
+    project: Project,
+    part: str,
+    part_json: str,
+    read_as: Given = (),
+    plan: Given = (),
+    threads: int = 1,
 ) -> None:
     """Write the shards of one part of a dataset, and the part's description.
 
@@ -87,14 +92,16 @@ def build_shards(
         project: the dataset's part of the project.
         plan: plan of the splits, if they need one.
         read_as: manifest of the dataset whose source reads the files that are to be predicted.
+        threads: threads of the job.
     """
     dataset = only(project.built)
     recheck_dataset(project, dataset)
-    build_part(project, dataset, part, Path(part_json), read_as, plan)
+    build_part(project, dataset, part, Path(part_json), read_as, plan, threads)
 
 
 def build_part(
-    project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = (), plan: Given = ()
+    project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = (), plan: Given = (),
+    threads: int = 1,
 ) -> None:  # fmt: skip
     """Write the shards of one part of a dataset, and the part's description."""
     from shardline.core.job_progress import job_progress
@@ -121,7 +128,7 @@ def build_part(
                     title=f"{dataset.name} {part}", step=done, steps=len(numbers), unit="shard"
                 )
 
-    with reading(source, action.id, [*numbers], folder) as files:
+    with reading(source, action.id, [*numbers], folder, threads) as files:
         described = shards.describe_part(dataset_id, built(), source.skipped)
         end_watch(files())
     described = with_rows_of(described, source)

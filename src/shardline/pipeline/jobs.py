@@ -13,6 +13,7 @@ from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project, titles_of
 from shardline.config.scripts import is_script
 from shardline.environments.specs import existing_pin_file
+from shardline.identity.class_kind import PYTHON_DATA
 from shardline.launch.request import (
     REQUESTED,
     evaluation_requested,
@@ -231,6 +232,14 @@ class Jobs:
             cores=self._cores,
             is_alone=wildcards.run in self._measured,
         )
+
+    def threads_of_building(self, wildcards: Any) -> int:
+        """Return the threads of a job that writes shards: the processes that read a torch dataset."""
+        dataset = self.project.built[wildcards.dataset]
+        if dataset.python is None:
+            return 1
+        most = self._cores if dataset.kind in PYTHON_DATA else 1
+        return max(1, int(dataset.source.get("workers", most or 1)))
 
     def threads_of_evaluation(self, wildcards: Any) -> int:
         """Return the threads of the job that evaluates a run."""

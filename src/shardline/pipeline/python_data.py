@@ -43,12 +43,15 @@ def prepare_data(project: Project, prepared_json: str) -> None:
 
 
 @contextmanager
-def reading(source: "Source", job: str, shards: Sequence[int], folder: Path) -> Iterator[Files]:
+def reading(
+    source: "Source", job: str, shards: Sequence[int], folder: Path, threads: int
+) -> Iterator[Files]:
     """Read the shards of a job by the processes that Python data need; other sources need none.
 
     Args:
         job: name of the job.
         folder: folder of the shards.
+        threads: threads of the job.
 
     Yields:
         Function that returns the files that the processes read and that count in no identity.
@@ -58,7 +61,7 @@ def reading(source: "Source", job: str, shards: Sequence[int], folder: Path) -> 
     if not isinstance(source, PythonSource):
         yield dict
         return
-    with source.job(job, shards, folder, watch_reads.current()) as files:
+    with source.job(job, shards, folder, watch_reads.current(), threads=threads) as files:
         yield files
 
 

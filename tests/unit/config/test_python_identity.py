@@ -83,6 +83,8 @@ def test_code_of_class_and_helpers_options_and_columns_count(load: Load) -> None
         load(files={"mypkg/helpers.py": HELPERS.replace("return image", "return -image")}),
         load(options={"size": 3}),
         load(columns={"x": "int64"}),
+        load(columns={"x": "int64", "y": "int64"}),
+        load(columns={"y": "int64", "x": "int64"}),
         load(classes=["a", "b"]),
         load(num_classes=2),
         load("Rows"),
@@ -112,6 +114,18 @@ def test_only_a_data_module_has_a_job_that_prepares_it(load: Load) -> None:
         wildcards = SimpleNamespace(dataset=dataset.id)
         expected = [f"store/datasets/{dataset.id}/prepared.json"] if kind == "Module" else []
         assert jobs.prepared_of_dataset(wildcards) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "cores", "threads"),
+    [("Rows", None, 8, 8), ("Rows", 3, 8, 3), ("Rows", 0, 8, 1), ("Rows", None, None, 1), ("Rows", 4, None, 4)],
+)  # fmt: skip
+def test_a_job_has_a_thread_for_each_process(
+    load: Load, kind: str, workers: int | None, cores: int | None, threads: int
+) -> None:
+    project, dataset, _ = load(kind, **({} if workers is None else {"workers": workers}))
+    jobs = Jobs(project, None, is_main=True, cores=cores)
+    assert jobs.threads_of_building(SimpleNamespace(dataset=dataset.id)) == threads
 
 
 def test_a_job_gets_the_kind_and_the_object(load: Load) -> None:

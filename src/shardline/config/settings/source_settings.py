@@ -349,7 +349,7 @@ class OwnSourceSettings(SourceSettings, frozen=True, kw_only=True, forbid_unknow
     """Instead of `classes`: number of classes."""
     workers: Natural | UnsetType = UNSET
     """Number of processes with which a job reads a dataset that is no `Source`; 0 reads in the job itself.
-    Default: one per core."""
+    Default: all cores that Snakemake has on this machine, 1 on a cluster."""
 
     @classmethod
     def fits(cls, table: Plain) -> bool:

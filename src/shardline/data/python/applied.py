@@ -95,7 +95,9 @@ class OwnTransforms:
         """Return the value at a place of a sample, as the dataset had it."""
         if place in sample:
             return given_back(sample[place], self.form.kinds.get(place, "value"))
-        names = [name for name in sample if place == WHOLE or name.startswith(f"{place}.")]
+        names = [name for name in sample if name.startswith(f"{place}.")]
+        if place == WHOLE:
+            names = [name for name in self.form.kinds if name in sample]
         values = {name: self._value(sample, name) for name in names}
         if place == WHOLE and self.form.form == "tuple":
             return tuple(values.values())
@@ -111,7 +113,9 @@ class OwnTransforms:
     def _replaced(self, sample: Sample, place: str, value: Any) -> Sample:
         """Return a sample with another value at a place."""
         if place == WHOLE:
-            return columns_of_value(value, tuple(sample) if self.form.form == "tuple" else ())
+            names = tuple(self.form.kinds)
+            others = {name: of for name, of in sample.items() if name not in names}
+            return others | columns_of_value(value, names if self.form.form == "tuple" else ())
         return with_value(sample, place, value)
 
 

@@ -90,9 +90,9 @@ class ReaderProcesses:
     def close(self) -> None:
         """End the processes."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in self.processes:
-            with suppress(OSError):
-                process.close()
+        with ThreadPoolExecutor(len(self.processes)) as closing:
+            for process in self.processes:
+                closing.submit(process.close)
 
 
 class Again:

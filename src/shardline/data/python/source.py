@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 from shardline.config.resolved import PythonObject
 from shardline.core.errors import DataError
-from shardline.core.machine import num_cpus
 from shardline.data.python.applied import OwnTransforms
 from shardline.data.python.job import Key, ReadingJob
 from shardline.data.python.look import look
@@ -61,7 +60,7 @@ class PythonSource(Source):
         super().__init__(num_shards=num_shards, files=files)
         self._given, self._columns = given, dict(columns) if columns else None
         self._classes = tuple(map(str, classes)) or tuple(map(str, range(num_classes)))
-        self.workers = num_cpus() if workers is None else workers
+        self._asked_workers, self.workers = workers, workers or 0
         self._seed = 0
         self._job: ReadingJob | None = None
 
@@ -187,7 +186,13 @@ class PythonSource(Source):
 
     @contextmanager
     def job(
-        self, name: str, shards: Sequence[int], folder: Path, watched: Watch | None = None
+        self,
+        name: str,
+        shards: Sequence[int],
+        folder: Path,
+        watched: Watch | None = None,
+        *,
+        threads: int = 1,
     ) -> Iterator[Callable[[], dict[str, str]]]:
         """Read the shards of a job, in order, with processes; some rows are read again by another.
 
@@ -196,6 +201,7 @@ class PythonSource(Source):
             shards: shards that the job writes.
             folder: folder for temporary files.
             watched: watch of the files that the processes read.
+            threads: number of processes, unless `source.workers` is set.
 
         Yields:
             Function that returns the files that the processes read and that count in no identity.
@@ -204,6 +210,7 @@ class PythonSource(Source):
             DataError: the data are iterable and the job writes only a part of the shards, or the rows of
                 a split depend on chance.
         """
+        self.workers = threads if self._asked_workers is None else self._asked_workers
         self._seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "little")
         opened = self.reader.opened
         if opened.is_iterable and len(shards) < self.num_shards:
