@@ -93,7 +93,7 @@ def run_ours(path: Path, folder: Path, cores: int, **options: Any) -> None:
 
 
 def measure(path: Path, cores: int, repeats: int) -> None:
-    """Print the seconds of each competitor, and medians of the ratios of turns."""
+    """Print the rate of each competitor, medians of the ratios of turns, and seconds of processors."""
     competitors: dict[str, Callable[[Path, Path, int], None]] = {
         "pyarrow": subprocess_pyarrow,
         "ours": run_ours,
@@ -101,19 +101,23 @@ def measure(path: Path, cores: int, repeats: int) -> None:
         "thousands": partial(run_ours, thousands=","),
     }
     seconds: dict[str, list[float]] = {name: [] for name in competitors}
+    processor: dict[str, list[float]] = {name: [] for name in competitors}
     path.read_bytes()  # into the page cache
     for _ in range(repeats):
         for name, run in competitors.items():
             with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                begin = time.perf_counter()
+                begin, before = time.perf_counter(), os.times()
                 run(path, Path(folder), cores)
                 seconds[name].append(time.perf_counter() - begin)
+                after = os.times()
+                used = after.children_user - before.children_user
+                processor[name].append(used + after.children_system - before.children_system)
     size = path.stat().st_size / 1e6
     for name, of in seconds.items():
         ratios = [a / b for a, b in zip(seconds["pyarrow"], of, strict=True)]
         print(
             f"{name:12} {size / statistics.median(of):7.0f} MB/s   {statistics.median(ratios):.2f} of pyarrow "
-            f"({min(ratios):.2f} to {max(ratios):.2f})",
+            f"({min(ratios):.2f} to {max(ratios):.2f}), processor {statistics.median(processor[name]):.1f} s",
             flush=True,
         )
 
