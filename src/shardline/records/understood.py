@@ -66,7 +66,7 @@ def feature_names(inferred: Mapping[str, Any], source: Mapping[str, Any]) -> lis
     """Return the names of a table's feature columns in order, inferred or as listed; empty if unknown."""
     listed = next((of for key, of in inferred.items() if key.startswith("features")), None)
     names = listed or source.get("features") or ()
-    return [*names] if not isinstance(names, str) else []
+    return [*names] if isinstance(names, list | tuple) else []  # a number of a synthetic table
 
 
 def columns_in(schema: DatasetSchema) -> dict[str, str]:
