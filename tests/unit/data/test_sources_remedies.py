@@ -901,7 +901,8 @@ def test_every_error_of_sources_has_a_case() -> None:
     }
     modules = sorted(folders[sources_package].glob("*.py"))
     modules += [
-        folders[config_package] / f"{name}.py" for name in ("checked_sources", "source_files")
+        folders[config_package] / f"{name}.py"
+        for name in ("checked_preprocess", "checked_sources", "source_files")
     ]
     made = set().union(*(played(name)[2] for name in CASES))
     missing = Counter[str]()

@@ -120,10 +120,25 @@ def kind_of_type(kind: pa.DataType) -> Kind | None:
     return "category" if arrow_columns.is_text(kind) else None
 
 
-def mostly_differ(column: pa.Array) -> bool:
-    """Return whether more than half of the first texts differ, as names and identifiers do."""
-    texts = column.drop_null()
-    return len(texts) > 2 and 2 * len(pc.unique(texts)) > len(texts)
+def unusable_columns(
+    fields: Sequence[pa.Field], first_texts: Mapping[str, pa.Array]
+) -> dict[str, str]:
+    """Return the columns that are not taken as features unless they are listed, with the reason.
+
+    Args:
+        fields: Columns that may be features.
+        first_texts: First values of the columns of texts.
+    """
+    found = {}
+    for one in fields:
+        texts = first_texts.get(one.name, pa.nulls(0)).drop_null()
+        if pa.types.is_null(one.type):
+            found[one.name] = "its first values are empty"
+        elif not kind_of_type(one.type):
+            found[one.name] = str(one.type)
+        elif len(texts) > 2 and 2 * len(pc.unique(texts)) > len(texts):  # names, identifiers
+            found[one.name] = "most of its first texts differ"
+    return found
 
 
 def described(plan: Preprocessing) -> dict[str, str]:

@@ -172,19 +172,12 @@ class TableColumns(FileSource):
         Raises:
             DataError: There are none, or it is unknown whether a column is a feature.
         """
-        free = [field for field in self.columns if field.name not in self.keys]
-        texts = [one.name for one in free if arrow_columns.is_text(one.type)]
-        texts = [name for name in texts if name not in treatments.columns]
-        numbers = [one.name for one in free if arrow_columns.is_number(one.type)]
-        self._refuse_guesses([n for n in numbers if n not in treatments.columns], texts)
-        for name, column in self.first_texts(texts).items():
-            if prepared_columns.mostly_differ(column):
-                self._unusable[name] = "most of its first texts differ"
-        for one in free:
-            if one.name not in treatments.columns and pa.types.is_null(one.type):
-                self._unusable[one.name] = "its first values are empty"
-            elif one.name not in treatments.columns and not prepared_columns.kind_of_type(one.type):
-                self._unusable[one.name] = str(one.type)
+        free = [one for one in self.columns if one.name not in self.keys]
+        asked = [one for one in free if one.name not in treatments.columns]
+        numbers = [one.name for one in asked if arrow_columns.is_number(one.type)]
+        texts = [one.name for one in asked if arrow_columns.is_text(one.type)]
+        self._refuse_guesses(numbers, texts)
+        self._unusable = prepared_columns.unusable_columns(asked, self.first_texts(texts))
         if found := tuple(one.name for one in free if one.name not in self._unusable):
             return found
         raise DataError(

@@ -16,7 +16,6 @@ from shardline.records.preprocessing import (
     CODES,
     GAPS,
     NUMBERS,
-    PreparedNumber,
     Preprocessing,
 )
 from shardline_io.column_names import WEIGHT
@@ -131,7 +130,7 @@ class _Conversion:
             is_gap = np.zeros(numbers.shape, bool)
             for place, one in enumerate(plan.numbers):
                 numbers[:, place], is_gap[:, place] = (
-                    self._part_of_date(one) if one.part else self._number(one.column, kind)
+                    self._date(one.column, one.part) if one.part else self._number(one.column, kind)
                 )
             columns = {NUMBERS: numbers, GAPS: prepared_columns.bits_of(is_gap)}
         if plan.categories:
@@ -148,13 +147,10 @@ class _Conversion:
         values, is_gap, bad = prepared_columns.with_gaps(self._numbers(name), kind)
         return self._accept(name, (values, bad), f"a finite number ({kind})"), is_gap
 
-    def _part_of_date(self, one: PreparedNumber) -> tuple[np.ndarray, np.ndarray]:
-        assert one.part
-        dates, bad = prepared_columns.dates_of(self._column(one.column))
+    def _date(self, name: str, part: str) -> tuple[np.ndarray, np.ndarray]:
+        dates, bad = prepared_columns.dates_of(self._column(name))
         expected = "a date such as 2024-01-31 or 2024-01-31 12:00:00"
-        values = self._accept(
-            one.column, (prepared_columns.part_of(dates, one.part), bad), expected
-        )
+        values = self._accept(name, (prepared_columns.part_of(dates, part), bad), expected)
         return values, np.asarray(dates.is_null()) & ~bad
 
     def _labels(self) -> np.ndarray:
