@@ -18,7 +18,7 @@ class Handle:
 
     def __getitem__(self, row: int) -> Any:
         self.file.seek(row)
-        return self.file.read(1)[0], row % 2
+        return self.file.read(1)[0] / 7, row % 2
 
 
 class Random:

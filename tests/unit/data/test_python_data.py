@@ -111,7 +111,10 @@ SHAPES: list[Shape] = [
             "target.labels": np.arange(r % 3),
         },
     ),
-    ("Handle", {}, {"features": "int64", "labels": "int64"}, lambda r: {"features": r, "labels": r % 2}),
+    (
+        "Handle", {}, {"features": "float64", "labels": "int64"},
+        lambda r: {"features": r / 7, "labels": r % 2},
+    ),
     ("Stream", {}, {"features": "float32[1]", "labels": "text"}, lambda r: {"features": [r], "labels": f"t{r}"}),
     ("Once", {}, {"x": "int64"}, lambda r: {"x": r}),
     (
@@ -283,6 +286,7 @@ def build(found: PythonSource, folder: Path) -> Any:
 
 
 def test_processes_build_what_this_process_builds(tmp_path: Path) -> None:
+    """Statistics too, whose last bits depend on the blocks in which rows arrive."""
     file = tmp_path / "data.bin"
     file.write_bytes(FILE)
     built = []

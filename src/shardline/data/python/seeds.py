@@ -18,6 +18,20 @@ def seed_globals(seed: int) -> None:
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread: the number of threads changes the last bits of sums."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    if torch:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch:
+            torch.set_num_threads(before)
+
+
+@contextmanager
 def kept_generators(seed: int | None = None) -> Iterator[None]:
     """Restore the global generators at the end.
 

@@ -18,7 +18,7 @@ from shardline.data.python.look import look
 from shardline.data.python.opened import ALL
 from shardline.data.python.reader import LOOKED_AT, Reader, ReaderSpec, Watch
 from shardline.data.python.readers import check_digests
-from shardline.data.python.seeds import kept_generators
+from shardline.data.python.seeds import kept_generators, one_thread
 from shardline.data.sources.source import (
     Masked,
     Ragged,
@@ -34,7 +34,7 @@ from shardline.records.datasets import Part, SampleForm
 
 ROWS_OF_SPLIT = 1 << 40  # ids of a split are below those of the next
 _BLOCK_BYTES, _MOST_ROWS = 8 << 20, 4096
-_FEW = 32  # rows of a block outside a job, where few rows are needed
+_FEW = 16  # rows of a block of a small shard
 _TRIED = 4  # rows that the transforms are tried on
 _AFTER = {
     "train": "data.transform",
@@ -223,8 +223,9 @@ class PythonSource(Source):
         )
         self._job = ReadingJob(self, spec, shards, folder)
         try:
-            self._job.again.check_splits()
-            yield self._job.files
+            with one_thread():
+                self._job.again.check_splits()
+                yield self._job.files
         finally:
             self._job.close()
             self._job = None
@@ -268,9 +269,9 @@ class PythonSource(Source):
             lengths or {s: rows.length or 0 for s, rows in splits.items()}
         ).items():
             rows = shard_range(total, shard, self.num_shards)
-            # all processes have work, even if the rows are few and slow
-            size = max(16, len(rows) // (4 * max(1, self.workers))) if self._job else _FEW
-            size = min(size, self.block_rows)
+            # all processes have work, even if the rows are few and slow; the number of processes must not
+            # decide the size, since sums of floats depend on the blocks
+            size = min(self.block_rows, max(_FEW, len(rows) // 64))
             for first in range(rows.start, rows.stop, size):
                 numbers = [*range(first, min(first + size, rows.stop))]
                 yield (shard, split, first, len(numbers)), split, numbers
