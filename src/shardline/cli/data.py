@@ -9,9 +9,9 @@ from shardline.cli.app import AsJson, app
 from shardline.cli.display.data_views import show_datasets
 from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.config.load import load_project
-from shardline.config.source_files import block
 from shardline.config.user_files import read_config
 from shardline.core.errors import DataError
+from shardline.records.understood import block
 
 data = typer.Typer(
     help="Look at datasets, and write their entries in the config.", no_args_is_help=True

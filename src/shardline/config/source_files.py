@@ -1,10 +1,9 @@
 """Files of a source: patterns and folders, splits, what is not read, and the number of shards."""
 
 import glob
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -346,39 +345,3 @@ def _fits(paths: Sequence[str], pattern: str) -> bool:
     # `**/` also matches no folder
     forms = {pattern, pattern.replace("**/", "")}
     return any(fnmatchcase(path, form) for path in paths for form in forms)
-
-
-_MOST_VALUES = 8
-
-
-def block(name: str, found: Plain) -> str:
-    """Return the printed lines on what was understood of a dataset; empty if there is nothing."""
-    shown = "\n".join(f"  {key}: {text}" for key, text in lines_on(found))
-    return f"dataset {name} is read as\n{shown}" if shown else ""
-
-
-def lines_on(found: Plain) -> list[tuple[str, str]]:
-    """Return what was understood of a dataset as pairs of a name and a text."""
-    given = dict(found)
-    not_read = given.pop("not read", {})
-    return [*((key, _shown(value)) for key, value in given.items()), *_not_read(not_read)]
-
-
-def _not_read(not_read: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for reason, one in not_read.items():
-        more = ", ..." if one["count"] > len(one["first"]) else ""
-        yield f"not read, {reason}", f"{one['count']:,} ({', '.join(one['first'])}{more})"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):
-        value = [f"{key} ({_number(of)})" for key, of in value.items()]
-    if not isinstance(value, list | tuple):
-        is_text = isinstance(value, str) and not (value[:1].isalnum() and "\n" not in value)
-        return json.dumps(value, ensure_ascii=False) if is_text else _number(value)
-    more = len(value) - _MOST_VALUES
-    return ", ".join(map(str, value[:_MOST_VALUES])) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if type(value) is int else str(value)

@@ -12,8 +12,6 @@ from shardline.config.job_plan import recheck_dataset
 from shardline.config.plans import DatasetPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
-from shardline.config.source_files import block
-from shardline.config.understood import understood
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.files import write_json
@@ -29,6 +27,7 @@ from shardline.records.datasets import (
     Manifest,
     Part,
 )
+from shardline.records.understood import block, understood
 
 if TYPE_CHECKING:
     from shardline.data.sources import Source

@@ -6,11 +6,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from shardline.config.source_files import lines_on
-from shardline.config.understood import understood
 from shardline.records.base import encode
 from shardline.records.datasets import DatasetProvenance, ExampleRow, Manifest
 from shardline.records.reports import ReportedRun
+from shardline.records.understood import lines_on, understood
 from shardline.report.images import is_png
 from shardline.report.reported import summary_of
 from shardline.report.sealed import read, sha256_of

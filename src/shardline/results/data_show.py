@@ -13,11 +13,11 @@ from shardline.config.plans import DatasetPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain, as_type
 from shardline.config.settings.config import DatasetSettings
-from shardline.config.understood import understood
 from shardline.core.digests import FileDigests
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.records.base import read_record
 from shardline.records.datasets import DatasetProvenance, ExampleRow, Manifest
+from shardline.records.understood import understood
 from shardline.results.sealed_run import REMAKE
 from shardline.results.select import find_dataset
 
@@ -30,7 +30,7 @@ class ShownDataset:
         dataset: Names in the config.
         id: Id of the dataset.
         is_built: Whether it is sealed.
-        read: What was understood, by name, see `config.understood`.
+        read: What was understood, by name, see `records.understood`.
         picture: First image as a PNG data URL; empty without images.
         problem: Why the source cannot be read; empty if it can.
     """

@@ -11,7 +11,6 @@ from msgspec import structs
 
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack
-from shardline.config.understood import understood
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import DataError, ShardlineError
 from shardline.core.urls import is_url
@@ -30,6 +29,7 @@ from shardline.data.inferred import describe
 from shardline.data.sources import Schema, Source
 from shardline.records.base import read_record
 from shardline.records.datasets import DatasetProvenance, Skipped
+from shardline.records.understood import understood
 from shardline.training.example_row import texts_of
 from shardline.training.rank_task import CheckedDataset
 
@@ -40,7 +40,7 @@ class FirstRows:
 
     Attributes:
         num_rows: Rows of the whole dataset, all splits together; None if counting takes long.
-        inferred: What was understood of the dataset, see `config.understood`.
+        inferred: What was understood of the dataset, see `records.understood`.
     """
 
     rows: list[Row]

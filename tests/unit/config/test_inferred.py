@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from shardline.config.source_files import block
 from shardline.core.files import read_json
 from shardline.data.inferred import describe
 from shardline.pipeline import dataset_jobs
+from shardline.records.understood import block
 from shardline.sources import Schema, Source
 from tests.support.fake_project import FakeProject
 from tests.support.source_cases import make

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardline.config.source_files import block
-from shardline.config.understood import understood
 from shardline.core.files import read_json
 from shardline.pipeline import dataset_jobs
 from shardline.records.datasets import DatasetSchema
+from shardline.records.understood import block, understood
 from shardline.report.datasets import read_datasets
 from shardline.results.data_show import describe_datasets
 from tests.support.fake_project import FakeProject

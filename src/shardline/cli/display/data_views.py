@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardline.cli.display.terminal import say
-from shardline.config.source_files import block
+from shardline.records.understood import block
 from shardline.results.data_show import ShownDataset
 
 

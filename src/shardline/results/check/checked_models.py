@@ -16,7 +16,6 @@ from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
-from shardline.config.source_files import block
 from shardline.core.canonical import short_digest
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder
@@ -25,6 +24,7 @@ from shardline.core.process import kill_group
 from shardline.core.rank_environment import rank_variables, without_place
 from shardline.core.variables import cleaned
 from shardline.environments.python import python_of_ranks
+from shardline.records.understood import block
 from shardline.results.check.found import Finding
 from shardline.training.rank_task import (
     Check,

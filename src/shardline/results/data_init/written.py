@@ -22,7 +22,7 @@ class Entry:
         comments: Comments on settings, by key: why the value was chosen, and what to change.
         notes: Further comments.
         shards: Number of shards.
-        read: What is understood of the data with this entry, see `config.understood`; empty if it is not readable.
+        read: What is understood of the data with this entry, see `records.understood`; empty if it is not readable.
     """
 
     name: str

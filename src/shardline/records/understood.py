@@ -1,9 +1,10 @@
 """What was understood of a dataset: rows by split, columns, classes with counts, ranges, and what a source inferred.
 
-The check, the log of sealing, the report and `shardline data show` print it by `config.source_files.block`.
+The check, the log of sealing, the report and `shardline data show` print it by `block`.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -11,6 +12,7 @@ from msgspec import UNSET
 from shardline.records.datasets import DatasetSchema, DatasetStatistics, Manifest, Skipped
 
 _NOT_READ = "not read"
+_MOST_VALUES = 8
 
 
 def understood(
@@ -110,3 +112,36 @@ def _limits(statistics: DatasetStatistics) -> dict[str, tuple[list[Any], list[An
 def _range(low: Sequence[float | None], high: Sequence[float | None]) -> str:
     lows, highs = ([one for one in of if one is not None] for of in (low, high))
     return f"{min(lows):.5g} to {max(highs):.5g}" if lows and highs else ""
+
+
+def block(name: str, found: Mapping[str, Any]) -> str:
+    """Return the printed lines on what was understood of a dataset; empty if there is nothing."""
+    shown = "\n".join(f"  {key}: {text}" for key, text in lines_on(found))
+    return f"dataset {name} is read as\n{shown}" if shown else ""
+
+
+def lines_on(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what was understood of a dataset as pairs of a name and a text."""
+    given = dict(found)
+    not_read = given.pop(_NOT_READ, {})
+    return [*((key, _shown(value)) for key, value in given.items()), *_not_read(not_read)]
+
+
+def _not_read(not_read: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for reason, one in not_read.items():
+        more = ", ..." if one["count"] > len(one["first"]) else ""
+        yield f"not read, {reason}", f"{one['count']:,} ({', '.join(one['first'])}{more})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{key} ({_number(of)})" for key, of in value.items()]
+    if not isinstance(value, list | tuple):
+        is_text = isinstance(value, str) and not (value[:1].isalnum() and "\n" not in value)
+        return json.dumps(value, ensure_ascii=False) if is_text else _number(value)
+    more = len(value) - _MOST_VALUES
+    return ", ".join(map(str, value[:_MOST_VALUES])) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if type(value) is int else str(value)
