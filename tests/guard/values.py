@@ -29,8 +29,8 @@ _UNSTABLE = frozenset({
     # what the page shows beside, which the results before it hold
     "all_but_seed", "certificate", "confusion", "curves", "dataset_names", "definitions", "device_names",
     "environments", "epoch_ends", "held_out_task", "images", "interventions", "is_logged_by_model", "known_value",
-    "picture", "reliability", "residuals", "samples", "seed", "software", "stopped_early", "trained_on", "training_id", "understood",
-    "varied_values", "versions",
+    "picture", "reliability", "residuals", "samples", "seed", "software", "stopped_early", "trained_on", "training_id",
+    "understood", "varied_values", "versions",
 }  # fmt: skip
 _SHOWN = 6
 
