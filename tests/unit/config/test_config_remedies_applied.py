@@ -749,6 +749,13 @@ PLACE_CASES = {
         {"predictions.p.dataset": DROP, "predictions.p.files": ["a.csv"]}, "which reads no files", "name a dataset",
         {"predictions.p": {"run": "a", "dataset": "digits"}},
     ),
+    "files as a torch dataset": prediction(
+        {"datasets.digits.source": {"type": "tests.support.python_data:Table", "options": {"rows": 20}},
+         "datasets.digits.shards": 1, "predictions.p.dataset": DROP, "predictions.p.files": ["a.csv"]},
+        "is no Source and cannot read other files", "add a dataset of these rows",
+        {**{f"datasets.c.{k}": v for k, v in (("source", TABLE), ("shards", 1))}, "/a.csv": ROWS["/a.csv"],
+         "predictions.p": {"run": "a", "dataset": "c"}},
+    ),
     "files of a mix": prediction(
         MIX | {"predictions.p.dataset": DROP, "predictions.p.files": ["a.csv"]}, "trained on 2 datasets",
         "make a dataset of them, and name that",

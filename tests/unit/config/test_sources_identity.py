@@ -50,6 +50,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "num_classes": {"classes": [], "num_classes": 2},
     "dtype": {"dtype": "float64"},
     "preprocess": {"preprocess": {}},
+    "weight": {"weight": "key"},
     "on_bad": {"on_bad": "skip"},
     "delimiter": {"delimiter": ";"},
     "decimal": {"decimal": ",", "delimiter": ";"},

@@ -651,6 +651,10 @@ SETTING_CASES = {
         {"type": "webdataset", "files": ["a.tar"], "classes": ["a", "b"], "num_classes": 2},
         "classes and num_classes are both given", "drop one", {"classes": []}, files={"a.tar": b""}, rows=0,
     ),
+    "two kinds of classes of a torch dataset": setting(
+        {"type": "tests.support.python_data:Table", "options": {"rows": 20}, "classes": ["a", "b"], "num_classes": 2},
+        "classes and num_classes are both given", "drop one", {"num_classes": None}, files={}, rows=0,
+    ),
     "classes of a saved dataset without a label": setting(
         {"type": "hf", "files": ["f"], "num_classes": 2}, "num_classes is given without a label", "drop it",
         {"num_classes": None}, files={"f/state.json": "{}"}, rows=0,
@@ -673,7 +677,7 @@ SETTING_CASES = {
         {"splits": {"column": "s"}}, splits={"column": "y"}, files={"a.csv": "x,s,y\n1,train,0\n3,test,1\n"},
     ),
     "a group that is the label": setting(
-        CSV, "splits.group=y is also a feature or the label", "remove it there", {"splits": SHARES | {"group": "s"}},
+        CSV, "splits.group=y is also a feature, the label", "remove it there", {"splits": SHARES | {"group": "s"}},
         splits=SHARES | {"group": "y"}, files={"a.csv": "x,s,y\n1,p,0\n3,q,1\n"},
     ),
     "groups of images": setting(

@@ -55,6 +55,8 @@ BY_HISTORY = {
     "samples": set(),
     "classifier": set(),
     "losses": set(),
+    "preprocess": set(),
+    "python": set(),
     "tokenizer": set(),
     "transforms": set(),
     **{

@@ -71,7 +71,8 @@ NEUTRAL_IN = {
     "prediction": NEUTRAL | WANTED | PYTHON,
     "samples": NEUTRAL | WANTED | PYTHON,
     "report": OF_ALL | {"markupsafe": "the type of jinja2's escaped text"},
-    **dict.fromkeys(("jsonl", "text", "tokenizer"), NEUTRAL | TOKENS | ZSTD),
+    **dict.fromkeys(("jsonl", "text"), NEUTRAL | TOKENS | ZSTD),
+    "tokenizer": NEUTRAL | ZSTD,
     "idx": NEUTRAL | ZSTD,
 }
 CLASSES = SHIPPED_MODELS | SHIPPED_SOURCES

@@ -36,7 +36,6 @@ MISTAKES = {
     "decimal commas": ("a;b;y\n" + "1,5;2;0\n2,5;3;1\n" * 50, {**NUMBERED, "delimiter": ";"}),
     "a delimiter at the end of each row": (TABLE.replace("0\n", "0,\n").replace("1\n", "1,\n"), NUMBERED),
     "lines of Mac OS 9": (TABLE.replace("\n", "\r"), NUMBERED),
-    "numbers to be predicted by a model of classes": (TABLE, {"label": "y", "task": "regression"}),
 }  # fmt: skip
 PACKED = gzip.compress(TABLE.encode())
 

@@ -81,8 +81,9 @@ def test_a_model_that_is_well_is_found_well_with_its_sizes(check):
         weights_bytes=found.weights_bytes,
         state_bytes=found.state_bytes,
         num_rows=800,
-        inferred={"rings": {"files": 1}},
+        inferred=found.inferred,
     )
+    assert (found.inferred["rings"]["rows"], found.inferred["rings"]["files"]) == (800, 1)
     assert found.weights_bytes == 4 * (2 * 16 + 16 + 16 * 2 + 2)
     assert found.state_bytes > 3 * found.weights_bytes, "Adam has two values for each weight"
 
