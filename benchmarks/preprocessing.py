@@ -113,7 +113,7 @@ def main() -> None:
     torch.set_num_threads(1)
     shares = {"train": 1.0, "validation": 0.0, "test": 0.0}
     for numbers, categories, levels, gaps in (
-        (20, 0, 0, 0.0), (20, 0, 0, 0.08), (20, 5, 20, 0.0), (20, 5, 20, 0.08), (100, 0, 0, 0.08),
+        (20, 0, 0, 0.0), (20, 5, 20, 0.0), (20, 5, 20, 0.08), (100, 0, 0, 0.0), (100, 0, 0, 0.08),
     ):  # fmt: skip
         with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
             datasets = {}

@@ -62,7 +62,7 @@ class Preprocessor:
 
         Args:
             stored: stored columns by name, each [N, *shape].
-            out: contiguous memory [N, F] float32 for the features.
+            out: contiguous memory [N, F] float32 for the features; may be the stored numbers.
 
         Returns:
             `features` [N, F] float32, `categories` [N, C] int64 if there are any, and all stored
@@ -135,7 +135,8 @@ class _Numbers:
         """Return numbers [N, n] within their limits and with filled gaps: the same array, or `work`."""
         used = _used_bytes(gaps)
         if self._clips or self._curved or len(used):
-            work[:] = numbers
+            if not np.may_share_memory(work, numbers):
+                work[:] = numbers
             numbers = work
         for place, low, high in self._clips:
             np.clip(work[:, place], low, high, out=work[:, place])

@@ -25,7 +25,7 @@ from shardline_io.column_names import LENGTHS, PRESENT, WEIGHTS
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.pieces import Piece, num_rows
 from shardline_io.order.sampling import Order, Window
-from shardline_io.preprocessing import Preprocessor
+from shardline_io.preprocessing import NUMBERS, Preprocessor
 
 _BLOCK_BYTES = 1 << 20  # gathered at once: dozens of small batches, which fit into the L2 cache
 _BLOCK_BATCHES = 512  # more views would not fit into the L2 cache
@@ -207,7 +207,10 @@ class ShardStream(WindowStream[_Ready]):
         self, preprocessor: Preprocessor, columns: dict[str, torch.Tensor], rows: int
     ) -> dict[str, torch.Tensor]:
         """Return the columns that preprocessing makes of a block's stored ones."""
-        out = self._buffers.block("features", rows)
+        numbers, made_of = columns.get(NUMBERS), self._shards.made["features"]
+        is_alike = self._shards.columns.get(NUMBERS) == made_of
+        # gathered numbers are in memory of their own
+        out = numbers if numbers is not None and is_alike else self._buffers.block("features", rows)
         made = preprocessor({name: of.numpy() for name, of in columns.items()}, out.numpy())
         return {
             name: columns.get(name, out) if name != "categories" else self._buffers.tensor(of)

@@ -365,3 +365,16 @@ def test_verify_finds_a_fitted_value_that_is_not_of_the_rows(tmp_path: Path) -> 
     altered = structs.replace(fitted, numbers=numbers, categories=[colour])
     found = check_statistics(tmp_path, structs.replace(manifest, preprocessing=altered))
     assert "differ in preprocessing of a, preprocessing of colour" in found
+
+
+def test_numbers_that_are_scaled_where_they_were_gathered_are_the_same(tmp_path: Path) -> None:
+    columns = {"a": {"impute": "median", "clip": [2.0, 9.0]}, "c": {"scale": "quantile"}}
+    dataset = sealed(
+        tmp_path, SMALL, {"columns": columns}, features=["a", "c", "b"], dtype="float32"
+    )
+    assert dataset.shards.columns[NUMBERS] == dataset.shards.made["features"]
+    pieces = [piece for piece in dataset.shards.pieces("train") if piece.first < piece.last]
+    units = RowUnits(shards=dataset.shards, pieces=tuple(pieces))
+    loaded, rows = units.load(WindowMap(dataset.shards, pieces), pieces), rows_of(dataset)
+    for place, row in enumerate(loaded.ids.tolist()):
+        assert np.array_equal(loaded.sample(place)["features"], rows[row]["features"])
