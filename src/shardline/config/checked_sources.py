@@ -36,7 +36,9 @@ from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.core.urls import is_url, open_table, table_content, without_secrets
 
-WithClasses = ArraysSettings | ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
+WithClasses = (
+    ArraysSettings | ColumnsSettings | HfSettings | JsonLinesSettings | OwnSourceSettings | SamplesSettings
+)  # fmt: skip
 BYTES = "bytes"  # the tokenizer without a file
 WITH_SPLITS = (
     "csv",
@@ -84,8 +86,8 @@ def check_source(source: AnySource, where: str) -> None:
             _check_rename(source, source.columns or source.rename or {}, where)
         case ImageFolderSettings():
             _check_size(source, where)
-        case OwnSourceSettings() if source.classes and source.num_classes:
-            raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
+        case OwnSourceSettings():
+            _check_classes(source, where)
     if isinstance(source, TokenizedSettings) and source.tokenizer == BYTES:
         _check_bytes(source, where)
     if isinstance(source, CsvSettings):
@@ -182,7 +184,7 @@ def _check_labels(
         )
 
 
-def _check_classes(source: SamplesSettings | HfSettings, where: str) -> None:
+def _check_classes(source: SamplesSettings | HfSettings | OwnSourceSettings, where: str) -> None:
     given = _given(source)
     if len(given) > 1:
         raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")

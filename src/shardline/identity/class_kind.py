@@ -20,7 +20,8 @@ def kind_of(code: CodeIndex, path: str) -> Kind:
         path: import path, such as `mypkg.data:Flowers`.
 
     Returns:
-        `source` for a subclass of Shardline's `Source`, `module` for a LightningDataModule, `dataset` for
+        `source` for a subclass of Shardline's `Source`, and for a class that is none of these, `module` for a
+        LightningDataModule, `dataset` for
         any other class, `function`, or `unknown` if a base class is in an installed package.
     """
     module, _, name = path.partition(":")
@@ -72,5 +73,8 @@ class _Bases:
             node = base.value if isinstance(base, ast.Subscript) else base  # Dataset[tuple]
             first, _, deeper = ast.unparse(node).partition(".")
             kinds.add(self._of_bound(others, first, module, deeper))
+        methods = {one.name for one in found.body if isinstance(one, FUNCTIONS)}
+        if not found.bases and not methods & {"__getitem__", "__iter__"}:
+            return "source"  # neither, which is an error of a source
         order: tuple[Kind, ...] = ("source", "module", "unknown")
         return next((kind for kind in order if kind in kinds), "dataset")

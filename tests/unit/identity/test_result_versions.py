@@ -33,7 +33,7 @@ STAGES = {
     "classifier": "shardline.training.models.classifier_base",
     "losses": "shardline.training.losses",
     "preprocess": "shardline.data.preprocessing",
-    "python": "shardline.data.python.source",
+    "python": "shardline.data.python.images",
     "tokenizer": "shardline.data.sources.tokenizer",
     "transforms": "shardline.data.transforms.image_transforms",
 }
@@ -59,17 +59,14 @@ HUB = {
     "huggingface_hub": "its errors are told in one sentence",
     "safetensors": "likewise; transformers reads the weights",
 }
-PYTHON = {"PIL": "counts by the history `python` where rows come from a torch dataset"}
-SPOOL = {"safetensors": "of temporary files"}
 PREPROCESS = {"sklearn": "counts by the history `preprocess` where a source preprocesses"}
 NEUTRAL_IN = {
-    "data": NEUTRAL | PREPROCESS | PYTHON | SPOOL,
-    "python": NEUTRAL | SPOOL,
+    "data": NEUTRAL | PREPROCESS,
     **{name: NEUTRAL | HUB for name in SHIPPED_MODELS if name.startswith("hf:")},
-    "training": NEUTRAL | PYTHON | {"scipy": "of figures that an evaluation alone has"},
-    "evaluation": NEUTRAL | WANTED | PYTHON,
-    "prediction": NEUTRAL | WANTED | PYTHON,
-    "samples": NEUTRAL | WANTED | PYTHON,
+    "training": NEUTRAL | {"scipy": "of figures that an evaluation alone has"},
+    "evaluation": NEUTRAL | WANTED,
+    "prediction": NEUTRAL | WANTED,
+    "samples": NEUTRAL | WANTED,
     "report": OF_ALL | {"markupsafe": "the type of jinja2's escaped text"},
     **dict.fromkeys(("jsonl", "text"), NEUTRAL | TOKENS | ZSTD),
     "tokenizer": NEUTRAL | ZSTD,

@@ -1,6 +1,5 @@
 """Samples of a torch dataset: their named values, and the conversion of values to arrays, bytes and texts."""
 
-import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -9,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from shardline.core.error_texts import import_class
 from shardline.core.errors import DataError
 
 WHOLE = ""  # place of the whole sample
-_CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}  # modes of images that are stored as arrays
-_IN_PNG = (*_CHANNELS, "1", "LA", "P", "I;16", "I")
 
 
 def is_image(value: object) -> bool:
@@ -123,7 +121,7 @@ def stored(value: Any, *, as_file: bool = False) -> np.ndarray | bytes | str | N
     if isinstance(value, PurePath):
         return str(value)
     if is_image(value):
-        return _png(value) if as_file else _pixels(value)
+        return _of_images("png")(value) if as_file else _of_images("pixels")(value)
     if is_tensor(value):
         value = _array_of(value)
     try:
@@ -155,28 +153,15 @@ def _array_of(tensor: Any) -> Any:
         ) from None
 
 
-def _pixels(image: Any) -> np.ndarray:
-    if image.mode not in _CHANNELS:
-        return np.frombuffer(_png(image), np.uint8)
-    pixels = np.asarray(image)
-    return pixels if pixels.ndim == 3 else pixels[:, :, None]
-
-
-def _png(image: Any) -> bytes:
-    if image.mode not in _IN_PNG:
-        raise DataError(
-            f"an image of mode {image.mode}, expected one of {', '.join(_IN_PNG)}; convert it in the class with "
-            '.convert("RGB")'
-        )
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+def _of_images(name: str) -> Any:
+    """Return a function of `images`, which needs Pillow; not all environments have it."""
+    return import_class(f"shardline.data.python.images:{name}", "images")
 
 
 def size_of_image(image: Any) -> tuple[int, int, int] | None:
     """Return height, width and channels of an image that can be stored as an array, else None."""
-    channels = _CHANNELS.get(image.mode)
-    return (image.height, image.width, channels) if channels else None
+    found: tuple[int, int, int] | None = _of_images("size_of_image")(image)
+    return found
 
 
 def given_back(value: Any, kind: str) -> Any:
@@ -188,23 +173,8 @@ def given_back(value: Any, kind: str) -> Any:
     if value is None or is_image(value):
         return value
     if kind == "image":
-        return _image_of(value)
+        return _of_images("image_of")(value)
     if kind == "value":
         return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     array = np.array(value)  # a copy, since transforms may write into it
     return sys.modules["torch"].from_numpy(array) if kind == "tensor" else array
-
-
-def _image_of(value: Any) -> Any:
-    from PIL import Image
-
-    if isinstance(value, bytes):
-        image = Image.open(io.BytesIO(value))
-        image.load()
-        return image
-    if value.dtype != np.uint8 or value.ndim != 3 or value.shape[2] not in _CHANNELS.values():
-        raise DataError(
-            f"an array {value.dtype} {list(value.shape)}, expected pixels uint8 [height, width, 1, 3 or 4] to make an "
-            "image for the dataset's own transform; drop `normalize` from data.transform"
-        )
-    return Image.fromarray(value[:, :, 0] if value.shape[2] == 1 else value)

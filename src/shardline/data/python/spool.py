@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
 
 from shardline.data.sources.source import Masked, Ragged
 from shardline_io.column_names import OFFSETS, PRESENT
 
 Columns = Mapping[str, Any]
+_OWN = "column."  # before names, since `savez` has arguments of its own
 
 
 class Spool:
@@ -29,7 +29,8 @@ class Spool:
         """Write the blocks of a split, each with its number of rows."""
         ends = self._ends[split] = [0]
         for number, columns in blocks:
-            save_file(dict(_tensors(columns)), self._file(split, len(ends) - 1))
+            with self._file(split, len(ends) - 1).open("wb") as file:
+                np.savez(file, **dict(_tensors(columns)))  # type: ignore[arg-type]
             ends.append(ends[-1] + number)
 
     @property
@@ -43,24 +44,25 @@ class Spool:
         number = bisect.bisect_right(ends, first) - 1
         while first < last:
             stop, before = min(last, ends[number + 1]), ends[number]
-            columns = _columns(load_file(self._file(split, number)))
+            with np.load(self._file(split, number), allow_pickle=False) as tensors:
+                columns = _columns({key[len(_OWN) :]: tensors[key] for key in tensors})
             part = {name: _cut(of, first - before, stop - before) for name, of in columns.items()}
             yield first, stop - first, part
             first, number = stop, number + 1
 
     def _file(self, split: str, number: int) -> Path:
-        return self._folder / f"{split}-{number:06d}.safetensors"
+        return self._folder / f"{split}-{number:06d}.npz"
 
 
 def _tensors(columns: Columns) -> Iterator[tuple[str, np.ndarray]]:
     for name, values in columns.items():
         if isinstance(values, Masked):
-            yield name + PRESENT, values.present
+            yield _OWN + name + PRESENT, values.present
             values = values.values
         if isinstance(values, Ragged):
-            yield name + OFFSETS, values.offsets
+            yield _OWN + name + OFFSETS, values.offsets
             values = values.values
-        yield name, np.ascontiguousarray(values)
+        yield _OWN + name, np.ascontiguousarray(values)
 
 
 def _columns(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
