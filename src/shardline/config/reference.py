@@ -79,8 +79,7 @@ def _of_schema(key_schema: KeySchema) -> _JsonSchema:
         if name in _KEYWORDS:
             schema[_KEYWORDS[name]] = limit
         elif name in ("min_length", "max_length"):
-            kind = next(sized[kind] for kind in kinds if kind in sized)
-            schema[f"{name[:3]}{kind}"] = limit
+            schema |= {f"{name[:3]}{sized[kind]}": limit for kind in kinds if kind in sized}
     if key_schema.item:
         schema["items"] = _of_schema(key_schema.item)
     if key_schema.name and key_schema.value:

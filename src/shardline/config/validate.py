@@ -138,6 +138,11 @@ def truth_meant(value: Any) -> str:
     return "" if meant is None else f"write {json.dumps(meant)}"
 
 
+def _quoted(choice: str) -> str:
+    """Return a choice, in quotes if it is a mark or empty."""
+    return choice if any(map(str.isalnum, choice)) else f'"{choice}"'
+
+
 def nearest_choice(value: Any, choices: tuple[str, ...]) -> str:
     """Return a suggestion of the choice nearest to a value; empty if none is near."""
     if isinstance(value, bool):
@@ -253,7 +258,7 @@ def problems_of(
         return
     if schema.choices and schema.kinds == ("string",):
         if value not in schema.choices:
-            expected = f"one of {', '.join(schema.choices)}"
+            expected = f"one of {', '.join(map(_quoted, schema.choices))}"
             hint = _empty(value, in_table) or nearest_choice(value, schema.choices)
             yield _problem(key, value, expected, bare=True, hint=hint)
     elif schema.kinds and not any(_is(value, kind) for kind in schema.kinds):

@@ -38,7 +38,7 @@ def test_all_datasets_of_the_config_are_shown_and_errors_come_last(project: Fake
     result = shardline("data", "show")
     assert result.exit_code == 3
     assert "dataset table is read as\n" in result.stdout
-    assert "rows cannot be read: dataset rows: source mypkg.sources:Rows fails" in result.stdout
+    assert "rows cannot be read: source.type=mypkg.sources:Rows does not import" in result.stdout
     assert "unused" in result.stdout, "also those that no run uses"
     assert shardline("data", "show", "tables").exit_code == 2
 

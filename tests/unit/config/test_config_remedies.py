@@ -162,7 +162,7 @@ EXPECTED = (
     (r"at least (.+)|at most (.+)", lambda number: yaml.safe_load(number)),
     (r"more than (.+)", lambda number: float(number) + 1),
     (r"less than (.+)", lambda number: float(number) / 2),
-    (r"one of (.+?)(?:,.*)?", lambda word: word),
+    (r"one of (.+?)(?:,.*)?", lambda word: word.strip('"')),
     (r"(?:a table of keys)()( or .*)?", lambda _: {}),
     (r"(?:a list)()( or .*)?", lambda _: []),
     (r"(?:text)()( or .*)?", lambda _: "x"),

@@ -212,6 +212,10 @@ class Broken(Digits):
         raise TypeError("from within")
 
 
+class Nothing:
+    """Neither a source nor a torch dataset."""
+
+
 def test_a_source_with_unknown_options_or_of_another_class_is_refused():
     with pytest.raises(DataError, match=r"does not take .*; change source\.options"):
         make_source(f"{__name__}:Broken", {"type": "x", "rows": 3}, num_shards=1, files=())
@@ -225,8 +229,9 @@ def test_a_source_with_unknown_options_or_of_another_class_is_refused():
     with pytest.raises(TypeError, match="from within") as raised:
         make_source(f"{__name__}:Broken", {"type": "x"}, num_shards=1, files=())
     assert raised.traceback[-1].name == "__init__", "the user's own line"
-    with pytest.raises(DataError, match="is not a subclass"):
-        make_source("shardline.data.sources.source:Schema", {"type": "x"}, num_shards=1, files=())
+    another = make_source(f"{__name__}:Nothing", {"type": "x"}, num_shards=1, files=())
+    with pytest.raises(DataError, match="expected a subclass of shardline.sources.Source, a torch"):
+        _ = another.schema
 
 
 def parts_of(source, folder, shards_per_job=1):

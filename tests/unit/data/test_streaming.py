@@ -116,7 +116,8 @@ def test_buffers_are_used_again_once_a_batch_is_let_go(built):
 def test_memory_is_used_again_only_when_nothing_shows_it(acts):
     """Whatever is kept of a block, in whatever form, and on whatever interpreter."""
     memory = SimpleNamespace(gather=lambda name, rows, out: np.copyto(out, rows.reshape(-1, 1)))
-    shards = SimpleNamespace(columns={"x": Column(dtype="int64", shape=(3,))})
+    columns = {"x": Column(dtype="int64", shape=(3,))}
+    shards = SimpleNamespace(columns=columns, made=columns, preprocessor=None)
     buffers, kept = streaming._Buffers(shards, pin=False), []
     for number, (rows, act) in enumerate(acts):
         block = buffers.gather(memory, "x", np.full(rows, number))
@@ -133,7 +134,8 @@ def test_memory_is_used_again_only_when_nothing_shows_it(acts):
 
 def test_no_more_memory_is_kept_than_is_soon_used_again():
     memory = SimpleNamespace(gather=lambda name, rows, out: None)
-    shards = SimpleNamespace(columns={"x": Column(dtype="int64", shape=(3,))})
+    columns = {"x": Column(dtype="int64", shape=(3,))}
+    shards = SimpleNamespace(columns=columns, made=columns, preprocessor=None)
     buffers = streaming._Buffers(shards, pin=False)
     blocks = [buffers.gather(memory, "x", np.zeros(8)) for _ in range(50)]
     assert len({block.data_ptr() for block in blocks}) == 50

@@ -14,10 +14,9 @@ from tests.support.workspace import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 REFERENCE, DECISIONS = "reference/", "decisions/"
-MAX_WORDS, MAX_WORDS_OF_ALL = (
-    1200,
-    35_000,
-)  # the first site had 32,000, before tables, folds and torch datasets
+MAX_WORDS = 1200
+# the first site had 32,000, before tables, folds and torch datasets
+MAX_WORDS_OF_ALL = 36_000
 # Figures as they were measured.
 LABORATORY = "contributing/laboratory.md"
 

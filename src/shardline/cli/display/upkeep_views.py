@@ -58,7 +58,7 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
     states = [record["state"] for record in records]
     tally = (f"{states.count(state)} {state}" for state in State if state in states)
     say(f"\n{count(len(records), 'run')}: {', '.join(tally)}")
-    for text in dict.fromkeys(_mean(one["mean"]) for one in records if one["mean"]):
+    for text in dict.fromkeys(_mean(mean) for one in records if (mean := one.get("mean"))):
         say(text)
     for record in records:
         if failure := record["failure"]:

@@ -168,10 +168,15 @@ class ColumnTreatment(Settings, frozen=True, kw_only=True):
     """What the column contains. Default: a category for text or if `encode` is set, a date for dates or if
     `date` is set, else a number."""
     impute: Impute | UnsetType = UNSET
+    """How gaps are filled."""
     fill: float | UnsetType = UNSET
+    """Value for gaps with `impute: constant`."""
     clip: Clip | UnsetType = UNSET
+    """Smallest and largest value, with `null` for no limit."""
     scale: Scale | UnsetType = UNSET
+    """How numbers are scaled."""
     encode: Encode | UnsetType = UNSET
+    """How categories are encoded."""
     date: (
         Annotated[list[Literal["year", "month", "weekday", "seconds"]], Meta(min_length=1)]
         | UnsetType
