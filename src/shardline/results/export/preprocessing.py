@@ -6,7 +6,9 @@ from typing import Any
 
 from shardline.core.redaction import mask_values
 from shardline.data.columns import columns_of
+from shardline.records.base import encode
 from shardline.records.datasets import DatasetSchema, Manifest
+from shardline.records.preprocessing import Preprocessing as Fitted
 from shardline.results.export import Array, DescribedStep, Preprocessing
 from shardline.results.export.exported_steps import ExportStep, ExportSteps
 from shardline_io.column_names import LENGTHS
@@ -24,6 +26,12 @@ _READS = {
     "text": "a text",
     "numbers": "the features' numbers in the order of the source's columns, as the shards store them",
 }
+
+
+_READS_ROWS = (
+    "numbers in the order below, NaN for a missing one; category_indices with the place of each category in its "
+    "list below, counted from 1, and 0 for an unknown one"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +92,8 @@ def describe(
         }
     )
     if fitted := manifest.preprocessing:
-        from shardline.results.export import table_features  # imports torch
-
-        described["inside_the_model" if is_inside else "steps"].insert(
-            0, table_features.described(fitted)
-        )
-        described["reads"] = table_features.READS if is_inside else described["reads"]
+        described["inside_the_model" if is_inside else "steps"].insert(0, _of_table(fitted))
+        described["reads"] = _READS_ROWS if is_inside else described["reads"]
     return described
 
 
@@ -179,3 +183,14 @@ def _before_arrays(steps: ExportSteps, source: Mapping[str, Any]) -> str:
     if own:
         return f"arrays as {own[-1]} (data.eval_transform) and the steps behind it give them"
     return f"arrays as the columns of the source ({source.get('type', 'own class')}) have them, after the steps below"
+
+
+def _of_table(fitted: Fitted) -> dict[str, Any]:
+    """Return the step of a table's preprocessing."""
+    return {
+        "step": "preprocess",
+        "numbers": [one.name for one in fitted.numbers],
+        "categories": {one.column: one.values for one in fitted.categories},
+        "fitted": encode(fitted),
+        "does": "clip, fill, scale and encode as fitted on the train split",
+    }

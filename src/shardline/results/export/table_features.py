@@ -13,10 +13,6 @@ from shardline.records.preprocessing import CODES, GAPS, NUMBERS, PreparedNumber
 from shardline_io.preprocessing import Preprocessor
 
 INDICES = "category_indices"
-READS = (
-    "numbers in the order below, NaN for a missing one; category_indices with the place of each category in its "
-    "list below, counted from 1, and 0 for an unknown one"
-)
 
 
 class TableFeatures(torch.nn.Module):
@@ -134,17 +130,6 @@ def raw_inputs(fitted: Preprocessing, stored: Mapping[str, Any]) -> dict[str, to
         )
         found[INDICES] = torch.from_numpy(made["categories"])
     return found
-
-
-def described(fitted: Preprocessing) -> dict[str, Any]:
-    """Return the step for `config.json`."""
-    return {
-        "step": "preprocess",
-        "numbers": [one.name for one in fitted.numbers],
-        "categories": {one.column: one.values for one in fitted.categories},
-        "fitted": encode(fitted),
-        "does": "clip, fill, scale and encode as fitted on the train split",
-    }
 
 
 def inputs_are_prepared(schema: DatasetSchema, names: tuple[str, ...]) -> bool:
