@@ -36,9 +36,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.core.urls import is_url, open_table, table_content, without_secrets
 
-WithClasses = (
-    ArraysSettings | ColumnsSettings | HfSettings | JsonLinesSettings | OwnSourceSettings | SamplesSettings
-)  # fmt: skip
+WithClasses = ArraysSettings | ColumnsSettings | HfSettings | JsonLinesSettings | SamplesSettings
 BYTES = "bytes"  # the tokenizer without a file
 WITH_SPLITS = (
     "csv",
@@ -141,7 +139,7 @@ def _check_bytes(source: TokenizedSettings, where: str) -> None:
         )
 
 
-def _given(source: WithClasses) -> list[str]:
+def _given(source: WithClasses | OwnSourceSettings) -> list[str]:
     return [key for key in ("classes", "num_classes") if getattr(source, key)]
 
 

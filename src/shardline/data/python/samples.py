@@ -121,7 +121,8 @@ def stored(value: Any, *, as_file: bool = False) -> np.ndarray | bytes | str | N
     if isinstance(value, PurePath):
         return str(value)
     if is_image(value):
-        return _of_images("png")(value) if as_file else _of_images("pixels")(value)
+        found: np.ndarray | bytes = _of_images("png" if as_file else "pixels")(value)
+        return found
     if is_tensor(value):
         value = _array_of(value)
     try:
