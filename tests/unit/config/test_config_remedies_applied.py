@@ -750,8 +750,9 @@ PLACE_CASES = {
         {"predictions.p": {"run": "a", "dataset": "digits"}},
     ),
     "files as a torch dataset": prediction(
-        {"datasets.digits.source": {"type": "tests.support.python_data:Table", "options": {"rows": 20}},
-         "datasets.digits.shards": 1, "predictions.p.dataset": DROP, "predictions.p.files": ["a.csv"]},
+        {"datasets.digits.source": {"type": "flowers:Table"}, "datasets.digits.shards": 1,
+         "/flowers.py": "from torch.utils.data import Dataset\n\n\nclass Table(Dataset):\n    pass\n",
+         "predictions.p.dataset": DROP, "predictions.p.files": ["a.csv"]},
         "is no Source and cannot read other files", "add a dataset of these rows",
         {**{f"datasets.c.{k}": v for k, v in (("source", TABLE), ("shards", 1))}, "/a.csv": ROWS["/a.csv"],
          "predictions.p": {"run": "a", "dataset": "c"}},
