@@ -21,6 +21,7 @@ TENTHS = {
     "hub": "3",
     "models": "4",
     "samples": "5",
+    "tables": "6",
     "edges": "7",
     "shrunk": "9",
 }
