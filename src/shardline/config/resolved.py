@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from msgspec import UNSET, Struct, structs, to_builtins
+from msgspec import Struct, structs, to_builtins
 
 from shardline.config.settings import ANYTHING, KeySchema, Plain, Settings, keys_of, schema_of
 from shardline.config.settings.config import DatasetSettings, ReportSettings
@@ -110,7 +110,7 @@ def as_type(settings: Plain, table: type[_Table]) -> _Table:
             )
         elif KEYWORD in known.schema.limits:
             values[known.field] = coerce(known.schema.limits[KEYWORD], known.schema)
-        elif known.below and (known.is_required or known.default is not UNSET):
+        elif known.below:
             values[known.field] = as_type({}, known.schema.tables[0])
     return table(**values)
 

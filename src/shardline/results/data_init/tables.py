@@ -36,7 +36,6 @@ _LABELS = (
     "churn",
 )
 _GAPS = ("-", "--", "?", ".", "none", "None", "unknown", "Unknown", "missing", "n.a.", "k.A.")
-_PREPROCESSED = ("csv", "delta", "parquet")
 _MOST_CLASSES = 50
 _LISTED = 12
 Columns = dict[str, pa.Array]
@@ -149,18 +148,7 @@ def _guess_roles(entry: Entry, columns: Columns, indexes: Sequence[str]) -> None
         entry.source["columns"] = kinds
         entry.comments["columns"] = "there is no column of numbers"
         return
-    if entry.source["type"] in _PREPROCESSED:
-        _add_preprocessing(entry, free, numbers, others, index)
-        return
-    written = [free[name] for name in texts if arrow_columns.is_text(free[name].type)]
-    if index or any(map(arrow_columns.as_numbers, written)):
-        entry.source["features"] = numbers
-        entry.comments["features"] = f"without {_some([*index, *texts])}"
-    else:
-        entry.notes.append(f"features: [{_some(numbers)}] # the default: all columns of numbers")
-        if texts:
-            entry.notes.append(f"left out, since they are no numbers: {_some(texts)}")
-    _add_gaps(entry, {name: free[name] for name in numbers})
+    _add_preprocessing(entry, free, numbers, others, index)
 
 
 def _add_preprocessing(
@@ -235,17 +223,6 @@ def _add_classes(entry: Entry, column: pa.Array) -> None:
     else:
         entry.source["classes"] = sorted(counts)
         entry.comments["classes"] = f"{rows}; add any class that these rows lack"
-
-
-def _add_gaps(entry: Entry, columns: Columns) -> None:
-    gaps = {name: of.null_count for name, of in columns.items() if of.null_count}
-    if gaps:
-        shown = _some([f"{name} ({number:,})" for name, number in gaps.items()])
-        rows = len(next(iter(columns.values())))
-        entry.source["on_bad"] = "skip"
-        entry.comments["on_bad"] = (
-            f"leaves out rows with a gap; empty in the first {rows:,}: {shown}"
-        )
 
 
 def guess_arrays(entry: Entry, workdir: Path) -> None:
