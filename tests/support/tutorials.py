@@ -36,6 +36,7 @@ _MASKS = [
     (r"\bstep \d+\b", "step #"),
     (r"\b\d+(-\d+)? x\d+\b", "# x#"),  # CPUs of a rank
     (r"(?<![\w.])[+-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?(?= (s|ms|B|kB|MB|GB|steps/s|MB/s|us)\b)", "#"),
+    (r"\b\d\d+(?= files\b)", "#"),  # a crate has a file for each module that a job ran
     # Of three digits or more: figures, while a page's own settings stay.
     (r"(?<![\w.=])[+-]?(?=(?:[.,]?\d){3})\d[\d,]*(\.\d+)?(e[+-]?\d+)?\b", "#"),
     (r"[─━]+", "─"),
