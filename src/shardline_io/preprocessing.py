@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 NUMBERS, GAPS, CODES = "numbers", "gaps", "codes"
-_TILED = 4096  # numbers in a tile: long enough for NumPy's inner loop, and within the cache
+_TILED = 8192  # numbers in a tile: long enough for NumPy's inner loop, and within the cache
 _MOST_TABLED = 4096  # more categories are found by bisection
 _MOST_BITS = 16  # of a table's index: 512 KiB, of which only rows of categories are touched
 _UNKNOWN = -(1 << 62)
 _CURVED = ("log", "quantile")
-_CACHED_BYTES = 1 << 19  # of numbers that are computed at once
+_CACHED_BYTES = 1 << 20  # of numbers that are computed at once
 
 
 class Preprocessor:
