@@ -132,7 +132,9 @@ def test_bases_in_installed_packages_are_found_without_an_import(
 def test_identities_count_the_second_version_of_classes_of_packages(
     users: CodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    documents = Documents(workdir=users.roots[0], code=users, lock=Lock(versions={}, needs={}, pins={}))
+    documents = Documents(
+        workdir=users.roots[0], code=users, lock=Lock(versions={}, needs={}, pins={})
+    )
     asked = [documents._is_python_data(f"users:{name}") for name in ("Flowers", "Stones")]
     assert asked == [False, False], "or existing identities would change"
     monkeypatch.setitem(HISTORIES, "python", HISTORIES["python"] * 2)
