@@ -19,11 +19,11 @@ from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
-from shardline.identity.class_kind import PYTHON_DATA, Kind, kind_of
+from shardline.identity.class_kind import PYTHON_DATA, Kind, kind_in_project, kind_of
 from shardline.identity.code_index import OURS
 from shardline.identity.resolution import has_method
 from shardline.identity.user_code import UserCode, reach
-from shardline.identity.versions import PACKAGES, PUBLIC, exported_by, versions_of
+from shardline.identity.versions import HISTORIES, PACKAGES, PUBLIC, exported_by, versions_of
 from shardline.records.identities import IdentityDocument
 
 
@@ -165,6 +165,18 @@ class Documents:
             self._kinds[path] = "source" if is_shipped else kind_of(self.code, path)
         return self._kinds[path]
 
+    def _is_python_data(self, path: str) -> bool:
+        """Return whether the result version `python` counts for a dataset.
+
+        A class whose kind depends on installed packages counts from the second version on. Its documents do not name
+        the first one.
+        """
+        if path in SHIPPED_SOURCES.values():
+            return False
+        kind = kind_in_project(self.code, path)
+        is_open = kind == "unknown" or self.kind_of(path) in PYTHON_DATA
+        return kind in PYTHON_DATA or (is_open and len(HISTORIES["python"]) > 1)
+
     def definitions(self, paths: Mapping[str, str]) -> dict[str, dict[str, dict[str, str]]]:
         """Return digests of the definitions in the code of the user, by part of the document.
 
@@ -208,7 +220,7 @@ class Documents:
             source["type"] in WITH_TOKENS and "tokenizer" not in source
         ):  # a file, which is in the content
             program = replace(program, history=(*program.history, "tokenizer"))
-        if self.kind_of(source_class) in PYTHON_DATA:
+        if self._is_python_data(source_class):
             program = replace(program, history=(*program.history, "python"))
         if source.get("preprocess") is not None:
             program = replace(program, history=(*program.history, "preprocess"))

@@ -337,7 +337,7 @@ def _beyond(value: Any, limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "given", "fill it in"
         elif not matches(value, limits):
             yield limits["words"], limits.get("remedy", "rename it")
-        elif len(value.encode()) > limits.get("max_length", math.inf):
+        elif len(value.encode(errors="surrogatepass")) > limits.get("max_length", math.inf):
             unit = "characters" if value.isascii() else "bytes"
             yield f"at most {limits['max_length']} {unit} long", ""
     elif isinstance(value, int | float) and not isinstance(value, bool):

@@ -17,8 +17,8 @@ _MISSING = pa.array(
 )  # fmt: skip
 
 _INDEX = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
-_NUMBER = r"[+-]?(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)?(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
-_MARKED = re.compile(rf"(?=.*\d)[$€£¥]?\s?{_NUMBER}\s?[%€$£¥]?")
+_NUMBER = r"[+\u2212-]?(?:\d{1,3}(?:[.,'\s]\d{3})+|\d{1,2}(?:,\d\d)+,\d{3}|\d+)?(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
+_MARKED = re.compile(rf"(?=.*\d)[$€£¥]?\s?(?:{_NUMBER}|\({_NUMBER}\))\s?[%€$£¥]?")
 _PLAIN = re.compile(r"\s*[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?\s*")
 _ROWS = 1000
 
@@ -35,7 +35,9 @@ def is_text(kind: pa.DataType) -> bool:
     """Return whether a type is a type of text."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
-    return any(t(kind) for t in (pa.types.is_string, pa.types.is_large_string))
+    return any(
+        t(kind) for t in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    )
 
 
 def is_list(kind: pa.DataType) -> bool:
