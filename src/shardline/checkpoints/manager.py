@@ -14,8 +14,10 @@ from shardline.checkpoints.arrangement import Arrangement
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.boundaries import (
     Cadence,
+    after_batch,
     after_hook,
     can_save,
+    is_behind_validation,
     is_in_epoch,
     settle,
     steps_recorded,
@@ -31,7 +33,7 @@ from shardline.checkpoints.folder import (
 from shardline.checkpoints.sharded import ShardReader, StateShards, Writers, take_shards
 from shardline.checkpoints.writer import STATE, Background, Snapshot, StateWriter
 from shardline.core.errors import DataError, Diverged
-from shardline.core.lightning_compat import State, dump_state, update_step_metrics
+from shardline.core.lightning_compat import State, Validations, dump_state, update_step_metrics
 
 _HYPER_PARAMETERS = "hyper_parameters"  # not saved: the model is made from `run.json`
 _RANKS = "ranks"
@@ -78,7 +80,7 @@ class CheckpointManager(Callback):
         self._step, self._is_mid_epoch = 0, False
         self._resumed_folder: Path | None = None
         self._resumed: State = {}
-        self._stopped = self._has_averages = False
+        self._has_averages = False
 
     @property
     def state_key(self) -> str:
@@ -152,7 +154,7 @@ class CheckpointManager(Callback):
         """Wrap the hooks of the model, since Lightning calls them after the hooks of all callbacks."""
         self._arrangement.watch(trainer, pl_module)
         after_hook(pl_module, "on_train_start", lambda: self._begin(trainer))
-        after_hook(pl_module, "on_train_batch_end", lambda: self._end_batch(trainer))
+        after_batch(trainer, pl_module, lambda: self._end_batch(trainer))
         after_hook(pl_module, "on_train_end", lambda: self._end(trainer))
 
     def _begin(self, trainer: pl.Trainer) -> None:
@@ -163,7 +165,10 @@ class CheckpointManager(Callback):
 
     def _end_batch(self, trainer: pl.Trainer) -> None:
         self._background.check()
-        if can_save(trainer) and self._cadence.is_due(trainer):
+        if not can_save(trainer):
+            return
+        has_best = self._best.has_new and bool(Validations.of(trainer))
+        if has_best or self._cadence.is_due(trainer):
             self.save(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -191,7 +196,6 @@ class CheckpointManager(Callback):
             DataError, Diverged: The state cannot be saved, so sealed results could belong to another state.
         """
         self._has_averages = self._best.end_training(trainer)
-        self._stopped = trainer.should_stop
         if self.save(trainer, wait=True):
             return
         step = trainer.global_step
@@ -269,12 +273,12 @@ class CheckpointManager(Callback):
 
     def _take(self, trainer: pl.Trainer) -> None:
         is_mid_epoch = self._is_mid_epoch = is_in_epoch(trainer)
-        if is_mid_epoch:
+        if is_mid_epoch and not is_behind_validation(trainer):
             # Lightning writes the metrics of the step later; a kill in between would lose them
             update_step_metrics(trainer)
         state = dump_state(trainer)
         state.pop(_HYPER_PARAMETERS, None)
-        own = {"is_mid_epoch": is_mid_epoch, "stopped": self._stopped}
+        own = {"is_mid_epoch": is_mid_epoch, "stopped": trainer.should_stop}
         if self._has_averages:
             own["has_averages"] = True
         state["callbacks"][self.state_key] = own

@@ -19,6 +19,7 @@ from shardline.config import (
     scripts,
     user_files,
 )
+from shardline.config.checked_trainer import check_trainer
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, resolve_class
 from shardline.config.folds import check_fold, rows_of_folds, with_share
@@ -252,6 +253,7 @@ def _load_run(
     plain_settings = _with_vocabulary(with_values(defaults, row.settings), model_class, parts)
     settings = as_type(plain_settings, RunSettings)
     checks.check_geometry(settings, row.where)
+    check_trainer(settings, row.where, num_datasets=len(parts))
     check_fold(settings, parts, row.where)
     program = {"model": model_class, **script_files.code_of_arguments(model_class, project.layout)}
     uses_io = scripts.is_script(model_class) and project.documents.use_io(program)

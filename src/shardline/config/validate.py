@@ -10,6 +10,7 @@ from typing import Any
 
 from shardline.config.settings import ANYTHING, KeySchema, Plain, dotted_keys, keys_of, matches
 from shardline.config.settings.config import Config
+from shardline.core import trainer_arguments
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean, suggest
 
@@ -35,11 +36,11 @@ _ALIASES = {
     "optimiser": "optim.name", "scheduler": "schedule.name", "lr_scheduler": "schedule.name",
     "warmup": "schedule.warmup_steps", "num_warmup_steps": "schedule.warmup_steps",
     "epochs": "trainer.max_epochs", "num_epochs": "trainer.max_epochs", "num_train_epochs": "trainer.max_epochs",
-    "max_steps": "trainer.max_epochs", "accumulate_grad_batches": "trainer.accumulate",
-    "gradient_accumulation_steps": "trainer.accumulate", "gradient_clip_val": "trainer.gradient_clip",
-    "max_grad_norm": "trainer.gradient_clip", "gpus": "devices", "num_gpus": "devices", "ngpus": "devices",
-    "num_devices": "devices", "num_nodes": "nodes", "num_machines": "nodes", "random_seed": "seed",
+    "gradient_accumulation_steps": "trainer.accumulate", "max_grad_norm": "trainer.gradient_clip",
+    "gpus": "devices", "num_gpus": "devices", "ngpus": "devices", "num_devices": "devices",
+    "num_machines": "nodes", "random_seed": "seed",
     "dtype": "precision", "metric": "early_stopping.monitor",
+    **trainer_arguments.SETTINGS,
 }  # fmt: skip
 
 
@@ -54,6 +55,9 @@ def suggest_setting(
     names = {*known, *below}
     plain = name.lower().replace("-", "_")
     last = plain.rpartition(".")[2]
+    of_trainer = plain == f"trainer.{last}" or {"trainer", "max_epochs"} & names
+    if of_trainer and (reason := trainer_arguments.REASONS.get(last)):
+        return f"there is no setting for it: {reason}"
     alias = _ALIASES.get(last, "")
     here, there = (
         {key.rpartition(".")[2]: key for key in sorted(keys)} for keys in (names, elsewhere)
@@ -183,6 +187,8 @@ def coerce(value: Any, schema: KeySchema) -> Any:
         value = _read_number(value, _NUMBER if is_number else _EXPONENT)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
+    if {"number", "integer"} <= set(schema.kinds):
+        return value  # a share or a number of batches
     if "number" in schema.kinds and abs(value) <= sys.float_info.max:
         return float(value) + 0.0  # -0.0 is 0.0
     return int(value) if "integer" in schema.kinds and value == value // 1 else value

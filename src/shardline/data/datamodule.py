@@ -23,6 +23,7 @@ from shardline.data.statistics import ByColumn, FeatureSummary
 from shardline.data.window_stream import WindowStream
 from shardline.records.datasets import Manifest
 from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.lengths import in_rows
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.sampling import TrainOrder
 
@@ -186,6 +187,9 @@ class ShardDataModule(LightningDataModule):
         pin: use page-locked memory, for a GPU.
 
     Attributes:
+        order: order of the training's samples.
+        num_epochs: number of epochs.
+        total_steps: number of optimiser steps in all epochs.
         packs: record of the blocks or packs, see `packing.describe_packs`; None without
             `data.pack`, and on all ranks but the first.
     """
@@ -203,11 +207,13 @@ class ShardDataModule(LightningDataModule):
             run_batches, settings.data.normalize, model_dtype(settings.precision)
         )
         self._run_batches = run_batches
-        self._max_epochs = settings.trainer.max_epochs
-        stream, self._order = run_batches.train(
-            world, num_epochs=self._max_epochs, local_rank=world.local_rank, pin=pin
+        trainer = settings.trainer
+        stream, self.order = run_batches.train(
+            world, num_epochs=trainer.max_epochs, local_rank=world.local_rank, pin=pin
         )
-        self.loader = TrainLoader(stream, self._order)
+        self.num_epochs = self.order.num_epochs(trainer.max_epochs)
+        self.total_steps = self.order.total_steps(trainer.max_epochs)
+        self.loader = TrainLoader(stream, self.order)
         held_out, order = run_batches.held_out(
             "validation",
             batch=4 * settings.global_batch,
@@ -215,6 +221,9 @@ class ShardDataModule(LightningDataModule):
             world_size=world.world_size,
             local_rank=world.local_rank,
             pin=pin,
+            limit=in_rows(
+                trainer.overfit_batches or trainer.limit_val_batches, settings.global_batch
+            ),
         )
         self._validation = HeldOutLoader(held_out, order)
         self.packs = run_batches.packs() if world.rank == 0 else None
@@ -226,15 +235,11 @@ class ShardDataModule(LightningDataModule):
         """Statistics of the train rows' labels, see `RunBatches.label_statistics`."""
         return self._run_batches.label_statistics
 
-    @property
-    def total_steps(self) -> int:
-        """Number of optimiser steps in all epochs."""
-        return sum(self._order.steps(epoch) for epoch in range(self._max_epochs))
-
     def train_dataloader(self) -> TrainLoader:
         """Return this rank's train batches; called for each epoch if epochs differ in length."""
         if self.trainer is not None:
-            self.loader.set_epoch(self.trainer.current_epoch)
+            # after the end of a training that resumes there, Lightning asks for a further epoch
+            self.loader.set_epoch(min(self.trainer.current_epoch, self.num_epochs - 1))
         return self.loader
 
     def val_dataloader(self) -> HeldOutLoader:
@@ -248,4 +253,7 @@ class ShardDataModule(LightningDataModule):
 
 def model_dtype(precision: str) -> torch.dtype:
     """Return the floating type of a model's inputs under a `precision` setting."""
-    return torch.float64 if precision == "64-true" else torch.float32
+    return _TYPES.get(precision, torch.float32)
+
+
+_TYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack, Pad, RunSettings
@@ -35,6 +35,7 @@ from shardline.records.datasets import DatasetSchema, Manifest
 from shardline.records.runs import PackedSamples
 from shardline_io.order.chance import Key
 from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.lengths import Lengths, first_rows
 from shardline_io.order.mix import MixOrder, MixPart, joined
 from shardline_io.order.pieces import num_rows
 from shardline_io.order.sampling import TrainOrder
@@ -155,6 +156,7 @@ class RunBatches:
                 rank=world.rank,
                 world_size=world.world_size,
                 accumulate=settings.trainer.accumulate,
+                lengths=Lengths.of(structs.asdict(settings.trainer)),
             )
         else:
             rows_in_memory = self._window_units(parts.streamed)
@@ -163,13 +165,14 @@ class RunBatches:
 
     def held_out(
         self, split: str, *, batch: int, rank: int = 0, world_size: int = 1,
-        kind: Callable[..., HeldOutOrder] = HeldOutOrder, **options: Any,
+        kind: Callable[..., HeldOutOrder] = HeldOutOrder, limit: int | float = 1.0, **options: Any,
     ) -> tuple[WindowStream[Any], HeldOutOrder]:  # fmt: skip
         """Return this rank's batches of a held-out split of all datasets, and their order.
 
         Args:
             batch: rows of a batch over all ranks.
             kind: class of the order, which decides how ranks share the rows.
+            limit: number of the split's first samples to visit, or a share of the split.
             options: options of `ShardStream`.
 
         Raises:
@@ -184,6 +187,7 @@ class RunBatches:
                 rank=rank,
                 world_size=world_size,
                 kind=kind,
+                limit=limit,
             )
             order = _at_once(order, options.get("num_epochs"))
             if self._is_by_columns(data.eval_transform, split):
@@ -196,7 +200,7 @@ class RunBatches:
                 "the dataset's `splits`, or let the run use another split"
             )
         order = kind(
-            pieces=joined([part.pieces for part in parts.mixed]),
+            pieces=first_rows(joined([part.pieces for part in parts.mixed]), limit),
             global_batch=batch,
             window_rows=self._window_units(parts.streamed),
             rank=rank,

@@ -23,7 +23,7 @@ from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_bytes
 from shardline.core.world import World
-from shardline.data.datamodule import ShardDataModule
+from shardline.data.datamodule import ShardDataModule, model_dtype
 from shardline.data.ledger import SampleLedger
 from shardline.launch.device import resolve_accelerator
 from shardline.records.measured import ConsumedSteps, Intervention, SealedCheck
@@ -42,6 +42,7 @@ from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.stop_agreement import AgreedStop
 from shardline.training.trainer import make_trainer
+from shardline.training.validation_places import plan_validations
 
 _TORCH_TIMEOUT_S = 1800.0
 
@@ -171,17 +172,21 @@ def _fit(
         verify=task.runtime.verify, pin=pin,
     )  # fmt: skip
     model = make_model(spec, data.manifest.schema)
-    if settings.precision == "64-true":
-        model.double()  # Lightning does so only after restoring a state, which would round its weights
+    if settings.precision.endswith("-true"):
+        # Lightning does so only after restoring a state, which would round its weights
+        model.to(model_dtype(settings.precision))
     if isinstance(model, Classifier) and model.scales_targets:
         model.set_target_scale(data.label_statistics.mean, data.label_statistics.std)
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=set_by_row)
     check_validates(settings, model)
     check_policy(settings, model, spec.title)
-    consumed = Consumed(
-        data, settings.trainer.max_epochs, settings.trainer.accumulate, f'run "{spec.title}"'
+    consumed = Consumed(data, data.num_epochs, settings.trainer.accumulate, f'run "{spec.title}"')
+    trainer = new_trainer(
+        [*callbacks, consumed],
+        log_every_steps=task.runtime.log_every_steps,
+        num_epochs=data.num_epochs,
     )
-    trainer = new_trainer([*callbacks, consumed], log_every_steps=task.runtime.log_every_steps)
+    plan_validations(trainer, settings, data, spec.title)
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)

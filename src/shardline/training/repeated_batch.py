@@ -23,7 +23,7 @@ from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import ignore_signals, set_place
 from shardline.core.world import World
-from shardline.data.datamodule import ShardDataModule
+from shardline.data.datamodule import ShardDataModule, model_dtype
 from shardline.records.measured import SealedCheck
 from shardline.training.model import make_model
 
@@ -99,8 +99,8 @@ def _evaluate(
     """Return the values of the batch, or the reason why there are none."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = make_model(spec, data.manifest.schema)
-    if settings.precision == "64-true":
-        model.double()
+    if settings.precision.endswith("-true"):
+        model.to(model_dtype(settings.precision))
     model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, no callbacks
     again = _Again(best, record)
     trainer = new_trainer([again], DummyLogger(), 1)

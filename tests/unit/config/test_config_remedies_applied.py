@@ -341,6 +341,65 @@ SETTING_CASES = {
         {"@trainer.validate_every_epochs": "30"}, "is more than trainer.max_epochs=20", r"use at most (\d+)",
         {"@trainer.validate_every_epochs": "$1"},
     ),
+    "no training": case(
+        {"@trainer.max_steps": "0"}, "trains nothing", "or (-1) for", {"@trainer.max_steps": "$1"}
+    ),
+    "no end": case(
+        {"@trainer.max_epochs": "-1"}, "have no end", "set (one)",
+        {"@trainer.max_epochs": "-1", "@trainer.max_steps": "9"},
+    ),
+    "a least above the most": case(
+        {"@trainer.min_epochs": "21"}, "is more than trainer.max_epochs=20", r"use at most (\d+)",
+        {"@trainer.min_epochs": "$1"},
+    ),
+    "a share above all": case(
+        {"@trainer.limit_train_batches": "2.5"}, "is a share above 1", "such as ([0-9.]+),",
+        {"@trainer.limit_train_batches": "$1"},
+    ),
+    "validations beyond an epoch": case(
+        {"@trainer.limit_train_batches": "3", "@trainer.val_check_interval": "4"}, "is more than the",
+        r"use at most (\d+)", {"@trainer.val_check_interval": "$1"},
+    ),
+    "two limits": case(
+        {"@trainer.limit_val_batches": "3", "@trainer.overfit_batches": "4"}, "which limits both", "drop one",
+        {"@trainer.limit_val_batches": DROP},
+    ),
+    "first rows of a mix": case(
+        {**MIX, "@trainer.limit_val_batches": "3"}, "is given for a mix", "leave it out",
+        {"@trainer.limit_val_batches": DROP},
+    ),
+    "values without a limit": case(
+        {"@trainer.gradient_clip_algorithm": "value"}, "without trainer.gradient_clip", "set trainer.gradient_clip",
+        {"@trainer.gradient_clip": "0.5"},
+    ),
+    "measured algorithms": case(
+        {"@trainer.benchmark": "true"}, "other algorithms in each attempt", "set deterministic: (false)",
+        {"@deterministic": "$1"},
+    ),
+    "batch norms of sharded weights": case(
+        {"@strategy": "fsdp", "@trainer.sync_batchnorm": "true"}, "is only for strategy=ddp",
+        "SyncBatchNorm in the model", {"@trainer.sync_batchnorm": DROP},
+    ),
+    "batch norms on CPUs": case(
+        {"@accelerator": "cpu", "@trainer.sync_batchnorm": "true"}, "and accelerator=cpu", "drop it",
+        {"@trainer.sync_batchnorm": DROP},
+    ),
+    "batch norms without a GPU": case(
+        {"@trainer.sync_batchnorm": "true", "runtime.oversubscribe": True}, "this machine has no GPU", "drop it",
+        {"@trainer.sync_batchnorm": DROP},
+    ),
+    "a compiled model of sharded weights": case(
+        {"@strategy": "fsdp", "@trainer.compile": "true"}, "shards a model before", "use strategy=(ddp)",
+        {"@strategy": "$1"},
+    ),
+    "an argument of the Trainer without a setting": case(
+        {"@trainer.max_time": "1h"}, "there is no setting for it", "set (runtime.walltime_min)",
+        {"@trainer.max_time": DROP, "runtime.walltime_min": 60},
+    ),
+    "an argument of the Trainer with another name": case(
+        {"@trainer.accumulate_grad_batches": "1"}, "is not", 'mean "(trainer.accumulate)"',
+        {"@trainer.accumulate_grad_batches": DROP, "@trainer.accumulate": "1"},
+    ),
     "a precision of sharded weights": case(
         {"@strategy": "fsdp", "@precision": "16-mixed"}, "does not support precision=16-mixed", "use ([^ ]+)",
         {"@precision": "$1"},

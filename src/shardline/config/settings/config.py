@@ -185,6 +185,13 @@ class Runtime(Settings, frozen=True, kw_only=True):
     """Allow more CPU ranks than cores."""
     log_every_steps: Count = 10
     """Optimiser steps between two records in metrics.jsonl."""
+    profiler: Literal["off", "simple", "advanced", "pytorch"] = "off"
+    """Profiler of Lightning, which writes where the time of a training goes to `work/{run}/profiler/` in the
+    store."""
+    detect_anomaly: bool = False
+    """Find the operation whose gradient is NaN; slow."""
+    model_summary: bool = False
+    """Print the layers of the model and their sizes at the start of a training."""
     checkpoint: RuntimeCheckpoint = RuntimeCheckpoint()
     tracking: Annotated[list[Literal["csv", "mlflow", "tensorboard", "wandb"]], _UNIQUE] = []
     """Trackers that show each training live. They can neither stop nor slow a training. Where they
