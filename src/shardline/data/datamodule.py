@@ -3,7 +3,7 @@
 `shardline_io.order.sampling` decides which rows a step consumes. `shardline.data.stream` reads them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -192,6 +192,7 @@ class ShardDataModule(LightningDataModule):
         total_steps: number of optimiser steps in all epochs.
         packs: record of the blocks or packs, see `packing.describe_packs`; None without
             `data.pack`, and on all ranks but the first.
+        batches_per_step: global batches of an optimiser step by epoch; a callback may accumulate some.
     """
 
     def __init__(
@@ -208,11 +209,11 @@ class ShardDataModule(LightningDataModule):
         )
         self._run_batches = run_batches
         trainer = settings.trainer
+        self.batches_per_step: Callable[[int], int] = lambda epoch: 1
         stream, self.order = run_batches.train(
             world, num_epochs=trainer.max_epochs, local_rank=world.local_rank, pin=pin
         )
         self.num_epochs = self.order.num_epochs(trainer.max_epochs)
-        self.total_steps = self.order.total_steps(trainer.max_epochs)
         self.loader = TrainLoader(stream, self.order)
         held_out, order = run_batches.held_out(
             "validation",
@@ -234,6 +235,12 @@ class ShardDataModule(LightningDataModule):
     def label_statistics(self) -> FeatureSummary:
         """Statistics of the train rows' labels, see `RunBatches.label_statistics`."""
         return self._run_batches.label_statistics
+
+    @property
+    def total_steps(self) -> int:
+        """Number of optimiser steps in all epochs."""
+        steps, batches = self.order.steps, self.batches_per_step
+        return sum(-(-steps(epoch) // batches(epoch)) for epoch in range(self.num_epochs))
 
     def train_dataloader(self) -> TrainLoader:
         """Return this rank's train batches; called for each epoch if epochs differ in length."""
