@@ -17,12 +17,8 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 
-from shardline.core.lightning_compat import (
-    State,
-    Validations,
-    is_accumulating,
-    may_end_early,
-)
+from shardline.core.lightning_compat import State, is_accumulating, may_end_early
+from shardline.core.lightning_validations import Validations
 
 _LONGEST_WAIT = 50  # steps
 

@@ -33,7 +33,8 @@ from shardline.checkpoints.folder import (
 from shardline.checkpoints.sharded import ShardReader, StateShards, Writers, take_shards
 from shardline.checkpoints.writer import STATE, Background, Snapshot, StateWriter
 from shardline.core.errors import DataError, Diverged
-from shardline.core.lightning_compat import State, Validations, dump_state, update_step_metrics
+from shardline.core.lightning_compat import State, dump_state, update_step_metrics
+from shardline.core.lightning_validations import Validations
 
 _HYPER_PARAMETERS = "hyper_parameters"  # not saved: the model is made from `run.json`
 _RANKS = "ranks"

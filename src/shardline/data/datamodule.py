@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from msgspec import UNSET
 from pytorch_lightning import LightningDataModule
 
@@ -47,7 +48,7 @@ class Normalizer:
         dataset: dataset with the statistics of the train rows.
         mode: `standard` (mean and deviation per feature), `global` (one mean and one deviation over
             all features) or `none`.
-        dtype: floating type of the result.
+        dtype: floating type of the result; with 16 bits, of all numbers of a batch.
 
     Attributes:
         constants: shift and scale [*feature_shape] of `(x - shift) * scale`; None if nothing is normalised.
@@ -57,7 +58,8 @@ class Normalizer:
     """
 
     def __init__(self, dataset: Described, mode: str, dtype: torch.dtype) -> None:
-        self._dtype = dtype
+        self._is_half, self._half = dtype in _HALF, dtype
+        self._dtype = dtype = torch.float32 if self._is_half else dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
         features = features_of(dataset.manifest.schema)
         # Preprocessed features are scaled already. Statistics are those of the stored rows, before
@@ -71,7 +73,14 @@ class Normalizer:
             )
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
-        """Normalise features [B, *shape] and convert them to the chosen type."""
+        """Normalise features [B, *shape] and convert them to the chosen type.
+
+        Types of 16 bits are chosen after the normalisation, which needs more digits.
+        """
+        features = self._normalized(features)
+        return features.to(self._half) if self._is_half else features
+
+    def _normalized(self, features: torch.Tensor) -> torch.Tensor:
         features = features.to(self._dtype)
         if self.constants is None:
             return features
@@ -82,12 +91,19 @@ class Normalizer:
 
     def batch(self, batch: Batch) -> Batch:
         """Normalise the features of a batch whose rows are features and labels."""
+        batch = self._batch(batch)
+        return apply_to_collection(batch, torch.Tensor, self._as_half) if self._is_half else batch
+
+    def _as_half(self, values: torch.Tensor) -> torch.Tensor:
+        return values.to(self._half) if values.is_floating_point() else values
+
+    def _batch(self, batch: Batch) -> Batch:
         if not isinstance(batch, dict):
-            return self(batch[0]), *batch[1:]
+            return self._normalized(batch[0]), *batch[1:]
         features = batch.get("features")
         if self.constants is None or not isinstance(features, torch.Tensor):
             return batch
-        return {**batch, "features": self(features)}
+        return {**batch, "features": self._normalized(features)}
 
 
 def shift_and_scale(statistics: FeatureSummary, mode: str) -> tuple[np.ndarray, np.ndarray]:
@@ -263,4 +279,11 @@ def model_dtype(precision: str) -> torch.dtype:
     return _TYPES.get(precision, torch.float32)
 
 
+def evaluated_dtype(precision: str) -> torch.dtype:
+    """Return the floating type in which a sealed model is evaluated by `forward`."""
+    found = model_dtype(precision)
+    return found if found in _HALF else torch.float32
+
+
 _TYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+_HALF = (torch.bfloat16, torch.float16)

@@ -29,6 +29,7 @@ from shardline.launch.device import resolve_accelerator
 from shardline.records.measured import ConsumedSteps, Intervention, SealedCheck
 from shardline.records.runs import PackedSamples
 from shardline.training.callbacks import attach_callbacks
+from shardline.training.compiled import compile_model, is_compiled
 from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
@@ -36,9 +37,10 @@ from shardline.training.interventions import read_plan
 from shardline.training.metrics_file import JsonLinesLogger, PlainProgress
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
+from shardline.training.observed import ModelSummary, observers
 from shardline.training.optim import attach_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
-from shardline.training.rank_task import RankTask
+from shardline.training.rank_task import RankTask, Train
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.stop_agreement import AgreedStop
@@ -57,6 +59,7 @@ class Trained:
         best_score: Value of the monitored metric with these weights.
         resumed_step: Optimiser step from which this attempt last resumed; 0 for none.
         parameters: Names of the parameters in `best`, which contains buffers too.
+        is_compiled: Whether a part of the model was compiled.
         packs: Counts of packed samples; None if samples are rows.
         interventions: Interventions after divergence.
         sealed_check: Result of evaluating the sealed weights again, on rank 0.
@@ -69,6 +72,7 @@ class Trained:
     stopped_early: bool
     resumed_step: int
     parameters: frozenset[str] = frozenset()
+    is_compiled: bool = False
     packs: PackedSamples | None = None
     consumed: ConsumedSteps | None = None
     checkpoint_s: float = 0.0
@@ -99,6 +103,8 @@ def train(
     # the watchdog's diagnosis must come before torch's timeout, whose error names no cause
     timeout_s = max(_TORCH_TIMEOUT_S, 2 * runtime.hang_timeout_s)
     new_trainer = partial(make_trainer, settings, world, timeout_s=timeout_s, is_grouped=is_grouped)
+    attempt = task.action.attempt if isinstance(task.action, Train) else 0
+    observed = observers(runtime, task.work, attempt)
     plan, seconds = read_plan(task.work, spec.identity), 0.0
     while True:
         watch = LossWatch(settings.divergence.max_loss, agreement)
@@ -114,6 +120,7 @@ def train(
             Heartbeat(),
             PlainProgress(),
             *([SampleLedger(task.work / "ledger", world)] if runtime.ledger else []),
+            *([ModelSummary()] if runtime.model_summary else []),
             AgreedStop(world, manager, agreement),
             *_early_stopping(settings.early_stopping),
         ]
@@ -127,7 +134,7 @@ def train(
                 world,
                 set_by_row,
                 manager,
-                partial(new_trainer, logger=logger),
+                partial(new_trainer, logger=logger, observed=observed),
                 ordered,
             )
         except RollbackRequired as error:
@@ -143,7 +150,8 @@ def train(
             gc.collect()  # free the trained model before another is made
             check = repeat_batch(
                 spec, settings, world, data, trained.best, best.records.get(trained.best.name),
-                is_recorded_here=trained.best.name in best.recorded_here,
+                # only the same code gives the same bits, and a fresh model may not be compiled
+                is_exact=trained.best.name in best.recorded_here and not trained.is_compiled,
                 is_error=runtime.check_sealed == "error",
                 new_trainer=new_trainer,
             )  # fmt: skip
@@ -180,6 +188,8 @@ def _fit(
         model.set_target_scale(data.label_statistics.mean, data.label_statistics.std)
     attach_optimizer(model, spec, total_steps=lambda: data.total_steps, set_by_row=set_by_row)
     check_validates(settings, model)
+    check_manual(settings, model)
+    compile_model(model, settings.trainer.compile)
     check_policy(settings, model, spec.title)
     consumed = Consumed(data, data.num_epochs, f'run "{spec.title}"')
     trainer = new_trainer(
@@ -214,6 +224,7 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
         epochs=trainer.current_epoch,
         stopped_early=trainer.current_epoch < (trainer.max_epochs or 0),
         resumed_step=resumed_step,
+        is_compiled=is_compiled(trainer.lightning_module),
         parameters=frozenset(
             plain_name(name)
             for name, _ in trainer.lightning_module.named_parameters(remove_duplicate=False)
@@ -227,6 +238,25 @@ def check_validates(settings: RunSettings, model: pl.LightningModule) -> None:
         raise ConfigError(
             f"{type(model).__name__} has no validation_step, so checkpoint.monitor="
             f"{settings.checkpoint.monitor} cannot be measured; add a validation_step that logs this metric"
+        )
+
+
+def check_manual(settings: RunSettings, model: pl.LightningModule) -> None:
+    """Reject settings of optimiser steps that a model with manual optimisation takes itself."""
+    trainer = settings.trainer
+    if model.automatic_optimization:
+        return
+    if trainer.gradient_clip:
+        raise ConfigError(
+            f"trainer.gradient_clip={trainer.gradient_clip:g} has no effect on {type(model).__name__}, which takes its "
+            "optimiser steps itself (automatic_optimization is False); call self.clip_gradients in training_step, and "
+            "set trainer.gradient_clip to 0"
+        )
+    if trainer.accumulate > 1:
+        raise ConfigError(
+            f"trainer.accumulate={trainer.accumulate} has no effect on {type(model).__name__}, which takes its "
+            "optimiser steps itself (automatic_optimization is False); accumulate in training_step, and set "
+            "trainer.accumulate to 1"
         )
 
 

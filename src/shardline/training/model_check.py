@@ -37,7 +37,7 @@ from shardline.training.checked_rows import (
     read_once,
 )
 from shardline.training.evaluate import evaluate
-from shardline.training.fit import seal_model, train
+from shardline.training.fit import check_manual, seal_model, train
 from shardline.training.model import make_model
 from shardline.training.rank_task import Check, ModelResult, RankTask, write_result
 from shardline.training.stop_agreement import StepsDone
@@ -106,7 +106,8 @@ class _Trial:
         self._folder = folder
         runtime = replace(
             task.runtime, checkpoint=CheckpointPolicy(asynchronous=False), log_every_steps=1,
-            ledger=False, verify="off", watch_reads="off", hang_timeout_s=0.0,
+            ledger=False, verify="off", watch_reads="off", hang_timeout_s=0.0, profiler="off",
+            detect_anomaly=False, model_summary=False,
         )  # fmt: skip
         self._task = replace(
             task,
@@ -242,6 +243,7 @@ class _Watch(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Record the model and its size."""
+        check_manual(self._run.settings, pl_module)
         if self.model is None:
             self.model, self._found.weights_bytes = pl_module, _bytes_of(pl_module)
 

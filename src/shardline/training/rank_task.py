@@ -33,6 +33,9 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
         rendezvous_timeout_s: Seconds that ranks wait for one another.
         hang_timeout_s: Seconds without progress after which a rank counts as hung; 0 for never.
         check_sealed: What to do if a fresh model with the best weights does not repeat their validation.
+        profiler: Profiler of the training.
+        detect_anomaly: Whether to find the operation whose gradient is NaN.
+        model_summary: Whether to print the layers of the model.
     """
 
     log_every_steps: int
@@ -45,6 +48,9 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous_timeout_s: int
     hang_timeout_s: float
     check_sealed: Literal["error", "warn"] = "error"
+    profiler: Literal["off", "simple", "advanced", "pytorch"] = "off"
+    detect_anomaly: bool = False
+    model_summary: bool = False
 
     @classmethod
     def of(cls, runtime: Runtime) -> "RankRuntime":

@@ -137,7 +137,7 @@ def make_trainer(
             "use machines with GPUs"
         )
     strategy = make_strategy(settings, world, accelerator, timeout_s, is_grouped=is_grouped)
-    return new_trainer(
+    trainer = new_trainer(
         accelerator=accelerator,
         devices=settings.devices,
         num_nodes=settings.nodes,
@@ -170,8 +170,17 @@ def make_trainer(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         enable_progress_bar=False,
-        **{"enable_model_summary": False, **observed},
+        enable_model_summary=False,
+        **observed,
     )
+    keep_inputs(trainer, settings.precision)
+    return trainer
+
+
+def keep_inputs(trainer: pl.Trainer, precision: str) -> None:
+    """Keep Lightning from rounding batches to 16 bits before `Normalizer` has normalised them."""
+    if precision in ("bf16-true", "16-true"):
+        trainer.precision_plugin.convert_input = lambda data: data  # type: ignore[method-assign]
 
 
 def make_strategy(

@@ -6,7 +6,8 @@ import pytorch_lightning as pl
 
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
-from shardline.core.lightning_compat import Validations, may_end_early, plan_steps
+from shardline.core.lightning_compat import may_end_early, plan_steps
+from shardline.core.lightning_validations import Validations
 from shardline.data.datamodule import ShardDataModule
 from shardline_io.order.lengths import part_of
 
