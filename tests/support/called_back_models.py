@@ -1,5 +1,6 @@
 """Models with callbacks of Lightning's and of their own, for `simulated_kills`."""
 
+import random
 from typing import Any
 
 import pytorch_lightning as pl
@@ -19,7 +20,7 @@ class Counts(pl.Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         self.batches += 1
         with torch.no_grad():
-            pl_module.head.bias += 0.001 * self.batches * (1 + self.validations)
+            [*pl_module.parameters()][-1].add_(0.001 * self.batches * (1 + self.validations))
 
     def on_validation_end(self, *_: Any) -> None:
         self.validations += 1
@@ -29,6 +30,33 @@ class Counts(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         vars(self).update(state_dict)
+
+
+class Looks(pl.Callback):
+    """Changes nothing."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.seen = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": True}
+
+
+class Draws(pl.Callback):
+    """Draws a random number behind each validation."""
+
+    def on_validation_end(self, *_: Any) -> None:
+        random.random()
+
+
+class Stops(pl.Callback):
+    """Ends a training."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
+        trainer.should_stop |= trainer.current_epoch == self.epoch
 
 
 class Saves(RecordedModel):

@@ -1,6 +1,7 @@
 """The callbacks of a run: those that the model returns from `configure_callbacks` and those of the settings."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,17 @@ from pytorch_lightning import callbacks as lightning
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
+from shardline.checkpoints.arrangement import is_uncounted, set_uncounted
 from shardline.checkpoints.own_checkpoints import use_work_folder
+from shardline.config.callbacks import (
+    CALLBACKS,
+    LIGHTNING_CALLBACKS,
+    RUNTIME_CALLBACKS,
+    read_callbacks,
+)
+from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import RunSettings
+from shardline.core.construct import make_object
 from shardline.core.errors import ConfigError
 
 _FINDS = "changes the run while it trains, so its result would depend on the machine"
@@ -41,10 +51,15 @@ _REFUSED = {
 }  # fmt: skip
 
 
+_RUNTIME = {  # end a training, or change its steps or weights by their purpose
+    lightning.BaseFinetuning, lightning.EarlyStopping, lightning.GradientAccumulationScheduler,
+    lightning.StochasticWeightAveraging, lightning.WeightAveraging,
+}  # fmt: skip
+
+
 def attach_callbacks(
-    model: pl.LightningModule, settings: RunSettings, work: Path, *, is_new: bool,
-    make: Callable[[], Sequence[Callback]] = tuple,
-) -> None:  # fmt: skip
+    model: pl.LightningModule, spec: RunSpec, runtime: Sequence[Any], work: Path, *, is_new: bool
+) -> None:
     """Let Lightning train a model with all callbacks of its run.
 
     Lightning removes callbacks of a Trainer whose class the model's callbacks have too, without a message. So the
@@ -52,19 +67,24 @@ def attach_callbacks(
 
     Args:
         model: Model before its training.
+        spec: Run, whose `callbacks` come after the model's.
+        runtime: Value of `runtime.callbacks`, which come last.
         work: Work folder of the run.
         is_new: Whether the training starts from the beginning.
-        make: Function that makes the callbacks of the settings.
     """
     hook = model.configure_callbacks
 
     def configure_callbacks() -> list[Callback]:
-        returned = hook()
-        own = [returned] if isinstance(returned, Callback) else [*(returned or [])]
-        found = [*own, *make()]
+        returned: Any = hook()
+        found = [returned] if isinstance(returned, Callback) else [*(returned or [])]
+        found += make_callbacks(spec.settings.callbacks, CALLBACKS, spec.title)
+        uncounted = make_callbacks(runtime, RUNTIME_CALLBACKS, spec.title)
+        for one in uncounted:
+            set_uncounted(one)
         trainer: Any = model.trainer
-        for problem in problems_of(found, trainer.callbacks, settings):
+        for problem in problems_of([*found, *uncounted], trainer.callbacks, spec.settings):
             raise ConfigError(problem)
+        found += uncounted
         for one in found:
             if isinstance(one, lightning.ModelCheckpoint):
                 use_work_folder(one, work, is_new=is_new)
@@ -76,6 +96,44 @@ def attach_callbacks(
         return []
 
     model.configure_callbacks = configure_callbacks  # type: ignore[method-assign]
+
+
+def make_callbacks(written: Sequence[Any], key: str, title: str) -> list[Callback]:
+    """Make the callbacks of a setting.
+
+    Args:
+        written: Value of the setting.
+        key: Dotted key of the setting.
+        title: Run, for messages.
+
+    Raises:
+        ConfigError: An object cannot be made, or is no callback.
+    """
+    made, where = [], f'run "{title}"'
+    for named in read_callbacks(written, key, where):
+        if named.path == LIGHTNING_CALLBACKS["GradientAccumulationScheduler"]:
+            named = replace(named, arguments=_with_epochs(named.arguments))
+        one = make_object(named, where)
+        if not isinstance(one, Callback):
+            raise ConfigError(
+                f"{where}: {named.shown} makes an object of {type(one).__name__}, expected a callback; derive its "
+                "class from Callback of Lightning"
+            )
+        made.append(one)
+    return made
+
+
+def _with_epochs(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with numbers as keys, which a config cannot have."""
+    factors = arguments.get("scheduling")
+    if not isinstance(factors, Mapping):
+        return dict(arguments)
+    return {
+        **arguments,
+        "scheduling": {
+            int(epoch) if str(epoch).isdecimal() else epoch: one for epoch, one in factors.items()
+        },
+    }
 
 
 def problems_of(
@@ -92,6 +150,11 @@ def problems_of(
             yield f"configure_callbacks returns an object of {_named(one)}, expected callbacks of Lightning; derive it"
         elif reason := _reason(one, settings):
             yield f"the callback {_named(one)} {reason}"
+        elif is_uncounted(one) and isinstance(one, tuple(_RUNTIME)):
+            yield (
+                f"the callback {_named(one)} of runtime.callbacks changes the result, expected none that does; list it "
+                "under `callbacks` of the run, which count in the identity"
+            )
     keys = {one.state_key: one for one in ours if _has_state(one)}
     for one in filter(_has_state, found):
         if one.state_key in keys and isinstance(one, lightning.EarlyStopping):

@@ -200,7 +200,7 @@ def _fit(
     plan_validations(trainer, settings, data, spec.title)
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
-    attach_callbacks(model, settings, task.work, is_new=state is None)
+    attach_callbacks(model, spec, task.runtime.callbacks, task.work, is_new=state is None)
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
     return trainer, resumed_step, data.packs, consumed.result(trainer)
 

@@ -36,6 +36,7 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
         profiler: Profiler of the training.
         detect_anomaly: Whether to find the operation whose gradient is NaN.
         model_summary: Whether to print the layers of the model.
+        callbacks: Callbacks of the training that change no result.
     """
 
     log_every_steps: int
@@ -51,6 +52,7 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
     profiler: Literal["off", "simple", "advanced", "pytorch"] = "off"
     detect_anomaly: bool = False
     model_summary: bool = False
+    callbacks: list[str | dict[str, Any]] = []
 
     @classmethod
     def of(cls, runtime: Runtime) -> "RankRuntime":
