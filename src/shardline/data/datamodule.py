@@ -14,7 +14,7 @@ from pytorch_lightning import LightningDataModule
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.world import World
-from shardline.data.collate import Batch
+from shardline.data.collate import Batch, ColumnTuple
 from shardline.data.columns import features_of
 from shardline.data.integrity import Policy
 from shardline.data.packing import sentence_of
@@ -81,6 +81,8 @@ class Normalizer:
 
     def batch(self, batch: Batch) -> Batch:
         """Normalise the features of a batch whose rows are features and labels."""
+        if isinstance(batch, ColumnTuple):
+            return batch
         if not isinstance(batch, dict):
             return self(batch[0]), *batch[1:]
         features = batch.get("features")

@@ -12,6 +12,7 @@ from shardline.checkpoints.weights import load_weights
 from shardline.config.resolved import RunSpec
 from shardline.core.error_texts import check_arguments, import_class
 from shardline.core.errors import ConfigError
+from shardline.data.collate import ColumnTuple
 from shardline.data.columns import columns_of, features_of
 from shardline.data.sample_columns import sample_columns
 from shardline.identity import watch_reads
@@ -103,6 +104,8 @@ def is_scorable(
         batch: Batch of the dataset: features and labels, or values by column.
         schema: Schema of the dataset.
     """
+    if isinstance(batch, ColumnTuple):
+        return "labels" in batch.named
     if not isinstance(batch, Mapping):
         return True
     is_known = isinstance(model, Classifier) or (
