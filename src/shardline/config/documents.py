@@ -14,6 +14,7 @@ from shardline.config.code_paths import (
     SHIPPED_TRANSFORMS,
     counted_data,
 )
+from shardline.config.objects import counted_arguments
 from shardline.config.resolved import settings_of, without_legacy_values
 from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
@@ -236,8 +237,8 @@ class Documents:
         Args:
             settings: Resolved settings of the run.
             paths: Paths of the model, of Python files among the arguments of a script, see
-                `script_files.code_of_arguments`, of transforms and collate function, see
-                `code_paths.paths_of`, and of metrics, which count only in the evaluation.
+                `script_files.code_of_arguments`, of objects, see `objects.paths_of_objects`, of transforms and
+                collate function, see `code_paths.paths_of`, and of metrics, which count only in the evaluation.
             datasets: Weight of each dataset by digest, in the order of the mix.
             files: Digests of the files of `code_files` and of arguments, by position and name.
             environment: Counted part of the environment of the script, if it has its own.
@@ -245,7 +246,7 @@ class Documents:
         is_script = scripts.is_script(paths["model"])
         trained = {part: path for part, path in paths.items() if not part.startswith(METRIC)}
         programs = self.programs_of(trained)
-        counted = counted_settings(settings)
+        counted = counted_settings(settings, is_script=is_script)
         evaluation = counted.pop("evaluation", None)
         # a script evaluates its model while it trains
         own = {"evaluation": evaluation} if is_script and evaluation else {}
@@ -347,9 +348,15 @@ class Documents:
         return self._environments[key]
 
 
-def counted_settings(settings: Plain) -> dict[str, Any]:
-    """Return the settings of a run that count in identity documents."""
+def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, Any]:
+    """Return the settings of a run that count in identity documents.
+
+    Args:
+        is_script: Whether a script reads `model_args`, so that they name no objects.
+    """
     counted = without_legacy_values(settings, settings_of("train"))
+    if not is_script and "model_args" in counted:
+        counted["model_args"] = counted_arguments(counted["model_args"], "model_args")
     counted.pop("code_files", None)  # the bytes count, not the paths
     counted.pop("uncounted_args", None)  # it decides what counts, but changes no result
     counted.pop("environment", None)  # its packages count

@@ -20,10 +20,11 @@ from shardline.config import (
     user_files,
 )
 from shardline.config.checks import check_evaluation, check_samples
-from shardline.config.code_paths import SHIPPED_MODELS, metric_paths, paths_of, resolve_class
+from shardline.config.code_paths import SHIPPED_MODELS, resolve_class
 from shardline.config.folds import check_fold, rows_of_folds, with_share
 from shardline.config.hub_models import check_hub_model, open_tokenizer
 from shardline.config.layout import ResultsLayout
+from shardline.config.objects import code_of
 from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset, count_shards
 from shardline.config.project import Project, document_of_dataset, document_of_run, locate
 from shardline.config.resolved import Size, Study, as_type
@@ -262,8 +263,7 @@ def _load_run(
     )
     paths = {
         **program,
-        **paths_of(plain_settings["data"], project.code, row.where),
-        **metric_paths(plain_settings["evaluation"], project.code, row.where),
+        **code_of(plain_settings, model_class, project.code, row.where),
     }
     if settings.elastic and scripts.is_script(model_class):
         raise ConfigError(

@@ -112,16 +112,35 @@ _OF_LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning"}
 
 
 def import_class(path: str, what: str) -> Any:
-    """Import a class by its path `module:Class`.
+    """Import a class or function by its path `module:Class`, `module:Class.method` or `module.Class`.
 
     Raises:
         ConfigError: the import fails; the message contains the traceback's frames of user code.
     """
-    module, _, name = path.partition(":")
+    module, colon, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        found, names = (
+            _import_longest(path) if not colon else (importlib.import_module(module), name)
+        )
+        for one in names.split("."):
+            found = getattr(found, one)
+        return found
     except Exception as error:
         raise ConfigError(f"{what}={path} does not import: {short_traceback(error)}") from error
+
+
+def _import_longest(path: str) -> tuple[Any, str]:
+    """Import the longest module in a dotted path, and return the module and the rest of the path."""
+    module, _, name = path.rpartition(".")
+    while True:
+        try:
+            return importlib.import_module(module), name
+        except ModuleNotFoundError as error:
+            is_within = error.name and f"{module}.".startswith(f"{error.name}.")
+            if not is_within or "." not in module:
+                raise
+        module, _, above = module.rpartition(".")
+        name = f"{above}.{name}"
 
 
 def check_arguments(

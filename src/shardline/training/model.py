@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from shardline.checkpoints.weights import load_weights
 from shardline.config.resolved import RunSpec
+from shardline.core.construct import make_values
 from shardline.core.error_texts import check_arguments, import_class
 from shardline.core.errors import ConfigError
 from shardline.data.collate import ColumnTuple
@@ -33,6 +34,7 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     - `columns`: Type by column, such as `int32[*]`, if the source names columns.
     - `sample_columns`: Columns after `data.pack` and `data.transform`, see `data.sample_columns`.
 
+    Tables in `model_args` that name objects are constructed first, see `core.objects`.
     A constructor with `**kwargs` also gets the arguments that its base classes require.
 
     Raises:
@@ -56,7 +58,9 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     passed += ["columns", "sample_columns"] if schema.columns else []
     passed += [name for name in ("task", "num_targets") if name in arguments]
     check_arguments(cls, arguments, what, "change the model_args columns", passed=passed)
-    model: pl.LightningModule = cls(**arguments)
+    where = f'run "{spec.title}"'
+    made = make_values(spec.settings.model_args, "model_args", where)
+    model: pl.LightningModule = cls(**{**arguments, **made})
     watch_reads.look()  # finds weights that compiled code has mapped into memory
     return model
 

@@ -175,6 +175,7 @@ def quieten_lightning() -> None:
         ".*does not have many workers.*",
         ".*isinstance.treespec.*",
         ".*exists and is not empty.*",
+        ".*is already saved during checkpointing.*",  # training checkpoints have no hyperparameters
         ".*smaller than the logging interval.*",
         # batches end with scalars (`{name}.mean_count`); Lightning correctly uses the first column's size
         ".*`batch_size` from an ambiguous collection.*",

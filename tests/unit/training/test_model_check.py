@@ -447,3 +447,62 @@ def test_what_callbacks_and_the_strategy_of_a_training_refuse_is_refused(
 ):
     (problem,) = check(*changes, **settings).problems
     assert message in problem
+
+
+# --- objects among the arguments -----------------------------------------------------------------
+
+TEMPLATE = """import torch
+from pytorch_lightning import LightningModule
+from torch.nn.functional import cross_entropy
+
+
+class Dense(torch.nn.Module):
+    def __init__(self, in_size, out_size, act, width=32):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(in_size, width), act, torch.nn.Linear(width, out_size))
+
+    def forward(self, rows):
+        return self.layers(rows)
+
+
+class Net(LightningModule):
+    def __init__(self, net, optimizer, scheduler=None):
+        super().__init__()
+        self.save_hyperparameters(logger=False)
+        self.net = net
+
+    def forward(self, features):
+        return self.net(features)
+
+    def training_step(self, batch, batch_idx):
+        return cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", cross_entropy(self(batch[0]), batch[1]), on_epoch=True)
+
+    def configure_optimizers(self):
+        optimizer = self.hparams.optimizer(params=self.trainer.model.parameters())
+        return {"optimizer": optimizer, "lr_scheduler": self.hparams.scheduler(optimizer=optimizer)}
+"""
+NESTED = {
+    "model_args.net": {"_target_": "checked_models.Dense", "in_size": 2, "out_size": 2,
+                       "act": {"class_path": "torch.nn.Tanh"}},
+    "model_args.optimizer": {"_target_": "torch.optim.Adam", "_partial_": True, "lr": 0.01},
+    "model_args.scheduler": {"type": "torch.optim.lr_scheduler:StepLR", "partial": True, "step_size": 1},
+}  # fmt: skip
+
+
+def test_a_model_of_nested_objects_and_partials_trains_resumes_and_is_sealed(check):
+    found = check(model=TEMPLATE, **NESTED)
+    assert (found.problems, found.not_checked) == ([], [])
+    assert found.weights_bytes == 4 * (2 * 32 + 32 + 32 * 2 + 2)
+
+
+def test_a_wrong_argument_of_an_object_is_one_sentence_of_the_check(check):
+    net = {**NESTED["model_args.net"], "widht": 3}
+    (problem,) = check(model=TEMPLATE, **NESTED | {"model_args.net": net}).problems
+    assert problem == (
+        "model_args.net._target_=checked_models.Dense takes in_size, out_size, act, width=32, but not widht; did you "
+        'mean "width"?'
+    )

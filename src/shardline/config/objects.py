@@ -1,0 +1,128 @@
+"""Objects of a run's settings in its identity: the code behind their import paths, and their arguments."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from shardline.config.code_paths import (
+    SHIPPED_TRANSFORMS,
+    metric_paths,
+    paths_of,
+    resolve_class,
+)
+from shardline.config.scripts import is_script
+from shardline.config.settings import Plain
+from shardline.config.validate import Problems
+from shardline.core.objects import NamedObject, objects_in, read_value, without_paths
+from shardline.identity import CodeIndex
+
+
+def code_of(settings: Plain, model_class: str, code: CodeIndex, where: str) -> dict[str, str]:
+    """Return the import paths in the settings of a run, by part of the identity document.
+
+    Args:
+        settings: Resolved settings.
+        model_class: Resolved model. A script reads `model_args` itself.
+        where: File and row, the start of messages.
+
+    Raises:
+        ConfigError: A name, module or class is unknown; the message lists all.
+    """
+    problems, found = Problems(), dict[str, str]()
+    with problems.gather():
+        if not is_script(model_class):
+            found |= paths_of_objects(settings["model_args"], "model_args", code, where)
+    with problems.gather():
+        found |= paths_of(settings["data"], code, where)
+    with problems.gather():
+        found |= metric_paths(settings["evaluation"], code, where)
+    problems.refuse()
+    return found
+
+
+def paths_of_objects(values: Plain, key: str, code: CodeIndex, where: str) -> dict[str, str]:
+    """Return the import paths of the objects in a table of settings, by part of the identity document.
+
+    The parts are dotted keys in the same form for each spelling: `model_args.net`, `model_args.layers.0`.
+
+    Args:
+        values: Table as written, such as `model_args`.
+        key: Dotted key of the table.
+        where: File and row, the start of messages.
+
+    Raises:
+        ConfigError: A table mixes spellings, or its module or class is unknown; the message lists all.
+    """
+    problems, found = Problems(), dict[str, str]()
+    for name in sorted(values):
+        with problems.gather():
+            for part, one in objects_in(read_value(values[name], f"{key}.{name}"), f"{key}.{name}"):
+                while part in found:  # a key with a dot, or a positional argument
+                    part += "'"
+                with problems.gather():
+                    found[part] = resolve_object(one, code, where)
+    problems.refuse()
+    return found
+
+
+def counted_arguments(values: Plain, key: str) -> dict[str, Any]:
+    """Return a table of settings for an identity document: objects without import paths, whose code counts."""
+    # shipped transforms have no code in a document
+    kept = SHIPPED_TRANSFORMS.values()
+    return {
+        name: without_paths(read_value(item, f"{key}.{name}"), kept)
+        for name, item in values.items()
+    }
+
+
+def resolve_object(
+    one: NamedObject, code: CodeIndex, where: str, shipped: Mapping[str, str] | None = None
+) -> str:
+    """Return the import path `module:Class` of an object; see `code_paths.resolve_class`.
+
+    Args:
+        where: File and row, the start of messages.
+        shipped: Import paths of names that the setting accepts.
+    """
+    path = one.path
+    if ":" not in path and "." in path and path not in (shipped or {}):
+        module = _module_of(path, code)
+        path = f"{module}:{path.removeprefix(f'{module}.')}"
+    module, colon, names = path.partition(":")
+    first, dot, rest = names.partition(".")
+    found = resolve_class(
+        f"{module}{colon}{first}", shipped or {}, code, f"{where}: {one.path_key}"
+    )
+    return f"{found}{dot}{rest}"
+
+
+def _module_of(path: str, code: CodeIndex) -> str:
+    """Return the longest module in a dotted path, without an import."""
+    parts = path.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        if code.find(module := ".".join(parts[:end])):
+            is_name = end == len(parts) - 1 or {parts[end], "*"} & code.names(module)
+            return module if is_name else ".".join(parts[:-1])
+    if code.find(parts[0]):
+        return ".".join(parts[:-1])
+    return _installed_module(parts[:-1])
+
+
+def _installed_module(parts: list[str]) -> str:
+    """Return the longest installed module among dotted names; all names if its package is unknown."""
+    try:
+        spec = find_spec(parts[0])
+    except (ImportError, ValueError):
+        spec = None
+    folders = [Path(one) for one in (spec.submodule_search_locations or ())] if spec else []
+    for end, name in enumerate(parts[1:], 1):
+        below = [folder / name for folder in folders if (folder / name).is_dir()]
+        if not below and not any(
+            path.name.partition(".")[0] == name and path.suffix in (".py", ".so", ".pyd")
+            for folder in folders
+            for path in folder.glob(f"{name}.*")
+        ):
+            return ".".join(parts[:end]) if folders else ".".join(parts)
+        folders = below
+    return ".".join(parts)
