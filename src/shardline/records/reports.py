@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType, field
 
 from shardline.core.intervals import Interval, wilson_interval
+from shardline.core.metric_names import find_metric, measure_of
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
 from shardline.records.datasets import Reference
@@ -505,8 +506,13 @@ class ReportedRun(Record, frozen=True, kw_only=True):
 
     @property
     def validation_metric(self) -> str:
-        """Name of the headline metric on the validation split."""
-        return f"val_{self.metric.removeprefix('test_').removeprefix('val_')}"
+        """Name of the headline metric on the validation split, as the curves have it."""
+        measure = measure_of(self.metric)
+        return find_metric(self.curves, measure, "val") or f"val_{measure}"
+
+    def curve_of_loss(self, split: str) -> Curve | None:
+        """Return the curve of the loss on a split, `train` or `val`; None if it was not recorded."""
+        return self.curves.get(find_metric(self.curves, "loss", split) or "")
 
     @property
     def held_out(self) -> dict[str, float | None]:

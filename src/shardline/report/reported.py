@@ -11,6 +11,7 @@ from shardline.core.canonical import digest
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.intervals import but_seed
+from shardline.core.metric_names import find_metric, measure_of
 from shardline.core.nested import flatten
 from shardline.core.redaction import mask_values
 from shardline.records.acceptances import Accepted
@@ -228,8 +229,9 @@ def _best_validation(
 
     If the step is unknown, as for a training script, return the best value and its first step.
     """
-    own = f"val_{headline.metric.removeprefix('test_').removeprefix('val_')}"
-    for metric, best_of in ((own, max if headline.mode == "max" else min), ("val_loss", min)):
+    own = measure_of(headline.metric)
+    for measure, best_of in ((own, max if headline.mode == "max" else min), ("loss", min)):
+        metric = find_metric(curves, measure, "val") or ""
         curve = curves.get(metric)
         if curve and curve.values:
             value = best_of(curve.values) if step is None else curve.at(step)

@@ -1,16 +1,21 @@
 """What tracking reads and refuses; what trackers are sent is in tests/workflow and tests/azureml."""
 
+import csv
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlflow.utils.validation import _validate_metric_name
 
 from shardline.errors import ConfigError
 from shardline.records.tracking import TrackingContext
 from shardline.tracking import tracker_process
 from shardline.tracking.backends.csv import CsvFile
+from shardline.tracking.backends.mlflow import MlflowRun, _name
 from shardline.tracking.backends.wandb import has_key
 from shardline.tracking.metric_batches import MetricBatch, Records
 from shardline.tracking.processes import check_packages, tracked
@@ -221,3 +226,42 @@ def test_a_tracker_that_does_not_take_the_end_is_told_of(tmp_path, monkeypatch):
     process.report()
     assert said[1:] == ["not sent to CSV: the final status of the training: ConnectionError: away"]
     assert RunLinks(tmp_path, "csv").read()["not_sent"] == "the final status of the training"
+
+
+PATHS = st.text(alphabet="ab/. ()-_é", max_size=10)
+
+
+@given(PATHS)
+def test_mlflow_accepts_every_name(name):
+    _validate_metric_name(_name(name))
+
+
+def test_metrics_whose_names_mlflow_does_not_accept_keep_apart_and_their_names(tmp_path):
+    texts = dict.fromkeys(
+        ("run", "name", "dataset", "dataset_name", "store", "model", "metrics"), ""
+    )
+    context = TrackingContext(**texts, work=str(tmp_path), params={}, tags={})
+
+    def names(*metrics: str) -> list[str]:
+        run = MlflowRun(context, RunLinks(tmp_path, "mlflow"))
+        return [run._name_of(one) for one in metrics]
+
+    first = names("val/acc", "loss (train)", "loss [train]")
+    assert first[:2] == ["val/acc", "loss _train_"]
+    assert len({*first}) == 3
+    assert names("loss [train]", "loss (train)") == [first[2], first[1]]
+
+
+def test_a_table_has_a_column_for_every_name(tmp_path):
+    texts = dict.fromkeys(
+        ("run", "name", "dataset", "dataset_name", "store", "model", "metrics"), ""
+    )
+    table = CsvFile(
+        TrackingContext(**texts, work=str(tmp_path), params={}, tags={}), RunLinks(tmp_path, "csv")
+    )
+    table.open()
+    write(tmp_path / "m", record(1, **{"val/acc": 0.5, 'loss (a, "b")': 2.0}))
+    for batch in read(Records(tmp_path / "m"), is_whole=True):
+        table.send(batch, None)
+    (row,) = csv.DictReader((tmp_path / "tracking/metrics.csv").open(newline=""))
+    assert (row["val/acc"], row['loss (a, "b")']) == ("0.5", "2.0")

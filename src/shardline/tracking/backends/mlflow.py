@@ -1,7 +1,9 @@
 """MLflow tracker: https://mlflow.org/docs/latest/rest-api.html."""
 
+import hashlib
 import json
 import os
+import posixpath
 import re
 import time
 from collections.abc import Iterator
@@ -36,6 +38,7 @@ _CLIENT = {
 }
 _STATUS = {"sealed": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
+_NAME_CHARACTERS = 250
 _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@|[?#].*")
 _LOCK_S = 60.0  # creating the tables takes seconds
 
@@ -60,6 +63,7 @@ class MlflowRun(Tracker):
         self._client: MlflowClient | None = None
         self._given = os.environ.get("MLFLOW_RUN_ID", "")
         self.run_id = ""
+        self._names: dict[str, str] = links.read().get("names", {})  # of metrics, as sent
         for name, value in _CLIENT.items():
             os.environ.setdefault(name, value)
         known = links.read().get("where", {})
@@ -142,7 +146,7 @@ class MlflowRun(Tracker):
         now = time.time()
         metrics = [
             Metric(
-                _name(value.name),
+                self._name_of(value.name),
                 value.value,
                 _milliseconds(started, value.wall_s, now),
                 value.step,
@@ -155,6 +159,17 @@ class MlflowRun(Tracker):
             self._client.log_batch(self.run_id, metrics=part)
         tag = RunTag(_STEP, str(batch.step))
         self._client.log_batch(self.run_id, metrics=parts[-1], tags=[tag])
+
+    def _name_of(self, metric: str) -> str:
+        """Return the name under which MLflow gets a metric; two metrics never share one."""
+        if metric not in self._names:
+            name = _name(metric)
+            if name in self._names.values():
+                name = f"{name[: _NAME_CHARACTERS - 9]}-{hashlib.sha256(metric.encode()).hexdigest()[:8]}"
+            self._names[metric] = name
+            if any(sent != given for given, sent in self._names.items()):
+                self.links.write(names=self._names)  # a resumed training must send the same names
+        return self._names[metric]
 
     def upload(self, file: Path, folder: str = "") -> None:
         """Send a file, and record its name."""
@@ -236,7 +251,10 @@ def _milliseconds(started: float | None, wall_s: float | None, now: float) -> in
 
 
 def _name(key: str) -> str:
-    return _FORBIDDEN.sub("_", key)
+    """Return a name that MLflow accepts: without other characters, and no path such as `a//b` or `../a`."""
+    name = _FORBIDDEN.sub("_", key)[:_NAME_CHARACTERS] or "_"
+    is_path = posixpath.normpath(name) == name and not name.startswith(("/", ".."))
+    return name if is_path and name != "." else re.sub(r"^\.+|/", "_", name)
 
 
 def _text(value: Any) -> str:
