@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from msgspec import structs
 
 from shardline.cli.app import AsJson, app
 from shardline.cli.display.terminal import say, say_json
@@ -20,6 +21,7 @@ from shardline.config.project import Project
 from shardline.config.resolved import RunSpec, as_plain
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import writing
+from shardline.core.one_lightning import keep
 from shardline.core.suggest import suggest
 from shardline.pipeline.dataset_jobs import build_part, seal_parts
 from shardline.pipeline.job_frame import REMAKE
@@ -197,6 +199,8 @@ def _prediction(
         "model": spec.model_class,
         **code_of(as_plain(spec.settings), spec.model_class, project.code, recorded.title),
     }
+    spec = structs.replace(spec, lightning=project.documents.lightning_of(paths))
+    keep(spec.lightning)  # rows to predict may be built in this process too
     weights = recorded.spec.mix
     dataset = _dataset(project, recorded, rows, list(weights))
     is_named = dataset.read_as is None

@@ -18,6 +18,7 @@ from shardline.config.objects import counted_arguments
 from shardline.config.resolved import settings_of, without_legacy_values
 from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
+from shardline.core.one_lightning import DISTRIBUTIONS, Package
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
 from shardline.identity.class_kind import PYTHON_DATA, Kind, kind_of
@@ -185,6 +186,28 @@ class Documents:
     def programs_of(self, paths: Mapping[str, str]) -> dict[str, StageProgram]:
         """Return the programs of resolved paths, by part of the document."""
         return {part: self.program(path) for part, path in paths.items()}
+
+    def lightning_of(self, paths: Mapping[str, str]) -> tuple[Package, ...]:
+        """Return the packages of Lightning that code imports, see `core.one_lightning`; ranks load the first.
+
+        Shipped models, and models that import neither, train with `pytorch_lightning`.
+
+        Args:
+            paths: Import paths by part of the document, with the model.
+        """
+        if scripts.is_script(
+            paths["model"]
+        ):  # which imports what it likes, in a process of its own
+            return ()
+        reached = {
+            part: self.lock.reached(one.imports, ends={"lightning"})
+            for part, one in self.programs_of(paths).items()
+        }
+        of_model, anywhere = reached["model"], set[str]().union(*reached.values())
+        is_own = "lightning" in of_model and "pytorch-lightning" not in of_model
+        first: Package = "lightning" if is_own else "pytorch_lightning"
+        others = (name for name, one in DISTRIBUTIONS.items() if name != first and one in anywhere)
+        return (first, *others)
 
     def use_io(self, paths: Mapping[str, str]) -> bool:
         """Return whether a script, or a Python file among its arguments, imports `shardline_io`.

@@ -43,6 +43,7 @@ from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.nested import with_values
+from shardline.core.one_lightning import DISTRIBUTIONS, check_version
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
@@ -277,6 +278,7 @@ def _load_run(
         row.where,
         project.load_environment,
     )
+    lightning = _lightning_of(project, paths, parts, row.where)
     weights = {part.dataset.id: str(part.weight) for part in parts}
     document = document_of_run(project, settings, paths, weights, environment, row.where)
     digest = short_digest(document)
@@ -292,7 +294,20 @@ def _load_run(
         document=document,
         evaluation_document=project.documents.evaluation(plain_settings, paths, digest),
         definitions=project.documents.definitions(paths),
+        lightning=lightning,
     )
+
+
+def _lightning_of(
+    project: Project, paths: Mapping[str, str], parts: Sequence[WeightedDataset], where: str
+) -> tuple[str, ...]:
+    """Return the packages of Lightning that the code of a run imports; the lock must have versions that work."""
+    sources = {f"source {at}": part.dataset.source_class for at, part in enumerate(parts)}
+    found = project.documents.lightning_of({**paths, **sources})
+    for package in found:
+        if pinned := project.lock.versions.get(DISTRIBUTIONS[package]):
+            check_version(package, pinned, f"pinned by the lock of {where}")
+    return found
 
 
 def _resolve_model(project: Project, row: Row) -> str:

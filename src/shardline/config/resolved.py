@@ -231,6 +231,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         model: Model as written in the run table.
         model_class: Import path of the model, or the script.
         environment: Packages to install: `python`, and `requirements` of the lock.
+        lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
     """
 
     run: str
@@ -241,6 +242,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     model_class: str
     settings: RunSettings
     environment: dict[str, Any] = {}
+    lightning: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from safetensors.torch import load_file
 
 from shardline.checkpoints.weights import load_weights
@@ -42,9 +43,10 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     """
     cls = import_class(spec.model_class, f'run "{spec.title}": model')
     if not (isinstance(cls, type) and issubclass(cls, pl.LightningModule)):
+        found, remedy = _what(cls)
         raise ConfigError(
-            f'run "{spec.title}": model={spec.model_class} is not a '
-            "pytorch_lightning.LightningModule; derive it from one"
+            f'run "{spec.title}": model={spec.model_class} is {found}, expected a LightningModule of lightning or '
+            f"pytorch_lightning; {remedy}"
         )
     arguments, what = arguments_of(spec, schema), f'run "{spec.title}": model={spec.model_class}'
     is_shipped = cls.__module__.startswith("shardline.training.models.")
@@ -63,6 +65,25 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     model: pl.LightningModule = cls(**{**arguments, **made})
     watch_reads.look()  # finds weights that compiled code has mapped into memory
     return model
+
+
+def _what(found: object) -> tuple[str, str]:
+    """Return what an object is that is no class of LightningModules, and the remedy, for messages."""
+    if isinstance(found, pl.LightningModule):
+        return f"an object of {type(found).__qualname__}, not its class", "name the class"
+    if not isinstance(found, type):
+        kind = type(found).__name__
+        return f"a {kind}", "name a class; for a program with its own loop, write a script"
+    if issubclass(found, pl.LightningDataModule):
+        return "a LightningDataModule", "name it in source.type of a dataset, and your model here"
+    if issubclass(found, torch.nn.Module):
+        return (
+            "a torch.nn.Module",
+            "derive it from LightningModule, with a training_step that returns the loss",
+        )
+    bases = (f"{one.__module__}.{one.__qualname__}" for one in found.__bases__ if one is not object)
+    listed = ", ".join(bases)
+    return f"a class of {listed}" if listed else "a class without a base", "derive it from one"
 
 
 def sealed_model(spec: RunSpec, schema: DatasetSchema, weights: Path) -> pl.LightningModule:

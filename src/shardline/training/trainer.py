@@ -4,6 +4,7 @@ import logging
 import warnings
 from datetime import timedelta
 
+import lightning_fabric
 import pytorch_lightning as pl
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.callbacks import Callback
@@ -169,7 +170,7 @@ def make_strategy(
 
 def quieten_lightning() -> None:
     """Silence Lightning's hints that do not apply to Shardline."""
-    for name in ("pytorch_lightning", "lightning_fabric"):
+    for name in (pl.__name__, lightning_fabric.__name__):  # of either package
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",

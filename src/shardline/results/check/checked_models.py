@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -200,6 +201,7 @@ def _run(
         return {identity: _not_checked(run, why) for identity, run in runs.items()}
     folder = project.layout.checks
     make_folder(folder)
+    began = time.monotonic()
     memory_bytes = int(_MEMORY_SHARE * free_memory_bytes())
     options = {"memory_bytes": memory_bytes, "is_elsewhere": is_elsewhere}
     with TemporaryDirectory(dir=folder, prefix=".") as place:
@@ -208,8 +210,13 @@ def _run(
             make_folder(works[identity])
             task = _task(project, run, works[identity], options)
             write_task(works[identity] / "rank.json", task)
-        paths = [work / "rank.json" for work in works.values()]
-        why = _start(project, python, paths, limit_s)
+        reasons: dict[str, str] = {}
+        # one process for each package of Lightning that the models import
+        for package in dict.fromkeys(run.lightning[:1] for run in runs.values()):
+            some = [key for key, run in runs.items() if run.lightning[:1] == package]
+            left_s = None if limit_s is None else max(0.0, began + limit_s - time.monotonic())
+            reason = _start(project, python, [works[key] / "rank.json" for key in some], left_s)
+            reasons |= dict.fromkeys(some, reason)
         read = {identity: read_result(work / "result.json") for identity, work in works.items()}
     found = {identity: result for identity, result in read.items() if result}
     for identity, result in found.items():
@@ -218,7 +225,8 @@ def _run(
             with suppress(DataError):
                 write_result(project.layout.check(identity), result)
     return {
-        identity: found.get(identity) or _not_checked(run, why) for identity, run in runs.items()
+        identity: found.get(identity) or _not_checked(run, reasons[identity])
+        for identity, run in runs.items()
     }
 
 
