@@ -143,7 +143,7 @@ def import_path(metric: Plain) -> str:
     return kind if ":" in kind else f"torchmetrics:{kind}"
 
 
-COLLATE = ("pad", "nested")
+COLLATE = ("pad", "nested", "tuple")
 EVALUATED = ("eval_transform", "collate")  # also used in evaluations
 _TRANSFORMS = ("transform", "eval_transform")
 _PLAIN_PAD = {"type": "pad", "lengths": {}, "multiple": 1}

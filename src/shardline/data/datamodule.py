@@ -15,7 +15,7 @@ from pytorch_lightning import LightningDataModule
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.world import World
-from shardline.data.collate import Batch
+from shardline.data.collate import Batch, ColumnTuple
 from shardline.data.columns import features_of
 from shardline.data.integrity import Policy
 from shardline.data.packing import sentence_of
@@ -98,6 +98,8 @@ class Normalizer:
         return values.to(self._half) if values.is_floating_point() else values
 
     def _batch(self, batch: Batch) -> Batch:
+        if isinstance(batch, ColumnTuple):
+            return batch
         if not isinstance(batch, dict):
             return self._normalized(batch[0]), *batch[1:]
         features = batch.get("features")

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from msgspec import UNSET, structs
 
+from shardline.config.code_paths import COLLATE
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack, Pad, RunSettings
 from shardline.core.error_texts import import_class
@@ -16,7 +17,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES
 from shardline.data.classes import rows_of_classes, weights_of_classes
-from shardline.data.collate import Collate
+from shardline.data.collate import Collate, Mode
 from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
 from shardline.data.packing import Packed, describe_packs, packed
@@ -366,8 +367,8 @@ class RunBatches:
         columns, collate = parts[0].units.columns, self._settings.data.collate
         if isinstance(collate, Pad):
             return Collate(columns, lengths=collate.lengths, multiple=collate.multiple)
-        if collate in (None, "pad", "nested"):
-            return Collate(columns, mode="nested" if collate == "nested" else "pad")
+        if collate is None or collate in COLLATE:
+            return Collate(columns, mode=cast("Mode", collate or "pad"))
         return Collate(columns, function=import_class(str(collate), "data.collate"))
 
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.world import World
-from shardline.data.collate import Batch
+from shardline.data.collate import Batch, ColumnTuple
 from shardline.data.datamodule import HeldOutLoader, Normalizer, evaluated_dtype
 from shardline.data.integrity import Policy
 from shardline.data.run_batches import RunBatches
@@ -191,17 +191,19 @@ def _outputs(
     """
     for batch in batches:
         scored.add()
-        if not isinstance(batch, dict):
+        if not isinstance(batch, dict | ColumnTuple):
             yield _call(model, normalize(batch[0].to(device))), batch[1], None
             continue
-        if "labels" not in batch:
+        columns = batch.named if isinstance(batch, ColumnTuple) else batch
+        if "labels" not in columns:
             raise ConfigError(
-                f"evaluation.metrics is set, but the rows have the columns {', '.join(batch)}, expected a column "
+                f"evaluation.metrics is set, but the rows have the columns {', '.join(columns)}, expected a column "
                 "`labels`; rename the labels' column, or define a test_step and log these metrics there"
             )
         seen: Any = normalize.batch(move_data_to_device(batch, device))
-        weight = batch[WEIGHT] if schema.weighted else None
-        yield _call(model, *inputs_of(model, seen)), batch["labels"], weight
+        weight = columns[WEIGHT] if schema.weighted else None
+        inputs = inputs_of(model, seen) if isinstance(seen, dict) else [seen[0]]
+        yield _call(model, *inputs), columns["labels"], weight
 
 
 def _scored(outputs: Iterable[Scorable], task: Task, named: NamedMetrics) -> Iterator[Columns]:

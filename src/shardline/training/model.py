@@ -14,6 +14,7 @@ from shardline.config.resolved import RunSpec
 from shardline.core.construct import make_values
 from shardline.core.error_texts import check_arguments, import_class
 from shardline.core.errors import ConfigError
+from shardline.data.collate import ColumnTuple
 from shardline.data.columns import columns_of, features_of
 from shardline.data.sample_columns import sample_columns
 from shardline.identity import watch_reads
@@ -128,6 +129,8 @@ def is_scorable(
         batch: Batch of the dataset: features and labels, or values by column.
         schema: Schema of the dataset.
     """
+    if isinstance(batch, ColumnTuple):
+        return "labels" in batch.named
     if not isinstance(batch, Mapping):
         return True
     is_known = isinstance(model, Classifier) or (

@@ -20,7 +20,7 @@ from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.core.world import World
-from shardline.data.collate import Batch
+from shardline.data.collate import Batch, ColumnTuple
 from shardline.data.datamodule import Normalizer, evaluated_dtype
 from shardline.data.dataset import read_manifest
 from shardline.data.integrity import Policy
@@ -185,7 +185,8 @@ class Outputs:
         return np.concatenate(parts)
 
     def _labels(self, batch: Batch, rows: int) -> Columns:
-        labels = batch.get("labels") if isinstance(batch, dict) else batch[1]
+        named = batch.named if isinstance(batch, ColumnTuple) else batch
+        labels = named.get("labels") if isinstance(named, dict) else named[1]
         if not self._has_labels or self._schema.task == "none":
             return {}
         shape = (rows, len(self._schema.targets)) if self._schema.targets else (rows,)
