@@ -39,6 +39,7 @@ from shardline.training.checked_rows import (
 from shardline.training.evaluate import evaluate
 from shardline.training.fit import seal_model, train
 from shardline.training.model import make_model
+from shardline.training.optim import has_own_optimizer
 from shardline.training.rank_task import Check, ModelResult, RankTask, write_result
 from shardline.training.stop_agreement import StepsDone
 from shardline.training.strategies import SteadyDDPStrategy
@@ -236,6 +237,7 @@ class _Watch(Callback):
         """Record the model and its size."""
         if self.model is None:
             self.model, self._found.weights_bytes = pl_module, _bytes_of(pl_module)
+            self._found.own_optimizer = has_own_optimizer(pl_module)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Interrupt the training once the first epoch is saved."""
