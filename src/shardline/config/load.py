@@ -19,8 +19,8 @@ from shardline.config import (
     scripts,
     user_files,
 )
-from shardline.config.checked_trainer import check_trainer
 from shardline.config.callbacks import RUNTIME_CALLBACKS
+from shardline.config.checked_trainer import check_trainer
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, resolve_class
 from shardline.config.folds import check_fold, rows_of_folds, with_share

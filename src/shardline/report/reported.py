@@ -44,6 +44,7 @@ from shardline.report.sealed import REMEDY, RunFiles, TableEntry, read, read_cur
 from shardline.report.trained_in import describe_environment
 
 _Reported = TypeVar("_Reported", bound=Record)
+_UNUSED = ("optim.", "schedule.")  # beside a model's own `configure_optimizers`
 _RECORDED = ("id", "started", "ended", "host", "agent", "image", "num_cpus", "memory_bytes")
 
 
@@ -69,6 +70,8 @@ def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, str]]:
     accepted = read(files.accepted, Accepted) if files.accepted else None
     curves, asked = read_curves(files.metrics), files.asked
     settings = flatten(spec.settings, by_name=True)
+    if provenance.training.own_optimizer:
+        settings = {key: of for key, of in settings.items() if not key.startswith(_UNUSED)}
     made = _actions(spec, provenance, evaluation, files.evaluation.stem, accepted)
     trained, evaluated = made["train"]["id"], made["evaluate"]["id"]
     headline = _headline(evaluation, evaluated)

@@ -40,6 +40,7 @@ from shardline.training.checked_rows import (
 from shardline.training.evaluate import evaluate
 from shardline.training.fit import check_manual, seal_model, train
 from shardline.training.model import make_model
+from shardline.training.optim import has_own_optimizer
 from shardline.training.rank_task import Check, ModelResult, RankTask, write_result
 from shardline.training.stop_agreement import StepsDone
 from shardline.training.strategies import SteadyDDPStrategy
@@ -268,6 +269,7 @@ class _Watch(Callback):
         check_manual(self._run.settings, pl_module)
         if self.model is None:
             self.model, self._found.weights_bytes = pl_module, _bytes_of(pl_module)
+            self._found.own_optimizer = has_own_optimizer(pl_module)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Interrupt the training once the first epoch is saved."""

@@ -27,6 +27,18 @@ def _as_arguments(cls: type, settings: Sequence[str]) -> str:
     return f"give the constructor {arguments} {missing} and name the column{s} {columns}"
 
 
+UNUSED_BESIDE_OWN = (
+    "optim.",
+    "schedule.",
+)  # settings that a model's `configure_optimizers` ignores
+
+
+def has_own_optimizer(model: pl.LightningModule) -> bool:
+    """Return whether the class of a model defines `configure_optimizers`."""
+    of = type(model).configure_optimizers.__module__
+    return not of.startswith(("pytorch_lightning.", "lightning."))
+
+
 def attach_optimizer(
     model: pl.LightningModule,
     spec: RunSpec,
@@ -47,7 +59,7 @@ def attach_optimizer(
             model's `configure_optimizers` would ignore the value.
     """
     if is_overridden("configure_optimizers", model):
-        ignored = [key for key in set_by_row if key.startswith(("optim.", "schedule."))]
+        ignored = [key for key in set_by_row if key.startswith(UNUSED_BESIDE_OWN)]
         if ignored:
             raise ConfigError(
                 f'run "{spec.title}" sets {", ".join(ignored)}, but {spec.model} has its own configure_optimizers, '

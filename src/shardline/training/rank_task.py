@@ -222,6 +222,7 @@ class ModelResult(msgspec.Struct, kw_only=True):
         state_bytes: Size of a training checkpoint; 0 if unknown.
         inferred: Properties inferred from the files of each dataset, by its name, see `data.inferred`.
         num_rows: Rows of the only dataset, all splits together; None for several datasets or if unknown.
+        own_optimizer: Whether the model has its own `configure_optimizers`.
     """
 
     problems: list[str] = []
@@ -230,6 +231,7 @@ class ModelResult(msgspec.Struct, kw_only=True):
     state_bytes: int = 0
     inferred: dict[str, dict[str, Any]] = {}
     num_rows: int | None = None
+    own_optimizer: bool = False
 
 
 def write_result(path: Path, result: ModelResult) -> None:

@@ -21,6 +21,7 @@ _NUMBER = r"[+\u2212-]?(?:\d{1,3}(?:[.,'\s]\d{3})+|\d{1,2}(?:,\d\d)+,\d{3}|\d+)?
 _MARKED = re.compile(rf"(?=.*\d)[$€£¥]?\s?(?:{_NUMBER}|\({_NUMBER}\))\s?[%€$£¥]?")
 _PLAIN = re.compile(r"\s*[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?\s*")
 _ROWS = 1000
+_ENOUGH = 20
 
 Numbers = tuple[np.ndarray, np.ndarray]  # values, and which of them are bad
 
@@ -191,6 +192,12 @@ def index_columns(schema: pa.Schema) -> list[str]:
     noted = schema.pandas_metadata if schema.metadata else None
     named = (noted or {}).get("index_columns", ())
     return [name for name in named if isinstance(name, str)]
+
+
+def are_unique(column: pa.Array) -> bool:
+    """Return whether all of the first values differ, of enough values to be no chance."""
+    values = column[:_ROWS].drop_null()
+    return len(values) >= _ENOUGH and pc.count_distinct(values).as_py() == len(values)
 
 
 def is_marked(text: str) -> bool:
