@@ -37,12 +37,8 @@ from shardline.training.interventions import read_plan
 from shardline.training.metrics_file import JsonLinesLogger, PlainProgress
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
-<<<<<<< HEAD
 from shardline.training.observed import ModelSummary, observers
-from shardline.training.optim import attach_optimizer
-=======
 from shardline.training.optim import attach_optimizer, has_own_optimizer
->>>>>>> w/rest
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
 from shardline.training.rank_task import RankTask, Train
 from shardline.training.repeated_batch import repeat_batch
@@ -229,11 +225,8 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
         epochs=trainer.current_epoch,
         stopped_early=trainer.current_epoch < (trainer.max_epochs or 0),
         resumed_step=resumed_step,
-<<<<<<< HEAD
         is_compiled=is_compiled(trainer.lightning_module),
-=======
         own_optimizer=has_own_optimizer(trainer.lightning_module),
->>>>>>> w/rest
         parameters=frozenset(
             plain_name(name)
             for name, _ in trainer.lightning_module.named_parameters(remove_duplicate=False)

@@ -125,9 +125,6 @@ def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
     )
 
 
-<<<<<<< HEAD
-def _identity_of(project: Project, run: RunPlan) -> str:
-=======
 def _unused_settings(run: RunPlan) -> str:
     """Return a sentence on settings that a model's own `configure_optimizers` ignores; empty if none is set."""
     usual = default_settings()
@@ -142,8 +139,7 @@ def _unused_settings(run: RunPlan) -> str:
     )
 
 
-def _identity_of(run: RunPlan) -> str:
->>>>>>> w/rest
+def _identity_of(project: Project, run: RunPlan) -> str:
     """Return the identity of a check; runs that differ only in learning rate or length share it."""
     settings = as_plain(run.settings)
     counted = {
