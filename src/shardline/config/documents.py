@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import scripts
+from shardline.config.callbacks import CALLBACKS, counted_callbacks
 from shardline.config.checked_sources import SHIPPED_SOURCES, WITH_TOKENS
 from shardline.config.code_paths import (
     EVALUATED,
@@ -380,6 +381,8 @@ def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, A
     counted = without_legacy_values(settings, settings_of("train"))
     if not is_script and "model_args" in counted:
         counted["model_args"] = counted_arguments(counted["model_args"], "model_args")
+    if CALLBACKS in counted:
+        counted[CALLBACKS] = counted_callbacks(counted[CALLBACKS])
     counted.pop("code_files", None)  # the bytes count, not the paths
     counted.pop("uncounted_args", None)  # it decides what counts, but changes no result
     counted.pop("environment", None)  # its packages count

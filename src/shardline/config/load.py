@@ -19,12 +19,13 @@ from shardline.config import (
     scripts,
     user_files,
 )
+from shardline.config.callbacks import RUNTIME_CALLBACKS
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, resolve_class
 from shardline.config.folds import check_fold, rows_of_folds, with_share
 from shardline.config.hub_models import check_hub_model, open_tokenizer
 from shardline.config.layout import ResultsLayout
-from shardline.config.objects import code_of
+from shardline.config.objects import code_of, paths_of_callbacks
 from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset, count_shards
 from shardline.config.project import Project, document_of_dataset, document_of_run, locate
 from shardline.config.resolved import Size, Study, as_type
@@ -112,6 +113,8 @@ def load_project(
     entries, defaults, mixes = config["datasets"], config["defaults"], settings.mixes
     named = _load_datasets(project, rows, datasets, entries, mixes, where, problems)
     predicted = _load_predicted(project, asked, rows, entries, mixes, named, where, problems)
+    with problems.gather():
+        paths_of_callbacks(runtime.callbacks, RUNTIME_CALLBACKS, project.code, where)
     for row in rows:
         with problems.gather():
             weights = weights_of_row(row, mixes)
@@ -269,6 +272,11 @@ def _load_run(
     if settings.elastic and scripts.is_script(model_class):
         raise ConfigError(
             f"{row.where}: elastic=true, but a training script splits its batches itself; use elastic=false"
+        )
+    if settings.callbacks and scripts.is_script(model_class):
+        raise ConfigError(
+            f"{row.where}: callbacks are Lightning's, but a training script trains by itself; set callbacks to [] in "
+            "this row, or leave them out of defaults"
         )
     environment = environment_of_run(
         settings,

@@ -1,10 +1,11 @@
 """Objects of a run's settings in its identity: the code behind their import paths, and their arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from shardline.config.callbacks import CALLBACKS, LIGHTNING_CALLBACKS, read_callbacks
 from shardline.config.code_paths import (
     SHIPPED_TRANSFORMS,
     metric_paths,
@@ -34,6 +35,8 @@ def code_of(settings: Plain, model_class: str, code: CodeIndex, where: str) -> d
         if not is_script(model_class):
             found |= paths_of_objects(settings["model_args"], "model_args", code, where)
     with problems.gather():
+        found |= paths_of_callbacks(settings.get(CALLBACKS) or [], CALLBACKS, code, where)
+    with problems.gather():
         found |= paths_of(settings["data"], code, where)
     with problems.gather():
         found |= metric_paths(settings["evaluation"], code, where)
@@ -62,6 +65,31 @@ def paths_of_objects(values: Plain, key: str, code: CodeIndex, where: str) -> di
                     part += "'"
                 with problems.gather():
                     found[part] = resolve_object(one, code, where)
+    problems.refuse()
+    return found
+
+
+def paths_of_callbacks(
+    written: Sequence[Any], key: str, code: CodeIndex, where: str
+) -> dict[str, str]:
+    """Return the import paths of callbacks and of objects among their arguments; see `paths_of_objects`.
+
+    Args:
+        written: Value of the setting.
+        key: Dotted key of the setting.
+        where: File and row, the start of messages.
+
+    Raises:
+        ConfigError: A name, module or class is unknown; the message lists all.
+    """
+    problems, found = Problems(), dict[str, str]()
+    for callback in read_callbacks(written, key, where):
+        for part, one in objects_in(callback, callback.key):
+            while part in found:
+                part += "'"
+            shipped = LIGHTNING_CALLBACKS if one is callback else None
+            with problems.gather():
+                found[part] = resolve_object(one, code, where, shipped)
     problems.refuse()
     return found
 

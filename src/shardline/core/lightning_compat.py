@@ -277,6 +277,23 @@ def begin_averaging(callback: Any, trainer: pl.Trainer) -> None:
     callback.on_train_epoch_start(began, trainer.lightning_module)
 
 
+# ---- ModelCheckpoint
+
+
+def pending_saves(callback: Any) -> State:
+    """Return the part of a `ModelCheckpoint` that decides on its next save and is not in its state."""
+    return {
+        "step": callback._last_global_step_saved,
+        "deferred": callback._defer_save_until_validation,
+    }
+
+
+def set_pending_saves(callback: Any, pending: State) -> None:
+    """Restore the part that `pending_saves` returned."""
+    callback._last_global_step_saved = pending["step"]
+    callback._defer_save_until_validation = pending["deferred"]
+
+
 # ---- passes at the end of a training
 
 

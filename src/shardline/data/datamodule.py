@@ -3,7 +3,7 @@
 `shardline_io.order.sampling` decides which rows a step consumes. `shardline.data.stream` reads them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -190,6 +190,7 @@ class ShardDataModule(LightningDataModule):
     Attributes:
         packs: record of the blocks or packs, see `packing.describe_packs`; None without
             `data.pack`, and on all ranks but the first.
+        batches_per_step: global batches of an optimiser step by epoch; a callback may accumulate some.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class ShardDataModule(LightningDataModule):
         )
         self._run_batches = run_batches
         self._max_epochs = settings.trainer.max_epochs
+        self.batches_per_step: Callable[[int], int] = lambda epoch: 1
         stream, self._order = run_batches.train(
             world, num_epochs=self._max_epochs, local_rank=world.local_rank, pin=pin
         )
@@ -231,7 +233,8 @@ class ShardDataModule(LightningDataModule):
     @property
     def total_steps(self) -> int:
         """Number of optimiser steps in all epochs."""
-        return sum(self._order.steps(epoch) for epoch in range(self._max_epochs))
+        epochs = range(self._max_epochs)
+        return sum(-(-self._order.steps(epoch) // self.batches_per_step(epoch)) for epoch in epochs)
 
     def train_dataloader(self) -> TrainLoader:
         """Return this rank's train batches; called for each epoch if epochs differ in length."""

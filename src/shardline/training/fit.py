@@ -28,6 +28,7 @@ from shardline.data.ledger import SampleLedger
 from shardline.launch.device import resolve_accelerator
 from shardline.records.measured import ConsumedSteps, Intervention, SealedCheck
 from shardline.records.runs import PackedSamples
+from shardline.training.callbacks import attach_callbacks
 from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
@@ -175,15 +176,14 @@ def _fit(
         model.double()  # Lightning does so only after restoring a state, which would round its weights
     if isinstance(model, Classifier) and model.scales_targets:
         model.set_target_scale(data.label_statistics.mean, data.label_statistics.std)
-    attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=set_by_row)
+    attach_optimizer(model, spec, total_steps=lambda: data.total_steps, set_by_row=set_by_row)
     check_validates(settings, model)
     check_policy(settings, model, spec.title)
-    consumed = Consumed(
-        data, settings.trainer.max_epochs, settings.trainer.accumulate, f'run "{spec.title}"'
-    )
+    consumed = Consumed(data, settings.trainer.max_epochs, f'run "{spec.title}"')
     trainer = new_trainer([*callbacks, consumed], log_every_steps=task.runtime.log_every_steps)
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
+    attach_callbacks(model, spec, task.runtime.callbacks, task.work, is_new=state is None)
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
     return trainer, resumed_step, data.packs, consumed.result(trainer)
 

@@ -9,6 +9,7 @@ import re
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,6 +43,7 @@ from shardline.training.model import make_model
 from shardline.training.rank_task import Check, ModelResult, RankTask, write_result
 from shardline.training.stop_agreement import StepsDone
 from shardline.training.strategies import SteadyDDPStrategy
+from shardline.training.uncounted_check import compare
 
 _STEP = "does a training step on two rows"
 _STEPS = 1000  # length of the training for schedules, at least; only two steps are done
@@ -135,6 +137,8 @@ class _Trial:
             sealed = self._folder / "model.safetensors"
             seal_model(trained, self._task.run, sealed)
             self._leave()
+            doing = "trains with runtime.callbacks"
+            self._compare_callbacks(found)
             doing = "is evaluated"
             self._evaluate(sealed, has_test_step=self._action.has_test_step)
         except Exception as error:
@@ -158,6 +162,24 @@ class _Trial:
             set_by_row=self._action.set_by_row,
             is_grouped=self._is_grouped,
         )
+
+    def _compare_callbacks(self, found: ModelResult) -> None:
+        """Add a sentence for each callback of `runtime.callbacks` that changes a result."""
+        number = count()
+
+        def train_with(callbacks: Sequence[Any], watch: Callback) -> None:
+            runtime = replace(self._task.runtime, callbacks=[*callbacks])
+            task = replace(
+                self._task, work=self._folder / f"compared-{next(number)}", runtime=runtime
+            )
+            with suppress(StepsDone):
+                train(task, self._world, [watch], is_grouped=self._is_grouped)
+            self._leave()
+
+        if listed := self._task.runtime.callbacks:
+            problems, not_checked = compare(train_with, listed)
+            found.problems += problems
+            found.not_checked += not_checked
 
     def _leave(self) -> None:
         """End the process group of the training; the evaluation needs none."""

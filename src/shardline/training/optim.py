@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
 
@@ -31,16 +31,16 @@ def attach_optimizer(
     model: pl.LightningModule,
     spec: RunSpec,
     *,
-    total_steps: int,
+    total_steps: Callable[[], int],
     set_by_row: Sequence[str] = (),
 ) -> None:
     """Give a model the optimiser and schedule of its run, unless it defines `configure_optimizers`.
 
     Args:
         set_by_row: Dotted keys that the run's own row sets.
-        total_steps: Optimiser steps of the whole training, at which schedules end.
-            (Lightning's estimate would load the data before the state is restored,
-            and lose the resumed position.)
+        total_steps: Function that returns the optimiser steps of the whole training, at which
+            schedules end, once the callbacks are known. (Lightning's estimate would load the data
+            before the state is restored, and lose the resumed position.)
 
     Raises:
         ConfigError: The run's row sets `optim.*` or `schedule.*`, and the
@@ -59,7 +59,7 @@ def attach_optimizer(
     def configure_optimizers(self: pl.LightningModule) -> dict[str, Any]:
         world_size = settings.nodes * settings.devices
         optimizer = make_optimizer(self, settings.optim, world_size)
-        schedule = make_schedule(optimizer, settings.schedule, total_steps)
+        schedule = make_schedule(optimizer, settings.schedule, total_steps())
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     model.configure_optimizers = MethodType(configure_optimizers, model)  # type: ignore[method-assign]
@@ -99,11 +99,23 @@ def lr_factor(step: int, *, name: str, warmup_steps: int, total_steps: int) -> f
             return 1.0
 
 
+class LambdaLR(torch.optim.lr_scheduler.LambdaLR):
+    """Schedule of the groups that the optimiser begins with.
+
+    A callback such as `BackboneFinetuning` adds groups, and sets their learning rates itself.
+    """
+
+    def get_lr(self) -> list[Any]:
+        """Return the learning rate of each group."""
+        scheduled = super().get_lr()
+        return [*scheduled, *(one["lr"] for one in self.optimizer.param_groups[len(scheduled) :])]
+
+
 def make_schedule(
     optimizer: torch.optim.Optimizer, settings: Schedule, total_steps: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
     """Make the learning rate schedule over `total_steps` optimiser steps."""
-    return torch.optim.lr_scheduler.LambdaLR(
+    return LambdaLR(
         optimizer,
         lambda step: lr_factor(
             step,

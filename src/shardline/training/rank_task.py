@@ -33,6 +33,7 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
         rendezvous_timeout_s: Seconds that ranks wait for one another.
         hang_timeout_s: Seconds without progress after which a rank counts as hung; 0 for never.
         check_sealed: What to do if a fresh model with the best weights does not repeat their validation.
+        callbacks: Callbacks of the training that change no result.
     """
 
     log_every_steps: int
@@ -45,6 +46,7 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous_timeout_s: int
     hang_timeout_s: float
     check_sealed: Literal["error", "warn"] = "error"
+    callbacks: list[str | dict[str, Any]] = []
 
     @classmethod
     def of(cls, runtime: Runtime) -> "RankRuntime":

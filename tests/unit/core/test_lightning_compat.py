@@ -213,7 +213,8 @@ class Validated(Model):
 
 def fit_validated(at_end, *callbacks, epochs=1):
     trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=DummyLogger(), enable_checkpointing=False, log_every_n_steps=1,
+        max_epochs=epochs, accelerator="cpu", logger=DummyLogger(), log_every_n_steps=1,
+        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, callbacks=[*callbacks],
     )  # fmt: skip
     rows = DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=1)
@@ -314,6 +315,16 @@ def test_an_average_and_its_last_epoch_are_found():
     ]
     compat.set_latest_update_epoch(average, 5)
     assert compat.latest_update_epoch(average) == 5
+
+
+def test_what_a_model_checkpoint_has_yet_to_save_is_found(tmp_path):
+    checkpoint = ModelCheckpoint(tmp_path, monitor="val_loss", every_n_train_steps=1)
+    assert compat.pending_saves(checkpoint) == {"step": 0, "deferred": False}
+    seen = []
+    fit_validated(lambda _: seen.append(compat.pending_saves(checkpoint)), checkpoint)
+    assert seen[-1]["deferred"], "the metric is logged by the validation behind the step"
+    compat.set_pending_saves(checkpoint, {"step": 5, "deferred": False})
+    assert compat.pending_saves(checkpoint) == {"step": 5, "deferred": False}
 
 
 def test_random_generators():

@@ -5,7 +5,9 @@ import re
 import sys
 import tempfile
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,7 @@ def check(tmp_path, monkeypatch):
         model: str = MODEL,
         source: str = SOURCE,
         is_elsewhere: bool = False,
+        callbacks: Sequence[Any] = (),
         **settings,
     ):
         for old, new in changes:
@@ -69,8 +72,9 @@ def check(tmp_path, monkeypatch):
         )  # fmt: skip
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         return checked(
-            wanted, dataset, folder, set_by_row=tuple(settings), is_elsewhere=is_elsewhere
-        )
+            wanted, dataset, folder, set_by_row=tuple(settings), is_elsewhere=is_elsewhere,
+            callbacks=callbacks,
+        )  # fmt: skip
 
     return run
 
@@ -397,6 +401,7 @@ CALLBACKS = """    def configure_callbacks(self):
         'callbacks.ModelCheckpoint(monitor="val_loss")',
         "callbacks.ModelCheckpoint(), callbacks.EMAWeightAveraging(decay=0.9)",
         "callbacks.StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)",
+        'callbacks.EarlyStopping("val_loss", mode="max"), callbacks.GradientAccumulationScheduler({1: 2})',
     ],
 )
 def test_callbacks_of_a_model_that_trains_with_them_pass(check, callback):
@@ -407,15 +412,47 @@ def test_callbacks_of_a_model_that_trains_with_them_pass(check, callback):
     ("callback", "settings", "message"),
     [
         ("callbacks.StochasticWeightAveraging(swa_lrs=0.1)", {"strategy": "fsdp"}, "Stochastic.*strategy: ddp"),
-        ("callbacks.WeightAveraging()", {"strategy": "fsdp"}, "WeightAveraging, .* strategy=fsdp .*strategy: ddp"),
-        ("callbacks.WeightAveraging(), callbacks.EMAWeightAveraging()", {}, "WeightAveraging and EMAWeightAveraging, "),
+        ("callbacks.WeightAveraging()", {"strategy": "fsdp"}, "WeightAveraging needs .* strategy=fsdp .*strategy: ddp"),
+        ("callbacks.WeightAveraging(), callbacks.EMAWeightAveraging()", {}, "WeightAveraging and EMAWeightA.* would "),
     ],
 )  # fmt: skip
 def test_averages_that_could_not_be_resumed_or_sealed_are_refused(
     check, callback, settings, message
 ):
     (problem,) = check((FORWARD, CALLBACKS.format(callback)), **settings).problems
-    assert re.search(f"^configure_callbacks returns?.*{message}", problem), problem
+    assert re.search(f"^the callbacks? .*{message}", problem), problem
+
+
+OWN = "tests.support.called_back_models"
+UNCOUNTED = [
+    (["LearningRateMonitor", f"{OWN}:Looks"], {}, None),
+    ([f"{OWN}:Looks", f"{OWN}:Counts"], {}, f"^runtime.callbacks.1={OWN}:Counts changes weight .* behind step 1,"),
+    ([f"{OWN}:Draws"], {}, "changes the random numbers of python behind the validation at step 1, .* `callbacks`"),
+    ([{"type": f"{OWN}:Stops", "epoch": 1}], {}, "changes trainer.should_stop behind the validation at step 2"),
+    (["EMAWeightAveraging"], {}, "EMAWeightAveraging of runtime.callbacks changes the result"),
+    ([{"type": f"{OWN}:Stops", "epochs": 1}], {}, "epochs.*epoch"),
+    (["datetime:timedelta"], {}, "makes an object of timedelta, expected a callback"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("callbacks", "settings", "message"), UNCOUNTED)
+def test_callbacks_that_do_not_count_change_no_result(check, callbacks, settings, message):
+    found = check(callbacks=callbacks, **settings)
+    assert found.not_checked == []
+    assert bool(found.problems) == bool(message)
+    assert all(re.search(message, one) for one in found.problems), found.problems
+
+
+CLOCK = """        import time
+        return loss + 0 * loss.detach() + time.perf_counter() * next(self.parameters()).sum()
+"""
+
+
+def test_callbacks_of_a_model_that_does_not_repeat_itself_are_not_checked(check):
+    found = check(("        return loss\n", CLOCK), callbacks=[f"{OWN}:Counts"])
+    assert found.problems == []
+    (sentence,) = found.not_checked
+    assert "was not compared: two trainings without them differ in weight" in sentence
 
 
 STEP = '        self.log("val_loss", self.val_loss)'

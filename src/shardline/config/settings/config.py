@@ -1,6 +1,6 @@
 """Settings of the config and of its table `runtime`."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -186,6 +186,9 @@ class Runtime(Settings, frozen=True, kw_only=True):
     log_every_steps: Count = 10
     """Optimiser steps between two records in metrics.jsonl."""
     checkpoint: RuntimeCheckpoint = RuntimeCheckpoint()
+    callbacks: list[str | dict[str, Any]] = []
+    """Further callbacks of each training, as `callbacks` of a run, that change no result. They do not
+    count in identities. `shardline check` trains a few steps with and without them, and compares."""
     tracking: Annotated[list[Literal["csv", "mlflow", "tensorboard", "wandb"]], _UNIQUE] = []
     """Trackers that show each training live. They can neither stop nor slow a training. Where they
     write and how to browse them: see `docs/how-to/track-trainings.md`. `mlflow` writes to the server in

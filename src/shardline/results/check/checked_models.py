@@ -13,6 +13,8 @@ from typing import Any
 from msgspec import structs
 
 from shardline import __version__
+from shardline.config.callbacks import RUNTIME_CALLBACKS
+from shardline.config.objects import paths_of_callbacks
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
@@ -71,7 +73,7 @@ def check_models(
     keys: dict[str, str] = {}
     for key, run in runs.items():
         if not is_script(run.model_class):
-            keys[key] = _identity_of(run)
+            keys[key] = _identity_of(project, run)
             asked.setdefault(keys[key], run)
     known = {one: read_result(project.layout.check(one)) for one in asked}
     wanted = {identity: run for identity, run in asked.items() if known[identity] is None}
@@ -119,7 +121,7 @@ def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
     )
 
 
-def _identity_of(run: RunPlan) -> str:
+def _identity_of(project: Project, run: RunPlan) -> str:
     """Return the identity of a check; runs that differ only in learning rate or length share it."""
     settings = as_plain(run.settings)
     counted = {
@@ -140,6 +142,11 @@ def _identity_of(run: RunPlan) -> str:
         "accelerator": settings["accelerator"],
         "evaluation": settings["evaluation"],
     }  # fmt: skip
+    if settings["callbacks"]:
+        counted |= {
+            "callbacks": settings["callbacks"],
+            "accumulate": settings["trainer"]["accumulate"],
+        }
     document = {
         "stage": "check",
         "shardline": __version__,
@@ -153,6 +160,11 @@ def _identity_of(run: RunPlan) -> str:
             if key in run.evaluation_document
         },
     }
+    if listed := project.runtime.callbacks:
+        paths = paths_of_callbacks(listed, RUNTIME_CALLBACKS, project.code, "runtime")
+        programs = project.documents.programs_of(paths)
+        code = {part: one.code.digest for part, one in programs.items() if one.code}
+        document["runtime.callbacks"] = {"listed": listed, "code": code}
     return short_digest(document)
 
 
