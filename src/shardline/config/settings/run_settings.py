@@ -78,7 +78,8 @@ class Data(Settings, frozen=True, kw_only=True):
     collate: str | Pad | None = None
     """How samples become a batch. `pad` (the default) pads columns of varying length, `{type: pad,
     lengths: {boxes: 64}, multiple: 8}` pads them to given lengths, and `nested` makes nested
-    tensors. `tuple` gives the model a tuple of the columns in order instead of a dict. Or a function by import path (`mypkg.data:collate`)."""
+    tensors. `tuple` gives the model a tuple of the columns in order instead of a dict. Or a function
+    by import path (`mypkg.data:collate`)."""
     pack: Pack | None = None
     """Packs rows of different lengths into samples of one length, for example `{column: tokens,
     length: 1024, method: concat, with: [mask]}`."""
