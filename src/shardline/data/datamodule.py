@@ -18,9 +18,10 @@ from shardline.core.world import World
 from shardline.data.collate import Batch, ColumnTuple
 from shardline.data.columns import features_of
 from shardline.data.integrity import Policy
+from shardline.data.moments import FeatureSummary
 from shardline.data.packing import sentence_of
 from shardline.data.run_batches import RunBatches
-from shardline.data.statistics import ByColumn, FeatureSummary
+from shardline.data.statistics import ByColumn
 from shardline.data.window_stream import WindowStream
 from shardline.records.datasets import Manifest
 from shardline_io.order.held_out import HeldOutOrder

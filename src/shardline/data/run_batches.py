@@ -20,13 +20,14 @@ from shardline.data.classes import rows_of_classes, weights_of_classes
 from shardline.data.collate import Collate, Mode
 from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
+from shardline.data.moments import FeatureSummary, Moments, RunningMoments
 from shardline.data.packing import Packed, describe_packs, packed
 from shardline.data.python.applied import OwnTransforms, calls_of
 from shardline.data.repeats import Repeater, Repeats
 from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
-from shardline.data.statistics import ByColumn, FeatureSummary, Moments, RunningMoments, pooled
+from shardline.data.statistics import ByColumn, pooled
 from shardline.data.transforms.repeat_check import check_samples
 from shardline.data.transforms.transform_steps import TransformSpec, Where
 from shardline.data.trial_samples import trial_samples

@@ -245,7 +245,7 @@ class Manifest(Record, frozen=True, kw_only=True):
 
 
 class RecordedMoments(Record, frozen=True, kw_only=True):
-    """Moments of the train rows of a column, by feature; see `data.statistics.Moments`.
+    """Moments of the train rows of a column, by feature; see `data.moments.Moments`.
 
     Attributes:
         count: Number of rows.
