@@ -299,6 +299,8 @@ def _problems_of_table(value: Plain, schema: KeySchema, key: str) -> Iterator[st
                 for expected, _ in _beyond(name, schema.name.limits):
                     yield f'{below}"{name}": the name is not {expected}; rename it'
             yield from problems_of(item, schema.key(name, value), f"{below}{name}")
+        elif name in table.excluded:
+            yield f"{below}{name} {table.excluded[name]}"
         else:
             hint = suggest_setting(
                 name, {*known, *table.others}, dotted_keys(table), _elsewhere(key)

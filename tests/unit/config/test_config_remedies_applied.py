@@ -274,6 +274,27 @@ VALUE_CASES = {
         {"defaults.optim.lrr": 1}, "lrr is not a known key", 'did you mean "(.+)"',
         {"defaults.optim.lrr": DROP, "defaults.optim.$1": 1},
     ),
+    "a share of training beside folds": case(
+        FOLDED | {"datasets.digits.splits.train": 0.8}, "train is given beside folds", "drop it, and set validation",
+        {"datasets.digits.splits.train": DROP, "datasets.digits.splits.validation": 0.2},
+    ),
+    "a share of tests beside folds": case(
+        FOLDED | {"datasets.digits.splits.test": 0.1}, "test is given beside folds, which hold out each", "drop it",
+        {"datasets.digits.splits.test": DROP},
+    ),
+    "times beside folds": case(
+        FOLDED | {"datasets.digits.splits.time": "t"}, "splits.time is given beside folds", "drop one of them",
+        {"datasets.digits.splits.time": DROP},
+    ),
+    "a share beside a column of splits": case(
+        {"datasets.digits.splits": {"column": "s", "train": 0.8}}, "splits.train is given beside column, which names",
+        "drop one of them", {"datasets.digits.splits.train": DROP}, passes=False,
+    ),
+    "a share beside files of splits": case(
+        {"datasets.digits.splits": {"files": {"train": ["a"], "validation": ["b"], "test": ["c"]}, "test": 0.8}},
+        "splits.test is given beside files, which decide", "drop one of them", {"datasets.digits.splits.test": DROP},
+        passes=False,
+    ),
     "a missing key": case(
         {"datasets.digits.shards": DROP}, "datasets.digits.shards is missing", "add it", {"datasets.digits.shards": 2}
     ),

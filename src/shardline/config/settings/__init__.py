@@ -46,9 +46,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         others: Keys that belong to a table of another kind.
+        excluded: Of keys of another kind that a user may expect here, why they are none, and the remedy.
     """
 
     others: ClassVar[frozenset[str]] = frozenset()
+    excluded: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def fits(cls, table: Plain) -> bool:

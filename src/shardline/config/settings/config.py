@@ -1,5 +1,6 @@
 """Settings of the config and of its table `runtime`."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
@@ -260,6 +261,12 @@ class _WithFolds(_BySeed, frozen=True, kw_only=True):
 class SplitFolds(_WithFolds, frozen=True, kw_only=True):
     """Folds of all rows."""
 
+    excluded: ClassVar[Mapping[str, str]] = {
+        "train": "is given beside folds, of which all but one are trained on; drop it, and set validation",
+        "test": "is given beside folds, which hold out each row once; drop it, or set column or files",
+        "time": "is given beside folds, which have no order in time; drop one of them",
+    }
+
     folds: Folds
 
     @classmethod
@@ -270,6 +277,11 @@ class SplitFolds(_WithFolds, frozen=True, kw_only=True):
 
 class SplitColumn(_WithFolds, frozen=True, kw_only=True):
     """Splits by a column."""
+
+    excluded: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("train", "test", "time"),
+        "is given beside column, which names the split of each row; drop one of them",
+    )
 
     column: Text
     """Instead of shares, for `csv`, `delta`, `hf`, `jsonl` and `parquet`: column with the split of each
@@ -295,6 +307,11 @@ class FilesOfSplits(Settings, frozen=True, kw_only=True):
 
 class SplitFiles(_WithFolds, frozen=True, kw_only=True):
     """Splits by file."""
+
+    excluded: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("train", "test", "time"),
+        "is given beside files, which decide the split of each row; drop one of them",
+    )
 
     files: FilesOfSplits
 
