@@ -37,6 +37,7 @@ from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
 from shardline.training.optim import attach_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
+from shardline.training.parameters import freeze_parameters
 from shardline.training.rank_task import RankTask
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
@@ -175,6 +176,7 @@ def _fit(
         model.double()  # Lightning does so only after restoring a state, which would round its weights
     if isinstance(model, Classifier) and model.scales_targets:
         model.set_target_scale(data.label_statistics.mean, data.label_statistics.std)
+    freeze_parameters(model, settings.freeze, f'run "{spec.title}"')
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=set_by_row)
     check_validates(settings, model)
     check_policy(settings, model, spec.title)
