@@ -15,7 +15,7 @@ from shardline.config.code_paths import (
     SHIPPED_TRANSFORMS,
     counted_data,
 )
-from shardline.config.objects import counted_arguments
+from shardline.config.objects import counted_objects
 from shardline.config.resolved import settings_of, without_legacy_values
 from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
@@ -388,11 +388,11 @@ def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, A
     """Return the settings of a run that count in identity documents.
 
     Args:
-        is_script: Whether a script reads `model_args`, so that they name no objects.
+        is_script: Whether a script reads the settings, so that they name no objects.
     """
     counted = without_legacy_values(settings, settings_of("train"))
-    if not is_script and "model_args" in counted:
-        counted["model_args"] = counted_arguments(counted["model_args"], "model_args")
+    if not is_script:
+        counted = counted_objects(counted)
     if CALLBACKS in counted:
         counted[CALLBACKS] = counted_callbacks(counted[CALLBACKS])
     counted.pop("code_files", None)  # the bytes count, not the paths

@@ -20,6 +20,7 @@ from shardline.config import (
     user_files,
 )
 from shardline.config.callbacks import RUNTIME_CALLBACKS
+from shardline.config.checked_optim import check_optim
 from shardline.config.checked_trainer import check_trainer
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, resolve_class
@@ -285,6 +286,7 @@ def _load_run(
 ) -> RunPlan:  # fmt: skip
     program = {"model": model_class, **script_files.code_of_arguments(model_class, project.layout)}
     uses_io = scripts.is_script(model_class) and project.documents.use_io(program)
+    check_optim(settings, row.where, is_script=scripts.is_script(model_class))
     check_samples(settings, parts, model_class, row.where, uses_io=uses_io)
     if len(parts) == 1:
         dataset = parts[0].dataset

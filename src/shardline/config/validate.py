@@ -263,8 +263,10 @@ def problems_of(
     if isinstance(value, str) and value in schema.choices:
         return
     if schema.choices and schema.kinds == ("string",):
-        if value not in schema.choices:
+        is_open = isinstance(value, str) and "pattern" in schema.limits
+        if not (is_open and matches(value, schema.limits)):
             expected = f"one of {', '.join(map(_quoted, schema.choices))}"
+            expected += f" or {schema.limits['words']}" if "words" in schema.limits else ""
             hint = _empty(value, in_table) or nearest_choice(value, schema.choices)
             yield _problem(key, value, expected, bare=True, hint=hint)
     elif schema.kinds and not any(_is(value, kind) for kind in schema.kinds):
@@ -400,7 +402,8 @@ def _remedy(value: Any, schema: KeySchema, key: str, in_table: bool) -> str:
     is_scalar = not isinstance(value, list | Mapping)
     if "string" in kinds:
         return "put it in quotes" if is_scalar else ""
-    if "array" not in kinds or not is_scalar:
+    is_item = isinstance(value, Mapping) and "object" in (schema.item or ANYTHING).kinds
+    if "array" not in kinds or not (is_scalar or is_item):
         return ""
     if in_table:  # a list in a cell is a grid
         return "put it in two pairs of square brackets, since one pair makes a run of each value"

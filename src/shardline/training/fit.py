@@ -40,6 +40,7 @@ from shardline.training.models.classifier_base import Classifier
 from shardline.training.observed import ModelSummary, observers
 from shardline.training.optim import attach_optimizer, has_own_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
+from shardline.training.parameters import freeze_parameters
 from shardline.training.rank_task import RankTask, Train
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
@@ -187,7 +188,10 @@ def _fit(
         model.to(model_dtype(settings.precision))
     if isinstance(model, Classifier) and model.scales_targets:
         model.set_target_scale(data.label_statistics.mean, data.label_statistics.std)
-    attach_optimizer(model, spec, total_steps=lambda: data.total_steps, set_by_row=set_by_row)
+    freeze_parameters(model, settings.freeze, f'run "{spec.title}"')
+    attach_optimizer(
+        model, spec, num_epochs=data.num_epochs, total_steps=lambda: data.total_steps, set_by_row=set_by_row
+    )
     check_validates(settings, model)
     check_manual(settings, model)
     compile_model(model, settings.trainer.compile)

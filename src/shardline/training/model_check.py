@@ -311,7 +311,8 @@ class _Watch(Callback):
         """Report all monitored metrics that are not logged; end the second training."""
         schedules = trainer.lr_scheduler_configs
         plateaus = [one for one in schedules if one.reduce_on_plateau and one.strict]
-        watched = {"lr_scheduler.monitor": str(plateaus[0].monitor)} if plateaus else {}
+        key = "schedule.monitor" if self._run.settings.schedule.monitor else "lr_scheduler.monitor"
+        watched = {key: str(plateaus[0].monitor)} if plateaus else {}
         self._found.problems += _unlogged(
             self._run.settings, watched, sorted(trainer.callback_metrics)
         )

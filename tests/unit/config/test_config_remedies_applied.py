@@ -719,6 +719,44 @@ SAMPLE_CASES = {
 
 # --- environments of scripts -----------------------------------------------------------------------------
 
+STEP = "torch.optim.lr_scheduler:StepLR"
+OPTIM_CASES = {
+    "an optimiser of a script": case(
+        SCRIPT | {"@optim.name": "torch.optim:RAdam"}, "but a training script makes its optim itself",
+        "name the class in a column of model_args", {"@optim.name": DROP, "@model_args.optim": "torch.optim:RAdam"},
+    ),
+    "frozen by a script": case(
+        SCRIPT | {"@freeze": "[[a.*]]"}, "a training script freezes", "leave it out", {"@freeze": DROP},
+    ),
+    "a rate among the arguments": case(
+        {"@optim.args.lr": "0.1"}, "lr is a setting of its own", r"write (optim\.lr)",
+        {"@optim.args.lr": DROP, "@$1": "0.1"},
+    ),
+    "a group without a pattern": case(
+        {"defaults.optim.groups": [{"lr": 0.1}]}, "optim.groups.0.match is missing", "add it",
+        {"defaults.optim.groups": [{"match": "a.*", "lr": 0.1}]},
+    ),
+    "a group without an option": case(
+        {"defaults.optim.groups": [{"match": "a.*"}]}, "no option beside match=a.*", "add one, such as lr",
+        {"defaults.optim.groups": [{"match": "a.*", "lr": 0.1}]},
+    ),
+    "a warm-up of another schedule": case(
+        {"@schedule.name": STEP, "@schedule.warmup_steps": "2"}, "warmup_steps=2, but", "set it to (0)",
+        {"@schedule.warmup_steps": "$1"},
+    ),
+    "arguments of a shipped schedule": case(
+        {"@schedule.args.step_size": "2"}, "takes no further arguments", "name a class by import path",
+        {"@schedule.name": STEP},
+    ),
+    "epochs of a shipped schedule": case(
+        {"@schedule.interval": "epoch"}, "steps after each optimiser step", "leave it out",
+        {"@schedule.interval": DROP},
+    ),
+    "a metric of a shipped schedule": case(
+        {"@schedule.monitor": "val_loss"}, "watches no metric", "leave it out", {"@schedule.monitor": DROP},
+    ),
+}  # fmt: skip
+
 ENVIRONMENT_CASES = {
     "no environment of that name": case(
         SCRIPT | {"@environment": "e"}, "is not in environments", "add it to `environments`",
@@ -883,7 +921,8 @@ CASES = {
     f"{kind}: {name}": one
     for kind, cases in {
         "document": DOCUMENT_CASES, "table": TABLE_CASES, "value": VALUE_CASES, "setting": SETTING_CASES,
-        "model": MODEL_CASES, "sample": SAMPLE_CASES, "environment": ENVIRONMENT_CASES, "place": PLACE_CASES,
+        "model": MODEL_CASES, "sample": SAMPLE_CASES, "optim": OPTIM_CASES, "environment": ENVIRONMENT_CASES,
+        "place": PLACE_CASES,
     }.items()
     for name, one in cases.items()
 }  # fmt: skip

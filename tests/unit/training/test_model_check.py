@@ -543,3 +543,31 @@ def test_a_wrong_argument_of_an_object_is_one_sentence_of_the_check(check):
         "model_args.net._target_=checked_models.Dense takes in_size, out_size, act, width=32, but not widht; did you "
         'mean "width"?'
     )
+
+
+RADAM = {
+    "optim.name": "torch.optim:RAdam",
+    "optim.groups": [{"match": "net.1.*", "lr": 0.1}],
+    "freeze": ["net.3.*"],
+}
+PLATEAU_BY_PATH = {
+    "schedule.name": "torch.optim.lr_scheduler:ReduceLROnPlateau", "schedule.interval": "epoch",
+    "schedule.monitor": "val_lss",
+}  # fmt: skip
+
+
+def test_optimisers_schedules_groups_and_frozen_parameters_are_checked(check):
+    schedule = {
+        "schedule.name": "torch.optim.lr_scheduler:OneCycleLR",
+        "schedule.args": {"max_lr": 0.1},
+    }
+    found = check(**RADAM, **schedule)
+    assert (found.problems, found.not_checked) == ([], [])
+    (problem,) = check(**RADAM, **PLATEAU_BY_PATH).problems
+    assert problem.startswith(
+        "schedule.monitor=val_lss is not logged by the model's validation, which logs"
+    )
+    (problem,) = check(**RADAM | {"freeze": ["nett.*"]}).problems
+    assert problem.startswith(
+        "freeze.0=nett.* matches no parameter of the model, which has net.1.weight,"
+    )

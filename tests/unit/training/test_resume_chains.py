@@ -50,6 +50,21 @@ SAMPLES = [  # mixed, packed, transformed, drawn by class
     ),
     case("Duel", "by class", data__class_weights="balanced", data__transform=JITTER),
 ]  # fmt: skip
+GROUPS = [{"match": "body.*", "lr": 0.01}, {"match": "*.bias", "weight_decay": 0.1}]
+SCHEDULES = "torch.optim.lr_scheduler:"
+OPTIMISED = [
+    case(
+        "Counting", "one cycle of groups", optim__name="torch.optim:RAdam", optim__groups=GROUPS,
+        optim__args={"betas": [0.8, 0.9]}, schedule__name=f"{SCHEDULES}OneCycleLR",
+        schedule__args={"max_lr": 0.1}, freeze=["body.0.*"], trainer__gradient_clip=0.5,
+    ),
+    case(
+        "Averaged", "plateau of groups", optim__name="torch.optim.NAdam", optim__groups=GROUPS,
+        schedule__name=f"{SCHEDULES}ReduceLROnPlateau", schedule__interval="epoch",
+        schedule__monitor="val_loss", schedule__args={"patience": 0, "factor": 0.5},
+        trainer__accumulate=2, freeze=["head.bias"],
+    ),
+]  # fmt: skip
 CASES = [
     COUNTING,
     case("Averaged", schedule__name="cosine", schedule__warmup_steps=3, optim__name="adamw"),
@@ -72,6 +87,7 @@ CASES = [
     case("Counting", "partitions", **{k.replace(".", "__"): v for k, v in PARTITION.items()}),
     case("Averaged", "padded", data__last_batch="pad", data__streams=2, precision="64-true"),
     case("Averaged", "top", best_kept=3, checkpoint__monitor="distance", checkpoint__mode="max"),
+    *OPTIMISED,
     *SAMPLES,
     case("Counting", "interval", trainer__val_check_interval=3),
     case("Duel", "often", trainer__val_check_interval=0.25, best_kept=2, trainer__accumulate=1),
@@ -88,6 +104,7 @@ CASES = [
 FORGOTTEN = [
     case for case in CASES if case.name in ("Duel", "Hidden", "Thawing", "SkipsTheRest", "late")
 ]
+FORGOTTEN += OPTIMISED
 
 
 @pytest.fixture(scope="module")

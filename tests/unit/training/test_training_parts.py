@@ -128,7 +128,7 @@ def test_a_models_own_optimiser_rules_and_a_column_that_it_would_ignore_is_refus
     attach_optimizer(model, spec(), total_steps=lambda: 10)
     assert model.configure_optimizers() is None
     plain = Linear((4,), 2)
-    attach_optimizer(plain, spec(), total_steps=10)
+    attach_optimizer(plain, spec(), total_steps=lambda: 10)
     assert (has_own_optimizer(model), has_own_optimizer(plain)) == (True, False)
     with pytest.raises(ConfigError, match="sets optim.lr, but m has its own configure_optimizers"):
         attach_optimizer(model, spec(), total_steps=lambda: 10, set_by_row=["optim.lr", "seed"])

@@ -15,6 +15,7 @@ from shardline.config.settings import (
     Settings,
     Text,
 )
+from shardline.config.settings.optim_settings import Optim, Schedule
 from shardline.core.nested import flatten
 
 Direction = Literal["min", "max"]
@@ -92,30 +93,6 @@ class Data(Settings, frozen=True, kw_only=True):
     workers: str | Natural = "auto"
     """Workers that transform samples during training: `auto` (measured at the start), 0 (none), a
     number of threads, `threads:n` or `processes:n`. Does not count in the identity."""
-
-
-class Optim(Settings, frozen=True, kw_only=True):
-    """The optimiser, for models without a `configure_optimizers` of their own."""
-
-    name: Literal["sgd", "adam", "adamw"] = "adam"
-    """Optimiser."""
-    lr: Positive = 0.001
-    """Learning rate, before any scaling."""
-    weight_decay: NotNegative = 0.0
-    """L2 penalty (decoupled for adamw)."""
-    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    """Momentum of sgd; the other optimisers ignore it."""
-    scale_lr: bool = False
-    """Multiply `optim.lr` by the world size (linear scaling rule, Goyal et al. 2017)."""
-
-
-class Schedule(Settings, frozen=True, kw_only=True):
-    """The learning rate over time."""
-
-    name: Literal["constant", "linear", "cosine"] = "constant"
-    """Schedule after the warm-up; `linear` and `cosine` end at zero."""
-    warmup_steps: Natural = 0
-    """Number of optimiser steps of linear warm-up."""
 
 
 Limit = Annotated[
@@ -317,6 +294,9 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     """Keyword arguments of the constructor of the model, such as `model_args.hidden`."""
     optim: Optim = Optim()
     schedule: Schedule = Schedule()
+    freeze: Annotated[list[Text], Meta(extra={"legacy_value": [], "unique": True})] = []
+    """Patterns of names of parameters that are not trained, such as `["backbone.*"]`. Running statistics
+    of frozen layers still change. A pattern without a match is an error."""
     trainer: Trainer = Trainer()
     early_stopping: EarlyStopping = EarlyStopping()
     checkpoint: Checkpoint = Checkpoint()

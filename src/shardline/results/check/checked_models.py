@@ -145,8 +145,9 @@ def _identity_of(project: Project, run: RunPlan) -> str:
     counted = {
         "model_args": settings["model_args"],
         "data": {key: settings["data"][key] for key in _DATA},
-        "optim": settings["optim"]["name"],
-        "schedule": settings["schedule"]["name"],
+        "optim": [settings["optim"][key] for key in ("name", "args", "groups")],
+        "schedule": [settings["schedule"][key] for key in ("name", "args", "interval", "monitor")],
+        "freeze": settings["freeze"],
         "monitor": settings["checkpoint"]["monitor"],
         "early_stopping": settings["early_stopping"]["patience"] > 0 and settings["early_stopping"]["monitor"],
         "precision": settings["precision"],
