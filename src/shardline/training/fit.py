@@ -38,7 +38,7 @@ from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
 from shardline.training.optim import attach_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
-from shardline.training.rank_task import RankTask
+from shardline.training.rank_task import Find, RankTask
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.stop_agreement import AgreedStop
@@ -183,6 +183,8 @@ def _fit(
     trainer = new_trainer([*callbacks, consumed], log_every_steps=task.runtime.log_every_steps)
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
+    if isinstance(task.action, Find):  # the settings are tried alone
+        model.configure_callbacks = list  # type: ignore[method-assign]
     attach_callbacks(model, spec, task.runtime.callbacks, task.work, is_new=state is None)
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
     return trainer, resumed_step, data.packs, consumed.result(trainer)
