@@ -41,7 +41,7 @@ from shardline.training.observed import ModelSummary, observers
 from shardline.training.optim import attach_optimizer, has_own_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
 from shardline.training.parameters import freeze_parameters
-from shardline.training.rank_task import RankTask, Train
+from shardline.training.rank_task import Find, RankTask, Train
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.stop_agreement import AgreedStop
@@ -205,6 +205,8 @@ def _fit(
     plan_validations(trainer, settings, data, spec.title)
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
+    if isinstance(task.action, Find):  # the settings are tried alone
+        model.configure_callbacks = list  # type: ignore[method-assign]
     attach_callbacks(model, spec, task.runtime.callbacks, task.work, is_new=state is None)
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
     return trainer, resumed_step, data.packs, consumed.result(trainer)

@@ -116,6 +116,18 @@ class Evaluate(_Action, frozen=True, kw_only=True):
     has_samples: bool
 
 
+class Find(_Action, frozen=True, kw_only=True):
+    """Try settings on a few steps, and keep nothing.
+
+    Attributes:
+        what: Learning rates, or the memory of the global batch.
+        output: File to write, with `FoundRates` or a `MeasuredBatch`.
+    """
+
+    what: Literal["lr", "batch"]
+    output: Path
+
+
 class Predict(_Action, frozen=True, kw_only=True):
     """Predict rows with a sealed model.
 
@@ -204,7 +216,7 @@ class RankTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     run: RunSpec
-    action: Train | Evaluate | Predict | Check | Preflight
+    action: Train | Evaluate | Find | Predict | Check | Preflight
     datasets: tuple[DatasetPlace, ...] = ()
     work: Path
     rank_logs: Path
