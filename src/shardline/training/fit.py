@@ -32,11 +32,12 @@ from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
-from shardline.training.metrics_file import JsonLinesLogger, PlainProgress
+from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
 from shardline.training.optim import attach_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
+from shardline.training.plain_progress import PlainProgress
 from shardline.training.rank_task import RankTask
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
@@ -105,7 +106,7 @@ def train(
             saved, validated, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
         )
         manager = CheckpointManager(
-            saved, spec.identity, policy, best, may_save=watch.may_save, on_resume=logger.rewind
+            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger
         )
         around = [
             *callbacks,
@@ -125,7 +126,8 @@ def train(
                 world,
                 set_by_row,
                 manager,
-                partial(new_trainer, logger=logger),
+                new_trainer,
+                logger,
                 ordered,
             )
         except RollbackRequired as error:
@@ -137,6 +139,7 @@ def train(
                 interventions=plan.interventions,
             )  # fmt: skip
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
+            logger.trainer = None
             del trainer
             gc.collect()  # free the trained model before another is made
             check = repeat_batch(
@@ -147,13 +150,15 @@ def train(
             )  # fmt: skip
             return replace(trained, sealed_check=check)
         seconds += manager.seconds
+        logger.trainer = None
         gc.collect()  # free the diverged model before another is made
         plan = intervene(spec, world, plan, trouble, task.work)
 
 
 def _fit(
     task: RankTask, settings: RunSettings, world: World, set_by_row: Sequence[str],
-    manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], callbacks: list[Callback],
+    manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], logger: JsonLinesLogger,
+    callbacks: list[Callback],
 ) -> tuple[pl.Trainer, int, PackedSamples | None, ConsumedSteps]:  # fmt: skip
     """Train to the end; return the trainer, the resumed optimiser step, the packs and the steps.
 
@@ -181,7 +186,9 @@ def _fit(
     consumed = Consumed(
         data, settings.trainer.max_epochs, settings.trainer.accumulate, f'run "{spec.title}"'
     )
-    trainer = new_trainer([*callbacks, consumed], log_every_steps=task.runtime.log_every_steps)
+    trainer = logger.trainer = new_trainer(
+        [*callbacks, consumed], logger=logger, log_every_steps=task.runtime.log_every_steps
+    )
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
