@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_SMALLEST = 57  # bytes: signature, and three chunks without data
 COLOR_TYPES = {1: 0, 3: 2}  # by number of channels: grey, RGB (PNG, third edition, 11.2.1)
 
 
@@ -37,7 +38,13 @@ def png_bytes(
 
 
 def png_size(png: bytes) -> tuple[int, int]:
-    """Return width and height of a PNG file."""
+    """Return width and height of a PNG file.
+
+    Raises:
+        ValueError: The bytes are no PNG file.
+    """
+    if len(png) < _SMALLEST or not png.startswith(_SIGNATURE):
+        raise ValueError("not a PNG file")
     width, height = struct.unpack(">II", png[16:24])
     return width, height
 
@@ -55,12 +62,7 @@ def reduced_png(png: bytes, max_side: int, max_pixels: int = 1 << 26) -> bytes:
         return png
     channels = {of: number for number, of in COLOR_TYPES.items()}.get(png[25], 0)
     size = int.from_bytes(png[33:37])
-    if (
-        not channels
-        or png[:8] != _SIGNATURE
-        or png[37:41] != b"IDAT"
-        or width * height > max_pixels
-    ):
+    if not channels or png[37:41] != b"IDAT" or width * height > max_pixels:
         raise ValueError("not an image of a training")
     unpacked = zlib.decompressobj()
     pixels = unpacked.decompress(png[41 : 41 + size], height * (width * channels + 1))
