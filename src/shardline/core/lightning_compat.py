@@ -130,7 +130,26 @@ def plan_steps(trainer: pl.Trainer, steps: int) -> None:
 
 def update_step_metrics(trainer: pl.Trainer) -> None:
     """Update the metrics of the current step now; Lightning does so after the step's hooks."""
-    trainer._logger_connector.update_train_step_metrics()
+    module = trainer.lightning_module
+    # not a call of the hook, in which this may happen, see `is_in_hook`
+    hook, module._current_fx_name = module._current_fx_name, None
+    try:
+        trainer._logger_connector.update_train_step_metrics()
+    finally:
+        module._current_fx_name = hook
+
+
+def is_in_hook(trainer: pl.Trainer) -> bool:
+    """Return whether a hook of the model or of a callback is being called; Lightning itself logs between hooks."""
+    return getattr(trainer.lightning_module, "_current_fx_name", None) is not None
+
+
+def current_step(trainer: pl.Trainer) -> int:
+    """Return the step that Lightning would record with metrics now, from 1; the last step once an epoch has ended."""
+    epochs: Any = trainer.fit_loop.epoch_progress.total
+    return int(
+        trainer.fit_loop.epoch_loop._batches_that_stepped + (epochs.started > epochs.processed)
+    )
 
 
 def logged_metrics(trainer: pl.Trainer) -> dict[str, LoggedMetric]:

@@ -34,13 +34,14 @@ from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
-from shardline.training.metrics_file import JsonLinesLogger, PlainProgress
+from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
 from shardline.training.observed import ModelSummary, observers
 from shardline.training.optim import attach_optimizer, has_own_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
 from shardline.training.parameters import freeze_parameters
+from shardline.training.plain_progress import PlainProgress
 from shardline.training.rank_task import Find, RankTask, Train
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
@@ -115,7 +116,7 @@ def train(
             saved, validated, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
         )
         manager = CheckpointManager(
-            saved, spec.identity, policy, best, may_save=watch.may_save, on_resume=logger.rewind
+            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger
         )
         around = [
             *callbacks,
@@ -136,7 +137,8 @@ def train(
                 world,
                 set_by_row,
                 manager,
-                partial(new_trainer, logger=logger, observed=observed),
+                partial(new_trainer, observed=observed),
+                logger,
                 ordered,
             )
         except RollbackRequired as error:
@@ -148,6 +150,7 @@ def train(
                 interventions=plan.interventions,
             )  # fmt: skip
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
+            logger.trainer = None
             del trainer
             gc.collect()  # free the trained model before another is made
             check = repeat_batch(
@@ -159,13 +162,15 @@ def train(
             )  # fmt: skip
             return replace(trained, sealed_check=check)
         seconds += manager.seconds
+        logger.trainer = None
         gc.collect()  # free the diverged model before another is made
         plan = intervene(spec, world, plan, trouble, task.work)
 
 
 def _fit(
     task: RankTask, settings: RunSettings, world: World, set_by_row: Sequence[str],
-    manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], callbacks: list[Callback],
+    manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], logger: JsonLinesLogger,
+    callbacks: list[Callback],
 ) -> tuple[pl.Trainer, int, PackedSamples | None, ConsumedSteps]:  # fmt: skip
     """Train to the end; return the trainer, the resumed optimiser step, the packs and the steps.
 
@@ -197,8 +202,9 @@ def _fit(
     compile_model(model, settings.trainer.compile)
     check_policy(settings, model, spec.title)
     consumed = Consumed(data, data.num_epochs, f'run "{spec.title}"')
-    trainer = new_trainer(
+    trainer = logger.trainer = new_trainer(
         [*callbacks, consumed],
+        logger=logger,
         log_every_steps=task.runtime.log_every_steps,
         num_epochs=data.num_epochs,
     )
