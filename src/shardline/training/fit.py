@@ -195,7 +195,11 @@ def _fit(
         model.set_target_scale(data.label_statistics.mean, data.label_statistics.std)
     freeze_parameters(model, settings.freeze, f'run "{spec.title}"')
     attach_optimizer(
-        model, spec, num_epochs=data.num_epochs, total_steps=lambda: data.total_steps, set_by_row=set_by_row
+        model,
+        spec,
+        num_epochs=data.num_epochs,
+        total_steps=lambda: data.total_steps,
+        set_by_row=set_by_row,
     )
     check_validates(settings, model)
     check_manual(settings, model)

@@ -18,8 +18,8 @@ from shardline.training.preflight import meet
 from shardline.training.rank_task import (
     Check,
     Evaluate,
-    ModelResult,
     Find,
+    ModelResult,
     Predict,
     Preflight,
     RankTask,

@@ -239,7 +239,9 @@ def test_the_model_hands_interval_and_monitor_to_lightning() -> None:
         trainer=Trainer(max_epochs=2),
     )
     model = Net()
-    attach_optimizer(model, RunSpec(run="r", model_class="m", settings=settings), total_steps=lambda: 10)
+    attach_optimizer(
+        model, RunSpec(run="r", model_class="m", settings=settings), total_steps=lambda: 10
+    )
     found: Any = model.configure_optimizers()
     assert (found["lr_scheduler"]["interval"], found["lr_scheduler"]["monitor"]) == (
         "epoch",
