@@ -194,7 +194,7 @@ def make_schedule(
         ConfigError: The class rejects its arguments, or needs other values of `monitor` and `interval`.
     """
     if settings.name in SHIPPED_SCHEDULES:
-        return torch.optim.lr_scheduler.LambdaLR(
+        return LambdaLR(
             optimizer,
             lambda step: lr_factor(
                 step,
