@@ -172,7 +172,10 @@ class RunningMoments:
         def add(part: slice) -> None:
             self.part(part)._add(block[:, part], is_first=is_first)
 
-        _by_part(add, features, rows * dtype.itemsize)
+        if block.size * dtype.itemsize < _PART_BYTES:
+            self._add(block, is_first=is_first)
+        else:
+            _by_part(add, features, rows * dtype.itemsize)
 
     def part(self, part: slice) -> "RunningMoments":
         """Return the moments of some of the features, as views."""
