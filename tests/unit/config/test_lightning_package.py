@@ -6,7 +6,10 @@ import sys
 import pytest
 
 from shardline.config.job_plan import read_plan, write_plan
+from shardline.environments.specs import specs_of
 from shardline.errors import ConfigError
+from shardline.results.check import checked_models
+from shardline.training.rank_task import read_task
 from tests.support.fake_project import FakeProject
 
 LOCK = """\
@@ -130,3 +133,27 @@ def test_the_package_is_found_without_an_import(fake):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # fmt: skip
     assert done.stdout.strip() == "[]"
+
+
+def test_conda_environments_contain_the_package_where_code_imports_it(fake):
+    packages(fake, NEW, sources="import lightning\n\n\nclass Rows:\n    pass\n")
+    fake.rows[0]["dataset"] = "rows"
+    project = fake.load()
+    for env in ("train", "data"):
+        assert {"lightning ==2.6.6", "pytorch-lightning ==2.6.6"} <= set(specs_of(project, env))
+
+
+def test_models_of_two_packages_are_checked_in_two_processes(fake, monkeypatch):
+    started = []
+
+    def start(project, python, tasks, limit_s):
+        runs = [read_task(task).run for task in tasks]
+        started.append({(run.model, run.lightning[:1]) for run in runs})
+        return f"process {len(started)}"
+
+    monkeypatch.setattr(checked_models, "_start", start)
+    packages(fake, NEW)
+    project = fake.load()
+    checked = checked_models.check_models(project, project.runs)
+    assert sorted(started, key=str) == [{("linear", (PL,))}, {("mypkg.models:Net", (L,))}]
+    assert {one.sentence[-9:] for one in checked.findings} == {"process 1", "process 2"}

@@ -106,6 +106,6 @@ def test_a_copy_that_is_loaded_stays_and_code_that_imports_both_gets_a_line():
     assert keep([other]) == ""
 
 
-def test_the_private_parts_of_lightning_are_those_of_both_packages():
-    found = run_tests_with("lightning", "tests/unit/core/test_lightning_compat.py")
-    assert " passed" in found
+def test_private_parts_and_data_modules_are_those_of_both_packages():
+    files = ("tests/unit/core/test_lightning_compat.py", "tests/unit/training/test_python_check.py")
+    assert " passed" in run_tests_with("lightning", *files)
