@@ -551,10 +551,10 @@ def test_a_model_of_nested_objects_and_partials_trains_resumes_and_is_sealed(che
 
 
 def test_a_wrong_argument_of_an_object_is_one_sentence_of_the_check(check):
-    net = {**NESTED["model_args.net"], "widht": 3}
+    net = {**NESTED["model_args.net"], "widths": 3}
     (problem,) = check(model=TEMPLATE, **NESTED | {"model_args.net": net}).problems
     assert problem == (
-        "model_args.net._target_=checked_models.Dense takes in_size, out_size, act, width=32, but not widht; did you "
+        "model_args.net._target_=checked_models.Dense takes in_size, out_size, act, width=32, but not widths; did you "
         'mean "width"?'
     )
 
