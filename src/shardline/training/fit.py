@@ -103,7 +103,6 @@ def train(
     timeout_s = max(_TORCH_TIMEOUT_S, 2 * runtime.hang_timeout_s)
     new_trainer = partial(make_trainer, settings, world, timeout_s=timeout_s, is_grouped=is_grouped)
     attempt = task.action.attempt if isinstance(task.action, Train) else 0
-    observed = observers(runtime, task.work, attempt)
     plan, seconds = read_plan(task.work, spec.identity), 0.0
     while True:
         watch = LossWatch(settings.divergence.max_loss, agreement)
@@ -133,7 +132,9 @@ def train(
                 world,
                 set_by_row,
                 manager,
-                partial(new_trainer, logger=logger, observed=observed),
+                partial(
+                    new_trainer, logger=logger, observed=observers(runtime, task.work, attempt)
+                ),
                 ordered,
             )
         except RollbackRequired as error:
