@@ -139,23 +139,6 @@ def test_an_epochs_own_record_stands_once_where_the_state_before_it_is_resumed_f
     assert killed.differences(unbroken) == []
 
 
-LENGTHS = [
-    case
-    for case in CASES
-    if case.name in ("interval", "often", "steps", "limited", "late stop", "overfit")
-]
-
-
-@pytest.mark.parametrize("case", LENGTHS, ids=lambda case: case.name)
-def test_a_training_of_another_length_or_with_validations_in_mid_epoch_resumes_with_its_bits(
-    trainings, case
-):
-    unbroken, _ = trainings.unbroken(case)
-    ends = [Kill(place="model.on_validation_end", step=step) for step in (3, 6)]
-    kills = sorted([*at(1, 4, 5, 9), *ends], key=lambda kill: kill.step)
-    assert trainings.killed(case, kills, every_steps=1).differences(unbroken) == []
-
-
 @pytest.mark.parametrize("case", [*FORGOTTEN, *SAMPLES], ids=lambda case: case.name)
 def test_what_lightnings_states_forget_is_there_after_a_resume(trainings, case):
     unbroken, _ = trainings.unbroken(case)
