@@ -274,8 +274,11 @@ class Pipeline:
         ]
 
     def story(self) -> str:
-        """Return the logs of all jobs and what the last start has told, what went wrong last."""
-        return f"{self.logs()}\n== told\n{self.told()}"
+        """Return the logs of all jobs, the faults that nobody met, and what the last start has told."""
+        unmet = [
+            f"{one.left} x {one.kind}: {one.match.pattern}" for one in self.service.faults_left()
+        ]
+        return f"{self.logs()}\n== faults to come: {unmet}\n== told\n{self.told()}"
 
     def logs(self) -> str:
         """Return all logs of all jobs, those that failed last."""

@@ -69,6 +69,8 @@ def outlived(run: Pipeline) -> None:
     service.fail(SUBMISSION[run.sdk], "drop")
     run.start("--until", "train")
     run.wait_for_checkpoint()
+    # A tracker that connects later would meet the faults that are for the controller.
+    run.wait_until(lambda: bool(run.asked(TRACKING)), "metrics at the service")
     assert service.faults_left() == []
     # now, since near its end the training waits for `hurry` and logs nothing
     service.fail(TRACKING, "drop")

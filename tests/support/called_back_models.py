@@ -109,3 +109,14 @@ class Counted(RecordedModel):
             lightning.EarlyStopping("train_loss", patience=1),
             lightning.LambdaCallback(on_train_start=lambda *_: None),
         ]
+
+
+class Rated(RecordedModel):
+    """Has an optimiser of its own, whose rate is an argument."""
+
+    def __init__(self, num_classes: int, learning_rate: float = 0.1) -> None:
+        super().__init__(num_classes)
+        self.rate = learning_rate
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), self.rate)

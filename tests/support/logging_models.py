@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
 from torchmetrics import MaxMetric
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -43,3 +44,65 @@ class Named(RecordedModel):
         super().on_validation_epoch_end()
         self.val_acc_best(self.val_acc.compute())
         self.log("val/acc_best", self.val_acc_best.compute(), sync_dist=True)
+
+
+class Saving(Named):
+    """Has a writer of checkpoints of its own."""
+
+    def configure_callbacks(self) -> list[Any]:
+        return [*super().configure_callbacks(), ModelCheckpoint(monitor="val/acc")]
+
+
+class Drawing(Named):
+    """Gives its logger images, tables, texts and numbers in every hook that an attempt or a resume may repeat."""
+
+    def _draw(self, where: str) -> None:
+        place = self.trainer.global_step
+        self.logger.log_image(
+            f"{where}/image", [self.head.weight.detach().sigmoid()], caption=[where]
+        )
+        self.logger.log_table(f"{where} table", columns=["step", "name"], data=[[place, where]])
+        self.logger.log_text(where, f"text at {place}")
+        self.logger.log_metrics({f"{where}.number": place})
+
+    def setup(self, stage: str) -> None:
+        self._draw("setup")
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self._draw("fit_start")
+
+    def on_train_start(self) -> None:
+        self._draw("train_start")
+        self.logger.log_hyperparams({"a": 1})
+        self.logger.log_graph(self)
+
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        self._draw("epoch_start")
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if batch_idx % 2:
+            self._draw("step")
+        return super().training_step(batch, batch_idx)
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        super().on_train_batch_end(*args)
+        if args[-1] == 1:
+            self._draw("batch_end")
+
+    def on_validation_epoch_end(self) -> None:
+        super().on_validation_epoch_end()
+        self._draw("validation")
+
+    def on_train_epoch_end(self) -> None:
+        super().on_train_epoch_end()
+        self._draw("epoch_end")
+
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        self._draw("train_end")
+
+    def on_fit_end(self) -> None:
+        super().on_fit_end()
+        self._draw("fit_end")

@@ -15,18 +15,18 @@ from shardline.config.code_paths import (
     SHIPPED_TRANSFORMS,
     counted_data,
 )
-from shardline.config.objects import counted_arguments
+from shardline.config.objects import counted_objects
 from shardline.config.resolved import settings_of, without_legacy_values
 from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
 from shardline.core.one_lightning import DISTRIBUTIONS, Package
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
-from shardline.identity.class_kind import PYTHON_DATA, Kind, kind_of
+from shardline.identity.class_kind import PYTHON_DATA, Kind, kind_in_project, kind_of
 from shardline.identity.code_index import OURS
 from shardline.identity.resolution import has_method
 from shardline.identity.user_code import UserCode, reach
-from shardline.identity.versions import PACKAGES, PUBLIC, exported_by, versions_of
+from shardline.identity.versions import HISTORIES, PACKAGES, PUBLIC, exported_by, versions_of
 from shardline.records.identities import IdentityDocument
 
 
@@ -168,6 +168,18 @@ class Documents:
             self._kinds[path] = "source" if is_shipped else kind_of(self.code, path)
         return self._kinds[path]
 
+    def _is_python_data(self, path: str) -> bool:
+        """Return whether the result version `python` counts for a dataset.
+
+        A class whose kind depends on installed packages counts from the second version on. Its documents do not name
+        the first one.
+        """
+        if path in SHIPPED_SOURCES.values():
+            return False
+        kind = kind_in_project(self.code, path)
+        is_open = kind == "unknown" or self.kind_of(path) in PYTHON_DATA
+        return kind in PYTHON_DATA or (is_open and len(HISTORIES["python"]) > 1)
+
     def definitions(self, paths: Mapping[str, str]) -> dict[str, dict[str, dict[str, str]]]:
         """Return digests of the definitions in the code of the user, by part of the document.
 
@@ -233,7 +245,7 @@ class Documents:
             source["type"] in WITH_TOKENS and "tokenizer" not in source
         ):  # a file, which is in the content
             program = replace(program, history=(*program.history, "tokenizer"))
-        if self.kind_of(source_class) in PYTHON_DATA:
+        if self._is_python_data(source_class):
             program = replace(program, history=(*program.history, "python"))
         if source.get("preprocess") is not None:
             program = replace(program, history=(*program.history, "preprocess"))
@@ -376,11 +388,11 @@ def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, A
     """Return the settings of a run that count in identity documents.
 
     Args:
-        is_script: Whether a script reads `model_args`, so that they name no objects.
+        is_script: Whether a script reads the settings, so that they name no objects.
     """
     counted = without_legacy_values(settings, settings_of("train"))
-    if not is_script and "model_args" in counted:
-        counted["model_args"] = counted_arguments(counted["model_args"], "model_args")
+    if not is_script:
+        counted = counted_objects(counted)
     if CALLBACKS in counted:
         counted[CALLBACKS] = counted_callbacks(counted[CALLBACKS])
     counted.pop("code_files", None)  # the bytes count, not the paths

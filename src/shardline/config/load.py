@@ -20,6 +20,8 @@ from shardline.config import (
     user_files,
 )
 from shardline.config.callbacks import RUNTIME_CALLBACKS
+from shardline.config.checked_optim import check_optim
+from shardline.config.checked_trainer import check_trainer
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, resolve_class
 from shardline.config.folds import check_fold, rows_of_folds, with_share
@@ -118,16 +120,19 @@ def load_project(
     for row in rows:
         with problems.gather():
             weights = weights_of_row(row, mixes)
-            if weights.keys() <= named.keys():
-                parts = parts_of(weights, named)
-                project.add_run(_load_run(project, row, defaults, parts))
+            parts = parts_of(weights, named) if weights.keys() <= named.keys() else ()
+            checked = _checked_settings(project, row, defaults, parts)
+            if parts:
+                project.add_run(_load_run(project, row, parts, *checked))
     problems.refuse()
     predictions.add_predictions(project, asked, predicted, where)
     if only is None:
         project.scaling = load_scaling(
             settings.scaling,
             project,
-            lambda row, base: _load_run(project, row, defaults, base.parts),
+            lambda row, base: _load_run(
+                project, row, base.parts, *_checked_settings(project, row, defaults, base.parts)
+            ),
             where,
         )
     project.digests.save()
@@ -248,16 +253,40 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
     )
 
 
-def _load_run(
+def _checked_settings(
     project: Project, row: Row, defaults: Plain, parts: tuple[WeightedDataset, ...]
-) -> RunPlan:
-    model_class = _resolve_model(project, row)
-    plain_settings = _with_vocabulary(with_values(defaults, row.settings), model_class, parts)
+) -> tuple[str, Plain, RunSettings]:
+    """Return model and settings of a run, after checks that do not depend on each other.
+
+    Args:
+        parts: Datasets of the run; empty if one of them has errors.
+
+    Raises:
+        ConfigError: The model, the geometry or the fold is invalid; the message lists all.
+    """
+    problems, model_class, plain_settings = Problems(), "", with_values(defaults, row.settings)
+    with problems.gather():
+        model_class = _resolve_model(project, row)
+        plain_settings = _with_vocabulary(plain_settings, model_class, parts)
     settings = as_type(plain_settings, RunSettings)
-    checks.check_geometry(settings, row.where)
-    check_fold(settings, parts, row.where)
+    with problems.gather():
+        checks.check_geometry(settings, row.where)
+    with problems.gather():
+        check_trainer(settings, row.where, num_datasets=len(parts))
+    with problems.gather():
+        if parts:
+            check_fold(settings, parts, row.where)
+    problems.refuse()
+    return model_class, plain_settings, settings
+
+
+def _load_run(
+    project: Project, row: Row, parts: tuple[WeightedDataset, ...], model_class: str, plain_settings: Plain,
+    settings: RunSettings,
+) -> RunPlan:  # fmt: skip
     program = {"model": model_class, **script_files.code_of_arguments(model_class, project.layout)}
     uses_io = scripts.is_script(model_class) and project.documents.use_io(program)
+    check_optim(settings, row.where, is_script=scripts.is_script(model_class))
     check_samples(settings, parts, model_class, row.where, uses_io=uses_io)
     if len(parts) == 1:
         dataset = parts[0].dataset

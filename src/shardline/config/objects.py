@@ -1,11 +1,12 @@
 """Objects of a run's settings in its identity: the code behind their import paths, and their arguments."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from shardline.config.callbacks import CALLBACKS, LIGHTNING_CALLBACKS, read_callbacks
+from shardline.config.checked_optim import SHIPPED_OPTIMISERS, SHIPPED_SCHEDULES
 from shardline.config.code_paths import (
     SHIPPED_TRANSFORMS,
     metric_paths,
@@ -17,6 +18,9 @@ from shardline.config.settings import Plain
 from shardline.config.validate import Problems
 from shardline.core.objects import NamedObject, objects_in, read_value, without_paths
 from shardline.identity import CodeIndex
+
+# settings whose `name` is a shipped name or an import path
+NAMED: dict[str, Collection[str]] = {"optim": SHIPPED_OPTIMISERS, "schedule": SHIPPED_SCHEDULES}
 
 
 def code_of(settings: Plain, model_class: str, code: CodeIndex, where: str) -> dict[str, str]:
@@ -34,6 +38,8 @@ def code_of(settings: Plain, model_class: str, code: CodeIndex, where: str) -> d
     with problems.gather():
         if not is_script(model_class):
             found |= paths_of_objects(settings["model_args"], "model_args", code, where)
+            for key in ("optim", "schedule"):
+                found |= _of_named(settings.get(key, {}), key, code, where)
     with problems.gather():
         found |= paths_of_callbacks(settings.get(CALLBACKS) or [], CALLBACKS, code, where)
     with problems.gather():
@@ -42,6 +48,30 @@ def code_of(settings: Plain, model_class: str, code: CodeIndex, where: str) -> d
         found |= metric_paths(settings["evaluation"], code, where)
     problems.refuse()
     return found
+
+
+def _of_named(table: Plain, key: str, code: CodeIndex, where: str) -> dict[str, str]:
+    """Return the import paths of optimiser or schedule, and of the objects among its arguments."""
+    found = {}
+    if (name := str(table.get("name"))) not in NAMED[key]:
+        one = NamedObject(path=name, key=key, path_key=f"{key}.name")
+        found[key] = resolve_object(one, code, where)
+    return found | paths_of_objects(table.get("args", {}), f"{key}.args", code, where)
+
+
+def counted_objects(settings: Plain) -> dict[str, Any]:
+    """Return the settings of a run for an identity document, without import paths, whose code counts."""
+    counted = dict(settings)
+    if "model_args" in counted:
+        counted["model_args"] = counted_arguments(counted["model_args"], "model_args")
+    for key in NAMED.keys() & counted.keys():
+        table = dict(counted[key])
+        if table.get("name") not in NAMED[key]:
+            table.pop("name", None)
+        if "args" in table:
+            table["args"] = counted_arguments(table["args"], f"{key}.args")
+        counted[key] = table
+    return counted
 
 
 def paths_of_objects(values: Plain, key: str, code: CodeIndex, where: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardline.core.error_texts import import_class, short_traceback
@@ -31,12 +31,15 @@ def make_values(values: Mapping[str, Any], key: str, where: str) -> dict[str, An
     return {name: made[name] for name in values}
 
 
-def make_object(named: NamedObject, where: str, *, more: Mapping[str, Any] | None = None) -> Any:
+def make_object(
+    named: NamedObject, where: str, *, first: Sequence[Any] = (), more: Mapping[str, Any] | None = None,
+) -> Any:  # fmt: skip
     """Make an object with the objects among its arguments.
 
     Args:
         where: Start of messages.
-        more: Further arguments that Shardline passes.
+        first: Positional arguments that Shardline passes before the others.
+        more: Arguments that Shardline passes by name, unless the settings have them.
 
     Raises:
         ConfigError: See `make_values`.
@@ -47,29 +50,43 @@ def make_object(named: NamedObject, where: str, *, more: Mapping[str, Any] | Non
         raise ConfigError(
             f"{what} is of type {type(target).__name__}, expected a class or a function; name one"
         )
-    check_call(target, named, what, more=more or {})
-    positional = [_made(one, where) for one in named.positional]
+    check_call(target, named, what, first=first, more=more)
+    positional = [*first, *(_made(one, where) for one in named.positional)]
     arguments = {name: _made(named.arguments[name], where) for name in sorted(named.arguments)}
+    arguments = {**(more or {}), **arguments}
     if named.is_partial:
-        return functools.partial(target, *positional, **arguments, **(more or {}))
+        return functools.partial(target, *positional, **arguments)
     try:
-        return target(*positional, **arguments, **(more or {}))
+        return target(*positional, **arguments)
     except ShardlineError as error:
         raise ConfigError(f"{what}: {error}") from error
     except Exception as error:
         raise ConfigError(f"{what} cannot be made: {short_traceback(error)}") from error
 
 
+def parameters_of(target: Callable[..., Any]) -> tuple[list[str], bool]:
+    """Return the names of the parameters of a class or function, and whether it has `**kwargs`.
+
+    For compiled code without a signature, there are no names.
+    """
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return [], True
+    has_kwargs = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    return [*_named(signature)], has_kwargs
+
+
 def check_call(
-    target: Callable[..., Any], named: NamedObject, what: str, *, more: Mapping[str, Any],
-    is_partial: bool | None = None,
+    target: Callable[..., Any], named: NamedObject, what: str, *, first: Sequence[Any] = (),
+    more: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """Reject arguments that a class or function does not take.
+    """Reject arguments that a class or function does not take. Arguments of a partial may be missing.
 
     Args:
         what: Start of the message: key and import path.
-        more: Further arguments that Shardline passes.
-        is_partial: Whether arguments may be missing; default: whether the object is a partial.
+        first: Positional arguments that Shardline passes.
+        more: Arguments that Shardline passes by name.
 
     Raises:
         ConfigError: The message lists the parameters of the class.
@@ -78,13 +95,12 @@ def check_call(
         signature = inspect.signature(target)
     except (TypeError, ValueError):  # compiled code
         return
-    is_partial = named.is_partial if is_partial is None else is_partial
-    bind = signature.bind_partial if is_partial else signature.bind
-    arguments = {**named.arguments, **more}
+    bind = signature.bind_partial if named.is_partial else signature.bind
+    positional, arguments = [*first, *named.positional], {**(more or {}), **named.arguments}
     try:
-        bind(*named.positional, **arguments)
+        bind(*positional, **arguments)
     except TypeError as error:
-        parameters = _named(signature)
+        parameters = dict([*_named(signature).items()][len(first) :])
         takes = f"takes {', '.join(_shown(one) for one in parameters.values()) or 'no arguments'}"
         unknown = [name for name in named.arguments if name not in parameters]
         has_kwargs = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
@@ -98,7 +114,7 @@ def check_call(
             for name, one in parameters.items()
             if one.default is one.empty and name not in arguments and name not in given
         ]
-        if missing and not is_partial:
+        if missing and not named.is_partial:
             keys = ", ".join(f"{named.key_of_arguments}.{name}" for name in missing)
             raise ConfigError(
                 f"{what} {takes}, and lacks {', '.join(missing)}; add {keys}"

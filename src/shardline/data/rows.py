@@ -11,9 +11,10 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column, columns_of
+from shardline.data.moments import Moments, RunningMoments, rows_in_cache
 from shardline.data.shard_format import ShardLayout
 from shardline.data.sources import Schema, Source
-from shardline.data.statistics import Moments, RunningMoments, merge_columns, rows_in_cache
+from shardline.data.statistics import merge_columns
 from shardline.data.table_summary import TableSummary, Texts
 from shardline.data.tables import WIDE_BYTES, TableBlock, is_finite, not_finite, read_table
 from shardline.data.values import take_rows
@@ -203,8 +204,10 @@ class _Part:
         if not (all_finite and is_finite(running.low) and is_finite(running.high)):
             raise not_finite(name, values[rows], ids[rows], where)
         if is_summed:
-            moments = running.total() or Moments.exactly(values[rows].reshape(len(rows), -1))
-            self._moments[name] = self._moments[name].merge(moments)
+            moments = self._moments[name]
+            self._moments[name] = moments.with_running(running) or moments.merge(
+                Moments.exactly(values[rows].reshape(len(rows), -1))
+            )
 
     def _allocate(self, name: str, values: np.ndarray, rows: int) -> np.ndarray:
         """Return memory for some rows, directly after the previous rows if there is space."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from shardline.config.code_paths import COLLATE
 from shardline.config.resolved import DatasetPlace
@@ -20,13 +20,14 @@ from shardline.data.classes import rows_of_classes, weights_of_classes
 from shardline.data.collate import Collate, Mode
 from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
+from shardline.data.moments import FeatureSummary, Moments, RunningMoments
 from shardline.data.packing import Packed, describe_packs, packed
 from shardline.data.python.applied import OwnTransforms, calls_of
 from shardline.data.repeats import Repeater, Repeats
 from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
-from shardline.data.statistics import ByColumn, FeatureSummary, Moments, RunningMoments, pooled
+from shardline.data.statistics import ByColumn, pooled
 from shardline.data.transforms.repeat_check import check_samples
 from shardline.data.transforms.transform_steps import TransformSpec, Where
 from shardline.data.trial_samples import trial_samples
@@ -36,6 +37,7 @@ from shardline.records.datasets import DatasetSchema, Manifest
 from shardline.records.runs import PackedSamples
 from shardline_io.order.chance import Key
 from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.lengths import Lengths, first_rows
 from shardline_io.order.mix import MixOrder, MixPart, joined
 from shardline_io.order.pieces import num_rows
 from shardline_io.order.sampling import TrainOrder
@@ -156,6 +158,7 @@ class RunBatches:
                 rank=world.rank,
                 world_size=world.world_size,
                 accumulate=settings.trainer.accumulate,
+                lengths=Lengths.of(structs.asdict(settings.trainer)),
             )
         else:
             rows_in_memory = self._window_units(parts.streamed)
@@ -164,13 +167,14 @@ class RunBatches:
 
     def held_out(
         self, split: str, *, batch: int, rank: int = 0, world_size: int = 1,
-        kind: Callable[..., HeldOutOrder] = HeldOutOrder, **options: Any,
+        kind: Callable[..., HeldOutOrder] = HeldOutOrder, limit: int | float = 1.0, **options: Any,
     ) -> tuple[WindowStream[Any], HeldOutOrder]:  # fmt: skip
         """Return this rank's batches of a held-out split of all datasets, and their order.
 
         Args:
             batch: rows of a batch over all ranks.
             kind: class of the order, which decides how ranks share the rows.
+            limit: number of the split's first samples to visit, or a share of the split.
             options: options of `ShardStream`.
 
         Raises:
@@ -185,6 +189,7 @@ class RunBatches:
                 rank=rank,
                 world_size=world_size,
                 kind=kind,
+                limit=limit,
             )
             order = _at_once(order, options.get("num_epochs"))
             if self._is_by_columns(data.eval_transform, split):
@@ -197,7 +202,7 @@ class RunBatches:
                 "the dataset's `splits`, or let the run use another split"
             )
         order = kind(
-            pieces=joined([part.pieces for part in parts.mixed]),
+            pieces=first_rows(joined([part.pieces for part in parts.mixed]), limit),
             global_batch=batch,
             window_rows=self._window_units(parts.streamed),
             rank=rank,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, UnsetType, structs
 
 from shardline.config.job_plan import recheck_dataset
 from shardline.config.plans import DatasetPlan
@@ -26,8 +26,10 @@ from shardline.records.datasets import (
     ExampleRow,
     Manifest,
     Part,
+    Prepared,
     SplitPlan,
 )
+from shardline.records.jobs import JobRecord
 from shardline.records.understood import block, understood
 
 if TYPE_CHECKING:
@@ -140,7 +142,7 @@ def build_part(
 
 def seal_dataset(
     project: Project, manifest: str, provenance: str, parts: Sequence[str] = (), read_as: Given = (),
-    plan: Given = (),
+    plan: Given = (), prepared: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts into the manifest, and write the provenance of both beside it.
 
@@ -149,16 +151,17 @@ def seal_dataset(
         parts: descriptions of the parts; empty if the job was forced to run again.
         read_as: see `build_shards`.
         plan: plan of the splits, for its record.
+        prepared: file of `prepare_data`, for its record.
     """
     dataset = only(project.built)
     recheck_dataset(project, dataset)
     files = [*map(Path, parts)]
-    seal_parts(project, dataset, Path(manifest), Path(provenance), files, read_as, plan)
+    seal_parts(project, dataset, Path(manifest), Path(provenance), files, read_as, plan, prepared)
 
 
 def seal_parts(
     project: Project, dataset: DatasetPlan, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
-    read_as: Given = (), plan: Given = (),
+    read_as: Given = (), plan: Given = (), prepared: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts of a dataset; see `seal_dataset`."""
     from shardline.core.job_progress import job_progress
@@ -202,6 +205,7 @@ def seal_parts(
         example=example or UNSET,
         action=action.record(),
         parts=[part.action for part in documents if part.action],
+        prepared=_record_of_preparing(project, dataset, prepared),
         plan=planned.action if planned else UNSET,
         files={"manifest.json": file_sha256(manifest)},
     )
@@ -212,6 +216,15 @@ def seal_parts(
         note = f"{skipped:,} of {rows:,} rows skipped ({share}); the first: {first}"
         logging.warning("%s", note)
         job_progress.report(note=mask(note))
+
+
+def _record_of_preparing(
+    project: Project, dataset: DatasetPlan, given: Given
+) -> JobRecord | UnsetType:
+    path = Path(str(given)) if given else project.layout.declared.prepared(dataset.id)
+    if dataset.prepared is None or not path.exists():
+        return UNSET
+    return read_record(path, Prepared, remedy=REMAKE).action
 
 
 def _example(manifest: Manifest, shards: Path) -> ExampleRow | None:

@@ -245,7 +245,7 @@ class Manifest(Record, frozen=True, kw_only=True):
 
 
 class RecordedMoments(Record, frozen=True, kw_only=True):
-    """Moments of the train rows of a column, by feature; see `data.statistics.Moments`.
+    """Moments of the train rows of a column, by feature; see `data.moments.Moments`.
 
     Attributes:
         count: Number of rows.
@@ -404,6 +404,7 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
         example: The first row; absent in files of earlier versions, and if it could not be read.
         action: Record of the job that sealed the dataset.
         parts: Records of the jobs that wrote the shards.
+        prepared: Record of the job that called `prepare_data` of a data module.
         plan: Record of the job that planned the splits.
         files: SHA-256 of the sealed files, by name.
     """
@@ -415,5 +416,6 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
     example: ExampleRow | UnsetType = UNSET
     action: JobRecord
     parts: list[JobRecord]
+    prepared: JobRecord | UnsetType = UNSET
     plan: JobRecord | UnsetType = UNSET
     files: dict[Name, str]

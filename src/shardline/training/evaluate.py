@@ -14,7 +14,7 @@ from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.world import World
 from shardline.data.collate import Batch, ColumnTuple
-from shardline.data.datamodule import HeldOutLoader, Normalizer
+from shardline.data.datamodule import HeldOutLoader, Normalizer, evaluated_dtype
 from shardline.data.integrity import Policy
 from shardline.data.run_batches import RunBatches
 from shardline.records.datasets import DatasetSchema
@@ -33,6 +33,7 @@ from shardline.training.scoring import Task, blocks, make_task
 from shardline.training.scoring_labels import WeightedMeans
 from shardline_io.column_names import WEIGHT
 from shardline_io.order.blocks import BlockOrder
+from shardline_io.order.lengths import in_rows
 
 # output of forward, labels, and weights of the rows
 Scorable = tuple[Any, torch.Tensor, torch.Tensor | None]
@@ -71,11 +72,13 @@ def evaluate(
     settings = spec.settings
     run_batches = RunBatches(datasets, settings, verify=verify)
     schema = run_batches.manifest.schema
-    model = sealed_model(spec, schema, model_file)
+    dtype = evaluated_dtype(settings.precision)
+    model = sealed_model(spec, schema, model_file).to(dtype)
+    limit = in_rows(settings.evaluation.limit_test_batches, settings.evaluation.batch)
     split = settings.evaluation.split
     place = {"rank": world.rank, "world_size": world.world_size} if world else {}
     stream, order = run_batches.held_out(
-        split, batch=settings.evaluation.batch, kind=BlockOrder, num_epochs=1, **place
+        split, batch=settings.evaluation.batch, kind=BlockOrder, num_epochs=1, limit=limit, **place
     )
     assert isinstance(order, BlockOrder)
     if order.rank >= order.num_blocks:
@@ -92,7 +95,7 @@ def evaluate(
         return _alone(spec, model, run_batches) if ranks.rank == 0 else None
     ranks.join()
     model.to(ranks.device)
-    normalize = Normalizer(run_batches, settings.data.normalize, torch.float32)
+    normalize = Normalizer(run_batches, settings.data.normalize, dtype)
     scored = Scored(stream)
     outputs = _outputs(model, normalize, chain([first], batches), ranks.device, schema, scored)
     result: Evaluated | None
@@ -111,7 +114,12 @@ def evaluate(
 def _alone(spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches) -> Evaluated:
     """Evaluate a model by its `validation_step` on one rank, which reads the whole split."""
     evaluation = spec.settings.evaluation
-    stream, order = run_batches.held_out(evaluation.split, batch=evaluation.batch, num_epochs=1)
+    stream, order = run_batches.held_out(
+        evaluation.split,
+        batch=evaluation.batch,
+        num_epochs=1,
+        limit=in_rows(evaluation.limit_test_batches, evaluation.batch),
+    )
     return by_validation_step(spec, model, run_batches, HeldOutLoader(stream, order))
 
 

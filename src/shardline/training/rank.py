@@ -18,6 +18,7 @@ from shardline.training.preflight import meet
 from shardline.training.rank_task import (
     Check,
     Evaluate,
+    Find,
     ModelResult,
     Predict,
     Preflight,
@@ -80,6 +81,11 @@ def _run(tasks: Sequence[RankTask], world: World) -> None:
             _evaluate(task, action, world)
         case Predict() as action:
             _predict(task, action, world)
+        case Find() as action:
+            from shardline.training.find import find
+
+            meet(task, world)
+            find(task, action, world)
         case Check():
             from shardline.training.model_check import check_models
 

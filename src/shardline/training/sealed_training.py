@@ -163,6 +163,7 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
         consumed=trained.consumed or UNSET,
         checkpoint_s=trained.checkpoint_s,
         interventions=[*trained.interventions],
+        own_optimizer=trained.own_optimizer or UNSET,
     )
     readings = stopwatch.readings, stopwatch.steps_a_reading
 

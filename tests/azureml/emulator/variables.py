@@ -20,7 +20,7 @@ from tests.azureml.emulator.jobs import JobSpec
 MASTER_PORT = 6105  # of PyTorch jobs; documented
 BATCH_PORT = 6000
 
-TOKEN_S = 60.0  # so near its end that its first user renews it
+TOKEN_S = 90.0  # so near its end that its first user renews it: azureml-mlflow does so below 95 s
 
 # Where an MPI job on several nodes finds its first node. All three are seen in public logs.
 MpiAddress = Literal["batch", "master-ip", "localhost"]

@@ -30,6 +30,7 @@ COMMANDS = (
     "lineage",
     "export",
     "predict",
+    "find",
 )
 
 

@@ -223,7 +223,9 @@ def follow(config: dict[str, Any], problem: str) -> None:
         )
         is_near = "datasets" in parent or name in dotted_keys(table.tables[0])
         put(config, near if is_near else name, value)
-    elif found := re.fullmatch(r"(\S+) is not a known key; known are .+", problem):
+    elif found := re.fullmatch(
+        r"(\S+) is (?:not a known key; known are|given beside .+; drop) .+", problem
+    ):
         put(config, found[1], DROP)
     elif found := re.fullmatch(r"(\S+) is missing; add it", problem):
         last = found[1].rpartition(".")[2]

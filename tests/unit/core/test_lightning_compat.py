@@ -389,7 +389,9 @@ def test_no_other_module_reaches_for_private_parts_of_torch():
         r"(?<!\")torch(\.\w+)*\._[a-z]|_non_persistent_buffers_set|\b(module|owner|inner)\._(buffers|parameters)"
     )
     others = (
-        path for path in (REPOSITORY / "src").rglob("*.py") if path.name != "lightning_compat.py"
+        path
+        for path in (REPOSITORY / "src").rglob("*.py")
+        if not path.name.startswith("lightning_")
     )
     assert [str(path) for path in others if private.search(path.read_text())] == []
 
@@ -421,3 +423,34 @@ def test_parameters_that_some_steps_leave_out_are_named_by_the_step_behind(group
         module(features, skips).sum().backward()
     with pytest.raises(RuntimeError, match="mat1"):
         module(torch.ones(1, 3), skips=False)
+
+
+def test_calls_in_hooks_are_told_from_lightnings_own_and_know_their_step():
+    seen = []
+
+    class Steps(DummyLogger):
+        def log_metrics(self, metrics, step):
+            seen.append((compat.is_in_hook(trainer), compat.current_step(trainer), step + 1))
+
+    class Hooks(Model):
+        def training_step(self, batch, batch_idx):
+            assert compat.is_in_hook(trainer)
+            assert compat.current_step(trainer) == batch_idx + 1
+            return super().training_step(batch, batch_idx)
+
+        def on_train_batch_end(self, *_):
+            compat.update_step_metrics(trainer)
+            assert compat.is_in_hook(trainer)
+
+        def on_train_epoch_end(self):
+            assert compat.current_step(trainer) == 4
+
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=Steps(), enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, log_every_n_steps=1,
+    )  # fmt: skip
+    trainer.fit(Hooks(), DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=1))
+    in_hook = {one for one, _, _ in seen}
+    assert in_hook == {False}
+    assert [at for _, _, at in seen] == [1, 1, 2, 2, 3, 3, 4, 4, 4]
+    assert all(at == current for _, current, at in seen[:-1])  # the last is of the epoch

@@ -72,6 +72,14 @@ OF_SAMPLES: dict[str, Any] = {
     "data.epoch_samples": 640,
     "data.workers": "threads:3",
 }
+# of schedules by import path, and of parameters of a model, which no script takes
+OF_MODELS: dict[str, Any] = {
+    "optim.groups": [{"match": "layer.*", "lr": 0.5}],
+    "freeze": ["layer.*"],
+    "schedule.args": {"step_size": 3},
+    "schedule.interval": "epoch",
+    "schedule.monitor": "val_loss",
+}
 OF_SCRIPTS = {"environment": {"venv": "own.lock"}, "fold": 1}
 
 
@@ -83,7 +91,7 @@ OF_EVALUATION: dict[str, Any] = {
 
 def others(key: str) -> list[Any]:
     """Return other values of a setting than the default; the first that fits the rest is taken."""
-    if given := {**OF_SAMPLES, **OF_EVALUATION, **OF_SCRIPTS}.get(key):
+    if given := {**OF_SAMPLES, **OF_EVALUATION, **OF_SCRIPTS, **OF_MODELS}.get(key):
         return [given]
     form, default = schema_at(RunSettings, key), SETTINGS[key]
     if form.choices:
@@ -101,7 +109,7 @@ def others(key: str) -> list[Any]:
 @pytest.mark.parametrize("key", SETTINGS)
 def test_setting(key: str, place: Place) -> None:
     # which the script of this project cannot have
-    if key in {"elastic", "evaluation.metrics", "fold", *OF_SAMPLES}:
+    if key in {"elastic", "evaluation.metrics", "fold", *OF_SAMPLES, *OF_MODELS}:
         place.edit("config/runs.tsv", lambda text: text.partition("program")[0])
     if key == "environment":  # which a script alone takes
         (place.path / "own.lock").write_text("numpy==2.0\n")
@@ -111,6 +119,8 @@ def test_setting(key: str, place: Place) -> None:
         folded = {n: {**of, "splits": {"folds": 3}} for n, of in config["datasets"].items()}
         place.write_config({**config, "datasets": folded})
         place.set("defaults.fold", 0)
+    if key.startswith("schedule.") and key in OF_MODELS:
+        place.set("defaults.schedule.name", "torch.optim.lr_scheduler:StepLR")
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
     assert documented_stage(key) == (

@@ -384,8 +384,22 @@ def test_a_method_of_a_tracker_is_one_sentence(check):
     assert sentence.startswith(
         "the model uses self.logger.experiment.add_scalar, expected self.log"
     )
+    assert "self.logger.log_image, log_table or log_text" in sentence
+    (sentence,) = check((step, f"{step}\n        self.logger.watch(self)")).problems
+    assert sentence.startswith("the model uses self.logger.watch, expected self.log")
+    (sentence,) = check((step, f'{step}\n        self.logger.log_image("x", [loss])')).problems
+    assert sentence.startswith("log_image('x') got an array of shape [], expected images of")
     asks = f'{step}\n        assert not hasattr(self.logger.experiment, "add_image")'
     assert not check((step, asks)).problems, "a model that asks first goes without"
+
+
+def test_a_model_that_logs_images_tables_and_texts_passes(check):
+    step = 'self.log("train_loss", loss)'
+    logs = """
+        self.logger.log_image("weights", [next(self.parameters())])
+        self.logger.log_table("table", columns=["a"], data=[[loss]])
+        self.logger.log_text("text", "two words")"""
+    assert not check((step, step + logs)).problems
 
 
 CALLBACKS = """    def configure_callbacks(self):
@@ -398,7 +412,7 @@ CALLBACKS = """    def configure_callbacks(self):
 @pytest.mark.parametrize(
     "callback",
     [
-        'callbacks.ModelCheckpoint(monitor="val_loss")',
+        'callbacks.ModelCheckpoint(monitor="val_loss", filename="{epoch}-{val/loss:.2f}", save_last=True)',
         "callbacks.ModelCheckpoint(), callbacks.EMAWeightAveraging(decay=0.9)",
         "callbacks.StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)",
         'callbacks.EarlyStopping("val_loss", mode="max"), callbacks.GradientAccumulationScheduler({1: 2})',
@@ -542,4 +556,32 @@ def test_a_wrong_argument_of_an_object_is_one_sentence_of_the_check(check):
     assert problem == (
         "model_args.net._target_=checked_models.Dense takes in_size, out_size, act, width=32, but not widht; did you "
         'mean "width"?'
+    )
+
+
+RADAM = {
+    "optim.name": "torch.optim:RAdam",
+    "optim.groups": [{"match": "net.1.*", "lr": 0.1}],
+    "freeze": ["net.3.*"],
+}
+PLATEAU_BY_PATH = {
+    "schedule.name": "torch.optim.lr_scheduler:ReduceLROnPlateau", "schedule.interval": "epoch",
+    "schedule.monitor": "val_lss",
+}  # fmt: skip
+
+
+def test_optimisers_schedules_groups_and_frozen_parameters_are_checked(check):
+    schedule = {
+        "schedule.name": "torch.optim.lr_scheduler:OneCycleLR",
+        "schedule.args": {"max_lr": 0.1},
+    }
+    found = check(**RADAM, **schedule)
+    assert (found.problems, found.not_checked) == ([], [])
+    (problem,) = check(**RADAM, **PLATEAU_BY_PATH).problems
+    assert problem.startswith(
+        "schedule.monitor=val_lss is not logged by the model's validation, which logs"
+    )
+    (problem,) = check(**RADAM | {"freeze": ["nett.*"]}).problems
+    assert problem.startswith(
+        "freeze.0=nett.* matches no parameter of the model, which has net.1.weight,"
     )

@@ -50,6 +50,21 @@ SAMPLES = [  # mixed, packed, transformed, drawn by class
     ),
     case("Duel", "by class", data__class_weights="balanced", data__transform=JITTER),
 ]  # fmt: skip
+GROUPS = [{"match": "body.*", "lr": 0.01}, {"match": "*.bias", "weight_decay": 0.1}]
+SCHEDULES = "torch.optim.lr_scheduler:"
+OPTIMISED = [
+    case(
+        "Counting", "one cycle of groups", optim__name="torch.optim:RAdam", optim__groups=GROUPS,
+        optim__args={"betas": [0.8, 0.9]}, schedule__name=f"{SCHEDULES}OneCycleLR",
+        schedule__args={"max_lr": 0.1}, freeze=["body.0.*"], trainer__gradient_clip=0.5,
+    ),
+    case(
+        "Averaged", "plateau of groups", optim__name="torch.optim.NAdam", optim__groups=GROUPS,
+        schedule__name=f"{SCHEDULES}ReduceLROnPlateau", schedule__interval="epoch",
+        schedule__monitor="val_loss", schedule__args={"patience": 0, "factor": 0.5},
+        trainer__accumulate=2, freeze=["head.bias"],
+    ),
+]  # fmt: skip
 CASES = [
     COUNTING,
     case("Averaged", schedule__name="cosine", schedule__warmup_steps=3, optim__name="adamw"),
@@ -72,13 +87,24 @@ CASES = [
     case("Counting", "partitions", **{k.replace(".", "__"): v for k, v in PARTITION.items()}),
     case("Averaged", "padded", data__last_batch="pad", data__streams=2, precision="64-true"),
     case("Averaged", "top", best_kept=3, checkpoint__monitor="distance", checkpoint__mode="max"),
+    *OPTIMISED,
     *SAMPLES,
+    case("Counting", "interval", trainer__val_check_interval=3),
+    case("Duel", "often", trainer__val_check_interval=0.25, best_kept=2, trainer__accumulate=1),
+    case("Plateau", "steps", trainer__val_check_interval=2, trainer__max_steps=10, trainer__accumulate=2),
+    case("OwnOptimizer", "limited", trainer__limit_train_batches=3, trainer__limit_val_batches=1, trainer__max_steps=7),
+    case(
+        "Stopping", "late stop", early_stopping__monitor="score", early_stopping__patience=1,
+        checkpoint__monitor="score", trainer__max_epochs=6, trainer__min_steps=19, trainer__min_epochs=2,
+    ),
+    case("Averaged", "overfit", trainer__overfit_batches=2, trainer__max_epochs=-1, trainer__max_steps=9),
 ]  # fmt: skip
 
 
 FORGOTTEN = [
     case for case in CASES if case.name in ("Duel", "Hidden", "Thawing", "SkipsTheRest", "late")
 ]
+FORGOTTEN += OPTIMISED
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +135,23 @@ def test_an_epochs_own_record_stands_once_where_the_state_before_it_is_resumed_f
     kill = Kill(place="callback.on_after_backward", step=6)
     killed = trainings.killed(case, [kill], every_steps=1, keep=1, lateness=10)
     assert killed.differences(unbroken) == []
+
+
+LENGTHS = [
+    case
+    for case in CASES
+    if case.name in ("interval", "often", "steps", "limited", "late stop", "overfit")
+]
+
+
+@pytest.mark.parametrize("case", LENGTHS, ids=lambda case: case.name)
+def test_a_training_of_another_length_or_with_validations_in_mid_epoch_resumes_with_its_bits(
+    trainings, case
+):
+    unbroken, _ = trainings.unbroken(case)
+    ends = [Kill(place="model.on_validation_end", step=step) for step in (3, 6)]
+    kills = sorted([*at(1, 4, 5, 9), *ends], key=lambda kill: kill.step)
+    assert trainings.killed(case, kills, every_steps=1).differences(unbroken) == []
 
 
 @pytest.mark.parametrize("case", [*FORGOTTEN, *SAMPLES], ids=lambda case: case.name)

@@ -28,7 +28,12 @@ from shardline.training.fit import Trained, seal_model
 from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.linear import Linear
-from shardline.training.optim import attach_optimizer, lr_factor, make_optimizer
+from shardline.training.optim import (
+    attach_optimizer,
+    has_own_optimizer,
+    lr_factor,
+    make_optimizer,
+)
 from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.trainer import make_trainer, resolve_accelerator
 from tests.support.simulated_kills import ALONE
@@ -122,6 +127,9 @@ def test_a_models_own_optimiser_rules_and_a_column_that_it_would_ignore_is_refus
     model = OwnOptimizer()
     attach_optimizer(model, spec(), total_steps=lambda: 10)
     assert model.configure_optimizers() is None
+    plain = Linear((4,), 2)
+    attach_optimizer(plain, spec(), total_steps=lambda: 10)
+    assert (has_own_optimizer(model), has_own_optimizer(plain)) == (True, False)
     with pytest.raises(ConfigError, match="sets optim.lr, but m has its own configure_optimizers"):
         attach_optimizer(model, spec(), total_steps=lambda: 10, set_by_row=["optim.lr", "seed"])
 

@@ -19,10 +19,12 @@ from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
+from shardline.config.settings.run_settings import default_settings
 from shardline.core.canonical import short_digest
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder
 from shardline.core.machine import free_memory_bytes, num_cpus
+from shardline.core.nested import flatten
 from shardline.core.process import kill_group
 from shardline.core.rank_environment import rank_variables, without_place
 from shardline.core.variables import cleaned
@@ -88,6 +90,8 @@ def check_models(
         ]
         if problem := _too_few_rows(runs[key], result.num_rows):
             checked.findings.append(Finding(kind="error", sentence=problem, runs=names))
+        if result.own_optimizer and (unused := _unused_settings(runs[key])):
+            checked.findings.append(Finding(kind="warning", sentence=unused, runs=names))
         checked.findings += [
             Finding(kind="not checked", sentence=one, runs=names) for one in result.not_checked
         ]
@@ -121,14 +125,29 @@ def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
     )
 
 
+def _unused_settings(run: RunPlan) -> str:
+    """Return a sentence on settings that a model's own `configure_optimizers` ignores; empty if none is set."""
+    usual = default_settings()
+    given = flatten({key: as_plain(run.settings)[key] for key in ("optim", "schedule")})
+    ignored = [key for key, value in given.items() if value != usual.get(key)]
+    if not ignored:
+        return ""
+    return (
+        f"{', '.join(ignored)} of the config's defaults {'have' if ignored[1:] else 'has'} no effect, since "
+        f"model={run.row.model} has its own configure_optimizers; remove {'them' if ignored[1:] else 'it'}, or read "
+        "model_args in the method"
+    )
+
+
 def _identity_of(project: Project, run: RunPlan) -> str:
     """Return the identity of a check; runs that differ only in learning rate or length share it."""
     settings = as_plain(run.settings)
     counted = {
         "model_args": settings["model_args"],
         "data": {key: settings["data"][key] for key in _DATA},
-        "optim": settings["optim"]["name"],
-        "schedule": settings["schedule"]["name"],
+        "optim": [settings["optim"][key] for key in ("name", "args", "groups")],
+        "schedule": [settings["schedule"][key] for key in ("name", "args", "interval", "monitor")],
+        "freeze": settings["freeze"],
         "monitor": settings["checkpoint"]["monitor"],
         "early_stopping": settings["early_stopping"]["patience"] > 0 and settings["early_stopping"]["monitor"],
         "precision": settings["precision"],
