@@ -53,13 +53,24 @@ class Net(LightningModule):
         self.log("test_loss", self.loss(batch))
 
 
-def check(folder: Path, path: str, files: Sequence[Path] = ()) -> ModelResult:
+class Unpacks(Net):
+    """Takes what a torch `DataLoader` gives."""
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        image, labels = batch
+        return functional.cross_entropy(self.layer(image.flatten(1)), labels)
+
+
+def check(
+    folder: Path, path: str, files: Sequence[Path] = (), model: str = "Net", **data: Any
+) -> ModelResult:
     dataset = CheckedDataset(
         id="0123456789ab", name="rows", manifest=folder / "manifest.json", shards=folder / "shards",
         source_class=path, source={"type": path, "options": {}}, num_shards=2, files=list(files),
     )  # fmt: skip
-    settings = as_type(fill({"global_batch": 4}, schema_of(RunSettings)), RunSettings)
-    run = RunSpec(run="ab", name="net", model_class=f"{__name__}:Net", settings=settings)
+    given = {"global_batch": 4, "data": data}
+    settings = as_type(fill(given, schema_of(RunSettings)), RunSettings)
+    run = RunSpec(run="ab", name="net", model_class=f"{__name__}:{model}", settings=settings)
     return checked(run, dataset, folder, has_test_step=True)
 
 
@@ -72,6 +83,13 @@ def test_a_module_whose_files_are_there_is_checked_before_it_is_prepared(tmp_pat
     assert [sentence.partition(": ")[2] for sentence in found.not_checked] == [
         "the job prepare_data of dataset rows has not run yet"
     ]
+
+
+def test_a_model_that_unpacks_its_batch_is_told_how(tmp_path: Path) -> None:
+    (problem,) = check(tmp_path, f"{python_data.__name__}:Module", model="Unpacks").problems
+    assert "or, if the model unpacks its batch, set data.collate to tuple: " in problem
+    found = check(tmp_path, f"{python_data.__name__}:Module", model="Unpacks", collate="tuple")
+    assert (found.problems, found.not_checked) == ([], [])
 
 
 @pytest.mark.parametrize("path", [f"{python_data.__name__}:Module", f"{__name__}:Prepared"])
