@@ -107,7 +107,10 @@ class RowStream:
         turn = self._local_rank % max(1, len(shards))
         for shard in (*shards[turn:], *shards[:turn]):
             self._check(shard)
-        return (*of, _Columns(self._shards, self._kinds, self._order, window, epoch, index, self._sums))
+        return (
+            *of,
+            _Columns(self._shards, self._kinds, self._order, window, epoch, index, self._sums),
+        )
 
 
 def read_ahead(
