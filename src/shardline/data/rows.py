@@ -11,6 +11,7 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column, columns_of
+from shardline.data.fixed_groups import FixedGroups
 from shardline.data.moments import Moments, RunningMoments, rows_in_cache
 from shardline.data.shard_format import ShardLayout
 from shardline.data.sources import Schema, Source
@@ -70,7 +71,8 @@ class Memory:
 
 
 def read_rows(
-    source: Source, shard: int, splits: Mapping[str, Any], memory: Memory, plan: SplitPlan | None = None
+    source: Source, shard: int, splits: Mapping[str, Any], memory: Memory, plan: SplitPlan | None = None,
+    groups: FixedGroups | None = None,
 ) -> Rows:  # fmt: skip
     """Read a shard's rows from a source.
 
@@ -81,6 +83,7 @@ def read_rows(
         splits: the dataset's `splits`: shares of the rows, unless the tables have a `splits` column.
         memory: memory for wide columns.
         plan: plan of the splits, if they need one.
+        groups: gets the groups of the rows.
 
     Raises:
         DataError: the source returned no rows, or rows that do not match its schema; names source,
@@ -103,6 +106,8 @@ def read_rows(
         block = read_table(given, schema, columns, splits, where, plan)
         for name, of in given.texts.items():
             texts[name].update(of)
+        if groups:
+            groups.add(block.groups, block.blocks == len(parts) - 1)
         for index, part in enumerate(parts.values()):
             part.append(block, np.flatnonzero(block.blocks == index), where)
     ids = [piece for part in parts.values() for piece in part.ids]

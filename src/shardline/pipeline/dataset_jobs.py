@@ -109,6 +109,7 @@ def build_part(
     from shardline.core.job_progress import job_progress
     from shardline.core.progress import ShardProgress
     from shardline.data import build as shards
+    from shardline.data.fixed_groups import FixedGroups, are_compared
 
     dataset_id = dataset.id
     planned = _plan_of(project, dataset, plan)
@@ -117,10 +118,11 @@ def build_part(
     numbers = dataset.parts[part]
     folder = project.layout.declared.shards(dataset_id)
     splits = as_plain(dataset.settings.splits)
+    groups = FixedGroups() if are_compared(splits) else None
 
     def built() -> "Iterator[shards.Built]":
         with ShardProgress(f"shards {part}", len(numbers)) as progress:
-            written = shards.build_shards(source, numbers, splits, folder, planned)
+            written = shards.build_shards(source, numbers, splits, folder, planned, groups)
             for done, (record, statistics) in enumerate(written, 1):
                 rows = sum(record.rows.values())
                 logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
@@ -134,6 +136,7 @@ def build_part(
         described = shards.describe_part(dataset_id, built(), source.skipped)
         end_watch(files())
     described = with_rows_of(described, source)
+    described = structs.replace(described, groups=groups.record() if groups else UNSET)
     skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if skipped:
         logging.warning("%d rows or files were skipped; the first: %s", len(skipped), skipped[0])
@@ -165,6 +168,7 @@ def seal_parts(
 ) -> None:  # fmt: skip
     """Merge the parts of a dataset; see `seal_dataset`."""
     from shardline.core.job_progress import job_progress
+    from shardline.data.fixed_groups import check_fixed_groups
     from shardline.data.inferred import describe
     from shardline.data.parts import read_part
     from shardline.data.row_ids import check_row_ids
@@ -179,6 +183,7 @@ def seal_parts(
     inferred = describe(source)
     end_watch()
     check_rows_of(source, documents)
+    check_fixed_groups(documents, dataset_id, str(dataset.settings.splits.group))
     shards = project.layout.declared.shards(dataset_id)
     merged = _merge(documents, dataset, source, read_as, shards)
     check_row_ids(merged, shards)

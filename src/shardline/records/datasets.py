@@ -298,6 +298,7 @@ class Part(Record, frozen=True, kw_only=True):
         statistics: Statistics of these shards.
         skipped: Skipped rows, by name of the shard's file.
         rows_of: Digest of the rows that the job found, by split; for torch datasets.
+        groups: Keys of the groups in the fixed test set (`test`) and in `folds`, if a dataset has all of these.
         action: Record of the job.
     """
 
@@ -306,6 +307,7 @@ class Part(Record, frozen=True, kw_only=True):
     statistics: list[PartStatistics]
     skipped: dict[str, Skipped] = field(default_factory=dict)
     rows_of: dict[str, str] | UnsetType = UNSET
+    groups: dict[str, list[int]] | UnsetType = UNSET
     action: JobRecord | None = None
 
 
