@@ -19,7 +19,7 @@ from shardline.config.callbacks import (
     read_callbacks,
 )
 from shardline.config.resolved import RunSpec
-from shardline.config.settings.run_settings import RunSettings
+from shardline.config.settings.run_settings import RunSettings, Trainer
 from shardline.core.construct import make_object
 from shardline.core.errors import ConfigError
 
@@ -51,6 +51,7 @@ _REFUSED = {
 }  # fmt: skip
 
 
+_OF_STEPS = ("max_steps", "min_steps", "val_check_interval")
 _RUNTIME = {  # end a training, or change its steps or weights by their purpose
     lightning.BaseFinetuning, lightning.EarlyStopping, lightning.GradientAccumulationScheduler,
     lightning.StochasticWeightAveraging, lightning.WeightAveraging,
@@ -180,16 +181,27 @@ def _reason(one: Callback, settings: RunSettings) -> str:
             "ends the training after a time, so its result would depend on the machine; remove its duration, and set "
             "trainer.max_epochs"
         )
+    if isinstance(one, lightning.GradientAccumulationScheduler):
+        return _reason_of_accumulation(settings)
+    return _reason_of_saving(one, settings) if isinstance(one, lightning.Checkpoint) else ""
+
+
+def _reason_of_accumulation(settings: RunSettings) -> str:
     accumulate = settings.trainer.accumulate
-    if isinstance(one, lightning.GradientAccumulationScheduler) and (
-        accumulate > 1 or settings.elastic
-    ):
+    if accumulate > 1 or settings.elastic:
         key = "elastic=true" if settings.elastic else f"trainer.accumulate={accumulate}"
         return (
             f"sums gradients over whole global batches, and {key} splits a global batch; remove {key}, or remove the "
             "callback and choose a larger global_batch"
         )
-    return _reason_of_saving(one, settings) if isinstance(one, lightning.Checkpoint) else ""
+    plain = Trainer()
+    for name in _OF_STEPS:
+        if getattr(settings.trainer, name, None) != getattr(plain, name, None):
+            return (
+                f"changes how many batches a step has, and trainer.{name} counts steps; remove trainer.{name}, or "
+                "remove the callback"
+            )
+    return ""
 
 
 def _reason_of_saving(one: Callback, settings: RunSettings) -> str:

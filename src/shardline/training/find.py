@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.folder import CheckpointPolicy
+from shardline.config.settings.run_settings import Trainer
 from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_json
 from shardline.core.lightning_compat import is_accumulating
@@ -33,6 +34,12 @@ _MEMORY_STEPS = 3  # optimisers allocate their state in the first
 _KEPT = 0.9  # of the smoothed loss in each step
 _WORSE = 4.0  # times the best loss: the training has diverged
 _WARMUP, _TAIL = 10, 3  # steps without a meaning for the suggestion
+_ENDS = (
+    "min_epochs",
+    "max_steps",
+    "min_steps",
+    "val_check_interval",
+)  # settings of the whole training
 _ARGUMENTS = ("lr", "learning_rate")
 
 
@@ -44,13 +51,15 @@ def find(task: RankTask, action: Find, world: World) -> None:
     """
     settings = task.run.settings
     num_steps = STEPS if action.what == "lr" else _MEMORY_STEPS
+    plain = Trainer()
+    ends = {name: getattr(plain, name) for name in _ENDS if hasattr(plain, name)}
     small = replace(
         settings,
         callbacks=[],
         trainer=replace(
             # no validation: an epoch has one step or more
             settings.trainer, max_epochs=max(num_steps + 1, settings.trainer.max_epochs),
-            validate_every_epochs=1 << 30,
+            validate_every_epochs=1 << 30, **ends,
         ),
         divergence=replace(settings.divergence, policy="stop", max_loss=None),
         early_stopping=replace(settings.early_stopping, patience=0),
