@@ -66,7 +66,7 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
             f"such as mypkg.models:Net; {suggest(path, shipped)}"
         )
     if code.find(module) is None:
-        if _is_installed(module.partition(".")[0], code):
+        if is_installed(module.partition(".")[0], code):
             return path
         raise ConfigError(f"{where}={path}: no module {module}{_modules_near(module, code)}")
     names = code.names(module)
@@ -117,7 +117,8 @@ def _meant(path: str) -> str:
     return f"{module}:{name}" if name != "py" and _is_import_path(module, name) else ""
 
 
-def _is_installed(package: str, code: CodeIndex) -> bool:
+def is_installed(package: str, code: CodeIndex) -> bool:
+    """Return whether a top-level package is installed, and not of the project."""
     if code.find(package) is not None:
         return False  # of the project, which lacks the module
     try:

@@ -1,6 +1,6 @@
 """Objects of a run's settings in its identity: the code behind their import paths, and their arguments."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from shardline.config.checked_optim import SHIPPED_OPTIMISERS, SHIPPED_SCHEDULES
 from shardline.config.code_paths import (
     METRIC,
     SHIPPED_TRANSFORMS,
+    is_installed,
     metric_paths,
     metrics_of,
     paths_of,
@@ -18,6 +19,7 @@ from shardline.config.code_paths import (
 )
 from shardline.config.scripts import is_script
 from shardline.config.settings import Plain
+from shardline.config.settings.run_settings import RunSettings
 from shardline.config.validate import Problems
 from shardline.core.objects import NamedObject, as_table, objects_in, read_value, without_paths
 from shardline.identity import CodeIndex
@@ -116,6 +118,8 @@ def paths_of_objects(
     Raises:
         ConfigError: A table mixes spellings, or its module or class is unknown; the message lists all.
     """
+    if not values:
+        return {}
     problems, found = Problems(), dict[str, str]()
     for name in sorted(values):
         with problems.gather():
@@ -178,6 +182,37 @@ def resolve_object(
         module = _module_of(path, code)
         path = f"{module}:{path.removeprefix(f'{module}.')}"
     return resolve_class(path, shipped or {}, code, f"{where}: {one.path_key}")
+
+
+def unread_objects(settings: RunSettings, model_class: str, code: CodeIndex) -> list[str]:
+    """Return a warning for each table in `model_args` whose `type` lacks only the colon of an import path."""
+    if is_script(model_class):
+        return []
+    sentences = []
+    for key, table in _tables(settings.model_args, "model_args"):
+        kind = table["type"] if isinstance(table.get("type"), str) else ""
+        parts = kind.split(".")
+        if len(parts) < 2 or not all(map(str.isidentifier, parts)):
+            continue
+        module = _module_of(kind, code)
+        name = kind.removeprefix(f"{module}.")
+        is_own = code.find(module) is not None and {name, "*"} & code.names(module)
+        if is_own or (code.find(parts[0]) is None and is_installed(parts[0], code)):
+            sentences.append(
+                f"{key}.type={kind} is plain text, since it has no colon; write {module}:{name} for the object that it "
+                "names"
+            )
+    return sentences
+
+
+def _tables(value: Any, key: str) -> Iterator[tuple[str, Plain]]:
+    """Yield each table below a value with its dotted key."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for name, item in items:
+        if isinstance(item, Mapping | list):
+            if isinstance(item, Mapping):
+                yield f"{key}.{name}", item
+            yield from _tables(item, f"{key}.{name}")
 
 
 def _module_of(path: str, code: CodeIndex) -> str:

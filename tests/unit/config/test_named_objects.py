@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from shardline.config.objects import unread_objects
 from shardline.errors import ConfigError
 from tests.support.fake_project import FakeProject
 
@@ -140,6 +141,19 @@ def test_transforms_and_metrics_are_read_in_each_spelling(own: FakeProject) -> N
         ConfigError, match=r'data.transform.0=mypkg.data:Augmnt.*did you mean "Augment"'
     ):
         found([{"_target_": "mypkg.data.Augmnt"}], metric)
+
+
+def test_a_type_that_lacks_the_colon_is_told_and_stays_text(own: FakeProject) -> None:
+    table = {"a": {"type": "mypkg.nets.Dense"}, "b": [{"type": "torch.nn.Tanh"}], "c": {"type": "relu.6"},
+             "d": {"type": "mypkg.nets.None_of"}, "e": {"type": "mypkg.nets:Dense"}, "f": {"type": 3}}  # fmt: skip
+    own.config["defaults"]["model_args"] = table
+    run, code = own.run("net"), own.load().code
+    assert run.document["settings"]["model_args"]["a"] == table["a"]
+    why = "is plain text, since it has no colon; write"
+    assert unread_objects(run.settings, run.model_class, code) == [
+        f"model_args.a.type=mypkg.nets.Dense {why} mypkg.nets:Dense for the object that it names",
+        f"model_args.b.0.type=torch.nn.Tanh {why} torch.nn:Tanh for the object that it names",
+    ]
 
 
 def test_a_script_gets_tables_as_they_are(own: FakeProject) -> None:
