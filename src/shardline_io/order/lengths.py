@@ -66,7 +66,7 @@ class Limited:
 
     def epoch_steps(self, epoch: int) -> int:
         """Return the number of global batches in an epoch that the training's end does not cut."""
-        return part_of(self.all_steps(epoch), self.lengths.limit)
+        return part_of(self.all_steps(self._visited(epoch)), self.lengths.limit)
 
     def steps(self, epoch: int) -> int:
         """Return the number of global batches in an epoch; 0 after the training's end."""
@@ -85,6 +85,10 @@ class Limited:
     def total_steps(self, max_epochs: int) -> int:
         """Return the number of steps of a training with at most `max_epochs` epochs (-1: any number)."""
         return sum(self.steps(epoch) for epoch in range(self.num_epochs(max_epochs)))
+
+    def _visited(self, epoch: int) -> int:
+        """Return the epoch whose rows an epoch visits."""
+        return 0 if self.lengths.is_overfit else epoch
 
     def _before(self, epoch: int) -> int:
         """Return the number of steps before an epoch."""

@@ -174,7 +174,7 @@ class MixOrder(Limited):
     def window(self, epoch: int, index: int) -> MixedWindow:
         """Return a window: its units by part, and the units that this rank consumes."""
         taken = (self.steps(epoch) - index * self._steps_per_window) * self.accumulate
-        return self._whole_window(0 if self.lengths.is_overfit else epoch, index).first(taken)
+        return self._whole_window(self._visited(epoch), index).first(taken)
 
     def _whole_window(self, epoch: int, index: int) -> MixedWindow:
         first = index * self._steps_per_window

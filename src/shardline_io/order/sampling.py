@@ -199,7 +199,7 @@ class TrainOrder(Limited):
         """Return a window: its pieces and this rank's rows."""
         # a limit changes no batch before it, so the window is that of a training without limits
         taken = (self.steps(epoch) - index * self._steps_per_window) * self.accumulate
-        return self._whole_window(0 if self.lengths.is_overfit else epoch, index).first(taken)
+        return self._whole_window(self._visited(epoch), index).first(taken)
 
     def _whole_window(self, epoch: int, index: int) -> Window:
         first = index * self._steps_per_window
