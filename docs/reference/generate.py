@@ -332,7 +332,7 @@ def files() -> str:
         "",
         "A run's folder also contains `identity.json` (the [identity document](../concepts/identity.md)),",
         "`model.safetensors`, `metrics.jsonl` (a line for each logged step, and for each",
-        "[image, table or text](../how-to/write-a-model.md#log-numbers-images-tables-and-texts)) and "
+        "[image, table or text](../how-to/write-a-model.md#log-numbers-images-tables-and-texts)) and",
         "`predictions/{id}.parquet`.",
     ]  # fmt: skip
     waiting: list[type[Record]] = [kind for *_, kind in FILES]

@@ -1,6 +1,7 @@
 """Images, tables and texts as a model gives them to its logger, turned into records."""
 
 import base64
+import io
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -98,11 +99,10 @@ def _array(name: str, image: Any) -> np.ndarray:
     if package == "PIL":
         return np.asarray(image.convert("RGB"))
     if hasattr(image, "savefig"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        canvas: Any = FigureCanvasAgg(image)
-        canvas.draw()
-        return np.asarray(canvas.buffer_rgba())
+        pixels = io.BytesIO()
+        image.savefig(pixels, format="rgba", dpi=image.dpi)
+        width = int(image.bbox.bounds[2])
+        return np.frombuffer(pixels.getvalue(), np.uint8).reshape(-1, width, _RGBA)
     raise _unknown(name, f"a {type(image).__qualname__}")
 
 

@@ -43,6 +43,8 @@ class Tested(Flat):
         self.log("test_f1", self.f1)
         self.log("largest", logits.max(), reduce_fx="max")
         self.log("each", 1.0, on_epoch=False, on_step=True)
+        self.logger.log_image("rows", [features])
+        self.logger.log_metrics({"rows": len(features)})
 
     def on_test_epoch_end(self):
         self.log("features", self.kept.compute())

@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 from pytorch_lightning.utilities import rank_zero_only
@@ -293,9 +294,12 @@ def test_grey_transparent_and_boolean_images_and_batches():
 
 
 def test_figures_are_drawn():
-    figure = Figure(figsize=(1, 1), dpi=50)
+    figure = Figure(figsize=(1.31, 0.77), dpi=50)
     figure.subplots().plot([0, 1])
-    assert pixels(images_of("a", figure)[0]).shape == (50, 50, 3)
+    drawn = pixels(images_of("a", figure)[0])
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    assert np.array_equal(drawn, np.asarray(canvas.buffer_rgba())[:, :, :3])
 
 
 @pytest.mark.parametrize(
