@@ -154,8 +154,8 @@ def _entry(of_data: LookedClass, own: OwnConfigs, folder: Path, left: list[str])
     entry.comments["files"] = "what the class reads; the bytes of these files count in the identity"
     if not entry.source["files"]:
         left.append(
-            f"datasets.{entry.name}.source.files is empty; list the files that {of_data.path} reads. The log of the "
-            "first build has the line"
+            f"datasets.{entry.name}.source.files is empty; list the files that {of_data.path} reads, if any. The log "
+            "of the first build has the line"
         )
     return entry
 
