@@ -55,7 +55,10 @@ def _rows(order: Order) -> RowStream:
     check = (lambda shard: None) if _is_unverified() else partial(ask, "shard")
     fitted = own_run.manifest().get("preprocessing")
     preprocessor = Preprocessor(fitted, is_own=True) if fitted else None
-    return RowStream(_shards(), kinds, order, check, own_run.world().local_rank, preprocessor)
+    return RowStream(
+        _shards(), kinds, order, check, own_run.world().local_rank, preprocessor,
+        is_weighted=bool(own_run.manifest()["schema"].get("weighted")),
+    )  # fmt: skip
 
 
 def _is_unverified() -> bool:

@@ -8,15 +8,18 @@ from typing import Any
 from shardline.config.callbacks import CALLBACKS, LIGHTNING_CALLBACKS, read_callbacks
 from shardline.config.checked_optim import SHIPPED_OPTIMISERS, SHIPPED_SCHEDULES
 from shardline.config.code_paths import (
+    METRIC,
     SHIPPED_TRANSFORMS,
     metric_paths,
+    metrics_of,
     paths_of,
     resolve_class,
+    transforms_of,
 )
 from shardline.config.scripts import is_script
 from shardline.config.settings import Plain
 from shardline.config.validate import Problems
-from shardline.core.objects import NamedObject, objects_in, read_value, without_paths
+from shardline.core.objects import NamedObject, as_table, objects_in, read_value, without_paths
 from shardline.identity import CodeIndex
 
 # settings whose `name` is a shipped name or an import path
@@ -46,8 +49,25 @@ def code_of(settings: Plain, model_class: str, code: CodeIndex, where: str) -> d
         found |= paths_of(settings["data"], code, where)
     with problems.gather():
         found |= metric_paths(settings["evaluation"], code, where)
+    for kind, key, tables in (
+        ("transform", "data.transform", transforms_of(settings["data"].get("transform"))),
+        (
+            "eval_transform",
+            "data.eval_transform",
+            transforms_of(settings["data"].get("eval_transform")),
+        ),
+        (METRIC, "evaluation.metrics", metrics_of(settings["evaluation"])),
+    ):
+        for number, table in enumerate(tables):
+            part = f"{kind} {number + 1}" if number else kind
+            with problems.gather():
+                found |= paths_of_objects(_arguments(table), part, code, where, f"{key}.{number}")
     problems.refuse()
     return found
+
+
+def _arguments(table: Plain) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in ("type", "_partial_")}
 
 
 def _of_named(table: Plain, key: str, code: CodeIndex, where: str) -> dict[str, str]:
@@ -64,6 +84,12 @@ def counted_objects(settings: Plain) -> dict[str, Any]:
     counted = dict(settings)
     if "model_args" in counted:
         counted["model_args"] = counted_arguments(counted["model_args"], "model_args")
+    if metrics := counted.get("evaluation", {}).get("metrics"):
+        # with import paths, since evaluations are repeated from these settings
+        shown = [
+            one if isinstance(one, str) else as_table(one, "evaluation.metrics") for one in metrics
+        ]
+        counted["evaluation"] = {**counted["evaluation"], "metrics": shown}
     for key in NAMED.keys() & counted.keys():
         table = dict(counted[key])
         if table.get("name") not in NAMED[key]:
@@ -74,15 +100,18 @@ def counted_objects(settings: Plain) -> dict[str, Any]:
     return counted
 
 
-def paths_of_objects(values: Plain, key: str, code: CodeIndex, where: str) -> dict[str, str]:
+def paths_of_objects(
+    values: Plain, part: str, code: CodeIndex, where: str, key: str = ""
+) -> dict[str, str]:
     """Return the import paths of the objects in a table of settings, by part of the identity document.
 
     The parts are dotted keys in the same form for each spelling: `model_args.net`, `model_args.layers.0`.
 
     Args:
         values: Table as written, such as `model_args`.
-        key: Dotted key of the table.
+        part: Start of the parts.
         where: File and row, the start of messages.
+        key: Dotted key of the table; default: `part`.
 
     Raises:
         ConfigError: A table mixes spellings, or its module or class is unknown; the message lists all.
@@ -90,11 +119,12 @@ def paths_of_objects(values: Plain, key: str, code: CodeIndex, where: str) -> di
     problems, found = Problems(), dict[str, str]()
     for name in sorted(values):
         with problems.gather():
-            for part, one in objects_in(read_value(values[name], f"{key}.{name}"), f"{key}.{name}"):
-                while part in found:  # a key with a dot, or a positional argument
-                    part += "'"
+            read = read_value(values[name], f"{key or part}.{name}")
+            for place, one in objects_in(read, f"{part}.{name}"):
+                while place in found:  # a key with a dot, or a positional argument
+                    place += "'"
                 with problems.gather():
-                    found[part] = resolve_object(one, code, where)
+                    found[place] = resolve_object(one, code, where)
     problems.refuse()
     return found
 
@@ -147,12 +177,7 @@ def resolve_object(
     if ":" not in path and "." in path and path not in (shipped or {}):
         module = _module_of(path, code)
         path = f"{module}:{path.removeprefix(f'{module}.')}"
-    module, colon, names = path.partition(":")
-    first, dot, rest = names.partition(".")
-    found = resolve_class(
-        f"{module}{colon}{first}", shipped or {}, code, f"{where}: {one.path_key}"
-    )
-    return f"{found}{dot}{rest}"
+    return resolve_class(path, shipped or {}, code, f"{where}: {one.path_key}")
 
 
 def _module_of(path: str, code: CodeIndex) -> str:

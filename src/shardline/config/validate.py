@@ -188,7 +188,7 @@ def coerce(value: Any, schema: KeySchema) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if {"number", "integer"} <= set(schema.kinds):
-        return value  # a share or a number of batches
+        return value  # a share as a float, or a number of batches
     if "number" in schema.kinds and abs(value) <= sys.float_info.max:
         return float(value) + 0.0  # -0.0 is 0.0
     return int(value) if "integer" in schema.kinds and value == value // 1 else value
@@ -395,7 +395,9 @@ def _remedy(value: Any, schema: KeySchema, key: str, in_table: bool) -> str:
         is_default = key.startswith("defaults.")
         grid = "for a run of each" if in_table else ""
         grid = "in a cell of the run table for a run of each" if is_default else grid
-        whole = "integer" in kinds
+        whole = "number" not in kinds
+        if "integer" in kinds and not whole and (":" in str(value) or isinstance(value, Mapping)):
+            return "write a number of steps, or a share such as 0.25, since a time depends on the machine"
         return number_meant(value, whole=whole, grid=grid) or _example(schema, whole)
     if "boolean" in kinds:
         return truth_meant(value)

@@ -33,19 +33,23 @@ def make_values(values: Mapping[str, Any], key: str, where: str) -> dict[str, An
 
 def make_object(
     named: NamedObject, where: str, *, first: Sequence[Any] = (), more: Mapping[str, Any] | None = None,
+    shipped: Mapping[str, str] | None = None,
 ) -> Any:  # fmt: skip
     """Make an object with the objects among its arguments.
 
     Args:
-        where: Start of messages.
+        where: Start of messages; may be empty.
         first: Positional arguments that Shardline passes before the others.
         more: Arguments that Shardline passes by name, unless the settings have them.
+        shipped: Import paths of names that the setting accepts.
 
     Raises:
         ConfigError: See `make_values`.
     """
-    target = import_class(named.path, f"{where}: {named.path_key}")
-    what = f"{where}: {named.shown}"
+    begin = f"{where}: " if where else ""
+    what = f"{begin}{named.shown}"
+    path = (shipped or {}).get(named.path, named.path)
+    target = import_class(path, f"{begin}{named.path_key}")
     if not callable(target):
         raise ConfigError(
             f"{what} is of type {type(target).__name__}, expected a class or a function; name one"

@@ -101,6 +101,37 @@ def read_object(value: Any, key: str, *, expected: str) -> NamedObject:
     )
 
 
+def as_table(value: Any, key: str) -> dict[str, Any]:
+    """Return a name, or a table in any spelling, as a table with `type` and arguments as written.
+
+    Args:
+        key: Dotted key of the value, for messages.
+    """
+    if isinstance(value, str):
+        return {_TYPE: value}
+    spelling = _spelling_of(value)
+    if spelling in ("", _TYPE):
+        return dict(value)
+    one = _read_table(value, spelling, key)
+    table = {
+        name: item for name, item in value.items() if name not in (spelling, *_MARKS[spelling])
+    }
+    if spelling == _CLASS_PATH:
+        table = _below_class_path(value, key)
+    marks = {"_partial_": True} if one.is_partial else {}
+    marks |= {"_args_": value["_args_"]} if one.positional else {}
+    return {**table, **marks, _TYPE: one.path if ":" in one.path else _with_colon(one.path)}
+
+
+def _with_colon(path: str) -> str:
+    """Return a dotted import path with a colon behind the module; the names of classes begin with a capital."""
+    module, _, name = path.rpartition(".")
+    above = module.rpartition(".")
+    if above[2][:1].isupper():
+        return f"{above[0]}:{above[2]}.{name}"
+    return f"{module}:{name}"
+
+
 def objects_in(value: Any, part: str) -> Iterator[tuple[str, NamedObject]]:
     """Yield each object in a value of `read_value`, outer objects first, with its place such as `model_args.net`.
 

@@ -172,7 +172,10 @@ class RunningMoments:
         def add(part: slice) -> None:
             self.part(part)._add(block[:, part], is_first=is_first)
 
-        _by_part(add, features, rows * dtype.itemsize)
+        if block.size * dtype.itemsize < _PART_BYTES:
+            self._add(block, is_first=is_first)
+        else:
+            _by_part(add, features, rows * dtype.itemsize)
 
     def part(self, part: slice) -> "RunningMoments":
         """Return the moments of some of the features, as views."""
@@ -184,11 +187,12 @@ class RunningMoments:
 
     def _add(self, block: np.ndarray, *, is_first: bool) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
+            dtype = self._shift.dtype
+            values, own = (block, None) if block.dtype == dtype else 2 * (block.astype(dtype),)
             if is_first:
-                total = np.add.reduce(block, axis=0, dtype=self._dtype)
-                self._shift[:] = total / self._shift.dtype.type(len(block))
+                self._shift[:] = np.add.reduce(values, axis=0) / dtype.type(len(block))
             # any shift near the mean works: the sum of the differences contains its error
-            differences = np.subtract(block, self._shift, dtype=self._dtype)
+            differences = np.subtract(values, self._shift, out=own)
             self._sum += _sum(differences)
             self._squares += _sum(np.multiply(differences, differences, out=differences))
         np.minimum(self.low, np.minimum.reduce(block, axis=0), out=self.low)
@@ -246,8 +250,11 @@ def rows_in_cache(features: int, dtype: np.dtype[Any]) -> int:
 
 
 def _sum(values: np.ndarray) -> np.ndarray:
-    """Sum rows [N, F] to [F] float64, four times as fast by sums of 32 rows in their own type."""
+    """Sum rows [N, F], 32 or more to [F] float64, four times as fast by sums of 32 rows in their own type."""
     whole = len(values) // _SUMMED * _SUMMED
+    if not whole:
+        few: np.ndarray = np.add.reduce(values, axis=0)
+        return few
     sums = np.add.reduce(values[:whole].reshape(-1, _SUMMED, values.shape[1]), axis=1)
     total: np.ndarray = np.add.reduce(sums, axis=0, dtype=np.float64)
     if whole < len(values):

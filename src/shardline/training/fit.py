@@ -107,7 +107,6 @@ def train(
     timeout_s = max(_TORCH_TIMEOUT_S, 2 * runtime.hang_timeout_s)
     new_trainer = partial(make_trainer, settings, world, timeout_s=timeout_s, is_grouped=is_grouped)
     attempt = task.action.attempt if isinstance(task.action, Train) else 0
-    observed = observers(runtime, task.work, attempt)
     plan, seconds = read_plan(task.work, spec.identity), 0.0
     while True:
         watch = LossWatch(settings.divergence.max_loss, agreement)
@@ -137,7 +136,7 @@ def train(
                 world,
                 set_by_row,
                 manager,
-                partial(new_trainer, observed=observed),
+                partial(new_trainer, observed=observers(runtime, task.work, attempt)),
                 logger,
                 ordered,
             )

@@ -21,7 +21,7 @@ from shardline.training.logged_items import images_of, table_of, text_of
 
 MAX_ITEMS = 1000  # images, tables and texts of a run
 MAX_BYTES = 16_000_000  # of their lines in the file
-MAX_ENTRY_BYTES = 4_000_000  # of one call
+MAX_ENTRY_BYTES = 8_000_000  # of one call
 _NAMES = "self.log for numbers, and self.logger.log_image, log_table or log_text for all else"
 
 

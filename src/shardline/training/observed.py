@@ -10,10 +10,10 @@ from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.model_summary.model_summary import summarize
 
 from shardline.core.files import make_folder
+from shardline.training.observed_files import FOLDER
 from shardline.training.rank_task import RankRuntime
 
 _PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
-FOLDER = "profiler"  # in the run's folder of the store
 
 
 def observers(runtime: RankRuntime, work: Path, attempt: int) -> dict[str, Any]:

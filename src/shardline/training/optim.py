@@ -106,16 +106,15 @@ def make_optimizer(
     """
     scale = world_size if settings.scale_lr else 1
     groups = parameter_groups(model, settings.groups, scale, where)
-    named = _named("optim", SHIPPED_OPTIMISERS.get(settings.name, settings.name), settings.args)
+    named = _named("optim", settings.name, settings.args)
     more = {"lr": settings.lr * scale, "weight_decay": settings.weight_decay}
     if settings.name == "sgd":
         more["momentum"] = settings.momentum
     elif settings.name not in SHIPPED_OPTIMISERS:
         more = _accepted(more, named, where)
     # torch makes one group of a plain list, as of versions without groups
-    optimizer = make_object(
-        named, where, first=[groups if settings.groups else groups[0]["params"]], more=more
-    )
+    parameters = groups if settings.groups else groups[0]["params"]
+    optimizer = make_object(named, where, first=[parameters], more=more, shipped=SHIPPED_OPTIMISERS)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
             f"{where}: {named.shown} gives {type(optimizer).__name__}, expected a torch.optim.Optimizer; name a class "

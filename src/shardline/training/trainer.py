@@ -122,7 +122,7 @@ def make_trainer(
         timeout_s: Timeout of the ranks' collective operations, in seconds.
         is_grouped: Use the strategy of several ranks even on one rank.
         num_epochs: Number of epochs; default: `trainer.max_epochs`.
-        observed: Arguments of the Trainer that change no result, see `observation`.
+        observed: Arguments of the Trainer that change no result, see `observers`.
 
     Raises:
         ConfigError: A setting needs GPUs, and there are none.

@@ -381,6 +381,14 @@ SETTING_CASES = {
         {"@trainer.limit_train_batches": "3", "@trainer.val_check_interval": "4"}, "is more than the",
         r"use at most (\d+)", {"@trainer.val_check_interval": "$1"},
     ),
+    "validations by time": case(
+        {"@trainer.val_check_interval": "00:30:00"}, "is not a whole number or a number", "such as ([0-9.]+),",
+        {"@trainer.val_check_interval": "$1"},
+    ),
+    "a limit in per cent": case(
+        {"@trainer.limit_val_batches": "10%"}, "is not a whole number or a number", "write ([0-9.]+)",
+        {"@trainer.limit_val_batches": "$1"},
+    ),
     "two limits": case(
         {"@trainer.limit_val_batches": "3", "@trainer.overfit_batches": "4"}, "which limits both", "drop one",
         {"@trainer.limit_val_batches": DROP},

@@ -112,6 +112,36 @@ def test_an_unknown_class_is_found_before_any_job(
         document(own, net)
 
 
+def test_transforms_and_metrics_are_read_in_each_spelling(own: FakeProject) -> None:
+    own.workspace.write(
+        "mypkg/data.py", "class Augment:\n    def __init__(self, size, act=None):\n        pass\n"
+    )
+
+    def found(transform: Any, metric: Any) -> Any:
+        own.config["defaults"] |= {
+            "data": {"transform": transform},
+            "evaluation": {"metrics": [metric]},
+        }
+        run = own.run("net")
+        return run.document, run.evaluation_document
+
+    act = {"type": "mypkg.nets:Act"}
+    metric = {"type": "torchmetrics.classification:MulticlassF1Score", "num_classes": 3}
+    first = found({"type": "mypkg.data:Augment", "size": 8, "act": act}, metric)
+    assert first[0]["settings"]["data"]["transform"] == [{"size": 8, "act": {}}]
+    assert first[0]["code"].keys() == {"model", "transform", "transform.act"}
+    assert first[1]["settings"]["metrics"] == [metric]
+    score = "torchmetrics.classification.MulticlassF1Score"
+    hydra = {"_target_": "mypkg.data.Augment", "size": 8, "act": act}
+    assert found(hydra, {"_target_": score, "num_classes": 3}) == first
+    cli = [{"class_path": "mypkg.data.Augment", "init_args": {"size": 8, "act": act}}]
+    assert found(cli, {"class_path": score, "init_args": {"num_classes": 3}}) == first
+    with pytest.raises(
+        ConfigError, match=r'data.transform.0=mypkg.data:Augmnt.*did you mean "Augment"'
+    ):
+        found([{"_target_": "mypkg.data.Augmnt"}], metric)
+
+
 def test_a_script_gets_tables_as_they_are(own: FakeProject) -> None:
     own.workspace.write("train.py", "print(1)\n")
     table = {"type": "no.such:Net", "_target_": "x.Y"}

@@ -1,7 +1,8 @@
 """What Lightning and torch keep private and Shardline rests on: one contract for each part.
 
-Written against pytorch-lightning 2.6.5, torchmetrics 1.9.0 and torch 2.13.0. Where another version fails here,
-`shardline/core/lightning_compat.py` is the one place to change.
+Written against pytorch-lightning and lightning 2.6.6, torchmetrics 1.9.0 and torch 2.13.0. Where another version
+fails here, `shardline/core/lightning_compat.py` is the one place to change. `test_one_lightning.py` runs this file
+with `lightning`, and `frameworks/test_newest_lightning.py` with the newest version of both packages.
 """
 
 import random
@@ -28,11 +29,15 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
 from shardline.core import lightning_compat as compat
+from shardline.core.one_lightning import loaded
 from shardline.errors import ConfigError
 from shardline.training.strategies import _SteadyBuckets
+from tests.support.lightning_packages import in_this_process
 from tests.support.workspace import REPOSITORY
 
-WRITTEN_AGAINST = {"pytorch-lightning": "2.6", "torchmetrics": "1.9", "torch": "2.13"}
+WRITTEN_AGAINST = {
+    "pytorch-lightning": "2.6", "lightning": "2.6", "torchmetrics": "1.9", "torch": "2.13",
+}  # fmt: skip
 
 
 class Model(pl.LightningModule):
@@ -61,6 +66,13 @@ def fit(at_batch_end, *, before=lambda trainer: None, accumulate=1):
     before(trainer)
     trainer.fit(Model(at_batch_end), DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=1))
     return trainer
+
+
+def test_the_package_that_this_process_was_started_for_is_loaded():
+    package, *_ = in_this_process() or ["pytorch_lightning"]
+    assert loaded() == package
+    assert pl.Trainer.__module__.startswith(f"{package}.")
+    print(package, pl.__version__)
 
 
 @pytest.mark.parametrize(("package", "known"), WRITTEN_AGAINST.items())
@@ -96,6 +108,18 @@ def test_lightning_handles_no_signals():
     assert set(seen) == {handler}
     fit(lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
     assert seen[-1] != handler, "Lightning handles none by itself any more: ignore_signals can go"
+
+
+def test_a_compiled_model_logs():
+    model, logged = Model(), []
+    model.at_batch_end = lambda trainer: logged.append([*compat.logged_metrics(trainer)])
+    model.compile(backend="eager")
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(model, DataLoader(TensorDataset(torch.ones(2, 4)), batch_size=1))
+    assert logged == [["training_step.loss"]] * 2
 
 
 def test_what_is_logged_is_found_and_restored():

@@ -192,8 +192,8 @@ def test_random_draws_do_not_depend_on_the_order_of_keys() -> None:
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ({"type": "objectpkg.nets:Strict", "in_size": 2, "wdith": 3},
-         "model_args.net.type=objectpkg.nets:Strict takes in_size, width=64, act='relu', but not wdith; did you mean "
+        ({"type": "objectpkg.nets:Strict", "in_size": 2, "widths": 3},
+         "model_args.net.type=objectpkg.nets:Strict takes in_size, width=64, act='relu', but not widths; did you mean "
          '"width"?'),
         ({"class_path": "objectpkg.nets.Strict", "init_args": {"width": 3}},
          "model_args.net.class_path=objectpkg.nets.Strict takes in_size, width=64, act='relu', and lacks in_size; add "
@@ -201,8 +201,8 @@ def test_random_draws_do_not_depend_on_the_order_of_keys() -> None:
         ({"type": "objectpkg.nets:Strict", "_args_": [1, 2, 3, 4]},
          "model_args.net.type=objectpkg.nets:Strict takes in_size, width=64, act='relu' (too many positional "
          "arguments); change its arguments"),
-        ({"type": "objectpkg.nets:scaled", "partial": True, "vaule": 3},
-         'model_args.net.type=objectpkg.nets:scaled takes by, value=2, but not vaule; did you mean "value"?'),
+        ({"type": "objectpkg.nets:scaled", "partial": True, "values": 3},
+         'model_args.net.type=objectpkg.nets:scaled takes by, value=2, but not values; did you mean "value"?'),
         ({"type": "objectpkg.nets:TEXT"},
          "model_args.net.type=objectpkg.nets:TEXT is of type str, expected a class or a function; name one"),
     ],

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from matplotlib.figure import Figure
 from PIL import Image
+from pytorch_lightning.utilities import rank_zero_only
 
 from shardline.core.errors import ConfigError
 from shardline.core.png import COLOR_TYPES, png_bytes, png_size, reduced, reduced_png
 from shardline.records.metrics import Logged, MetricLine
 from shardline.training.logged_items import images_of, table_of, text_of
-from shardline.training.metrics_file import JsonLinesLogger, UnusedLogger
+from shardline.training.metrics_file import JsonLinesLogger, NoWriterError, UnusedLogger
 from tests.support.simulated_kills import Case, Chain, Kill, Outcome, Trainings, build_trainings
 
 NAMED = Case(
@@ -227,6 +228,19 @@ def test_states_without_the_number_of_records_keep_those_up_to_their_step(traini
         training.at(step).log_metrics({"epoch": 0, "loss": step}, step - 1)
     training.logger.rewind(2)
     assert [line["step"] for line in training.lines] == [1, 2]
+
+
+def test_only_rank_0_records(training, monkeypatch):
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    training.at(1).log_metrics({"a": 1.0})
+    training.at(1).log_image("a", torch.zeros(4, 4))
+    training.at(1).log_table("a", ["x"], [[1]])
+    training.at(1).log_text("a", "b")
+    assert training.lines == []
+    with pytest.raises(
+        NoWriterError, match=r"self\.logger\.log_video, expected self\.log for numbers"
+    ):
+        training.logger.log_video("a")
 
 
 def test_an_evaluation_takes_the_calls_and_says_that_it_keeps_nothing(

@@ -152,6 +152,12 @@ WELL = {
     ),
     "double precision": ([], {"precision": "64-true"}),
     "mixed precision": ([], {"precision": "bf16-mixed"}),
+    "arguments of the Trainer": (
+        [],
+        {"precision": "bf16-true", "trainer.max_epochs": -1, "trainer.max_steps": 7, "trainer.val_check_interval": 3,
+         "trainer.limit_train_batches": 0.5, "trainer.min_steps": 5, "trainer.sync_batchnorm": True,
+         "trainer.compile": {"backend": "eager"}, "ddp.static_graph": True, "trainer.inference_mode": False},
+    ),
     "classes that are balanced": ([], {"data.class_weights": "balanced"}),
     "a weight of one class": ([], {"data.class_weights": {"outer": 2}, "data.epoch_samples": 5000}),
     "steps that the model takes itself": (
@@ -212,6 +218,8 @@ MISTAKES = {
     "a layer that no loss uses": ([(LAYER, OLD)], {}),
     "a copy that is not trained": ([(LAYER, f"{LAYER}\n        self.ema = __import__('copy').deepcopy(self.net)")], {}),
     "two nets that are trained in turn": (GAN, {}),
+    "clipping where the model takes its steps itself": (GAN, {"trainer.gradient_clip": 0.5}),
+    "parts of a batch where the model takes its steps itself": (GAN, {"trainer.accumulate": 2}),
     "numbers that ranks cannot send": (
         [(LAYER, f"{LAYER}\n        self.register_buffer('seen', torch.zeros(3, dtype=torch.int16))")], {}
     ),
@@ -551,10 +559,10 @@ def test_a_model_of_nested_objects_and_partials_trains_resumes_and_is_sealed(che
 
 
 def test_a_wrong_argument_of_an_object_is_one_sentence_of_the_check(check):
-    net = {**NESTED["model_args.net"], "widht": 3}
+    net = {**NESTED["model_args.net"], "widths": 3}
     (problem,) = check(model=TEMPLATE, **NESTED | {"model_args.net": net}).problems
     assert problem == (
-        "model_args.net._target_=checked_models.Dense takes in_size, out_size, act, width=32, but not widht; did you "
+        "model_args.net._target_=checked_models.Dense takes in_size, out_size, act, width=32, but not widths; did you "
         'mean "width"?'
     )
 

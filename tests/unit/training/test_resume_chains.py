@@ -11,9 +11,11 @@ import torch
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
+from shardline.core.one_lightning import loaded
 from shardline.errors import DataError, Diverged
 from tests.support.campaigns import campaign_seed
 from tests.support.killed_models import Counting
+from tests.support.lightning_packages import in_turn, run_tests_with
 from tests.support.rotation import rotating
 from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings
 
@@ -137,23 +139,6 @@ def test_an_epochs_own_record_stands_once_where_the_state_before_it_is_resumed_f
     assert killed.differences(unbroken) == []
 
 
-LENGTHS = [
-    case
-    for case in CASES
-    if case.name in ("interval", "often", "steps", "limited", "late stop", "overfit")
-]
-
-
-@pytest.mark.parametrize("case", LENGTHS, ids=lambda case: case.name)
-def test_a_training_of_another_length_or_with_validations_in_mid_epoch_resumes_with_its_bits(
-    trainings, case
-):
-    unbroken, _ = trainings.unbroken(case)
-    ends = [Kill(place="model.on_validation_end", step=step) for step in (3, 6)]
-    kills = sorted([*at(1, 4, 5, 9), *ends], key=lambda kill: kill.step)
-    assert trainings.killed(case, kills, every_steps=1).differences(unbroken) == []
-
-
 @pytest.mark.parametrize("case", [*FORGOTTEN, *SAMPLES], ids=lambda case: case.name)
 def test_what_lightnings_states_forget_is_there_after_a_resume(trainings, case):
     unbroken, _ = trainings.unbroken(case)
@@ -240,13 +225,24 @@ def test_tensors_that_no_state_has_are_named_once(trainings, tmp_path, capsys):
     )
 
 
+def test_chains_of_kills_in_any_place_change_nothing(trainings):
+    """By the commit with one package of Lightning or the other, in a process of its own if it is not this one's."""
+    package = in_turn()
+    if package != loaded():
+        file = "tests/unit/training/test_resume_chains.py"
+        assert "1 passed" in run_tests_with(package, file, "-k", "chains_of_kills")
+        return
+    print(f"{CHAINS} chains with {package}, SHARDLINE_SEED={SEED}")
+    campaign(trainings)
+
+
 @settings(
     max_examples=CHAINS, deadline=None, database=None, print_blob=True,
     suppress_health_check=[*HealthCheck],
 )  # fmt: skip
 @seed(SEED)
 @given(data=st.data())
-def test_chains_of_kills_in_any_place_change_nothing(trainings, data):
+def campaign(trainings, data):
     note(f"SHARDLINE_SEED={SEED}")
     case = data.draw(st.sampled_from(CASES), "case")
     unbroken, places = trainings.unbroken(case)

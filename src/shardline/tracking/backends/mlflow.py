@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
@@ -16,6 +17,7 @@ from filelock import FileLock
 from shardline.core.errors import ShardlineError
 from shardline.core.files import make_folder
 from shardline.records.tracking import TrackingContext
+from shardline.tracking.logged_files import files_of
 from shardline.tracking.metric_batches import MetricBatch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker, shorten
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _RUN, _STEP = "shardline.run", "shardline.step"
 _EXPERIMENT = "shardline"
+_LOGGED = "logged"  # folder of images, tables and texts
 # Limits per request: MLflow accepts 1000 values, Azure ML documents 250.
 _VALUES_AT_ONCE, _PARAMS_AT_ONCE = 249, 100
 _PARAM_CHARACTERS, _TAG_CHARACTERS = 6000, 1000  # the second limit is Azure ML's
@@ -153,12 +156,24 @@ class MlflowRun(Tracker):
             )
             for value in batch.values
         ]
+        self._send_logged(batch)  # first, since the tag marks all of the batch as sent
         size = _VALUES_AT_ONCE
         parts = [metrics[begin : begin + size] for begin in range(0, len(metrics), size)] or [[]]
         for part in parts[:-1]:
             self._client.log_batch(self.run_id, metrics=part)
         tag = RunTag(_STEP, str(batch.step))
         self._client.log_batch(self.run_id, metrics=parts[-1], tags=[tag])
+
+    def _send_logged(self, batch: MetricBatch) -> None:
+        """Send images, tables and texts as files, which replace those of an earlier try."""
+        assert self._client is not None
+        with TemporaryDirectory() as folder:
+            for line in batch.logged:
+                for name, content in files_of(line):
+                    path = Path(folder, Path(name).name)
+                    path.write_bytes(content)
+                    where = f"{_LOGGED}/{Path(name).parent}"
+                    self._client.log_artifact(self.run_id, str(path), where)
 
     def _name_of(self, metric: str) -> str:
         """Return the name under which MLflow gets a metric; two metrics never share one."""
