@@ -31,6 +31,7 @@ from shardline.training.named_metrics import NamedMetrics
 from shardline.training.row_scores import Columns
 from shardline.training.scoring import Task, blocks, make_task
 from shardline.training.scoring_labels import WeightedMeans
+from shardline.training.trainer import quieten_lightning
 from shardline_io.column_names import WEIGHT
 from shardline_io.order.blocks import BlockOrder
 from shardline_io.order.lengths import in_rows
@@ -70,6 +71,7 @@ def evaluate(
         DataError: Outputs have the wrong shape or are not finite.
     """
     settings = spec.settings
+    quieten_lightning()
     run_batches = RunBatches(datasets, settings, verify=verify)
     schema = run_batches.manifest.schema
     dtype = evaluated_dtype(settings.precision)

@@ -145,8 +145,16 @@ HYDRA = """
 def test_the_projects_own_yaml_files_come_before_defaults(folder: Path) -> None:
     write(folder / "configs/model/net.yaml", HYDRA)
     write(folder / "configs/data/d.yaml", "_target_: src.data.Digits\nroot: d\nbatch_size: 48\n")
-    trainer = "_target_: lightning.pytorch.Trainer\nmax_epochs: 7\ndevices: 4\nmin_epochs: null\n"
-    write(folder / "configs/trainer/default.yaml", f"{trainer}default_root_dir: '${{paths.out}}'\n")
+    trainer = """
+        _target_: lightning.pytorch.Trainer
+        default_root_dir: ${paths.out}
+        devices: 4
+        max_epochs: 7
+        max_steps: -1
+        min_epochs: null
+        precision: 16-mixed
+    """
+    write(folder / "configs/trainer/default.yaml", trainer)
     callbacks = """
         checkpoint: {_target_: lightning.pytorch.callbacks.ModelCheckpoint, monitor: val/acc, mode: max}
         stop: {_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val/acc, mode: max, patience: 9}
@@ -164,6 +172,7 @@ def test_the_projects_own_yaml_files_come_before_defaults(folder: Path) -> None:
     assert "model_args: # arguments of the constructor, as in configs/model/net.yaml\n" in text
     assert config["defaults"]["global_batch"] == 48
     assert config["defaults"]["trainer"] == {"max_epochs": 7}
+    assert config["defaults"]["precision"] == "16-mixed"
     assert config["defaults"]["checkpoint"] == {"monitor": "val/acc", "mode": "max"}
     assert config["defaults"]["early_stopping"]["patience"] == 9
     source = config["datasets"]["digits"]["source"]

@@ -10,8 +10,8 @@ from msgspec import UNSET, structs
 
 from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.config.settings.run_settings import Trainer
-from shardline.core.error_texts import SETTINGS
 from shardline.core.objects import is_import_path
+from shardline.core.trainer_arguments import SETTINGS
 from shardline.results.data_init import Entry, guess_entry
 from shardline.results.data_init.written import flow
 from shardline.results.project_init.looked import Argument, LookedClass, look
@@ -154,8 +154,8 @@ def _entry(of_data: LookedClass, own: OwnConfigs, folder: Path, left: list[str])
     entry.comments["files"] = "what the class reads; the bytes of these files count in the identity"
     if not entry.source["files"]:
         left.append(
-            f"datasets.{entry.name}.source.files is empty; list the files that {of_data.path} reads. The log of the "
-            "first build has the line"
+            f"datasets.{entry.name}.source.files is empty; list the files that {of_data.path} reads, if any. The log "
+            "of the first build has the line"
         )
     return entry
 
@@ -199,8 +199,11 @@ def _trainer(own: OwnConfigs, left: list[str]) -> Iterator[str]:
     found: dict[str, Any] = {}
     for name, value in (given.arguments if given else {}).items():
         group, _, key = known.get(name, "").partition(".")
-        if group == "trainer" and value is not None:
+        if group == "trainer" and value not in (None, -1):  # -1 is no limit, as without the setting
             found[key] = value
+    precision = str(given.arguments.get("precision", "") if given else "")
+    if given and re.fullmatch(r"(32|64|16|bf16)-\w+", precision):
+        yield f"  precision: {precision} # as in {given.file}"
     if given and found:
         yield f"  trainer: {flow(found)} # as in {given.file}"
         return
