@@ -304,7 +304,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     callbacks: Annotated[list[str | dict[str, Any]], Meta(extra={"legacy_value": []})] = []
     """Callbacks of the training: Lightning's by name (`LearningRateMonitor`), your own by import path
     (`mypkg.callbacks:EMA`), or tables such as `{type: mypkg.callbacks:EMA, decay: 0.999}` with
-    arguments of the constructor. Their code counts in the identity. See docs/how-to/write-a-model.md."""
+    arguments of the constructor. Their code counts in the identity. See docs/how-to/set-the-trainer.md."""
     code_files: str = ""
     """Files that the code of the model reads, other than by a literal path beside itself. Paths and
     patterns, separated by spaces (`conf/*.yaml data/vocab.txt`). Their bytes count in the
