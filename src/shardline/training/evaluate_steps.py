@@ -23,9 +23,9 @@ from shardline.training.described_samples import DescribedSamples
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
 from shardline.training.logged import LoggedMetrics
-from shardline.training.metrics_file import UnusedLogger
 from shardline.training.named_metrics import tell_kept_outputs
 from shardline.training.trainer import keep_inputs, quieten_lightning
+from shardline.training.unused_logger import UnusedLogger
 
 
 class _HeldOut(pl.LightningDataModule):

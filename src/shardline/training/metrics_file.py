@@ -267,30 +267,6 @@ class JsonLinesLogger(Logger):
         print(f"warning: {what} {reason}", flush=True)
 
 
-class UnusedLogger(JsonLinesLogger):
-    """Logger of an evaluation: it accepts the calls of `JsonLinesLogger`, and records nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(Path())
-
-    @property
-    def save_dir(self) -> None:  # type: ignore[override]
-        """Folder for files of callbacks: none."""
-        return None
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Do nothing: the evaluation records what `self.log` gets."""
-
-    def _log(self, items: list[Logged], step: int | None) -> None:
-        if items[0].name not in self._told:
-            self._told.add(items[0].name)
-            self._tell(
-                f"{items[0].name!r} is not recorded:",
-                "an evaluation keeps no images, tables and texts; log them in validation_step",
-            )
-
-
 def _reject(what: str, name: str) -> NoReturn:
     if name.startswith("_"):
         raise AttributeError(name)

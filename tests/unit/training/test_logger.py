@@ -26,7 +26,8 @@ from shardline.core.errors import ConfigError
 from shardline.core.png import COLOR_TYPES, png_bytes, png_size, reduced, reduced_png
 from shardline.records.metrics import Logged, MetricLine
 from shardline.training.logged_items import images_of, table_of, text_of
-from shardline.training.metrics_file import JsonLinesLogger, NoWriterError, UnusedLogger
+from shardline.training.metrics_file import JsonLinesLogger, NoWriterError
+from shardline.training.unused_logger import UnusedLogger
 from tests.support.simulated_kills import Case, Chain, Kill, Outcome, Trainings, build_trainings
 
 NAMED = Case(
