@@ -211,6 +211,10 @@ def test_other_models_and_data(folder: Path) -> None:
     ("model", "words"),
     [
         ("src.model:Nett", "src.model:Nett does not import: AttributeError"),
+        (
+            "src.model.Net",
+            "init --model=src.model.Net is neither a shipped model nor an import path",
+        ),
         ("src.nothing:Net", "src.nothing:Net does not import: ModuleNotFoundError"),
         ("src.exits:Net", "importing src.exits:Net ended the process with code 3: bye"),
         ("src.model:functools", "src.model:functools is of type module, expected a class"),

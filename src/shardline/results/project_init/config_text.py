@@ -10,6 +10,7 @@ from msgspec import UNSET, structs
 
 from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.config.settings.run_settings import Trainer
+from shardline.core.errors import ConfigError
 from shardline.core.objects import is_import_path
 from shardline.core.trainer_arguments import SETTINGS
 from shardline.results.data_init import Entry, guess_entry
@@ -57,8 +58,13 @@ def project_text(model: str, data: str, folder: Path) -> ProjectText:
         folder: Folder of the project.
 
     Raises:
-        ConfigError: A class does not import, or there are no such files.
+        ConfigError: A path is wrong, a class does not import, or there are no such files.
     """
+    if model not in SHIPPED_MODELS and not is_import_path(model):
+        raise ConfigError(
+            f"init --model={model} is neither a shipped model nor an import path, expected one such as "
+            "src.models.mnist:MNIST; write a colon before the class"
+        )
     own, left = OwnConfigs(folder), list[str]()
     paths = [path for path in (model, data) if path not in SHIPPED_MODELS and is_import_path(path)]
     found = {one.path: one for one in look(paths, folder)} if paths else {}
