@@ -16,6 +16,7 @@ from shardline.checkpoints.folder import list_saved
 from shardline.config.checked_trainer import check_trainer
 from shardline.errors import ConfigError, Stopped
 from shardline.training.evaluate import evaluate
+from shardline.training.observed_files import profiled
 from shardline_io import heartbeat_memory
 from tests.support.campaigns import campaign_seed
 from tests.support.killed_models import Counting
@@ -295,3 +296,7 @@ def test_profile_and_summary_are_shown_and_change_nothing(trainings, tmp_path, c
     assert chain.run([]).differences(plain) == []
     assert "run_training_batch" in "".join(shown(chain.root / "work/profiler"))
     assert re.search(r"body *\| Sequential", capsys.readouterr().out)
+    assert profiled(chain.root / "work") == {
+        "profiler": {"folder": "work/work/profiler in the store"}
+    }
+    assert profiled(tmp_path) == {}
