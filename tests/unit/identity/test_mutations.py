@@ -80,6 +80,17 @@ OF_MODELS: dict[str, Any] = {
     "schedule.interval": "epoch",
     "schedule.monitor": "val_loss",
 }
+OF_MODELS |= {
+    "callbacks": ["LearningRateMonitor"],
+    "evaluation.limit_test_batches": 4,
+    "trainer.benchmark": True,
+    "trainer.compile": True,
+    "trainer.gradient_clip_algorithm": "value",
+    "trainer.limit_train_batches": 4,
+    "trainer.limit_val_batches": 4,
+    "trainer.sync_batchnorm": True,
+    "trainer.val_check_interval": 0.5,
+}
 OF_SCRIPTS = {"environment": {"venv": "own.lock"}, "fold": 1}
 
 
@@ -289,7 +300,8 @@ def test_every_entry_of_the_lock(shared: Place) -> None:
     expected, found = {}, {}
     for name, version in versions.items():
         pin = next(p for p in text.splitlines() if canonicalize_name(p.partition("==")[0]) == name)
-        shared.lock.write_text(text.replace(f"{pin}\n", f"{pin.partition('==')[0]}==1!{version}\n"))
+        other = f"\n{pin.partition('==')[0]}==1!{version}\n"
+        shared.lock.write_text(text.replace(f"\n{pin}\n", other))
         stages = {stage for stage, packages in behind.items() if name in packages}
         expected[name] = with_what_follows(stages)
         found[name] = stale(before, shared.stages())
