@@ -72,6 +72,11 @@ OF_SAMPLES: dict[str, Any] = {
     "data.epoch_samples": 640,
     "data.workers": "threads:3",
 }
+# settings that others need beside them
+BESIDE: dict[str, tuple[str, Any]] = {
+    "trainer.gradient_clip_algorithm": ("defaults.trainer.gradient_clip", 0.5),
+    "trainer.benchmark": ("defaults.deterministic", False),
+}
 OF_SCRIPTS = {"environment": {"venv": "own.lock"}, "fold": 1}
 
 
@@ -88,6 +93,8 @@ def others(key: str) -> list[Any]:
     form, default = schema_at(RunSettings, key), SETTINGS[key]
     if form.choices:
         return [value for value in reversed(form.choices) if value != default]
+    if {"integer", "number"} <= set(form.kinds):  # a number, where the default is a share
+        return [1]
     by_type = {
         "boolean": [not default],
         "integer": [2 * (default or 1), 1],
@@ -113,6 +120,10 @@ def test_setting(key: str, place: Place) -> None:
         place.set("defaults.fold", 0)
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
+    if key in BESIDE:
+        place.set(*BESIDE[key])
+    if key in ("trainer.compile", "trainer.sync_batchnorm"):  # which no sharded model has
+        place.edit("config/runs.tsv", lambda text: re.sub(r"(?m)^sharded.*\n", "", text))
     assert documented_stage(key) == (
         "nothing"
         if key in ("data.workers", "uncounted_args")
