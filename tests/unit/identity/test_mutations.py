@@ -72,24 +72,19 @@ OF_SAMPLES: dict[str, Any] = {
     "data.epoch_samples": 640,
     "data.workers": "threads:3",
 }
-# of schedules by import path, and of parameters of a model, which no script takes
+# of schedules by import path, of parameters of a model, and callbacks, which no script takes
 OF_MODELS: dict[str, Any] = {
     "optim.groups": [{"match": "layer.*", "lr": 0.5}],
     "freeze": ["layer.*"],
     "schedule.args": {"step_size": 3},
     "schedule.interval": "epoch",
     "schedule.monitor": "val_loss",
-}
-OF_MODELS |= {
     "callbacks": ["LearningRateMonitor"],
-    "evaluation.limit_test_batches": 4,
-    "trainer.benchmark": True,
-    "trainer.compile": True,
-    "trainer.gradient_clip_algorithm": "value",
-    "trainer.limit_train_batches": 4,
-    "trainer.limit_val_batches": 4,
-    "trainer.sync_batchnorm": True,
-    "trainer.val_check_interval": 0.5,
+}
+# settings that others need beside them
+BESIDE: dict[str, tuple[str, Any]] = {
+    "trainer.gradient_clip_algorithm": ("defaults.trainer.gradient_clip", 0.5),
+    "trainer.benchmark": ("defaults.deterministic", False),
 }
 OF_SCRIPTS = {"environment": {"venv": "own.lock"}, "fold": 1}
 
@@ -107,6 +102,8 @@ def others(key: str) -> list[Any]:
     form, default = schema_at(RunSettings, key), SETTINGS[key]
     if form.choices:
         return [value for value in reversed(form.choices) if value != default]
+    if {"integer", "number"} <= set(form.kinds):  # a number, where the default is a share
+        return [1]
     by_type = {
         "boolean": [not default],
         "integer": [2 * (default or 1), 1],
@@ -134,6 +131,10 @@ def test_setting(key: str, place: Place) -> None:
         place.set("defaults.schedule.name", "torch.optim.lr_scheduler:StepLR")
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
+    if key in BESIDE:
+        place.set(*BESIDE[key])
+    if key in ("trainer.compile", "trainer.sync_batchnorm"):  # which no sharded model has
+        place.edit("config/runs.tsv", lambda text: re.sub(r"(?m)^sharded.*\n", "", text))
     assert documented_stage(key) == (
         "nothing"
         if key in ("data.workers", "uncounted_args")
