@@ -24,6 +24,7 @@ SETTINGS = {
     "gradient_clip_algorithm": "trainer.gradient_clip_algorithm",
     "sync_batchnorm": "trainer.sync_batchnorm",
     "inference_mode": "trainer.inference_mode",
+    "callbacks": "callbacks",
     "log_every_n_steps": "runtime.log_every_steps",
     "profiler": "runtime.profiler",
     "detect_anomaly": "runtime.detect_anomaly",
@@ -32,7 +33,6 @@ SETTINGS = {
 # Argument and reason, the end of a sentence "there is no setting for it: ...".
 REASONS = {
     "barebones": "it turns off what a resumed training needs",
-    "callbacks": "return callbacks from the model's configure_callbacks",
     "default_root_dir": "runtime.store is the folder of all files",
     "enable_autolog_hparams": "run.json contains all settings",
     "enable_checkpointing": "training checkpoints are always saved; set runtime.checkpoint",

@@ -141,7 +141,7 @@ def _next(
     bounds = [float(_rows(fits))]
     slope = _slope(fits)
     if slope is None or slope <= 0:
-        bounds.append(2 * low)
+        bounds.append((2 if slope is None else 4) * low)
     else:
         bounds.append(low + (_SHARE * now.limit_bytes - now.peak_bytes) / slope)
         bounds.append(8 * low)

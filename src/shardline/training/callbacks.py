@@ -196,7 +196,7 @@ def _reason_of_accumulation(settings: RunSettings) -> str:
         )
     plain = Trainer()
     for name in _OF_STEPS:
-        if getattr(settings.trainer, name, None) != getattr(plain, name, None):
+        if getattr(settings.trainer, name) != getattr(plain, name):
             return (
                 f"changes how many batches a step has, and trainer.{name} counts steps; remove trainer.{name}, or "
                 "remove the callback"

@@ -34,12 +34,7 @@ _MEMORY_STEPS = 3  # optimisers allocate their state in the first
 _KEPT = 0.9  # of the smoothed loss in each step
 _WORSE = 4.0  # times the best loss: the training has diverged
 _WARMUP, _TAIL = 10, 3  # steps without a meaning for the suggestion
-_ENDS = (
-    "min_epochs",
-    "max_steps",
-    "min_steps",
-    "val_check_interval",
-)  # settings of the whole training
+_ENDS = ("min_epochs", "max_steps", "min_steps", "val_check_interval")
 _ARGUMENTS = ("lr", "learning_rate")
 
 
@@ -52,7 +47,7 @@ def find(task: RankTask, action: Find, world: World) -> None:
     settings = task.run.settings
     num_steps = STEPS if action.what == "lr" else _MEMORY_STEPS
     plain = Trainer()
-    ends = {name: getattr(plain, name) for name in _ENDS if hasattr(plain, name)}
+    ends = {name: getattr(plain, name) for name in _ENDS}
     small = replace(
         settings,
         callbacks=[],
