@@ -508,7 +508,8 @@ def arguments_of_trainer() -> str:
         "",
         "This page lists every argument of Lightning's `Trainer`, with its setting or the reason why it has none.",
         "Steps are optimiser steps, where Lightning counts the batches of an accumulation.",
-        "[Set optimiser, Trainer and callbacks](../how-to/set-the-trainer.md#set-the-trainers-arguments) has an example.",
+        "[Set optimiser, Trainer and callbacks](../how-to/set-the-trainer.md#set-the-trainers-arguments) has an "
+        "example.",
         "",
         table(
             ("argument", "setting"),

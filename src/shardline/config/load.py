@@ -304,7 +304,7 @@ def _load_run(
         )
     if settings.callbacks and scripts.is_script(model_class):
         raise ConfigError(
-            f"{row.where}: callbacks are Lightning's, but a training script trains by itself; set callbacks to [] in "
+            f"{row.where}: callbacks are Lightning's, but a training script trains by itself; set callbacks to [[]] in "
             "this row, or leave them out of defaults"
         )
     environment = environment_of_run(

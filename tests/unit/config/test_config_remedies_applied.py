@@ -99,6 +99,23 @@ def cell(key: str, bad: str, found: str, says: str, good: str, **more: Any) -> C
     return case({f"@{key}": bad}, found, says, {f"@{key}": good}, **more)
 
 
+# --- callbacks -------------------------------------------------------------------------------------
+
+CALLBACK_CASES = {
+    "a callback without a name": case(
+        {"defaults.callbacks": [{"decay": 0.9}]}, "callbacks.0.type is missing", "add it",
+        {"defaults.callbacks": [{"type": "EMAWeightAveraging", "decay": 0.9}]},
+    ),
+    "callbacks of a script": case(
+        {**SCRIPT, "defaults.callbacks": ["LearningRateMonitor"]}, "callbacks are Lightning's",
+        r"leave them out of defaults", {"defaults.callbacks": []},
+    ),
+    "callbacks of a script beside models": case(
+        {**SCRIPT, "defaults.callbacks": ["LearningRateMonitor"]}, "callbacks are Lightning's",
+        r"set callbacks to \[\[\]\] in this row", {"@callbacks": "[[]]"},
+    ),
+}  # fmt: skip
+
 # --- the config as a file, and as a document ------------------------------------------------------
 
 DOCUMENT_CASES = {
@@ -928,7 +945,7 @@ PLACE_CASES = {
 CASES = {
     f"{kind}: {name}": one
     for kind, cases in {
-        "document": DOCUMENT_CASES, "table": TABLE_CASES, "value": VALUE_CASES, "setting": SETTING_CASES,
+        "callbacks": CALLBACK_CASES, "document": DOCUMENT_CASES, "table": TABLE_CASES, "value": VALUE_CASES, "setting": SETTING_CASES,
         "model": MODEL_CASES, "sample": SAMPLE_CASES, "optim": OPTIM_CASES, "environment": ENVIRONMENT_CASES,
         "place": PLACE_CASES,
     }.items()
@@ -1050,7 +1067,8 @@ def test_the_remedy_of_a_message_leads_to_success(name: str) -> None:
 ELSEWHERE = {
     # two identities of one digest: test_identity_collisions.py
     "load._load_datasets": 1, "project.add_run": 1,
-    # warnings: test_argument_paths.py
+    # warnings: test_named_objects.py, test_argument_paths.py
+    "objects.unread_objects": 1,
     "script_files.uncounted_paths": 2,
     # test_code_files.py
     "script_files.find_code_files": 1,
