@@ -221,7 +221,10 @@ def validate(
 class _ConfigErrors(ConfigError):
     """Several errors; the message contains the first of them."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[str] | str) -> None:
+        problems = (
+            [problems] if isinstance(problems, str) else problems
+        )  # a text of `type(error)(text)`
         rest = len(problems) - _MOST
         more = [f"and {rest} more like these"] if rest > 0 else []
         super().__init__("\n".join([*problems[:_MOST], *more]))
