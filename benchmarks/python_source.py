@@ -7,7 +7,8 @@ for each row, as `ImageFolder` of torchvision does. Competitors take turns, with
 - read: `PythonSource` in a job, which also reads some rows again;
 - build: the same, with shards written, digested and summed up.
 
-Rows per second count from the first batch or block, since processes take seconds to start.
+Rows per second count from the first batch or block, since processes take seconds to start. So does the time of
+processors, of this process and of those that it started. It bounds the rate that a number of cores allows.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
@@ -91,12 +93,21 @@ def build(folder: Path, workers: int) -> Iterator[int]:
             yield sum(record.rows.values())
 
 
-def rate(numbers: Iterator[int]) -> float:
-    """Return rows per second after the first."""
+def now() -> tuple[float, float]:
+    """Return the time, and the seconds of processors of this process and of those that it started."""
+    this = psutil.Process()
+    times = [one.cpu_times() for one in (this, *this.children(recursive=True))]
+    return time.perf_counter(), sum(of.user + of.system for of in times)
+
+
+def rate(numbers: Iterator[int]) -> tuple[float, float]:
+    """Return rows per second after the first, and milliseconds of processors per row."""
     next(numbers)
-    begin = time.perf_counter()
-    rows = sum(numbers)
-    return rows / (time.perf_counter() - begin)
+    begin, rows, end = now(), 0, (0.0, 0.0)
+    for number in numbers:
+        rows, end = rows + number, now()
+    seconds, processors = (after - before for before, after in zip(begin, end, strict=True))
+    return rows / seconds, processors / rows * 1e3
 
 
 def main() -> None:
@@ -107,16 +118,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     print(f"{platform.machine()}, torch {torch.__version__}, {asked.images} images")
-    found: dict[str, list[float]] = {"loader": [], "read": [], "build": []}
+    found: dict[str, list[tuple[float, float]]] = {"loader": [], "read": [], "build": []}
     with tempfile.TemporaryDirectory() as place:
         make(Path(place), asked.images)
         for _ in range(asked.rounds):
             for name, run in (("loader", loader), ("read", read), ("build", build)):
                 found[name].append(rate(run(Path(place), asked.workers)))
-    for name, rates in found.items():
-        shares = [one / of for one, of in zip(rates, found["loader"], strict=True)]
-        share = f"{statistics.median(shares):.2f} of the loader"
-        print(f"{name:7} {statistics.median(rates):8.0f} rows/s, {share}")
+    for name, turns in found.items():
+        shares = [one / of for (one, _), (of, _) in zip(turns, found["loader"], strict=True)]
+        rows_per_s, processor_ms = (statistics.median(of) for of in zip(*turns, strict=True))
+        print(
+            f"{name:7} {rows_per_s:8.0f} rows/s, {statistics.median(shares):.2f} of the loader, "
+            f"{processor_ms:.2f} ms of processors per row"
+        )
 
 
 if __name__ == "__main__":

@@ -254,7 +254,7 @@
   }
 
   // Differences of shares in percentage points, as in the tables above.
-  const score = (value, metric) => /^(test_|val_)?acc(uracy)?$/.test(metric) ? `${(100 * value).toFixed(1)} points` : show(value);
+  const score = (value, metric) => /^((test|val)[\W_]+)?acc(uracy)?([\W_]+(test|val)\W*)?$/i.test(metric) ? `${(100 * value).toFixed(1)} points` : show(value);
 
   function resultTable(a, b) {
     const names = [...new Set([...Object.keys(a.results), ...Object.keys(b.results)])];

@@ -75,6 +75,7 @@ wildcard_constraints:
     report=r"[0-9a-f]{12}",
     steps=r"[1-9]\d*",
     number=r"[1-9]\d*",
+    setting="lr|batch",
 
 
 spec_of_run = JOBS.of_job(lambda run: [run.folder / "run.json"])

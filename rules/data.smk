@@ -73,6 +73,7 @@ rule build_shards:
 rule seal_dataset:
     input:
         parts=ancient(JOBS.parts_of_dataset),
+        prepared=ancient(JOBS.prepared_of_dataset),
         read_as=ancient(JOBS.manifest_read_as),
         splits=ancient(JOBS.plan_of_splits),
     output:

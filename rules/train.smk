@@ -140,6 +140,33 @@ rule train_first_steps:
         "../scripts/train_first_steps.py"
 
 
+# Requested only by `shardline find`.
+rule find_setting:
+    input:
+        manifest=ancient(manifest_of_run),
+        environment=ancient(ENVIRONMENT),
+    output:
+        found="results/found/{run}-{setting}.json",
+    log:
+        "logs/find_setting/{run}-{setting}.log",
+    benchmark:
+        "benchmarks/find_setting/{run}-{setting}.tsv"
+    conda:
+        "../envs/train.yaml"
+    container:
+        None if ENVIRONMENT else CONTAINER
+    threads: JOBS.threads
+    resources:
+        **JOBS.training,
+    params:
+        title=JOBS.title,
+        plan=JOBS.plan,
+    message:
+        "Trying values of {wildcards.setting} for {params.title}"
+    script:
+        "../scripts/find_setting.py"
+
+
 # Requested only by `shardline rerun`.
 rule train_again:
     input:

@@ -11,4 +11,5 @@ with job(snakemake.log[0], snakemake.config):
         snakemake.input.parts,
         snakemake.input.read_as,
         snakemake.input.splits,
+        snakemake.input.prepared,
     )

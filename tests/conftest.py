@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from shardline.core.one_lightning import keep
+from tests.support.lightning_packages import in_this_process
 from tests.support.workspace import TINY_CONFIG, Workspace
+
+keep(in_this_process())  # before a test imports Lightning
 
 pytest_plugins = (
     "tests.support.framework_choice",

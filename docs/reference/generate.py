@@ -18,7 +18,7 @@ from msgspec import NODEFAULT, UnsetType, structs
 import shardline_io
 from shardline.cli import EXIT_CODES, app
 from shardline.config.reference import reference
-from shardline.core import errors, variables
+from shardline.core import errors, trainer_arguments, variables
 from shardline.records.acceptances import Accepted
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
@@ -82,6 +82,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands(),
         "files.md": files(),
         "variables.md": environment_variables(),
+        "trainer.md": arguments_of_trainer(),
         "python.md": python_names(),
     }
 
@@ -330,7 +331,9 @@ def files() -> str:
         ),
         "",
         "A run's folder also contains `identity.json` (the [identity document](../concepts/identity.md)),",
-        "`model.safetensors`, `metrics.jsonl` (one line for each logged step) and `predictions/{id}.parquet`.",
+        "`model.safetensors`, `metrics.jsonl` (a line for each logged step, and for each",
+        "[image, table or text](../how-to/write-a-model.md#log-numbers-images-tables-and-texts)) and",
+        "`predictions/{id}.parquet`.",
     ]  # fmt: skip
     waiting: list[type[Record]] = [kind for *_, kind in FILES]
     done: list[type[Record]] = []
@@ -493,6 +496,33 @@ def environment_variables() -> str:
     ]
     for kind, (title, intro) in text.items():
         lines += ["", f"## {title}", "", intro, "", table(("variables", "why"), rows(kind))]
+    return "\n".join(lines) + "\n"
+
+
+def arguments_of_trainer() -> str:
+    """Return the page of the arguments of Lightning's Trainer."""
+    lines = [
+        "# Arguments of the Trainer",
+        "",
+        written_from("src/shardline/core/trainer_arguments.py"),
+        "",
+        "This page lists every argument of Lightning's `Trainer`, with its setting or the reason why it has none.",
+        "Steps are optimiser steps, where Lightning counts the batches of an accumulation.",
+        "[Set optimiser, Trainer and callbacks](../how-to/set-the-trainer.md#set-the-trainers-arguments) has an "
+        "example.",
+        "",
+        table(
+            ("argument", "setting"),
+            ((f"`{name}`", f"`{setting}`") for name, setting in trainer_arguments.SETTINGS.items()),
+        ),
+        "",
+        "## Without a setting",
+        "",
+        table(
+            ("argument", "why"),
+            ((f"`{name}`", reason) for name, reason in trainer_arguments.REASONS.items()),
+        ),
+    ]
     return "\n".join(lines) + "\n"
 
 

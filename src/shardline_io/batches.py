@@ -17,6 +17,7 @@ from shardline_io.checkpoints import resume
 from shardline_io.errors import DataError
 from shardline_io.ledger_files import file_name
 from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.lengths import Lengths, first_rows, in_rows
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.pieces import Piece, split_pieces
 from shardline_io.order.sampling import TrainOrder
@@ -54,7 +55,10 @@ def _rows(order: Order) -> RowStream:
     check = (lambda shard: None) if _is_unverified() else partial(ask, "shard")
     fitted = own_run.manifest().get("preprocessing")
     preprocessor = Preprocessor(fitted, is_own=True) if fitted else None
-    return RowStream(_shards(), kinds, order, check, own_run.world().local_rank, preprocessor)
+    return RowStream(
+        _shards(), kinds, order, check, own_run.world().local_rank, preprocessor,
+        is_weighted=bool(own_run.manifest()["schema"].get("weighted")),
+    )  # fmt: skip
 
 
 def _is_unverified() -> bool:
@@ -88,6 +92,7 @@ def _train_order() -> TrainOrder:
         rank=world.rank,
         world_size=world.world_size,
         accumulate=settings["trainer"].get("accumulate", 1),
+        lengths=Lengths.of(settings["trainer"]),
     )
 
 
@@ -96,7 +101,7 @@ def num_steps(epoch: int | None = None) -> int:
     _, order = _train()
     if epoch is not None:
         return order.steps(epoch)
-    return sum(order.steps(one) for one in range(own_run.settings()["trainer"]["max_epochs"]))
+    return order.total_steps(own_run.settings()["trainer"]["max_epochs"])
 
 
 def train(first_step: int | None = None) -> Iterator[Batch]:
@@ -138,7 +143,7 @@ def train(first_step: int | None = None) -> Iterator[Batch]:
 def _trained(done: int) -> Iterator[Batch]:
     stream, order = _train()
     firsts, visits, before = [], [], 0  # before: steps in all earlier epochs
-    for epoch in range(own_run.settings()["trainer"]["max_epochs"]):
+    for epoch in range(order.num_epochs(own_run.settings()["trainer"]["max_epochs"])):
         steps, skipped = order.steps(epoch), max(0, done - before)
         if skipped < steps:
             visits.append((epoch, skipped * order.accumulate))
@@ -186,7 +191,12 @@ def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:
             f"dataset {own_run.manifest()['dataset']} has no rows in the split {split!r}, expected a split with rows; "
             f"use one of {', '.join(name for name, rows in splits.items() if rows)}"
         )
-    stream = _held_out(split, batch or _HELD_OUT_FACTOR * own_run.settings()["global_batch"])
+    yield from _visit(split, batch)
+
+
+def _visit(split: str, batch: int | None = None, limit: int | float = 1.0) -> Iterator[Batch]:
+    size = batch or _HELD_OUT_FACTOR * own_run.settings()["global_batch"]
+    stream = _held_out(split, size, limit)
     for _, _, found in stream.batches([(0, 0)]):
         alive()
         found.epoch, found.step, found.ends_step = 0, 0, False
@@ -194,22 +204,25 @@ def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:
 
 
 @lru_cache(maxsize=8)
-def _held_out(split: str, size: int) -> Stream:
+def _held_out(split: str, size: int, limit: int | float) -> Stream:
     world = own_run.world()
     if _run_batches():  # the stream has threads, so it is kept for further visits
         place = {"batch": size, "rank": world.rank, "world_size": world.world_size}
         stream, _ = _run_batches().held_out(
-            split, **place, local_rank=world.local_rank, num_epochs=1
+            split, **place, local_rank=world.local_rank, num_epochs=1, limit=limit
         )
         return RunBatchesStream(stream)
-    pieces = _pieces(split)
+    pieces = first_rows(_pieces(split), limit)
     window_rows = int(own_run.variable("WINDOW_ROWS"))
     return _rows(HeldOutOrder(pieces, size, window_rows, world.rank, world.world_size))
 
 
 def validation() -> Iterator[Batch]:
-    """Yield this rank's batches of the validation split, like `held_out`."""
-    return held_out("validation")
+    """Yield this rank's batches of the validation split, like `held_out`, within `trainer.limit_val_batches`."""
+    settings = own_run.settings()
+    trainer = settings["trainer"]
+    limit = trainer.get("overfit_batches") or trainer.get("limit_val_batches", 1.0)
+    return _visit("validation", limit=in_rows(limit, settings["global_batch"]))
 
 
 def test() -> Iterator[Batch]:

@@ -12,17 +12,12 @@ from typing import Any
 import numpy as np
 
 NUMBERS, GAPS, CODES = "numbers", "gaps", "codes"
-_TILED = 4096  # numbers in a tile: long enough for NumPy's inner loop, and within the cache
+_TILED = 8192  # numbers in a tile: long enough for NumPy's inner loop, and within the cache
 _MOST_TABLED = 4096  # more categories are found by bisection
 _MOST_BITS = 16  # of a table's index: 512 KiB, of which only rows of categories are touched
 _UNKNOWN = -(1 << 62)
-_CACHED_BYTES = 1 << 17  # of numbers that are computed at once
-_BITS = {
-    kind.itemsize: np.unpackbits(
-        np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
-    ).astype(kind)
-    for kind in (np.dtype(np.float32), np.dtype(np.float64))
-}
+_CURVED = ("log", "quantile")
+_CACHED_BYTES = 1 << 20  # of numbers that are computed at once
 
 
 class Preprocessor:
@@ -104,16 +99,15 @@ class _Numbers:
         self.count = len(fitted)
         self._flagged = [place for place, one in enumerate(fitted) if one["impute"] == "flag"]
         self.width = self.count + len(self._flagged)
-        limits = [(place, *one["clip"]) for place, one in enumerate(fitted)]
-        self._clips = [one for one in limits if one[1:] != (None, None)]
-        curved = ("log", "quantile")
-        self._curved = [(n, one) for n, one in enumerate(fitted) if one["scale"] in curved]
-        self._lines = {key: _line(fitted, key) for key in ("shift", "divisor")}
-        # a byte of gaps stands for eight numbers
-        self._bytes = -(-self.count // 8)
-        self._lines["fill"] = np.zeros(8 * self._bytes)
-        self._lines["fill"][: self.count] = _line(fitted, "fill")
-        self._tiles: dict[Any, np.ndarray] = {}
+        # columns with more steps than a sum and a division
+        self._own = [
+            (place, one)
+            for place, one in enumerate(fitted)
+            if [*one["clip"]] != [None, None] or one["scale"] in _CURVED
+        ]
+        self._fitted, self._bytes = fitted, -(-self.count // 8)  # a byte of gaps: eight numbers
+        self._lines: dict[tuple[str, int], np.ndarray] = {}
+        self._tables: dict[int, np.ndarray] = {}
 
     def __call__(self, numbers: np.ndarray, gaps: np.ndarray, out: np.ndarray) -> None:
         """Write features of numbers [N, n] and of gaps [N, ...] uint8, a bit for each number."""
@@ -122,72 +116,73 @@ class _Numbers:
         room = None if is_direct else np.empty((min(step, len(numbers)), self.count), numbers.dtype)
         for first in range(0, len(numbers), step):
             rows = slice(first, first + step)
-            given, features = numbers[rows], out[rows, : self.count]
+            given, missing, features = numbers[rows], gaps[rows], out[rows, : self.count]
             work = features if room is None else room[: len(given)]
-            filled = self._filled(given, gaps[rows], work, out[rows, self.count : self.width])
-            self._scale(filled, work)
+            if self._own:
+                given = self._by_column(given, missing, work)
+            for column, place in enumerate(self._flagged, self.count):
+                out[rows, column] = _bit(missing, place)
+            if missing.any():
+                np.add(given, self._fills(missing, work.dtype), out=work)
+            else:
+                self._by_tile(np.subtract, given, "shift", work)
+            self._by_tile(np.divide, work, "divisor", work)
             if room is not None:
                 features[:] = work
 
-    def _filled(
-        self, numbers: np.ndarray, gaps: np.ndarray, work: np.ndarray, flags: np.ndarray
-    ) -> np.ndarray:
-        """Return numbers [N, n] within their limits and with filled gaps: the same array, or `work`."""
-        used = _used_bytes(gaps)
-        if self._clips or self._curved or len(used):
-            if not np.may_share_memory(work, numbers):
-                work[:] = numbers
-            numbers = work
-        for place, low, high in self._clips:
-            np.clip(work[:, place], low, high, out=work[:, place])
-            work[:, place] *= 1 - _bit(gaps, place)  # a zero stands for a gap
-        for column, place in enumerate(self._flagged):
-            flags[:, column] = _bit(gaps, place)
-        # sums instead of a mask, by which processors guess wrong
-        if 2 * len(used) > self._bytes:
-            bits = _BITS[work.dtype.itemsize].take(gaps[:, : self._bytes], axis=0)
-            bits = bits.reshape(len(gaps), -1)
-            self._by_tile(np.multiply, bits, "fill", bits)
-            work += bits[:, : self.count]
-            return work
-        for byte in used.tolist():
-            columns = slice(8 * byte, min(8 * byte + 8, self.count))
-            fill = _BITS[work.dtype.itemsize] * self._lines["fill"][8 * byte : 8 * byte + 8]
-            filled = fill.astype(work.dtype).take(gaps[:, byte], axis=0)
-            work[:, columns] += filled[:, : columns.stop - columns.start]
-        return numbers
-
-    def _scale(self, numbers: np.ndarray, work: np.ndarray) -> None:
-        """Write scaled numbers [N, n] into `work`, which may be the same array."""
-        for place, one in self._curved:
+    def _by_column(self, numbers: np.ndarray, gaps: np.ndarray, work: np.ndarray) -> np.ndarray:
+        """Return numbers in `work`, those of some columns within their limits and curved."""
+        if not np.may_share_memory(work, numbers):
+            work[:] = numbers
+        for place, one in self._own:
+            column, is_gap = work[:, place], _bit(gaps, place)
+            if [*one["clip"]] != [None, None]:
+                np.clip(column, *one["clip"], out=column)
+                column *= 1 - is_gap  # a zero stands for a gap
+            if one["scale"] not in _CURVED:
+                continue
+            np.copyto(column, one["fill"], where=is_gap.view(bool))
             if one["scale"] == "log":
-                column = numbers[:, place]
-                numbers[:, place] = np.copysign(np.log1p(np.abs(column)), column)
+                column[:] = np.copysign(np.log1p(np.abs(column)), column)
             else:
-                quantiles = np.array(one["quantiles"], np.float64)
-                numbers[:, place] = _ranks(numbers[:, place], quantiles)
-        self._by_tile(np.subtract, numbers, "shift", work)
-        self._by_tile(np.divide, work, "divisor", work)
+                column[:] = _ranks(column, np.array(one["quantiles"], np.float64))
+        return work
+
+    def _fills(self, gaps: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+        """Return what is added to numbers [N, n]: fill minus shift for a gap, minus shift otherwise.
+
+        A lookup instead of a mask, by which processors guess wrong.
+        """
+        if dtype.itemsize not in self._tables:
+            self._tables[dtype.itemsize] = self._table(dtype)
+        index = gaps[:, : self._bytes].astype(np.intp)
+        index += np.arange(0, 256 * self._bytes, 256)
+        found = self._tables[dtype.itemsize].take(index, axis=0)
+        filled: np.ndarray = found.reshape(len(gaps), -1)[:, : self.count]
+        return filled
+
+    def _table(self, dtype: np.dtype[Any]) -> np.ndarray:
+        """Return the sums [256 * bytes, 8] for each value of each byte of gaps."""
+        fill, shift = np.zeros((2, self._bytes * 8), dtype)
+        shift[: self.count] = _line(self._fitted, "shift")
+        fill[: self.count] = _line(self._fitted, "fill")
+        fill[[place for place, one in self._own if one["scale"] in _CURVED]] = 0  # filled already
+        is_gap = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+        by_byte = (fill - shift).reshape(-1, 1, 8), -shift.reshape(-1, 1, 8)
+        table: np.ndarray = np.where(is_gap, *by_byte).reshape(-1, 8)
+        return table
 
     def _by_tile(self, operation: np.ufunc, values: np.ndarray, name: str, out: np.ndarray) -> None:
         """Apply an operation to contiguous rows and a line of numbers; NumPy is slow on short rows."""
-        if (name, values.dtype) not in self._tiles:
-            line = self._lines[name].astype(values.dtype)
-            self._tiles[name, values.dtype] = np.tile(line, max(1, _TILED // len(line)))
-        tile, flat, made = self._tiles[name, values.dtype], values.reshape(-1), out.reshape(-1)
+        key = name, values.dtype.itemsize
+        if key not in self._lines:
+            line = _line(self._fitted, name).astype(values.dtype)
+            self._lines[key] = np.tile(line, max(1, _TILED // self.count))
+        tile, flat, made = self._lines[key], values.reshape(-1), out.reshape(-1)
         whole = len(flat) // len(tile) * len(tile)
         many = flat[:whole].reshape(-1, len(tile)), made[:whole].reshape(-1, len(tile))
         operation(many[0], tile, out=many[1])
         operation(flat[whole:], tile[: len(flat) - whole], out=made[whole:])
-
-
-def _used_bytes(gaps: np.ndarray) -> np.ndarray:
-    """Return the indices of the bytes that have gaps in any row."""
-    size = min(8, gaps.shape[1])  # long words: NumPy is slow on short rows
-    words = np.ascontiguousarray(gaps).reshape(-1).view(f"u{size}").reshape(len(gaps), -1)
-    joined = np.bitwise_or.reduce(words if words.shape[1] > 1 else words[:, 0], axis=0)
-    found: np.ndarray = np.flatnonzero(np.atleast_1d(joined).view(np.uint8))
-    return found
 
 
 def _bit(gaps: np.ndarray, place: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Protocol, TypeVar, Union
 
 import numpy as np
 
-from shardline_io.column_names import IDS, LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
+from shardline_io.column_names import IDS, LENGTHS, MEAN_COUNT, PRESENT, WEIGHT, WEIGHTS
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.sampling import TrainOrder, Window
@@ -28,7 +28,9 @@ class Batch(dict[str, Any]):
     [B, longest, *shape]. Next to it are `{name}.lengths` [B] int64 and `{name}.mean_count`: the values
     in the global batch, divided by the number of batches that it is split into. Columns of bytes and
     text are lists of length B. An optional column has `{name}.present` [B] bool. Under
-    `data.last_batch=pad` there is `weights` [B] float32: multiply each row's loss by its weight.
+    `data.last_batch=pad` there is `weights` [B] float32: multiply each row's loss by its weight. Next to
+    the column `weight` of a dataset whose rows have weights is `weight.mean_count`, their sum in the global
+    batch, divided likewise.
 
     Attributes:
         step: optimiser step that the batch belongs to, from 1; 0 for held-out rows.
@@ -66,15 +68,17 @@ class RowStream:
         check: function that raises if a shard is damaged; called with each shard before it is read.
         local_rank: this rank's number on its node; the ranks of a node check different shards first.
         preprocessor: makes features of the stored columns of a preprocessed table.
+        is_weighted: whether rows have weights.
     """
 
     def __init__(
         self, shards: Shards, kinds: dict[str, str], order: Order,
         check: Callable[[int], None] = lambda shard: None, local_rank: int = 0,
-        preprocessor: Preprocessor | None = None,
+        preprocessor: Preprocessor | None = None, *, is_weighted: bool = False,
     ) -> None:  # fmt: skip
         self._shards, self._kinds, self._order = shards, kinds, order
         self._check, self._local_rank, self._preprocessor = check, local_rank, preprocessor
+        self._sums = (WEIGHT,) if is_weighted else ()
 
     def batches(self, visits: Visits) -> Iterator[tuple[int, int, Batch]]:
         """Yield the batches of some epochs, each as (epoch, index in the epoch, batch).
@@ -103,7 +107,10 @@ class RowStream:
         turn = self._local_rank % max(1, len(shards))
         for shard in (*shards[turn:], *shards[:turn]):
             self._check(shard)
-        return (*of, _Columns(self._shards, self._kinds, self._order, window, epoch, index))
+        return (
+            *of,
+            _Columns(self._shards, self._kinds, self._order, window, epoch, index, self._sums),
+        )
 
 
 def read_ahead(
@@ -139,7 +146,8 @@ class _Columns:
     """The columns of a window's rows, in memory."""
 
     def __init__(
-        self, shards: Shards, kinds: dict[str, str], order: Order, window: Window, epoch: int, index: int
+        self, shards: Shards, kinds: dict[str, str], order: Order, window: Window, epoch: int, index: int,
+        sums: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self._window, self._kinds = window, kinds
         pieces = list(self._window.pieces)
@@ -154,8 +162,12 @@ class _Columns:
             if shards.is_optional(name):
                 self.fixed[name + PRESENT] = shards.fixed(name + PRESENT, pieces)
         counted = [name for name in self.varying if name not in kinds]
-        if counted:
+        self._sums = sums
+        if counted or sums:
             whole = order.whole().window(epoch, index)
+            for name in sums:
+                values = shards.fixed(name, list(whole.pieces)).astype(np.float64)
+                self.counted[name] = Counted.of(np.take(values, whole.rows), whole, order)
             for name in counted:
                 lengths = np.take(shards.lengths(name, list(whole.pieces)), whole.rows)
                 self.counted[name] = Counted.of(lengths, whole, order)
@@ -176,6 +188,8 @@ class _Columns:
         ids = found.pop(IDS)
         found = Batch(preprocessor(found)) if preprocessor else found
         found.ids = ids
+        for name in self._sums:
+            found[name + MEAN_COUNT] = np.float32(self.counted[name].mean[place])
         for name, all_rows in self.varying.items():
             chosen = [all_rows[row] for row in rows.tolist()]
             if name in self.counted:

@@ -275,7 +275,9 @@ class Pipeline:
 
     def story(self) -> str:
         """Return the logs of all jobs, the faults that nobody met, and what the last start has told."""
-        unmet = [f"{one.left} x {one.kind}: {one.match.pattern}" for one in self.service.faults_left()]
+        unmet = [
+            f"{one.left} x {one.kind}: {one.match.pattern}" for one in self.service.faults_left()
+        ]
         return f"{self.logs()}\n== faults to come: {unmet}\n== told\n{self.told()}"
 
     def logs(self) -> str:

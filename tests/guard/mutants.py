@@ -34,8 +34,8 @@ CASES = Path(__file__).parent / "cases"
 LOCK = driver.ROOT / "requirements.lock"
 MODULES = (
     "data/build", "data/datamodule", "data/raw_files", "data/rows", "shardline_io/order/*", "data/shard_format",
-    "data/shard_map", "data/splits", "data/statistics", "data/stream", "data/window_stream", "data/windowmap",
-    "data/sources/*",
+    "data/shard_map", "data/splits", "data/moments", "data/statistics", "data/stream", "data/window_stream",
+    "data/windowmap", "data/sources/*",
     "config/resolved",
     "training/step_all_reduce", "training/divergence", "training/fit", "training/interventions", "training/model",
     "training/models/*", "training/optim", "training/optimizer_steps", "training/sharding", "training/stop_agreement",

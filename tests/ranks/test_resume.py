@@ -27,6 +27,17 @@ from tests.support.rotation import rotating
             (1, {}),
             (7, {"devices": 1, "optim.name": "sgd", "early_stopping.patience": 2}),
             (7, {"devices": 1, "precision": "64-true"}),
+            (
+                7,
+                {
+                    "trainer.max_epochs": -1,
+                    "trainer.max_steps": 50,
+                    "trainer.val_check_interval": 6,
+                    "ddp.static_graph": True,
+                    "precision": "bf16-true",
+                    "optim.name": "sgd",
+                },
+            ),
         ),
     ],
 )

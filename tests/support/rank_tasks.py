@@ -1,5 +1,6 @@
 """What ranks are given, with the settings that most tests want."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +66,21 @@ def rank_task(
     )
 
 
-def checked(run: RunSpec, dataset: CheckedDataset, folder: Path, **changes: Any) -> ModelResult:
+def checked(
+    run: RunSpec, dataset: CheckedDataset, folder: Path, *, callbacks: Sequence[Any] = (), **changes: Any
+) -> ModelResult:  # fmt: skip
     """Return what the check of a run's model finds.
 
     Args:
         folder: for what is written meanwhile.
+        callbacks: `runtime.callbacks`.
         changes: fields of `Check`.
     """
     from shardline.training.model_check import check_model
 
     action = Check(sources=(dataset,), output=folder / "result.json", **changes)
     task = RankTask(
-        run=run, action=action, work=folder, rank_logs=folder / "logs", runtime=_RUNTIME
-    )
+        run=run, action=action, work=folder, rank_logs=folder / "logs",
+        runtime=rank_runtime(callbacks=[*callbacks]),
+    )  # fmt: skip
     return check_model(task, action, ALONE)

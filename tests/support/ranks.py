@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from shardline.config.load import load_project
 from shardline.config.resolved import ActualGeometry
 from shardline.core.files import read_json_lines
 from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.pipeline import run_jobs as jobs
-from shardline.training.rank_task import write_task
+from shardline.training.rank_task import read_run, write_task
 from tests.support.built import build
 from tests.support.forked import Launch
 from tests.support.processes import end_of_ranks, rank_environment, wait_until
@@ -36,6 +37,7 @@ class Ranks:
     nodes: int
     every_steps: int
     is_by_torchrun: bool = False
+    lightning: tuple[str, ...] = ()
 
     def spec_file(self, name: str, geometry: ActualGeometry | None = None, **runtime: Any) -> Path:
         """Write what the ranks of an attempt are given; attempts of one name share a store."""
@@ -43,10 +45,10 @@ class Ranks:
         spec = rank_task(
             folder,
             run_json=self.run_json,
+            run=replace(read_run(self.run_json, name="run"), lightning=self.lightning),
             manifest=self.manifest,
             shards=self.shards,
             runtime=rank_runtime(checkpoint={"every_steps": self.every_steps}, **runtime),
-            name="run",
             geometry=geometry,
         )
         write_task(folder / "rank.json", spec)
@@ -134,6 +136,7 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
             devices=run.settings.devices,
             nodes=run.settings.nodes,
             every_steps=every_steps,
+            lightning=run.lightning,
         )
 
     return make

@@ -433,7 +433,9 @@ def _flat(state: Any, prefix: str = "") -> dict[str, Any]:
     elif isinstance(state, list | tuple):
         pairs = enumerate(state)
     else:
-        return {prefix: state.numpy().tobytes() if isinstance(state, torch.Tensor) else state}
+        if isinstance(state, torch.Tensor):  # NumPy has no bfloat16
+            state = (state.float() if state.dtype is torch.bfloat16 else state).numpy().tobytes()
+        return {prefix: state}
     return {path: v for key, value in pairs for path, v in _flat(value, f"{prefix}/{key}").items()}
 
 

@@ -1,5 +1,6 @@
 """A training's folder as trackers find it, and services that fail."""
 
+import base64
 import json
 import os
 import threading
@@ -8,8 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from shardline.core.png import png_bytes
 from shardline.tracking import TrackingContext
 from shardline.tracking.tracker_process import TrackerProcess
 
@@ -71,6 +74,17 @@ class Training:
                 file.write(json.dumps({**common, "train_loss": 1 / step}) + "\n")
                 if step % 2 == 0:
                     file.write(json.dumps({**common, "val_loss": 2 / step}) + "\n")
+
+    def show(self, step: int) -> None:
+        """Append two images, a table and a text, as a model logs them before the metrics of a step."""
+        png = base64.b64encode(png_bytes(np.full((2, 3, 1), 7 * step, np.uint8), 0)).decode()
+        for entries in (
+            [{"name": "val/images", "png": png, "caption": "a"}],
+            [{"name": "val/images", "png": png}],
+            [{"name": "a table", "columns": ["x", "y"], "rows": [[1, "a|b"], [None, 2.5]]}],
+            [{"name": "text", "text": f"at {step}"}],
+        ):
+            self.append({"step": step, "epoch": 0, "wall_s": step / 10, "logged": entries})
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a record."""

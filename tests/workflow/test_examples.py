@@ -1,5 +1,6 @@
 """Each example is a project that runs by its README's command, and learns what the README shows."""
 
+import csv
 import json
 import re
 import runpy
@@ -47,6 +48,46 @@ def check_detection(folder: Path, runs: Runs) -> None:
 def check_gpt(folder: Path, runs: Runs) -> None:
     assert score(runs["gpt"], "test_perplexity") < 12, "of 256 by chance"
     assert "'To install the package, " in make(folder, "continue")
+
+
+SEEDS = (1, 2, 3)
+
+
+def check_lightning_template(folder: Path, runs: Runs) -> None:
+    """Compare with the project's own training: samples of an epoch, and curves within the noise of seeds."""
+    run = runs["mnist"]
+    assert score(run, "test/acc") > 0.95
+    steps = [
+        rows for _, rows in sorted(read_ledger(folder / f"store/work/{run['id']}/ledger").items())
+    ]
+    epochs = [steps[first : first + 28] for first in range(0, len(steps), 28)]
+    assert [len({row for rows in epoch for row in rows}) for epoch in epochs] == [1400] * 6
+    assert {len(rows) for rows in steps} == {50}
+    lines = (folder / f"results/runs/{run['id']}/metrics.jsonl").read_text().splitlines()
+    ours = {one["step"]: one for one in map(json.loads, lines) if "val/loss" in one}
+
+    own = [own_curves(folder, seed) for seed in SEEDS]
+    for step in (28, 56, 84, 112, 140, 168):
+        losses = [curve[step]["val/loss"] for curve in own]
+        noise = max(max(losses) - min(losses), 0.03 * min(losses))
+        assert min(losses) - noise < ours[step]["val/loss"] < max(losses) + noise, step
+        hits = [curve[step]["val/acc"] for curve in own]
+        assert min(hits) - 0.03 < ours[step]["val/acc"] < max(hits) + 0.03, step
+    for file in (EXAMPLES / "lightning-template").glob("src/**/*.py"):
+        assert "shardline" not in file.read_text().lower()
+
+
+def own_curves(folder: Path, seed: int) -> dict[int, dict[str, float]]:
+    """Return what the project's `train.py` logs in validations, by the number of steps."""
+    command = [sys.executable, "src/train.py", f"seed={seed}", "test=false"]
+    subprocess.run(command, cwd=folder, check=True, timeout=600, stdout=subprocess.DEVNULL)
+    logged = max(folder.glob("logs/train/**/metrics.csv"), key=lambda path: path.stat().st_mtime_ns)
+    with logged.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["val/loss"]]
+    return {
+        int(row["step"]) + 1: {name: float(row[name]) for name in ("val/loss", "val/acc")}
+        for row in rows
+    }
 
 
 def check_mnist_tracking(folder: Path, runs: Runs) -> None:
@@ -98,6 +139,7 @@ CHECKS = {
     "delta-scaling": check_delta_scaling,
     "detection": check_detection,
     "gpt": check_gpt,
+    "lightning-template": check_lightning_template,
     "mnist-tracking": check_mnist_tracking,
     "partitions": check_partitions,
     "resnet": check_resnet,
@@ -114,9 +156,15 @@ def score(run: dict[str, Any], metric: str) -> float:
 
 def copied(name: str, folder: Path) -> Path:
     """Copy what git keeps of an example, links followed."""
-    made = shutil.ignore_patterns("data", "results", "store", "logs", "benchmarks", ".snakemake")
+    made = {"data", "results", "store", "logs", "benchmarks", ".snakemake"}
     shutil.copy(EXAMPLES / "example.mk", folder)
-    return Path(shutil.copytree(EXAMPLES / name, folder / name, ignore=made))
+    for path in (EXAMPLES / name).iterdir():
+        if path.is_dir() and path.name not in made:
+            shutil.copytree(path, folder / name / path.name)
+        elif path.is_file():
+            (folder / name).mkdir(exist_ok=True)
+            shutil.copy(path, folder / name)
+    return folder / name
 
 
 def make(folder: Path, *arguments: str) -> str:

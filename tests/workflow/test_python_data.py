@@ -118,6 +118,10 @@ def test_a_data_module_is_prepared_once_built_trained_on_and_evaluated(tiny):
     assert done.returncode == 0, done.stdout
     manifest = json.loads(workspace.the("results/datasets/*/manifest.json").read_text())
     assert manifest["splits"] == {"train": 140, "validation": 30, "test": 30}
+    provenance = json.loads(workspace.the("results/datasets/*/provenance.json").read_text())
+    assert provenance["prepared"]["id"] == f"prepare_data/{manifest['dataset']}"
+    report = json.loads(workspace.the("results/reports/*/report.json").read_text())
+    assert ["prepare_data", "build_shards"] in report["workflow"]["edges"]
     assert manifest["schema"]["columns"] == {"image": "uint8[8,8,3]", "labels": "int64"}
     assert manifest["schema"]["classes"] == ["across", "down"]
     prepared = json.loads(workspace.the("store/datasets/*/prepared.json").read_text())

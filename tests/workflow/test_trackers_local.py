@@ -109,15 +109,25 @@ def test_wandb_without_a_key_writes_a_run_that_can_be_sent_later(training, caplo
 
 def test_wandb_has_a_resumed_training_as_one_whole_run(training):
     with suppress(ValueError), tracked(["wandb"], training.context):
-        training.log(1, 2, 3, 4)
+        training.log(1)
+        training.show(2)
+        training.log(2, 3, 4)
         raise ValueError("ill")
     training.rewind(2)
     with tracked(["wandb"], training.context):
-        training.log(3, 4, 5)
+        training.log(3, 4)
+        training.show(5)
+        training.log(5)
         training.seal()
     run, rows, _ = wandb_run(training)
     assert run.run_id == "0123456789ab"
     assert [row["_step"] for row in rows] == [1, 2, 3, 4, 5]
+    shown = {row["_step"]: row for row in rows if "text" in row or "text._type" in row}
+    assert [*shown] == [2, 5]
+    assert shown[5]["train_loss"] == 1 / 5
+    images = {key: value for key, value in shown[2].items() if key.startswith("val/images")}
+    assert "images/separated" in json.dumps(images)
+    assert any(key.startswith("a table") for key in shown[2])
 
 
 def test_what_a_tracker_leaves_running_ends_with_a_job_that_is_killed(training, tmp_path):

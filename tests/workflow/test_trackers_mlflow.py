@@ -41,6 +41,7 @@ def train(training: Training, *steps: int) -> None:
 def test_without_a_server_a_training_is_in_the_store(training, caplog, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with caplog.at_level(logging.INFO):
+        training.show(1)
         train(training, 1, 2, 3)
     client = MlflowClient(database(training))
     run = client.get_run(training.run_id())
@@ -55,6 +56,9 @@ def test_without_a_server_a_training_is_in_the_store(training, caplog, tmp_path,
     artifacts = Path(training.context.store, "mlflow/artifacts", run.info.run_id, "artifacts")
     assert (artifacts / "model.safetensors").read_text() == "weights"
     assert (artifacts / "checkpoints/best-1.safetensors").exists()
+    assert (artifacts / "logged/text/00000001.txt").read_text() == "at 1"
+    assert (artifacts / "logged/a table/00000001.csv").read_text() == "x,y\n1,a|b\n,2.5\n"
+    assert [*(artifacts / "logged/val/images").glob("*/00000001.png")]
     assert not Path("mlruns").exists()
     assert read_places(training.work, ["mlflow"]) == {
         "mlflow": {

@@ -8,7 +8,13 @@ from tests.support.tutorials import Page, Shell, follow, read_page
 from tests.support.workspace import REPOSITORY, SNAKEMAKE
 
 TUTORIALS = REPOSITORY / "docs/tutorials"
-HERE = ("first-experiment", "your-model-and-data", "cross-validate-a-table", "share-a-result")
+HERE = (
+    "first-experiment",
+    "your-model-and-data",
+    "from-lightning",
+    "cross-validate-a-table",
+    "share-a-result",
+)
 ON_SLURM = "cluster"  # tests/slurm/test_tutorial.py
 NOT_RUN = {**dict.fromkeys(HERE, 0), "first-experiment": 1, ON_SLURM: 2}
 COMMITTER = {

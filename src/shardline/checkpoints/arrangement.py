@@ -29,6 +29,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import State
 
 _KEY, _NAMELESS = "registered", "nameless"
+_UNCOUNTED = "_is_uncounted_by_shardline"
 # parts of a state that are restored by name, or do not come from the user
 _NOT_LOOKED_AT = {
     "state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "ranks", "model_extras", "registered",
@@ -198,9 +199,20 @@ def _callbacks(trainer: pl.Trainer) -> list[pl.Callback]:
     return found
 
 
+def set_uncounted(callback: pl.Callback) -> None:
+    """Mark a callback that changes no result: an attempt with it may be resumed without it."""
+    setattr(callback, _UNCOUNTED, True)
+
+
+def is_uncounted(callback: pl.Callback) -> bool:
+    """Return whether a callback has the mark of `set_uncounted`."""
+    return hasattr(callback, _UNCOUNTED)
+
+
 def _is_foreign(callback: pl.Callback) -> bool:
     # Shardline's callbacks depend on the settings, and some measure only one attempt
-    return not type(callback).__module__.startswith("shardline.")
+    is_ours = type(callback).__module__.startswith("shardline.")
+    return not is_ours and not is_uncounted(callback)
 
 
 def _cannot_resume(folder: Path | str, trouble: str) -> ConfigError:

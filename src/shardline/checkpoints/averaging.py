@@ -40,21 +40,21 @@ def check_averaging(
     averaging = [type(one).__name__ for one in found]
     if averaging and is_sharded:
         raise ConfigError(
-            f"configure_callbacks returns {averaging[0]}, which needs whole weights, and strategy=fsdp shards them; "
+            f"the callback {averaging[0]} needs whole weights, and strategy=fsdp shards them; "
             "set strategy: ddp, or remove the callback"
         )
     if len(averaging) > 1:
         raise ConfigError(
-            f"configure_callbacks returns {' and '.join(averaging)}, which would exchange each other's averages, "
+            f"the callbacks {' and '.join(averaging)} would exchange each other's averages, "
             "expected at most one callback that averages weights; remove the others"
         )
 
     for callback in filter(_is_stochastic, found):
         if not module.automatic_optimization and batch_norms(module):
             raise ConfigError(
-                f"configure_callbacks returns {type(callback).__name__}, which updates the statistics of BatchNorm, "
-                "but this is impossible in a model with automatic_optimization = False; use EMAWeightAveraging, or a "
-                "norm without running statistics, such as GroupNorm"
+                f"the callback {type(callback).__name__} updates the statistics of BatchNorm, but this is impossible "
+                "in a model with automatic_optimization = False; use EMAWeightAveraging, or a norm without running "
+                "statistics, such as GroupNorm"
             )
         # the callback's epoch for BatchNorm statistics would count as a training epoch; see `refresh_statistics`
         callback.pl_module_contains_batch_norm = lambda _: False

@@ -6,7 +6,7 @@ the metric is known. So the first of all callbacks copies exchanged weights in t
 is among the best.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from shardline.checkpoints.averaging import check_averaging, has_stochastic, refresh_statistics
 from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.first_batch import FirstBatch, FirstBatchRecord
+from shardline.checkpoints.own_checkpoints import with_paths
 from shardline.checkpoints.sharded import gather_weights
 from shardline.checkpoints.weights import (
     Fingerprint,
@@ -267,7 +268,7 @@ class BestCheckpoint(ModelCheckpoint):
 
     def state_dict(self) -> State:
         """Return the state with file names instead of paths, since a store may be mounted elsewhere later."""
-        state = self._with_paths(super().state_dict(), lambda path: Path(path).name)
+        state = with_paths(super().state_dict(), lambda path: Path(path).name)
         return {
             **state,
             "first_batches": {name: self.records[name] for name in sorted(self.records)},
@@ -276,17 +277,10 @@ class BestCheckpoint(ModelCheckpoint):
     def load_state_dict(self, state_dict: State) -> None:
         """Restore a state, with paths in the present folder."""
         folder = Path(str(self.dirpath))
-        state = self._with_paths(state_dict, lambda path: str(folder / path))
+        state = with_paths(state_dict, lambda path: str(folder / path))
         super().load_state_dict({**state, "dirpath": self.dirpath})
         self.current_score = state["current_score"]
         self.records = dict(state["first_batches"])
-
-    @staticmethod
-    def _with_paths(state: State, change: Callable[[str], str]) -> State:
-        paths = ("best_model_path", "kth_best_model_path", "last_model_path")
-        changed = {key: change(state[key]) if state[key] else "" for key in paths}
-        best = {change(path): score for path, score in state["best_k_models"].items()}
-        return {**state, **changed, "best_k_models": best, "dirpath": ""}
 
     def _save_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
         # all ranks call this, since under FSDP each rank has a part of the weights

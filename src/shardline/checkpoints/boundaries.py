@@ -17,27 +17,40 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 
-from shardline.core.lightning_compat import State, is_accumulating
+from shardline.core.lightning_compat import State, is_accumulating, may_end_early
+from shardline.core.lightning_validations import Validations
 
 _LONGEST_WAIT = 50  # steps
 
 
 def can_save(trainer: pl.Trainer) -> bool:
-    """Return whether a state can be saved now: not in an accumulation, epoch end or validation."""
+    """Return whether a state can be saved now: not in an accumulation, epoch end or validation.
+
+    In mid-epoch a state is saved at the end of a batch or, if a validation follows the batch, behind it.
+    """
     loop = trainer.fit_loop.epoch_loop
     if not is_in_epoch(trainer):
         epochs: Any = trainer.fit_loop.epoch_progress.total
         return bool(epochs.started == epochs.completed)
     batch: Any = loop.batch_progress.current
-    is_in_batch_end = batch.processed > batch.completed
-    is_last = trainer.is_last_batch or trainer.should_stop
-    return is_in_batch_end and not is_last and not is_accumulating(trainer)
+    validations = Validations.of(trainer)
+    is_done = is_behind_validation(trainer)
+    if not is_done:  # at the batch's end, unless a validation follows
+        is_done = batch.processed > batch.completed and not (validations and validations.is_due())
+    is_last = trainer.is_last_batch or (trainer.should_stop and may_end_early(trainer))
+    return is_done and not is_last and not is_accumulating(trainer)
 
 
 def is_in_epoch(trainer: pl.Trainer) -> bool:
     """Return whether an epoch has begun and its last batch is not processed."""
     epochs: Any = trainer.fit_loop.epoch_progress.total
     return bool(epochs.started > epochs.processed)
+
+
+def is_behind_validation(trainer: pl.Trainer) -> bool:
+    """Return whether a validation in mid-epoch was just done; Lightning has then recorded the batch."""
+    validations = Validations.of(trainer)
+    return bool(validations and validations.is_behind)
 
 
 def after_hook(module: pl.LightningModule, name: str, call: Callable[[], None]) -> None:
@@ -51,6 +64,13 @@ def after_hook(module: pl.LightningModule, name: str, call: Callable[[], None]) 
         return found
 
     setattr(module, name, hook_and_call)
+
+
+def after_batch(trainer: pl.Trainer, module: pl.LightningModule, call: Callable[[], None]) -> None:
+    """Run `call` after all hooks of each batch, and again behind a validation that follows the batch."""
+    after_hook(module, "on_train_batch_end", call)
+    if validations := Validations.of(trainer):
+        validations.call_behind(call)
 
 
 class Cadence:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
@@ -14,8 +15,10 @@ from shardline.checkpoints.arrangement import Arrangement
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.boundaries import (
     Cadence,
+    after_batch,
     after_hook,
     can_save,
+    is_behind_validation,
     is_in_epoch,
     settle,
     steps_recorded,
@@ -32,11 +35,24 @@ from shardline.checkpoints.sharded import ShardReader, StateShards, Writers, tak
 from shardline.checkpoints.writer import STATE, Background, Snapshot, StateWriter
 from shardline.core.errors import DataError, Diverged
 from shardline.core.lightning_compat import State, dump_state, update_step_metrics
+from shardline.core.lightning_validations import Validations
 
 _HYPER_PARAMETERS = "hyper_parameters"  # not saved: the model is made from `run.json`
 _RANKS = "ranks"
 _EXTRAS = "model_extras"
 _AVERAGES = "averages"
+
+
+class Records(Protocol):
+    """Records of a training that its logger appends to a file."""
+
+    num_records: int
+
+    def rewind(self, step: int, num_records: int | None = None) -> None:
+        """Keep the first records, or those up to a step where their number is unknown; step 0: a new training."""
+
+    def continue_training(self) -> None:
+        """Record again, once the state is restored."""
 
 
 class CheckpointManager(Callback):
@@ -54,7 +70,7 @@ class CheckpointManager(Callback):
         best: Callback that chooses the best weights, which each checkpoint lists.
         may_save: Called by all ranks before a state is saved. Returns False to skip the save, and raises if the
             training has to roll back.
-        on_resume: Called with the step of the last metrics recorded before the resumed state; 0 for a new training.
+        records: Records of the training, of which a resumed training keeps those before its state; None for none.
 
     Attributes:
         seconds: Total time for which trainings waited for saves, in seconds.
@@ -63,12 +79,12 @@ class CheckpointManager(Callback):
     def __init__(
         self, folder: Path, identity: str, policy: CheckpointPolicy, best: BestCheckpoint, *,
         may_save: Callable[[pl.Trainer], bool] = lambda trainer: True,
-        on_resume: Callable[[int], object] = lambda step: None,
+        records: Records | None = None,
     ) -> None:  # fmt: skip
         self.seconds = 0.0
         self._folder, self._identity = folder, identity
         self._policy, self._best = policy, best
-        self._may_save, self._on_resume = may_save, on_resume
+        self._may_save, self._records = may_save, records
         self._cadence = Cadence(policy.every_steps, 60 * policy.every_min)
         self._writer = StateWriter(folder, identity, policy.keep)
         self._background, self._snapshot = Background(), Snapshot()
@@ -78,7 +94,7 @@ class CheckpointManager(Callback):
         self._step, self._is_mid_epoch = 0, False
         self._resumed_folder: Path | None = None
         self._resumed: State = {}
-        self._stopped = self._has_averages = False
+        self._has_averages = False
 
     @property
     def state_key(self) -> str:
@@ -105,7 +121,7 @@ class CheckpointManager(Callback):
         if error:
             raise DataError(error)
         if saved is None:
-            self._on_resume(0)
+            self._rewind(0, 0)
             return None
         self._step, self._resumed_folder = saved.step, saved.path
         self._writer.known = dict(saved.best)
@@ -137,7 +153,11 @@ class CheckpointManager(Callback):
         settle(checkpoint, is_mid_epoch=self._is_mid_epoch)
         recorded = steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch)
         # the validation of averages is recorded one step after the last
-        self._on_resume(recorded + own.get("has_averages", False))
+        self._rewind(recorded + own.get("has_averages", False), own.get("num_records"))
+
+    def _rewind(self, step: int, num_records: int | None = None) -> None:
+        if self._records:
+            self._records.rewind(step, num_records)
 
     def _restore(self, trainer: pl.Trainer) -> None:
         left = model_extras.restore(trainer.lightning_module, self._resumed[_EXTRAS])
@@ -145,6 +165,8 @@ class CheckpointManager(Callback):
         for sentence in (*left, *ranks.restore(trainer, self._resumed[_RANKS])):
             print(f"warning: {sentence}", flush=True)
         self._resumed = {}
+        if self._records:
+            self._records.continue_training()
 
     # ---- hooks
 
@@ -152,7 +174,7 @@ class CheckpointManager(Callback):
         """Wrap the hooks of the model, since Lightning calls them after the hooks of all callbacks."""
         self._arrangement.watch(trainer, pl_module)
         after_hook(pl_module, "on_train_start", lambda: self._begin(trainer))
-        after_hook(pl_module, "on_train_batch_end", lambda: self._end_batch(trainer))
+        after_batch(trainer, pl_module, lambda: self._end_batch(trainer))
         after_hook(pl_module, "on_train_end", lambda: self._end(trainer))
 
     def _begin(self, trainer: pl.Trainer) -> None:
@@ -163,7 +185,10 @@ class CheckpointManager(Callback):
 
     def _end_batch(self, trainer: pl.Trainer) -> None:
         self._background.check()
-        if can_save(trainer) and self._cadence.is_due(trainer):
+        if not can_save(trainer):
+            return
+        has_best = self._best.has_new and bool(Validations.of(trainer))
+        if has_best or self._cadence.is_due(trainer):
             self.save(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -191,7 +216,6 @@ class CheckpointManager(Callback):
             DataError, Diverged: The state cannot be saved, so sealed results could belong to another state.
         """
         self._has_averages = self._best.end_training(trainer)
-        self._stopped = trainer.should_stop
         if self.save(trainer, wait=True):
             return
         step = trainer.global_step
@@ -269,14 +293,16 @@ class CheckpointManager(Callback):
 
     def _take(self, trainer: pl.Trainer) -> None:
         is_mid_epoch = self._is_mid_epoch = is_in_epoch(trainer)
-        if is_mid_epoch:
+        if is_mid_epoch and not is_behind_validation(trainer):
             # Lightning writes the metrics of the step later; a kill in between would lose them
             update_step_metrics(trainer)
         state = dump_state(trainer)
         state.pop(_HYPER_PARAMETERS, None)
-        own = {"is_mid_epoch": is_mid_epoch, "stopped": self._stopped}
+        own: State = {"is_mid_epoch": is_mid_epoch, "stopped": trainer.should_stop}
         if self._has_averages:
             own["has_averages"] = True
+        if self._records:
+            own["num_records"] = self._records.num_records
         state["callbacks"][self.state_key] = own
         state[_EXTRAS] = model_extras.collect(trainer.lightning_module)
         state[_AVERAGES] = averaging.collect(trainer)

@@ -1,12 +1,13 @@
 """Copying of training states, and writing them to disk in a thread."""
 
+import io
 import pickle
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -168,8 +169,8 @@ class StateWriter:
             if beside is not None:
                 known |= beside(scratch)
             with (scratch / STATE).open("wb") as file:
-                torch.save(state, file)
-            self._prove(scratch / STATE)
+                self._save(state, file)
+            self._prove(state, scratch / STATE)
 
     def _sync_records(self) -> None:
         """Sync the metrics before this state to disk, since a resumed training does not write them again."""
@@ -177,18 +178,48 @@ class StateWriter:
         with writing(records), suppress(FileNotFoundError):
             sync_file(records)
 
-    def _prove(self, path: Path) -> None:
+    def _save(self, state: State, file: IO[bytes]) -> None:
+        try:
+            torch.save(state, file)
+        except (
+            pickle.PicklingError,
+            AttributeError,
+            TypeError,
+        ) as error:  # of a local function or a lock
+            raise _cannot_resume(state, str(error)) from None
+
+    def _prove(self, state: State, path: Path) -> None:
         """Read the first state back, to report a state that cannot be resumed early in the training."""
         if self._is_proven:
             return
         try:
             torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except pickle.UnpicklingError as error:
-            reason = next(
-                (line for line in str(error).splitlines() if "global" in line), str(error)
-            )
-            raise ConfigError(
-                f"the model's training state cannot be resumed ({reason.strip()}), expected only tensors and plain "
-                "values; remove other objects from buffers, states of callbacks and on_save_checkpoint"
+            lines = str(error).splitlines()
+            raise _cannot_resume(
+                state, next((one for one in lines if "global" in one), str(error))
             ) from None
         self._is_proven = True
+
+
+def _cannot_resume(state: State, reason: str) -> ConfigError:
+    return ConfigError(
+        f"the model's training state cannot be resumed ({_owner(state)}{reason.strip()}), expected only tensors and "
+        "plain values; remove other objects from buffers, states of callbacks and on_save_checkpoint"
+    )
+
+
+def _owner(state: State) -> str:
+    """Return the beginning of a message that names the callback or key whose value is no plain value; or nothing."""
+    parts = {f"state of the callback {key}": one for key, one in state["callbacks"].items()}
+    parts |= {
+        f"on_save_checkpoint sets {key}": one for key, one in state.items() if key != "callbacks"
+    }
+    for name, value in parts.items():
+        content = io.BytesIO()
+        try:
+            torch.save(value, content)
+            torch.load(io.BytesIO(content.getvalue()), map_location="cpu", weights_only=True)
+        except (pickle.PickleError, AttributeError, TypeError):
+            return f"{name}: "
+    return ""

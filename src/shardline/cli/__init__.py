@@ -11,6 +11,7 @@ from shardline.cli import (
     check,
     data,
     predict,
+    find,
     accept,
     upkeep,
     remove,

@@ -44,19 +44,32 @@ def check(
     `snakemake` starts with the same check.
     """
     file = _profile_file(use_profile(context, profile))
-    findings = list(_of_profile(file))
+    findings = show_check(context.obj, file, names or [], as_json=as_json)
+    if errors_of(findings):
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def show_check(
+    config_file: Path, profile: Path | None, names: list[str], *, as_json: bool = False
+) -> list[Finding]:
+    """Check runs of the project in this process's folder, show the findings, and return them.
+
+    Args:
+        profile: File of a profile to check too.
+        names: Names or ids of runs; none for all.
+    """
+    findings = list(_of_profile(profile))
     runs: dict[str, RunPlan] = {}
     try:
-        project = load_project(_config(context.obj, file))
-        runs = _chosen(project, names or [])
+        project = load_project(_config(config_file, profile))
+        runs = _chosen(project, names)
     except ShardlineError as error:
         findings += [Finding(kind="error", sentence=line) for line in str(error).splitlines()]
     else:
         with waiting_for("checking models"):
             findings += check_runs(project, runs, os.environ)
     _show(findings, len(runs), as_json=as_json)
-    if errors_of(findings):
-        raise typer.Exit(ConfigError.exit_code)
+    return findings
 
 
 def _chosen(project: Project, names: list[str]) -> dict[str, RunPlan]:

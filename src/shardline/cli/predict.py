@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from msgspec import structs
 
 from shardline.cli.app import AsJson, app
 from shardline.cli.display.terminal import say, say_json
-from shardline.config.code_paths import paths_of
 from shardline.config.load import load_project
+from shardline.config.objects import code_of
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
 from shardline.config.predictions import files_as_dataset, join_folds, make_prediction
 from shardline.config.project import Project
-from shardline.config.resolved import RunSpec
+from shardline.config.resolved import RunSpec, as_plain
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import writing
+from shardline.core.one_lightning import keep
 from shardline.core.suggest import suggest
 from shardline.pipeline.dataset_jobs import build_part, seal_parts
 from shardline.pipeline.job_frame import REMAKE
@@ -195,8 +197,10 @@ def _prediction(
         spec = run.spec
     paths = {
         "model": spec.model_class,
-        **paths_of(recorded.spec.settings["data"], project.code, recorded.title),
+        **code_of(as_plain(spec.settings), spec.model_class, project.code, recorded.title),
     }
+    spec = structs.replace(spec, lightning=project.documents.lightning_of(paths))
+    keep(spec.lightning)  # rows to predict may be built in this process too
     weights = recorded.spec.mix
     dataset = _dataset(project, recorded, rows, list(weights))
     is_named = dataset.read_as is None

@@ -113,7 +113,11 @@ def _readable(document: IdentityDocument) -> IdentityDocument:
             settings["source"] = {"type": _OWN, **source}
         if "data" in settings:
             settings["data"] = with_own_code(settings["data"])
-        shown["settings"] = settings
+        named = dict(part_of(document, "sample_code"))
+        for part in ("optim", "schedule"):  # without a name where it is an import path
+            if part in settings and "name" not in settings[part]:
+                settings[part] = {"name": named.pop(part, _OWN), **settings[part]}
+        shown |= {"settings": settings, "sample_code": named}
     if "model" in code and "model" not in document:
         shown["model"] = _OWN
     return shown

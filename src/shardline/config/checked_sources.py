@@ -1,7 +1,8 @@
 """Checks of the settings of sources, their files, and what counts in the identity."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,8 +31,9 @@ from shardline.config.settings.source_settings import (
     SamplesSettings,
     TokenizedSettings,
 )
+from shardline.config.validate import Problems
 from shardline.core.digests import FileDigests
-from shardline.core.errors import ConfigError
+from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
 from shardline.core.urls import is_url, open_table, table_content, without_secrets
 
@@ -46,34 +48,47 @@ def check_source(source: AnySource, where: str) -> None:
     Raises:
         ConfigError: Options cannot be combined; the message names the key.
     """
+    problems = Problems()
+    for check in _checks_of(source, where):
+        with problems.gather():
+            check()
+    problems.refuse()
+
+
+def _checks_of(source: AnySource, where: str) -> Iterator[Callable[[], None]]:
+    """Yield checks that do not depend on each other."""
+    yield partial(_check_lists, source, where)
+    match source:
+        case ColumnsSettings():
+            yield partial(_check_task, source, where)
+            yield partial(_check_columns, source, where)
+            if source.preprocess is not None:
+                yield partial(check_preprocess, source, source.preprocess, where)
+        case JsonLinesSettings():
+            yield partial(_check_keys, source, where)
+        case ArraysSettings():
+            yield partial(_check_arrays, source, where)
+        case SamplesSettings() | HfSettings():
+            yield partial(_check_classes, source, where)
+            # without columns, they are read from the files
+            yield partial(_check_rename, source, source.columns or source.rename or {}, where)
+        case ImageFolderSettings():
+            yield partial(_check_size, source, where)
+        case OwnSourceSettings():
+            yield partial(_check_classes, source, where)
+    if isinstance(source, TokenizedSettings) and source.tokenizer == BYTES:
+        yield partial(_check_bytes, source, where)
+    if isinstance(source, CsvSettings):
+        yield partial(_check_delimiter, source, where)
+
+
+def _check_lists(source: AnySource, where: str) -> None:
     classes = [str(name) for name in getattr(source, "classes", ()) or ()]
     for name in classes:
         if classes.count(name) > 1:
             raise ConfigError(f"{where}.source.classes lists {name} twice; drop one")
     if source.type in WITH_FILES and not getattr(source, "files", ()):
         raise ConfigError(f"{where}.source.files is empty; list at least one file")
-    match source:
-        case ColumnsSettings():
-            _check_task(source, where)
-            _check_columns(source, where)
-            if source.preprocess is not None:
-                check_preprocess(source, source.preprocess, where)
-        case JsonLinesSettings():
-            _check_keys(source, where)
-        case ArraysSettings():
-            _check_arrays(source, where)
-        case SamplesSettings() | HfSettings():
-            _check_classes(source, where)
-            # without columns, they are read from the files
-            _check_rename(source, source.columns or source.rename or {}, where)
-        case ImageFolderSettings():
-            _check_size(source, where)
-        case OwnSourceSettings():
-            _check_classes(source, where)
-    if isinstance(source, TokenizedSettings) and source.tokenizer == BYTES:
-        _check_bytes(source, where)
-    if isinstance(source, CsvSettings):
-        _check_delimiter(source, where)
 
 
 def _check_delimiter(source: CsvSettings, where: str) -> None:
@@ -90,7 +105,7 @@ def _check_delimiter(source: CsvSettings, where: str) -> None:
             f'{where}.source.thousands="{source.thousands}" is also the decimal mark; set source.decimal: '
             f'"{"." if source.decimal == "," else ","}", or remove thousands'
         )
-    keys = {source.id_column} | ({source.label} if source.task == "classification" else set())
+    keys = {source.id_column, *(labels_of(source) if source.task == "classification" else ())}
     if same := [name for name in source.percent if name in keys]:
         raise ConfigError(
             f"{where}.source.percent contains {same[0]}, expected columns of features or of source.columns; drop it"
@@ -332,9 +347,20 @@ def locate(
         DataError: A file or table cannot be read.
     """
     source, typed = source_files.with_paths(settings["source"]), as_type(settings, DatasetSettings)
-    check_source(typed.source, where)
-    check_splits(typed, where)
-    files, known, not_read = source_files.find_files(source, workdir, downloads, where)
+    problems, found_files = Problems(), None
+    with problems.gather():
+        check_source(typed.source, where)
+    with problems.gather():
+        check_splits(typed, where)
+    try:
+        with problems.gather():
+            found_files = source_files.find_files(source, workdir, downloads, where)
+    except DataError:
+        problems.refuse()
+        raise
+    problems.refuse()
+    assert found_files
+    files, known, not_read = found_files
     content = digests.digest_all(files, workdir=workdir, known=known)
     if isinstance(typed.source, DeltaSettings):
         content = _delta_content(typed.source, workdir, where)

@@ -39,12 +39,6 @@ def check_geometry(settings: RunSettings, where: str) -> None:
             f"{where}: global_batch={batch} is not divisible by data.streams={streams}; "
             f"use {upper}, or change data.streams"
         )
-    every, epochs = settings.trainer.validate_every_epochs, settings.trainer.max_epochs
-    if every > epochs:
-        raise ConfigError(
-            f"{where}: trainer.validate_every_epochs={every} is more than trainer.max_epochs={epochs}, "
-            f"so no weights could be chosen; use at most {epochs}"
-        )
     precision = settings.precision
     if settings.strategy == "fsdp" and precision not in ("32-true", "bf16-mixed"):
         raise ConfigError(
@@ -118,6 +112,10 @@ def check_devices(settings: RunSettings, runtime: Runtime, where: str) -> None:
     gpus = num_gpus() if settings.accelerator != "cpu" else 0
     if settings.accelerator == "gpu" and not gpus:
         raise ConfigError(f"{where}: accelerator=gpu, but this machine has no GPU; use cpu or auto")
+    if settings.trainer.sync_batchnorm and not gpus and nodes * settings.devices > 1:
+        raise ConfigError(
+            f"{where}: trainer.sync_batchnorm=true needs GPUs, and this machine has no GPU; drop it"
+        )
     available, kind = (gpus, "GPUs") if gpus else (num_cpus(), "CPU cores")
     is_too_many = settings.devices > available and (gpus or not runtime.oversubscribe)
     if is_too_many and not settings.elastic:

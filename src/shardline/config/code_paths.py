@@ -9,6 +9,7 @@ from typing import Any
 from shardline.config.settings import Plain
 from shardline.config.validate import Problems
 from shardline.core.errors import ConfigError
+from shardline.core.objects import as_table, read_object, without_paths
 from shardline.core.suggest import suggest
 from shardline.identity import CodeIndex
 from shardline.identity.code_index import INSTALLED
@@ -54,8 +55,9 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
     """
     if path in shipped:
         return shipped[path]
-    module, _, name = path.partition(":")
-    if not _is_import_path(module, name):
+    module, _, names_below = path.partition(":")
+    name, *below = names_below.split(".")
+    if not _is_import_path(module, name, *below):
         if meant := _meant(path):
             found = "is the path of a file" if "/" in module else "has no colon before the class"
             raise ConfigError(f"{where}={path} {found}; write {meant}")
@@ -64,7 +66,7 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
             f"such as mypkg.models:Net; {suggest(path, shipped)}"
         )
     if code.find(module) is None:
-        if _is_installed(module.partition(".")[0], code):
+        if is_installed(module.partition(".")[0], code):
             return path
         raise ConfigError(f"{where}={path}: no module {module}{_modules_near(module, code)}")
     names = code.names(module)
@@ -104,8 +106,8 @@ def _modules_in(folders: Iterable[Path]) -> set[str]:
     return {name for name in found if name.isidentifier() and name != "__init__"}
 
 
-def _is_import_path(module: str, name: str) -> bool:
-    return all(part.isidentifier() for part in [*module.split("."), name])
+def _is_import_path(module: str, *names: str) -> bool:
+    return all(part.isidentifier() for part in [*module.split("."), *names])
 
 
 def _meant(path: str) -> str:
@@ -115,7 +117,8 @@ def _meant(path: str) -> str:
     return f"{module}:{name}" if name != "py" and _is_import_path(module, name) else ""
 
 
-def _is_installed(package: str, code: CodeIndex) -> bool:
+def is_installed(package: str, code: CodeIndex) -> bool:
+    """Return whether a top-level package is installed, and not of the project."""
     if code.find(package) is not None:
         return False  # of the project, which lacks the module
     try:
@@ -129,7 +132,7 @@ def _is_installed(package: str, code: CodeIndex) -> bool:
 def metrics_of(evaluation: Plain) -> list[dict[str, Any]]:
     """Return `evaluation.metrics` in normal form: a list of tables with `type` and arguments."""
     listed = evaluation.get("metrics") or []
-    return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
+    return [as_table(one, f"evaluation.metrics.{place}") for place, one in enumerate(listed)]
 
 
 def metric_name(metric: Plain) -> str:
@@ -143,7 +146,7 @@ def import_path(metric: Plain) -> str:
     return kind if ":" in kind else f"torchmetrics:{kind}"
 
 
-COLLATE = ("pad", "nested")
+COLLATE = ("pad", "nested", "tuple")
 EVALUATED = ("eval_transform", "collate")  # also used in evaluations
 _TRANSFORMS = ("transform", "eval_transform")
 _PLAIN_PAD = {"type": "pad", "lengths": {}, "multiple": 1}
@@ -152,7 +155,7 @@ _PLAIN_PAD = {"type": "pad", "lengths": {}, "multiple": 1}
 def transforms_of(written: Any) -> list[dict[str, object]]:
     """Return the value of `data.transform` in normal form: a list of tables with `type` and arguments."""
     listed = written if isinstance(written, list | tuple) else [] if written is None else [written]
-    return [{"type": one} if isinstance(one, str) else dict(one) for one in listed]
+    return [as_table(one, "data.transform") for one in listed]
 
 
 def paths_of(data: Plain, code: CodeIndex, where: str) -> dict[str, str]:
@@ -226,8 +229,10 @@ def _without_path(transform: Plain) -> dict[str, object]:
     kind = str(transform.get("type"))
     shipped = kind if kind in SHIPPED_TRANSFORMS else names.get(kind)
     named = {} if shipped is None else {"type": shipped}
-    paths = ("type", OF) if shipped == "callable" else ("type",)
-    return {**named, **{key: value for key, value in transform.items() if key not in paths}}
+    arguments = without_paths(read_object(transform, "data.transform", expected="a name"))
+    if shipped == "callable":
+        arguments.pop(OF, None)
+    return {**arguments, **named}
 
 
 def with_own_code(data: Plain) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import scripts
+from shardline.config.callbacks import CALLBACKS, counted_callbacks
 from shardline.config.checked_sources import SHIPPED_SOURCES, WITH_TOKENS
 from shardline.config.code_paths import (
     EVALUATED,
@@ -14,16 +15,18 @@ from shardline.config.code_paths import (
     SHIPPED_TRANSFORMS,
     counted_data,
 )
+from shardline.config.objects import counted_objects
 from shardline.config.resolved import settings_of, without_legacy_values
 from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
+from shardline.core.one_lightning import DISTRIBUTIONS, Package
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
-from shardline.identity.class_kind import PYTHON_DATA, Kind, kind_of
+from shardline.identity.class_kind import PYTHON_DATA, Kind, kind_in_project, kind_of
 from shardline.identity.code_index import OURS
 from shardline.identity.resolution import has_method
 from shardline.identity.user_code import UserCode, reach
-from shardline.identity.versions import PACKAGES, PUBLIC, exported_by, versions_of
+from shardline.identity.versions import HISTORIES, PACKAGES, PUBLIC, exported_by, versions_of
 from shardline.records.identities import IdentityDocument
 
 
@@ -165,6 +168,18 @@ class Documents:
             self._kinds[path] = "source" if is_shipped else kind_of(self.code, path)
         return self._kinds[path]
 
+    def _is_python_data(self, path: str) -> bool:
+        """Return whether the result version `python` counts for a dataset.
+
+        A class whose kind depends on installed packages counts from the second version on. Its documents do not name
+        the first one.
+        """
+        if path in SHIPPED_SOURCES.values():
+            return False
+        kind = kind_in_project(self.code, path)
+        is_open = kind == "unknown" or self.kind_of(path) in PYTHON_DATA
+        return kind in PYTHON_DATA or (is_open and len(HISTORIES["python"]) > 1)
+
     def definitions(self, paths: Mapping[str, str]) -> dict[str, dict[str, dict[str, str]]]:
         """Return digests of the definitions in the code of the user, by part of the document.
 
@@ -184,6 +199,28 @@ class Documents:
     def programs_of(self, paths: Mapping[str, str]) -> dict[str, StageProgram]:
         """Return the programs of resolved paths, by part of the document."""
         return {part: self.program(path) for part, path in paths.items()}
+
+    def lightning_of(self, paths: Mapping[str, str]) -> tuple[Package, ...]:
+        """Return the packages of Lightning that code imports, see `core.one_lightning`; ranks load the first.
+
+        Shipped models, and models that import neither, train with `pytorch_lightning`.
+
+        Args:
+            paths: Import paths by part of the document, with the model.
+        """
+        if scripts.is_script(
+            paths["model"]
+        ):  # which imports what it likes, in a process of its own
+            return ()
+        reached = {
+            part: self.lock.reached(one.imports, ends={"lightning"})
+            for part, one in self.programs_of(paths).items()
+        }
+        of_model, anywhere = reached["model"], set[str]().union(*reached.values())
+        is_own = "lightning" in of_model and "pytorch-lightning" not in of_model
+        first: Package = "lightning" if is_own else "pytorch_lightning"
+        others = (name for name, one in DISTRIBUTIONS.items() if name != first and one in anywhere)
+        return (first, *others)
 
     def use_io(self, paths: Mapping[str, str]) -> bool:
         """Return whether a script, or a Python file among its arguments, imports `shardline_io`.
@@ -208,7 +245,7 @@ class Documents:
             source["type"] in WITH_TOKENS and "tokenizer" not in source
         ):  # a file, which is in the content
             program = replace(program, history=(*program.history, "tokenizer"))
-        if self.kind_of(source_class) in PYTHON_DATA:
+        if self._is_python_data(source_class):
             program = replace(program, history=(*program.history, "python"))
         if source.get("preprocess") is not None:
             program = replace(program, history=(*program.history, "preprocess"))
@@ -236,8 +273,8 @@ class Documents:
         Args:
             settings: Resolved settings of the run.
             paths: Paths of the model, of Python files among the arguments of a script, see
-                `script_files.code_of_arguments`, of transforms and collate function, see
-                `code_paths.paths_of`, and of metrics, which count only in the evaluation.
+                `script_files.code_of_arguments`, of objects, see `objects.paths_of_objects`, of transforms and
+                collate function, see `code_paths.paths_of`, and of metrics, which count only in the evaluation.
             datasets: Weight of each dataset by digest, in the order of the mix.
             files: Digests of the files of `code_files` and of arguments, by position and name.
             environment: Counted part of the environment of the script, if it has its own.
@@ -245,7 +282,7 @@ class Documents:
         is_script = scripts.is_script(paths["model"])
         trained = {part: path for part, path in paths.items() if not part.startswith(METRIC)}
         programs = self.programs_of(trained)
-        counted = counted_settings(settings)
+        counted = counted_settings(settings, is_script=is_script)
         evaluation = counted.pop("evaluation", None)
         # a script evaluates its model while it trains
         own = {"evaluation": evaluation} if is_script and evaluation else {}
@@ -347,9 +384,17 @@ class Documents:
         return self._environments[key]
 
 
-def counted_settings(settings: Plain) -> dict[str, Any]:
-    """Return the settings of a run that count in identity documents."""
+def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, Any]:
+    """Return the settings of a run that count in identity documents.
+
+    Args:
+        is_script: Whether a script reads the settings, so that they name no objects.
+    """
     counted = without_legacy_values(settings, settings_of("train"))
+    if not is_script:
+        counted = counted_objects(counted)
+    if CALLBACKS in counted:
+        counted[CALLBACKS] = counted_callbacks(counted[CALLBACKS])
     counted.pop("code_files", None)  # the bytes count, not the paths
     counted.pop("uncounted_args", None)  # it decides what counts, but changes no result
     counted.pop("environment", None)  # its packages count

@@ -122,6 +122,10 @@ class ResultsLayout:
         """Return the file with the metrics of the first steps of a training."""
         return self.results / "first-steps" / f"{run}-{steps}.jsonl"
 
+    def found(self, run: str, setting: str) -> Path:
+        """Return the file with the result of `shardline find`."""
+        return self.results / "found" / f"{run}-{setting}.json"
+
     @property
     def all_reruns(self) -> Path:
         """The folder of all repeated trainings."""

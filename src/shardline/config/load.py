@@ -19,11 +19,15 @@ from shardline.config import (
     scripts,
     user_files,
 )
+from shardline.config.callbacks import RUNTIME_CALLBACKS
+from shardline.config.checked_optim import check_optim
+from shardline.config.checked_trainer import check_trainer
 from shardline.config.checks import check_evaluation, check_samples
-from shardline.config.code_paths import SHIPPED_MODELS, metric_paths, paths_of, resolve_class
+from shardline.config.code_paths import SHIPPED_MODELS, resolve_class
 from shardline.config.folds import check_fold, rows_of_folds, with_share
 from shardline.config.hub_models import check_hub_model, open_tokenizer
 from shardline.config.layout import ResultsLayout
+from shardline.config.objects import code_of, paths_of_callbacks
 from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset, count_shards
 from shardline.config.project import Project, document_of_dataset, document_of_run, locate
 from shardline.config.resolved import Size, Study, as_type
@@ -42,6 +46,7 @@ from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.nested import with_values
+from shardline.core.one_lightning import DISTRIBUTIONS, check_version
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
@@ -110,19 +115,24 @@ def load_project(
     entries, defaults, mixes = config["datasets"], config["defaults"], settings.mixes
     named = _load_datasets(project, rows, datasets, entries, mixes, where, problems)
     predicted = _load_predicted(project, asked, rows, entries, mixes, named, where, problems)
+    with problems.gather():
+        paths_of_callbacks(runtime.callbacks, RUNTIME_CALLBACKS, project.code, where)
     for row in rows:
         with problems.gather():
             weights = weights_of_row(row, mixes)
-            if weights.keys() <= named.keys():
-                parts = parts_of(weights, named)
-                project.add_run(_load_run(project, row, defaults, parts))
+            parts = parts_of(weights, named) if weights.keys() <= named.keys() else ()
+            checked = _checked_settings(project, row, defaults, parts)
+            if parts:
+                project.add_run(_load_run(project, row, parts, *checked))
     problems.refuse()
     predictions.add_predictions(project, asked, predicted, where)
     if only is None:
         project.scaling = load_scaling(
             settings.scaling,
             project,
-            lambda row, base: _load_run(project, row, defaults, base.parts),
+            lambda row, base: _load_run(
+                project, row, base.parts, *_checked_settings(project, row, defaults, base.parts)
+            ),
             where,
         )
     project.digests.save()
@@ -243,16 +253,40 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
     )
 
 
-def _load_run(
+def _checked_settings(
     project: Project, row: Row, defaults: Plain, parts: tuple[WeightedDataset, ...]
-) -> RunPlan:
-    model_class = _resolve_model(project, row)
-    plain_settings = _with_vocabulary(with_values(defaults, row.settings), model_class, parts)
+) -> tuple[str, Plain, RunSettings]:
+    """Return model and settings of a run, after checks that do not depend on each other.
+
+    Args:
+        parts: Datasets of the run; empty if one of them has errors.
+
+    Raises:
+        ConfigError: The model, the geometry or the fold is invalid; the message lists all.
+    """
+    problems, model_class, plain_settings = Problems(), "", with_values(defaults, row.settings)
+    with problems.gather():
+        model_class = _resolve_model(project, row)
+        plain_settings = _with_vocabulary(plain_settings, model_class, parts)
     settings = as_type(plain_settings, RunSettings)
-    checks.check_geometry(settings, row.where)
-    check_fold(settings, parts, row.where)
+    with problems.gather():
+        checks.check_geometry(settings, row.where)
+    with problems.gather():
+        check_trainer(settings, row.where, num_datasets=len(parts))
+    with problems.gather():
+        if parts:
+            check_fold(settings, parts, row.where)
+    problems.refuse()
+    return model_class, plain_settings, settings
+
+
+def _load_run(
+    project: Project, row: Row, parts: tuple[WeightedDataset, ...], model_class: str, plain_settings: Plain,
+    settings: RunSettings,
+) -> RunPlan:  # fmt: skip
     program = {"model": model_class, **script_files.code_of_arguments(model_class, project.layout)}
     uses_io = scripts.is_script(model_class) and project.documents.use_io(program)
+    check_optim(settings, row.where, is_script=scripts.is_script(model_class))
     check_samples(settings, parts, model_class, row.where, uses_io=uses_io)
     if len(parts) == 1:
         dataset = parts[0].dataset
@@ -262,12 +296,16 @@ def _load_run(
     )
     paths = {
         **program,
-        **paths_of(plain_settings["data"], project.code, row.where),
-        **metric_paths(plain_settings["evaluation"], project.code, row.where),
+        **code_of(plain_settings, model_class, project.code, row.where),
     }
     if settings.elastic and scripts.is_script(model_class):
         raise ConfigError(
             f"{row.where}: elastic=true, but a training script splits its batches itself; use elastic=false"
+        )
+    if settings.callbacks and scripts.is_script(model_class):
+        raise ConfigError(
+            f"{row.where}: callbacks are Lightning's, but a training script trains by itself; set callbacks to [[]] in "
+            "this row, or leave them out of defaults"
         )
     environment = environment_of_run(
         settings,
@@ -277,6 +315,7 @@ def _load_run(
         row.where,
         project.load_environment,
     )
+    lightning = _lightning_of(project, paths, parts, row.where)
     weights = {part.dataset.id: str(part.weight) for part in parts}
     document = document_of_run(project, settings, paths, weights, environment, row.where)
     digest = short_digest(document)
@@ -292,7 +331,20 @@ def _load_run(
         document=document,
         evaluation_document=project.documents.evaluation(plain_settings, paths, digest),
         definitions=project.documents.definitions(paths),
+        lightning=lightning,
     )
+
+
+def _lightning_of(
+    project: Project, paths: Mapping[str, str], parts: Sequence[WeightedDataset], where: str
+) -> tuple[str, ...]:
+    """Return the packages of Lightning that the code of a run imports; the lock must have versions that work."""
+    sources = {f"source {at}": part.dataset.source_class for at, part in enumerate(parts)}
+    found = project.documents.lightning_of({**paths, **sources})
+    for package in found:
+        if pinned := project.lock.versions.get(DISTRIBUTIONS[package]):
+            check_version(package, pinned, f"pinned by the lock of {where}")
+    return found
 
 
 def _resolve_model(project: Project, row: Row) -> str:

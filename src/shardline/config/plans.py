@@ -160,6 +160,7 @@ class RunPlan:
         document: Identity document of the training.
         evaluation_document: Identity document of the evaluation.
         definitions: Digests of the code of the user, see `Documents.definitions`.
+        lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`.
     """
 
     id: str
@@ -173,6 +174,7 @@ class RunPlan:
     evaluation_document: IdentityDocument
     environment: ScriptEnvironment | None = None
     definitions: Definitions = field(default_factory=dict)
+    lightning: tuple[str, ...] = ()
 
     @property
     def dataset(self) -> DatasetPlan:
@@ -235,6 +237,7 @@ class RunPlan:
             model=self.row.model,
             model_class=self.model_class,
             settings=self.settings,
+            lightning=self.lightning,
         )
 
     @cached_property

@@ -69,7 +69,7 @@ def _of_schema(key_schema: KeySchema) -> _JsonSchema:
     if key_schema.choices:
         others = structs.replace(key_schema, choices=())
         listed = {"enum": list(key_schema.choices)}
-        is_text = key_schema.kinds == ("string",)
+        is_text = key_schema.kinds == ("string",) and "pattern" not in key_schema.limits
         return listed if is_text else {"anyOf": [_of_schema(others), listed]}
     schema: _JsonSchema = {}
     if kinds := key_schema.kinds:
@@ -320,6 +320,8 @@ def _type(schema: KeySchema) -> str:
     if schema.choices:
         listed = ", ".join(map(_value, schema.choices))
         others = structs.replace(schema, choices=())
+        if "pattern" in schema.limits:
+            return f"{listed}, import path"
         return listed if schema.kinds == ("string",) else f"{_type(others)}, {listed}"
     words = {"object": "table", "array": "list", "string": "text", "boolean": "true, false"}
     name = " or ".join(words.get(kind, kind) for kind in schema.kinds)

@@ -84,10 +84,12 @@ def _with(settings: Plain, schema: KeySchema) -> dict[str, Any]:
 
 def _is_legacy_value(value: Any, schema: KeySchema) -> bool:
     """Return whether a value, converted to its type, is the `legacy_value`."""
+    known = schema.limits[KEYWORD]
+    is_plain = not value or not isinstance(value, dict | list)
+    if is_plain and type(value) is type(known) and value == known:
+        return True  # as most are, of 10,000 runs
     # as text, since 1 == True
-    return canonical_json(coerce(value, schema)) == canonical_json(
-        coerce(schema.limits[KEYWORD], schema)
-    )
+    return canonical_json(coerce(value, schema)) == canonical_json(coerce(known, schema))
 
 
 _Table = TypeVar("_Table", bound=Settings)
@@ -231,6 +233,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         model: Model as written in the run table.
         model_class: Import path of the model, or the script.
         environment: Packages to install: `python`, and `requirements` of the lock.
+        lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
     """
 
     run: str
@@ -241,6 +244,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     model_class: str
     settings: RunSettings
     environment: dict[str, Any] = {}
+    lightning: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":

@@ -166,7 +166,8 @@ def _check_column(column: str, path: str) -> None:
         )
         raise ConfigError(f'{path}: column "{column}" is not a known setting; {hint}') from None
     if schema.is_table:
-        below = keys_of(schema.tables[0]) if schema.tables else ["hidden"]
+        free = [{"optim.args": "betas", "schedule.args": "step_size"}.get(column, "hidden")]
+        below = keys_of(schema.tables[0]) if schema.tables else free
         keys = ", ".join(f"{column}.{key}" for key in below)
         raise ConfigError(
             f'{path}: column "{column}" is a group; name one key of it, such as {keys}'

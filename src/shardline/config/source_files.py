@@ -16,6 +16,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.found_files import (
     BARREN,
     HIDDEN,
+    OTHER_CASE,
     OTHERS,
     UNUSABLE,
     NotRead,
@@ -53,11 +54,15 @@ class FileSearch:
             DataError: A file cannot be read.
         """
         if (self.workdir / pattern).is_file():  # its name may hold what would be a pattern
-            return [Path(os.path.normpath(self.workdir / pattern))]
+            path = os.path.normpath(self.workdir / pattern)
+            return [Path(path)] if self._is_usable(path) else []
         # searching .git and .venv, in the root of a project, takes long
         hidden = not pattern.startswith("**")
         # Path.glob refuses absolute patterns
-        matches = glob.glob(pattern, root_dir=self.workdir, recursive=True, include_hidden=hidden)  # noqa: PTH207
+        matches = glob.glob(  # noqa: PTH207
+            in_any_case(pattern), root_dir=self.workdir, recursive=True, include_hidden=hidden
+        )
+        name = os.path.basename(pattern)  # noqa: PTH119
         written = frozenset(PurePath(pattern).parts)
         loops = _Loops(str(self.workdir))
         found = []
@@ -67,6 +72,8 @@ class FileSearch:
                 continue
             if any(is_hidden(part) for part in PurePath(match).parts if not _spells(written, part)):
                 self._note(HIDDEN, path)
+            elif name not in ("", "**") and not fnmatchcase(os.path.basename(path), name):  # noqa: PTH119
+                self._note(OTHER_CASE, path)
             elif link := loops.link_above(os.path.dirname(path)):  # noqa: PTH120
                 self._leave_out(link, _LOOP)
             elif self._is_usable(path):
@@ -111,6 +118,10 @@ class FileSearch:
                 barren += without if inside else [entry.path]
             elif wanted.fullmatch(entry.name):
                 found.append(entry.path)
+            elif (
+                "." not in entry.name and entry.is_symlink() and problem_of(entry.path, entry.name)
+            ):
+                self._is_usable(entry.path)  # as a folder of a class may be
             else:
                 self._note(OTHERS, entry.path)
         return found, barren
@@ -148,6 +159,15 @@ class FileSearch:
         }
 
 
+def in_any_case(pattern: str) -> str:
+    """Return a pattern that also matches names whose ending has other capitals, such as `*.PNG` for `*.png`."""
+    start, mark, ending = pattern.rpartition("*")
+    if not ending.startswith(".") or set(ending) & set("/?["):
+        return pattern
+    letters = (f"[{c.lower()}{c.upper()}]" if c.isascii() and c.isalpha() else c for c in ending)
+    return f"{start}{mark}{''.join(letters)}"
+
+
 def _spells(pattern: frozenset[str], part: str) -> bool:
     """Return whether a pattern includes a hidden name: by the name itself, or all names with a dot."""
     return part in pattern or (
@@ -175,7 +195,7 @@ class _Loops:
 
 # Names of the files to read in a folder, by type of the source.
 _BELOW = {
-    kind: (re.compile(pattern, re.IGNORECASE), described)
+    kind: (re.compile(pattern, re.IGNORECASE | re.DOTALL), described)
     for kind, pattern, described in (
         ("hf", r"(?!cache-).*\.arrow|state\.json", "Arrow file"),
         ("image_folder", r".*\.(jpg|jpeg|png)", "JPEG or PNG image"),
@@ -275,6 +295,8 @@ def _local_files(pattern: str, search: FileSearch, kind: str) -> list[Path]:
         files = search.below(folder, names)
     if not files:
         hint = "matches no file; check the path"
+        if others := search.not_read.get(OTHER_CASE):
+            hint = f"matches no file; {next(iter(others))} has other capitals in its ending, so correct the pattern"
         if folder.is_dir() and names:
             hint = f"contains no {described}; check the path"
         elif folder.is_dir():

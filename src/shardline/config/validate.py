@@ -10,6 +10,7 @@ from typing import Any
 
 from shardline.config.settings import ANYTHING, KeySchema, Plain, dotted_keys, keys_of, matches
 from shardline.config.settings.config import Config
+from shardline.core import trainer_arguments
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean, suggest
 
@@ -35,11 +36,11 @@ _ALIASES = {
     "optimiser": "optim.name", "scheduler": "schedule.name", "lr_scheduler": "schedule.name",
     "warmup": "schedule.warmup_steps", "num_warmup_steps": "schedule.warmup_steps",
     "epochs": "trainer.max_epochs", "num_epochs": "trainer.max_epochs", "num_train_epochs": "trainer.max_epochs",
-    "max_steps": "trainer.max_epochs", "accumulate_grad_batches": "trainer.accumulate",
-    "gradient_accumulation_steps": "trainer.accumulate", "gradient_clip_val": "trainer.gradient_clip",
-    "max_grad_norm": "trainer.gradient_clip", "gpus": "devices", "num_gpus": "devices", "ngpus": "devices",
-    "num_devices": "devices", "num_nodes": "nodes", "num_machines": "nodes", "random_seed": "seed",
+    "gradient_accumulation_steps": "trainer.accumulate", "max_grad_norm": "trainer.gradient_clip",
+    "gpus": "devices", "num_gpus": "devices", "ngpus": "devices", "num_devices": "devices",
+    "num_machines": "nodes", "random_seed": "seed",
     "dtype": "precision", "metric": "early_stopping.monitor",
+    **trainer_arguments.SETTINGS,
 }  # fmt: skip
 
 
@@ -54,6 +55,9 @@ def suggest_setting(
     names = {*known, *below}
     plain = name.lower().replace("-", "_")
     last = plain.rpartition(".")[2]
+    of_trainer = plain == f"trainer.{last}" or {"trainer", "max_epochs"} & names
+    if of_trainer and (reason := trainer_arguments.REASONS.get(last)):
+        return f"there is no setting for it: {reason}"
     alias = _ALIASES.get(last, "")
     here, there = (
         {key.rpartition(".")[2]: key for key in sorted(keys)} for keys in (names, elsewhere)
@@ -183,6 +187,8 @@ def coerce(value: Any, schema: KeySchema) -> Any:
         value = _read_number(value, _NUMBER if is_number else _EXPONENT)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
+    if {"number", "integer"} <= set(schema.kinds):
+        return value  # a share as a float, or a number of batches
     if "number" in schema.kinds and abs(value) <= sys.float_info.max:
         return float(value) + 0.0  # -0.0 is 0.0
     return int(value) if "integer" in schema.kinds and value == value // 1 else value
@@ -215,7 +221,10 @@ def validate(
 class _ConfigErrors(ConfigError):
     """Several errors; the message contains the first of them."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[str] | str) -> None:
+        problems = (
+            [problems] if isinstance(problems, str) else problems
+        )  # a text of `type(error)(text)`
         rest = len(problems) - _MOST
         more = [f"and {rest} more like these"] if rest > 0 else []
         super().__init__("\n".join([*problems[:_MOST], *more]))
@@ -257,8 +266,10 @@ def problems_of(
     if isinstance(value, str) and value in schema.choices:
         return
     if schema.choices and schema.kinds == ("string",):
-        if value not in schema.choices:
+        is_open = isinstance(value, str) and "pattern" in schema.limits
+        if not (is_open and matches(value, schema.limits)):
             expected = f"one of {', '.join(map(_quoted, schema.choices))}"
+            expected += f" or {schema.limits['words']}" if "words" in schema.limits else ""
             hint = _empty(value, in_table) or nearest_choice(value, schema.choices)
             yield _problem(key, value, expected, bare=True, hint=hint)
     elif schema.kinds and not any(_is(value, kind) for kind in schema.kinds):
@@ -293,6 +304,8 @@ def _problems_of_table(value: Plain, schema: KeySchema, key: str) -> Iterator[st
                 for expected, _ in _beyond(name, schema.name.limits):
                     yield f'{below}"{name}": the name is not {expected}; rename it'
             yield from problems_of(item, schema.key(name, value), f"{below}{name}")
+        elif name in table.excluded:
+            yield f"{below}{name} {table.excluded[name]}"
         else:
             hint = suggest_setting(
                 name, {*known, *table.others}, dotted_keys(table), _elsewhere(key)
@@ -337,7 +350,7 @@ def _beyond(value: Any, limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "given", "fill it in"
         elif not matches(value, limits):
             yield limits["words"], limits.get("remedy", "rename it")
-        elif len(value.encode()) > limits.get("max_length", math.inf):
+        elif len(value.encode(errors="surrogatepass")) > limits.get("max_length", math.inf):
             unit = "characters" if value.isascii() else "bytes"
             yield f"at most {limits['max_length']} {unit} long", ""
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -385,14 +398,17 @@ def _remedy(value: Any, schema: KeySchema, key: str, in_table: bool) -> str:
         is_default = key.startswith("defaults.")
         grid = "for a run of each" if in_table else ""
         grid = "in a cell of the run table for a run of each" if is_default else grid
-        whole = "integer" in kinds
+        whole = "number" not in kinds
+        if "integer" in kinds and not whole and (":" in str(value) or isinstance(value, Mapping)):
+            return "write a number of steps, or a share such as 0.25, since a time depends on the machine"
         return number_meant(value, whole=whole, grid=grid) or _example(schema, whole)
     if "boolean" in kinds:
         return truth_meant(value)
     is_scalar = not isinstance(value, list | Mapping)
     if "string" in kinds:
         return "put it in quotes" if is_scalar else ""
-    if "array" not in kinds or not is_scalar:
+    is_item = isinstance(value, Mapping) and "object" in (schema.item or ANYTHING).kinds
+    if "array" not in kinds or not (is_scalar or is_item):
         return ""
     if in_table:  # a list in a cell is a grid
         return "put it in two pairs of square brackets, since one pair makes a run of each value"

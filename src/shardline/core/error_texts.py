@@ -16,6 +16,7 @@ from typing import Any
 
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.suggest import did_you_mean
+from shardline.core.trainer_arguments import REASONS, SETTINGS
 from shardline.core.visible import from_here
 
 _MAX_FRAMES = 4
@@ -78,30 +79,11 @@ _KNOWN: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 _PATTERNS = [(re.compile(pattern), sentence) for pattern, sentence in _KNOWN]
 
-# Arguments of Lightning's Trainer with the settings that they correspond to.
-SETTINGS = {
-    "accumulate_grad_batches": "trainer.accumulate",
-    "check_val_every_n_epoch": "trainer.validate_every_epochs",
-    "gradient_clip_val": "trainer.gradient_clip",
-    "log_every_n_steps": "runtime.log_every_steps",
-    "max_epochs": "trainer.max_epochs",
-    "num_nodes": "nodes",
-    **{name: name for name in ("accelerator", "deterministic", "devices", "precision", "strategy")},
-}
-# Arguments without a setting.
-LACKING = (
-    "barebones", "benchmark", "callbacks", "default_root_dir", "detect_anomaly", "enable_autolog_hparams",
-    "enable_checkpointing", "enable_model_summary", "enable_progress_bar", "fast_dev_run", "gradient_clip_algorithm",
-    "inference_mode", "limit_predict_batches", "limit_test_batches", "limit_train_batches", "limit_val_batches",
-    "logger", "max_steps", "max_time", "min_epochs", "min_steps", "model_registry", "num_sanity_val_steps",
-    "overfit_batches", "plugins", "profiler", "reload_dataloaders_every_n_epochs", "sync_batchnorm",
-    "use_distributed_sampler", "val_check_interval",
-)  # fmt: skip
 # A name with an underscore is always an argument; a plain word such as `logger` only before `=`.
 _ARGUMENT = re.compile(
     r"\b(?:{}|(?:{})\s*=|ddp_\w+|find_unused_parameters)|limit_|Fabric\(|accelerator\(\)|DDPStrategy".format(
-        "|".join(name for name in LACKING if "_" in name),
-        "|".join(name for name in LACKING if "_" not in name),
+        "|".join(name for name in REASONS if "_" in name),
+        "|".join(name for name in REASONS if "_" not in name),
     ),
     re.IGNORECASE,
 )
@@ -112,16 +94,35 @@ _OF_LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning"}
 
 
 def import_class(path: str, what: str) -> Any:
-    """Import a class by its path `module:Class`.
+    """Import a class or function by its path `module:Class`, `module:Class.method` or `module.Class`.
 
     Raises:
         ConfigError: the import fails; the message contains the traceback's frames of user code.
     """
-    module, _, name = path.partition(":")
+    module, colon, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        found, names = (
+            _import_longest(path) if not colon else (importlib.import_module(module), name)
+        )
+        for one in names.split("."):
+            found = getattr(found, one)
+        return found
     except Exception as error:
         raise ConfigError(f"{what}={path} does not import: {short_traceback(error)}") from error
+
+
+def _import_longest(path: str) -> tuple[Any, str]:
+    """Import the longest module in a dotted path, and return the module and the rest of the path."""
+    module, _, name = path.rpartition(".")
+    while True:
+        try:
+            return importlib.import_module(module), name
+        except ModuleNotFoundError as error:
+            is_within = error.name and f"{module}.".startswith(f"{error.name}.")
+            if not is_within or "." not in module:
+                raise
+        module, _, above = module.rpartition(".")
+        name = f"{above}.{name}"
 
 
 def check_arguments(

@@ -8,13 +8,13 @@ from shardline.core.errors import DataError
 
 NotRead = dict[str, dict[str, int | list[str]]]  # `count` and `first` names, by reason
 # Reasons why a file is not read.
-HIDDEN, OTHERS, UNUSABLE, BARREN = (
-    "hidden", "of another kind", "cannot be read", "folders without any",
+HIDDEN, OTHERS, UNUSABLE, BARREN, OTHER_CASE = (
+    "hidden", "of another kind", "cannot be read", "folders without any", "ending in other capitals",
 )  # fmt: skip
 # Files and folders that programs leave behind, besides names that begin with a dot.
 _LEFT_BEHIND = {
     "__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "$recycle.bin", "system volume information",
-    "lost+found", "@eadir",
+    "lost+found", "@eadir", "#recycle",
 }  # fmt: skip
 _HEADS = {
     b"\x00\x05\x16\x07": "a resource fork of macOS",
@@ -22,7 +22,14 @@ _HEADS = {
     b"version https://git-lfs": "a pointer of Git LFS, whose file `git lfs pull` fetches",
     b"<!doctype html": "a web page",
     b"<html": "a web page",
+    b"par1": "a Parquet file",
+    b"%pdf-": "a PDF file",
+    b"\xd0\xcf\x11\xe0": "a file of Microsoft Office, which can be saved as CSV",
+    b"sqlite format 3": "a database of SQLite",
+    b"\x89hdf": "an HDF5 file",
+    b"\x93numpy": "a file of NumPy",
 }
+_TAR = slice(257, 262)  # where a tar archive has its name
 _WIDE = {
     b"\xff\xfe\x00\x00": "UTF-32",
     b"\x00\x00\xfe\xff": "UTF-32",
@@ -72,7 +79,8 @@ def is_utf8(name: str) -> bool:
 
 def shown(name: str | os.PathLike[str]) -> str:
     """Return a file's name for messages, with bytes that are not UTF-8 as `\\xe9`."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
@@ -89,6 +97,8 @@ def unreadable(path: Path, error: OSError) -> DataError:
 def content_of(head: bytes) -> str:
     """Return what a file really is if its first bytes show that it is no data; else an empty text."""
     start = head.lstrip().lower() if head[:1] not in (b"\x00",) else head
+    if head[_TAR] == b"ustar":
+        return "a tar archive, whose files can be unpacked"
     return next((what for magic, what in _HEADS.items() if start.startswith(magic)), "")
 
 

@@ -22,6 +22,7 @@ from pytorch_lightning.trainer.connectors.logger_connector.result import (
     _Sync,
 )
 from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
+from torch._dynamo import OptimizedModule
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import Metric
@@ -47,9 +48,21 @@ def new_trainer(**given: Any) -> pl.Trainer:
     defaults = {name: one.default for name, one in inspect.signature(pl.Trainer).parameters.items()}
     _CONNECTOR._load_external_callbacks = _left_out_callbacks
     try:
-        return pl.Trainer(**{**defaults, **given})
+        return _Trainer(**{**defaults, **given})
     finally:
         _CONNECTOR._load_external_callbacks = _LOAD
+
+
+class _Trainer(pl.Trainer):
+    """A Trainer that may know its number of steps."""
+
+    planned_steps: int | None = None
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Number of optimiser steps of the training."""
+        known = self.planned_steps
+        return super().estimated_stepping_batches if known is None else known
 
 
 _CONNECTOR: Any = callback_connector
@@ -98,12 +111,45 @@ def ignore_signals(trainer: pl.Trainer) -> None:
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
+def may_end_early(trainer: pl.Trainer) -> bool:
+    """Return whether `min_epochs` and `min_steps` allow a training to end now."""
+    return trainer.fit_loop._can_stop_early
+
+
+def plan_steps(trainer: pl.Trainer, steps: int) -> None:
+    """Set the number of steps that `estimated_stepping_batches` returns.
+
+    `max_steps` of Lightning would count a model's several optimisers, and change how a training resumes.
+    """
+    assert isinstance(trainer, _Trainer)
+    trainer.planned_steps = steps
+
+
 # ---- values that `self.log` collects
 
 
 def update_step_metrics(trainer: pl.Trainer) -> None:
     """Update the metrics of the current step now; Lightning does so after the step's hooks."""
-    trainer._logger_connector.update_train_step_metrics()
+    module = trainer.lightning_module
+    # not a call of the hook, in which this may happen, see `is_in_hook`
+    hook, module._current_fx_name = module._current_fx_name, None
+    try:
+        trainer._logger_connector.update_train_step_metrics()
+    finally:
+        module._current_fx_name = hook
+
+
+def is_in_hook(trainer: pl.Trainer) -> bool:
+    """Return whether a hook of the model or of a callback is being called; Lightning itself logs between hooks."""
+    return getattr(trainer.lightning_module, "_current_fx_name", None) is not None
+
+
+def current_step(trainer: pl.Trainer) -> int:
+    """Return the step that Lightning would record with metrics now, from 1; the last step once an epoch has ended."""
+    epochs: Any = trainer.fit_loop.epoch_progress.total
+    return int(
+        trainer.fit_loop.epoch_loop._batches_that_stepped + (epochs.started > epochs.processed)
+    )
 
 
 def logged_metrics(trainer: pl.Trainer) -> dict[str, LoggedMetric]:
@@ -206,6 +252,11 @@ def batch_norms(module: torch.nn.Module) -> list[_BatchNorm]:
     return [one for one in found if one.track_running_stats]
 
 
+def is_compiled_module(module: torch.nn.Module) -> bool:
+    """Return whether `module.compile()` or `torch.compile(module)` has compiled a module."""
+    return isinstance(module, OptimizedModule) or module._compiled_call_impl is not None
+
+
 def num_hooks(module: torch.nn.Module) -> int:
     """Return the number of hooks around the forward and backward passes of a module."""
     kinds = ("forward_pre", "forward", "backward_pre", "backward")
@@ -275,6 +326,23 @@ def begin_averaging(callback: Any, trainer: pl.Trainer) -> None:
         lr_scheduler_configs=trainer.lr_scheduler_configs,
     )  # fmt: skip
     callback.on_train_epoch_start(began, trainer.lightning_module)
+
+
+# ---- ModelCheckpoint
+
+
+def pending_saves(callback: Any) -> State:
+    """Return the part of a `ModelCheckpoint` that decides on its next save and is not in its state."""
+    return {
+        "step": callback._last_global_step_saved,
+        "deferred": callback._defer_save_until_validation,
+    }
+
+
+def set_pending_saves(callback: Any, pending: State) -> None:
+    """Restore the part that `pending_saves` returned."""
+    callback._last_global_step_saved = pending["step"]
+    callback._defer_save_until_validation = pending["deferred"]
 
 
 # ---- passes at the end of a training

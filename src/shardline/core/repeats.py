@@ -8,6 +8,7 @@ from functools import cached_property
 from statistics import fmean, stdev
 
 from shardline.core.intervals import Interval, fold_spread, t_quantile
+from shardline.core.metric_names import measure_of
 
 _SEED_IN_NAME = re.compile(r"_(seed|fold)=[^_]+")
 
@@ -91,14 +92,10 @@ def name_of_repeats(names: Sequence[str]) -> str:
 
 def is_share(metric: str) -> bool:
     """Return whether a metric is an accuracy by its name and shown in percent."""
-    return _plain(metric) in ("acc", "accuracy")
+    return measure_of(metric) in ("acc", "accuracy")
 
 
 def bounds_of(metric: str) -> Interval:
     """Return the lowest and highest possible value of a metric."""
-    least = 0.0 if is_share(metric) or _plain(metric) in ("mse", "rmse", "mae") else -math.inf
+    least = 0.0 if is_share(metric) or measure_of(metric) in ("mse", "rmse", "mae") else -math.inf
     return least, 1.0 if is_share(metric) else math.inf
-
-
-def _plain(metric: str) -> str:
-    return metric.removeprefix("test_").removeprefix("val_")

@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType, structs
 from shardline.config.resolved import PythonObject
 from shardline.core.error_texts import check_arguments
 from shardline.core.errors import DataError
+from shardline.data.fixed_groups import FixedGroups
 from shardline.data.folds import check_folds, shown_names
 from shardline.data.preprocessing import fitted_manifest
 from shardline.data.rows import Memory, Rows, read_rows
@@ -132,7 +133,7 @@ def shard_number(file: str) -> int:
 
 def build_shards(
     source: Source, shards: Iterable[int], splits: Mapping[str, Any], folder: Path,
-    plan: SplitPlan | None = None,
+    plan: SplitPlan | None = None, groups: FixedGroups | None = None,
 ) -> Iterator[Built]:  # fmt: skip
     """Write shards, and yield the record and statistics of each once its file is on disk.
 
@@ -142,6 +143,7 @@ def build_shards(
     Args:
         splits: the dataset's `splits`.
         plan: plan of the splits, if they need one.
+        groups: gets the groups of the rows, see `data.fixed_groups`.
 
     Raises:
         DataError: the source returned rows that do not match its schema, or a shard could not be
@@ -155,7 +157,7 @@ def build_shards(
     with ThreadPoolExecutor(1, "shard-writer") as writer:
         writing: Future[Built] | None = None
         for shard in shards:
-            rows = read_rows(source, shard, splits, memory, plan)
+            rows = read_rows(source, shard, splits, memory, plan, groups)
             before = writing.result() if writing else None
             writing = writer.submit(_write, rows, shard, folder, memory)
             if before:

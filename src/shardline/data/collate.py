@@ -12,10 +12,29 @@ from shardline.data.columns import Column
 from shardline.data.transforms.transform_steps import Sample
 from shardline_io.column_names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 
-# a table's batch is (features, labels[, weights]); other batches have a tensor or a list by column
+# a table's batch is (features, labels[, weights]); other batches have a tensor or a list by column,
+# or are tuples of these with `data.collate: tuple`
 NamedBatch = dict[str, Any]
-Batch = tuple[torch.Tensor, ...] | NamedBatch
+Mode = Literal["pad", "nested", "tuple"]
+Batch = tuple[Any, ...] | NamedBatch
 _TABLE = {"features", "labels"}
+
+
+class ColumnTuple(tuple[Any, ...]):
+    """Columns of a batch, in order, for models that unpack their batch; a copy on a device has no names.
+
+    Args:
+        named: the batch by column.
+    """
+
+    named: NamedBatch
+
+    def __new__(cls, named: Any) -> "ColumnTuple":  # noqa: D102
+        if not isinstance(named, dict):  # when Lightning moves the batch
+            return super().__new__(cls, named)
+        made = super().__new__(cls, named.values())
+        made.named = named
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +66,15 @@ class Collate:
 
     Args:
         columns: columns before transforms, which may change values or add columns.
-        mode: whether varying columns are padded (`pad`) or become nested tensors (`nested`).
+        mode: whether varying columns are padded (`pad`) or become nested tensors (`nested`), or the batch is a
+            tuple of the columns in order (`tuple`), as a torch `DataLoader` makes of samples that are tuples.
         lengths: length to pad to, by column.
         multiple: other columns are padded to a multiple of this length.
         function: function of the user that makes the batch instead.
     """
 
     def __init__(
-        self, columns: Mapping[str, Column], *, mode: Literal["pad", "nested"] = "pad",
+        self, columns: Mapping[str, Column], *, mode: Mode = "pad",
         lengths: Mapping[str, int] | None = None, multiple: int = 1, function: Function | None = None,
     ) -> None:  # fmt: skip
         self._columns, self._mode, self.function = columns, mode, function
@@ -70,7 +90,7 @@ class Collate:
             weights: weight of each sample [B] float32, if batches may be padded.
 
         Raises:
-            DataError: samples differ in columns or shapes; names the column.
+            DataError: samples differ in columns or shapes, or a tuple cannot contain a column; names the column.
         """
         if self.function:
             return self.function(samples, around.longest)
@@ -85,7 +105,7 @@ class Collate:
             batch |= self._column(name, [sample[name] for sample in samples], around)
         if weights is not None:
             batch[WEIGHTS] = torch.from_numpy(weights)
-        return finished(batch, around.mean_counts)
+        return self._finished(batch, around.mean_counts)
 
     def whole(
         self, columns: Mapping[str, np.ndarray], weights: np.ndarray | None = None,
@@ -95,7 +115,21 @@ class Collate:
         batch: NamedBatch = {n: torch.from_numpy(values) for n, values in columns.items()}
         if weights is not None:
             batch[WEIGHTS] = torch.from_numpy(weights)
-        return finished(batch, mean_counts)
+        return self._finished(batch, mean_counts)
+
+    def _finished(self, batch: NamedBatch, mean_counts: Mapping[str, float] | None) -> Batch:
+        if self._mode != "tuple":
+            return finished(batch, mean_counts)
+        if batch.keys() - {WEIGHTS} == _TABLE:
+            return finished(batch)
+        lost = [name + MEAN_COUNT for name in mean_counts or () if name in batch]
+        lost += [name for name in batch if name.endswith((LENGTHS, PRESENT))]
+        if lost:
+            raise DataError(
+                f"data.collate=tuple would leave {', '.join(lost)} out of batches, expected columns of one shape "
+                "without gaps and weights; set data.collate to pad, whose batch is a dict"
+            )
+        return ColumnTuple(batch)
 
     def _column(self, name: str, values: list[Any], around: Around) -> NamedBatch:
         column = self._columns.get(name)

@@ -3,26 +3,29 @@
 `shardline_io.order.sampling` decides which rows a step consumes. `shardline.data.stream` reads them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from msgspec import UNSET
 from pytorch_lightning import LightningDataModule
 
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.world import World
-from shardline.data.collate import Batch
+from shardline.data.collate import Batch, ColumnTuple
 from shardline.data.columns import features_of
 from shardline.data.integrity import Policy
+from shardline.data.moments import FeatureSummary
 from shardline.data.packing import sentence_of
 from shardline.data.run_batches import RunBatches
-from shardline.data.statistics import ByColumn, FeatureSummary
+from shardline.data.statistics import ByColumn
 from shardline.data.window_stream import WindowStream
 from shardline.records.datasets import Manifest
 from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.lengths import in_rows
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.sampling import TrainOrder
 
@@ -46,7 +49,7 @@ class Normalizer:
         dataset: dataset with the statistics of the train rows.
         mode: `standard` (mean and deviation per feature), `global` (one mean and one deviation over
             all features) or `none`.
-        dtype: floating type of the result.
+        dtype: floating type of the result; with 16 bits, of all numbers of a batch.
 
     Attributes:
         constants: shift and scale [*feature_shape] of `(x - shift) * scale`; None if nothing is normalised.
@@ -56,7 +59,8 @@ class Normalizer:
     """
 
     def __init__(self, dataset: Described, mode: str, dtype: torch.dtype) -> None:
-        self._dtype = dtype
+        self._is_half, self._half = dtype in _HALF, dtype
+        self._dtype = dtype = torch.float32 if self._is_half else dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
         features = features_of(dataset.manifest.schema)
         # Preprocessed features are scaled already. Statistics are those of the stored rows, before
@@ -70,7 +74,14 @@ class Normalizer:
             )
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
-        """Normalise features [B, *shape] and convert them to the chosen type."""
+        """Normalise features [B, *shape] and convert them to the chosen type.
+
+        Types of 16 bits are chosen after the normalisation, which needs more digits.
+        """
+        features = self._normalized(features)
+        return features.to(self._half) if self._is_half else features
+
+    def _normalized(self, features: torch.Tensor) -> torch.Tensor:
         features = features.to(self._dtype)
         if self.constants is None:
             return features
@@ -81,12 +92,21 @@ class Normalizer:
 
     def batch(self, batch: Batch) -> Batch:
         """Normalise the features of a batch whose rows are features and labels."""
+        batch = self._batch(batch)
+        return apply_to_collection(batch, torch.Tensor, self._as_half) if self._is_half else batch
+
+    def _as_half(self, values: torch.Tensor) -> torch.Tensor:
+        return values.to(self._half) if values.is_floating_point() else values
+
+    def _batch(self, batch: Batch) -> Batch:
+        if isinstance(batch, ColumnTuple):
+            return batch
         if not isinstance(batch, dict):
-            return self(batch[0]), *batch[1:]
+            return self._normalized(batch[0]), *batch[1:]
         features = batch.get("features")
         if self.constants is None or not isinstance(features, torch.Tensor):
             return batch
-        return {**batch, "features": self(features)}
+        return {**batch, "features": self._normalized(features)}
 
 
 def shift_and_scale(statistics: FeatureSummary, mode: str) -> tuple[np.ndarray, np.ndarray]:
@@ -186,8 +206,12 @@ class ShardDataModule(LightningDataModule):
         pin: use page-locked memory, for a GPU.
 
     Attributes:
+        order: order of the training's samples.
+        num_epochs: number of epochs.
+        total_steps: number of optimiser steps in all epochs.
         packs: record of the blocks or packs, see `packing.describe_packs`; None without
             `data.pack`, and on all ranks but the first.
+        batches_per_step: global batches of an optimiser step by epoch; a callback may accumulate some.
     """
 
     def __init__(
@@ -203,11 +227,13 @@ class ShardDataModule(LightningDataModule):
             run_batches, settings.data.normalize, model_dtype(settings.precision)
         )
         self._run_batches = run_batches
-        self._max_epochs = settings.trainer.max_epochs
-        stream, self._order = run_batches.train(
-            world, num_epochs=self._max_epochs, local_rank=world.local_rank, pin=pin
+        trainer = settings.trainer
+        self.batches_per_step: Callable[[int], int] = lambda epoch: 1
+        stream, self.order = run_batches.train(
+            world, num_epochs=trainer.max_epochs, local_rank=world.local_rank, pin=pin
         )
-        self.loader = TrainLoader(stream, self._order)
+        self.num_epochs = self.order.num_epochs(trainer.max_epochs)
+        self.loader = TrainLoader(stream, self.order)
         held_out, order = run_batches.held_out(
             "validation",
             batch=4 * settings.global_batch,
@@ -215,6 +241,9 @@ class ShardDataModule(LightningDataModule):
             world_size=world.world_size,
             local_rank=world.local_rank,
             pin=pin,
+            limit=in_rows(
+                trainer.overfit_batches or trainer.limit_val_batches, settings.global_batch
+            ),
         )
         self._validation = HeldOutLoader(held_out, order)
         self.packs = run_batches.packs() if world.rank == 0 else None
@@ -229,12 +258,14 @@ class ShardDataModule(LightningDataModule):
     @property
     def total_steps(self) -> int:
         """Number of optimiser steps in all epochs."""
-        return sum(self._order.steps(epoch) for epoch in range(self._max_epochs))
+        steps, batches = self.order.steps, self.batches_per_step
+        return sum(-(-steps(epoch) // batches(epoch)) for epoch in range(self.num_epochs))
 
     def train_dataloader(self) -> TrainLoader:
         """Return this rank's train batches; called for each epoch if epochs differ in length."""
         if self.trainer is not None:
-            self.loader.set_epoch(self.trainer.current_epoch)
+            # after the end of a training that resumes there, Lightning asks for a further epoch
+            self.loader.set_epoch(min(self.trainer.current_epoch, self.num_epochs - 1))
         return self.loader
 
     def val_dataloader(self) -> HeldOutLoader:
@@ -248,4 +279,14 @@ class ShardDataModule(LightningDataModule):
 
 def model_dtype(precision: str) -> torch.dtype:
     """Return the floating type of a model's inputs under a `precision` setting."""
-    return torch.float64 if precision == "64-true" else torch.float32
+    return _TYPES.get(precision, torch.float32)
+
+
+def evaluated_dtype(precision: str) -> torch.dtype:
+    """Return the floating type in which a sealed model is evaluated by `forward`."""
+    found = model_dtype(precision)
+    return found if found in _HALF else torch.float32
+
+
+_TYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+_HALF = (torch.bfloat16, torch.float16)

@@ -20,6 +20,7 @@ from shardline.data.stream import ShardStream
 from shardline.records.base import read_record
 from shardline.records.datasets import Manifest
 from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.lengths import Lengths, first_rows
 from shardline_io.order.pieces import Piece
 from shardline_io.order.sampling import Order, TrainOrder
 
@@ -95,16 +96,18 @@ class Dataset:
             rank=world.rank,
             world_size=world.world_size,
             accumulate=settings.trainer.accumulate,
+            lengths=Lengths.of(structs.asdict(settings.trainer)),
         )
 
     def held_out_order(
         self, split: str, *, batch: int, window_bytes: int, rank: int = 0, world_size: int = 1,
-        kind: Callable[..., HeldOutOrder] = HeldOutOrder,
+        kind: Callable[..., HeldOutOrder] = HeldOutOrder, limit: int | float = 1.0,
     ) -> HeldOutOrder:  # fmt: skip
         """Return the order of a held-out split, every row once.
 
         Args:
             kind: class of the order.
+            limit: number of the split's first rows to visit, or a share of the split.
 
         Raises:
             DataError: the split has fewer rows than there are ranks.
@@ -115,7 +118,7 @@ class Dataset:
                 "give it a share in the dataset's `splits`, or let the run use another split"
             )
         return kind(
-            pieces=self.shards.pieces(split),
+            pieces=first_rows(self.shards.pieces(split), limit),
             global_batch=batch,
             window_rows=self.window_rows(window_bytes),
             rank=rank,

@@ -12,16 +12,9 @@ from shardline.config.plans import shards_of_part
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.seals import check_seal
+from shardline.data.moments import KEYS, FeatureSummary, Moments
 from shardline.data.shard_format import ShardLayout
-from shardline.data.statistics import (
-    KEYS,
-    ByColumn,
-    FeatureSummary,
-    Moments,
-    Statistics,
-    merge_columns,
-    merge_siblings,
-)
+from shardline.data.statistics import ByColumn, Statistics, merge_columns, merge_siblings
 from shardline.data.table_summary import TableSummary
 from shardline.records.base import decode
 from shardline.records.datasets import DatasetSchema, Part, Shard

@@ -11,9 +11,11 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column, columns_of
+from shardline.data.fixed_groups import FixedGroups
+from shardline.data.moments import Moments, RunningMoments, rows_in_cache
 from shardline.data.shard_format import ShardLayout
 from shardline.data.sources import Schema, Source
-from shardline.data.statistics import Moments, RunningMoments, merge_columns, rows_in_cache
+from shardline.data.statistics import merge_columns
 from shardline.data.table_summary import TableSummary, Texts
 from shardline.data.tables import WIDE_BYTES, TableBlock, is_finite, not_finite, read_table
 from shardline.data.values import take_rows
@@ -69,7 +71,8 @@ class Memory:
 
 
 def read_rows(
-    source: Source, shard: int, splits: Mapping[str, Any], memory: Memory, plan: SplitPlan | None = None
+    source: Source, shard: int, splits: Mapping[str, Any], memory: Memory, plan: SplitPlan | None = None,
+    groups: FixedGroups | None = None,
 ) -> Rows:  # fmt: skip
     """Read a shard's rows from a source.
 
@@ -80,6 +83,7 @@ def read_rows(
         splits: the dataset's `splits`: shares of the rows, unless the tables have a `splits` column.
         memory: memory for wide columns.
         plan: plan of the splits, if they need one.
+        groups: gets the groups of the rows.
 
     Raises:
         DataError: the source returned no rows, or rows that do not match its schema; names source,
@@ -102,6 +106,8 @@ def read_rows(
         block = read_table(given, schema, columns, splits, where, plan)
         for name, of in given.texts.items():
             texts[name].update(of)
+        if groups:
+            groups.add(block.groups, block.blocks == len(parts) - 1)
         for index, part in enumerate(parts.values()):
             part.append(block, np.flatnonzero(block.blocks == index), where)
     ids = [piece for part in parts.values() for piece in part.ids]
@@ -203,8 +209,10 @@ class _Part:
         if not (all_finite and is_finite(running.low) and is_finite(running.high)):
             raise not_finite(name, values[rows], ids[rows], where)
         if is_summed:
-            moments = running.total() or Moments.exactly(values[rows].reshape(len(rows), -1))
-            self._moments[name] = self._moments[name].merge(moments)
+            moments = self._moments[name]
+            self._moments[name] = moments.with_running(running) or moments.merge(
+                Moments.exactly(values[rows].reshape(len(rows), -1))
+            )
 
     def _allocate(self, name: str, values: np.ndarray, rows: int) -> np.ndarray:
         """Return memory for some rows, directly after the previous rows if there is space."""

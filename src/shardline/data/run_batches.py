@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
+from shardline.config.code_paths import COLLATE
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.run_settings import Pack, Pad, RunSettings
 from shardline.core.error_texts import import_class
@@ -16,16 +17,17 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES
 from shardline.data.classes import rows_of_classes, weights_of_classes
-from shardline.data.collate import Collate
+from shardline.data.collate import Collate, Mode
 from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
+from shardline.data.moments import FeatureSummary, Moments, RunningMoments
 from shardline.data.packing import Packed, describe_packs, packed
 from shardline.data.python.applied import OwnTransforms, calls_of
 from shardline.data.repeats import Repeater, Repeats
 from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
-from shardline.data.statistics import ByColumn, FeatureSummary, Moments, RunningMoments, pooled
+from shardline.data.statistics import ByColumn, pooled
 from shardline.data.transforms.repeat_check import check_samples
 from shardline.data.transforms.transform_steps import TransformSpec, Where
 from shardline.data.trial_samples import trial_samples
@@ -35,6 +37,7 @@ from shardline.records.datasets import DatasetSchema, Manifest
 from shardline.records.runs import PackedSamples
 from shardline_io.order.chance import Key
 from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.lengths import Lengths, first_rows
 from shardline_io.order.mix import MixOrder, MixPart, joined
 from shardline_io.order.pieces import num_rows
 from shardline_io.order.sampling import TrainOrder
@@ -155,6 +158,7 @@ class RunBatches:
                 rank=world.rank,
                 world_size=world.world_size,
                 accumulate=settings.trainer.accumulate,
+                lengths=Lengths.of(structs.asdict(settings.trainer)),
             )
         else:
             rows_in_memory = self._window_units(parts.streamed)
@@ -163,13 +167,14 @@ class RunBatches:
 
     def held_out(
         self, split: str, *, batch: int, rank: int = 0, world_size: int = 1,
-        kind: Callable[..., HeldOutOrder] = HeldOutOrder, **options: Any,
+        kind: Callable[..., HeldOutOrder] = HeldOutOrder, limit: int | float = 1.0, **options: Any,
     ) -> tuple[WindowStream[Any], HeldOutOrder]:  # fmt: skip
         """Return this rank's batches of a held-out split of all datasets, and their order.
 
         Args:
             batch: rows of a batch over all ranks.
             kind: class of the order, which decides how ranks share the rows.
+            limit: number of the split's first samples to visit, or a share of the split.
             options: options of `ShardStream`.
 
         Raises:
@@ -184,6 +189,7 @@ class RunBatches:
                 rank=rank,
                 world_size=world_size,
                 kind=kind,
+                limit=limit,
             )
             order = _at_once(order, options.get("num_epochs"))
             if self._is_by_columns(data.eval_transform, split):
@@ -196,7 +202,7 @@ class RunBatches:
                 "the dataset's `splits`, or let the run use another split"
             )
         order = kind(
-            pieces=joined([part.pieces for part in parts.mixed]),
+            pieces=first_rows(joined([part.pieces for part in parts.mixed]), limit),
             global_batch=batch,
             window_rows=self._window_units(parts.streamed),
             rank=rank,
@@ -362,8 +368,8 @@ class RunBatches:
         columns, collate = parts[0].units.columns, self._settings.data.collate
         if isinstance(collate, Pad):
             return Collate(columns, lengths=collate.lengths, multiple=collate.multiple)
-        if collate in (None, "pad", "nested"):
-            return Collate(columns, mode="nested" if collate == "nested" else "pad")
+        if collate is None or collate in COLLATE:
+            return Collate(columns, mode=cast("Mode", collate or "pad"))
         return Collate(columns, function=import_class(str(collate), "data.collate"))
 
 

@@ -41,7 +41,7 @@ def sample_columns(schema: DatasetSchema, data: Data) -> dict[str, str | None] |
         name = str(step.get("column", "image"))
         if name in columns:
             columns[name] = _transformed(columns[name], step)
-    if isinstance(data.collate, str) and data.collate != "pad":
+    if isinstance(data.collate, str) and data.collate not in ("pad", "tuple"):
         return None
     return {
         name: None if _UNKNOWN in column.shape else str(column) for name, column in columns.items()

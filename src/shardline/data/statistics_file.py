@@ -15,8 +15,9 @@ from msgspec import UNSET, structs
 
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
+from shardline.data.moments import KEYS, FeatureSummary
 from shardline.data.shard_map import rebuild_command
-from shardline.data.statistics import KEYS, ByColumn, FeatureSummary, of_columns
+from shardline.data.statistics import ByColumn, of_columns
 from shardline.records.datasets import DatasetStatistics, FoldStatistics, Manifest, ShortSummary
 from shardline_io.shards import header_of, tensors_of
 

@@ -28,6 +28,7 @@ class TableBlock:
     Attributes:
         blocks: block of each row, as an index into `shardline_io.order.folds.blocks_of` [N] int64;
             without folds, its split.
+        groups: key of each row's group [N] int64; without groups, its id.
         fixed: values [N, *shape] by column.
         ragged: values of varying columns.
         present: whether each row has a value [N] bool, by optional column.
@@ -35,6 +36,7 @@ class TableBlock:
 
     ids: np.ndarray
     blocks: np.ndarray
+    groups: np.ndarray
     fixed: dict[str, np.ndarray]
     ragged: dict[str, Ragged]
     present: dict[str, np.ndarray]
@@ -103,6 +105,7 @@ def read_table(
     return TableBlock(
         ids=ids.astype(np.int64, copy=False),
         blocks=blocks,
+        groups=keys.ids,
         fixed={name: fixed[name] for name in columns if name in fixed},
         ragged=ragged,
         present=present,

@@ -38,7 +38,7 @@ class WindowStream(ABC, Generic[_Read]):
 
     Args:
         order: order of the samples.
-        num_epochs: number of visits; nothing is read ahead after the last one.
+        num_epochs: number of visits, -1 for any number; nothing is read ahead after the last one.
 
     Attributes:
         position: number of the epoch's batches that were yielded or skipped.
@@ -128,8 +128,8 @@ class WindowStream(ABC, Generic[_Read]):
         epoch, index = key
         if index + 1 < self._num_windows(epoch):
             return epoch, index + 1
-        is_last = self._num_epochs is not None and epoch + 1 >= self._num_epochs
-        return None if is_last else (epoch + 1, 0)
+        is_last = self._num_epochs is not None and 0 <= self._num_epochs <= epoch + 1
+        return None if is_last or not self._num_windows(epoch + 1) else (epoch + 1, 0)
 
     def _num_windows(self, epoch: int) -> int:
         return -(-self._order.num_batches(epoch) // self._order.batches_per_window())

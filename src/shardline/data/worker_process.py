@@ -1,8 +1,8 @@
 """Process that transforms samples for its parent, and ends with its parent.
 
-The parent runs `python -m shardline.data.worker_process FD`. Messages go through a socket, whose far
-end is FD, with arrays as raw bytes. The process ends when its standard input closes, which always
-happens when the parent ends.
+The parent runs `python -m shardline.data.worker_process FD [LIGHTNING]`. Messages go through a socket,
+whose far end is FD, with arrays as raw bytes. LIGHTNING is the package of Lightning that the parent has
+loaded. The process ends when its standard input closes, which always happens when the parent ends.
 """
 
 import os
@@ -18,6 +18,7 @@ from typing import Any
 
 from shardline.core import errors
 from shardline.core.errors import ConfigError, DataError
+from shardline.core.one_lightning import keep, loaded
 
 # Schedulers and terminals send these to all processes, but the rank still needs samples to save first.
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -48,7 +49,7 @@ class WorkerProcess:
 
     def __init__(self, spec: Any) -> None:
         self._connection, far = Pipe()
-        command = [sys.executable, "-m", __name__, str(far.fileno())]
+        command = [sys.executable, "-m", __name__, str(far.fileno()), *filter(None, [loaded()])]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(far.fileno(),))
         far.close()
         with suppress(BrokenPipeError):  # the first request raises the error
@@ -150,6 +151,7 @@ def _end_with_parent() -> None:
 
 
 def _main() -> None:
+    keep(sys.argv[2:])
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

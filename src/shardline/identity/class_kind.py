@@ -1,9 +1,12 @@
 """Kind of the object that a dataset's source names, found in parsed source without an import."""
 
 import ast
+import sys
+import sysconfig
+from pathlib import Path
 from typing import Literal
 
-from shardline.identity.code_index import CodeIndex
+from shardline.identity.code_index import CodeIndex, find_in
 from shardline.identity.module_imports import parse_quietly
 from shardline.identity.names import DEFINITIONS, FUNCTIONS, Imported, imported_names
 
@@ -22,16 +25,45 @@ def kind_of(code: CodeIndex, path: str) -> Kind:
     Returns:
         `source` for a subclass of Shardline's `Source`, and for a class that is none of these, `module` for a
         LightningDataModule, `dataset` for
-        any other class, `function`, or `unknown` if a base class is in an installed package.
+        any other class, `function`, or `unknown` if a base class is in a package that is not installed here.
+    """
+    module, _, name = path.partition(":")
+    return _Bases(code, (module, name)).of_name(module, name)
+
+
+def kind_in_project(code: CodeIndex, path: str) -> Kind:
+    """Return the kind of an object by the project's own code, which is the same on every machine.
+
+    `unknown` if a base class is in an installed package. Identities contain what follows from this kind, so its rules
+    never change: for example, a class that inherits from one without `__getitem__` and `__iter__` is a `source`.
     """
     module, _, name = path.partition(":")
     return _Bases(code).of_name(module, name)
 
 
+def _installed_file(module: str) -> Path | None:
+    """Return the file of a module of an installed package."""
+    folders = tuple({Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")})
+    file = None
+    for name in module.split("."):
+        found = find_in(folders, name, top=False)
+        if found is None:
+            return None
+        file, folders = found.file, found.folders
+    return file
+
+
 class _Bases:
-    def __init__(self, code: CodeIndex) -> None:
-        self._code = code
-        self._seen: set[tuple[str, str]] = set()
+    """Search of base classes.
+
+    Args:
+        code: index of the project's modules.
+        entry: module and name of the object, to search in installed packages too; None for the project alone.
+    """
+
+    def __init__(self, code: CodeIndex, entry: tuple[str, str] | None = None) -> None:
+        self._code, self._entry = code, entry
+        self._seen: dict[tuple[str, str], Kind] = {}
 
     def of_name(self, module: str, name: str) -> Kind:
         """Return the kind of a name in a module."""
@@ -42,10 +74,22 @@ class _Bases:
             return "module"
         if top in ("torch", "builtins", "abc", "typing"):
             return "dataset"
+        if (module, name) not in self._seen:
+            self._seen[module, name] = "unknown"
+            found = self._in_file(module, name)
+            if self._entry is None:
+                return found
+            self._seen[module, name] = found
+        return self._seen[module, name]
+
+    def _in_file(self, module: str, name: str) -> Kind:
         file = self._code.find(module)
-        if (module, name) in self._seen or file is None or file.suffix != ".py":
+        if file is None and self._entry:
+            if module.partition(".")[0] in sys.stdlib_module_names:
+                return "dataset"
+            file = _installed_file(module)
+        if file is None or file.suffix != ".py":
             return "unknown"
-        self._seen.add((module, name))
         tree = parse_quietly(file.read_bytes())
         package = module if file.name == "__init__.py" else module.rpartition(".")[0]
         bound: dict[str, ast.stmt | Imported] = {}
@@ -74,7 +118,8 @@ class _Bases:
             first, _, deeper = ast.unparse(node).partition(".")
             kinds.add(self._of_bound(others, first, module, deeper))
         methods = {one.name for one in found.body if isinstance(one, FUNCTIONS)}
-        if not found.bases and not methods & {"__getitem__", "__iter__"}:
+        is_whole = self._entry in (None, (module, name))  # else a base class, as of a mixin
+        if is_whole and not found.bases and not methods & {"__getitem__", "__iter__"}:
             return "source"  # neither, which is an error of a source
         order: tuple[Kind, ...] = ("source", "module", "unknown")
         return next((kind for kind in order if kind in kinds), "dataset")

@@ -8,7 +8,7 @@ everything. Lines are joined and stripped by pip's rules; `packaging` parses the
 import importlib.metadata
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -78,15 +78,26 @@ class Lock:
 
     def environment(self, imports: Iterable[str]) -> dict[str, object]:
         """Return the environment of code, from the top-level names that the code imports."""
-        packages: dict[str, str] = {}
+        packages = {
+            name: self.versions.get(name) or _unlocked_version(name)
+            for name in sorted(self.reached(imports))
+        }
+        return {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "packages": packages}
+
+    def reached(self, imports: Iterable[str], *, ends: Collection[str] = ()) -> set[str]:
+        """Return the packages of top-level names that code imports, with their dependencies.
+
+        Args:
+            ends: packages whose dependencies are left out.
+        """
+        packages: set[str] = set()
         pending = [package for name in imports for package in self._packages(name)]
         while pending:
             name = pending.pop()
             if name not in packages:
-                packages[name] = self.versions.get(name) or _unlocked_version(name)
-                pending.extend(self.needs.get(name, ()))
-        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        return {"python": python, "packages": dict(sorted(packages.items()))}
+                packages.add(name)
+                pending.extend(() if name in ends else self.needs.get(name, ()))
+        return packages
 
     def requirements(self, packages: Iterable[str]) -> list[str]:
         """Return the lines of the lock that pin some packages; packages outside the lock are skipped."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, UnsetType, structs
 
 from shardline.config.job_plan import recheck_dataset
 from shardline.config.plans import DatasetPlan
@@ -26,8 +26,10 @@ from shardline.records.datasets import (
     ExampleRow,
     Manifest,
     Part,
+    Prepared,
     SplitPlan,
 )
+from shardline.records.jobs import JobRecord
 from shardline.records.understood import block, understood
 
 if TYPE_CHECKING:
@@ -107,6 +109,7 @@ def build_part(
     from shardline.core.job_progress import job_progress
     from shardline.core.progress import ShardProgress
     from shardline.data import build as shards
+    from shardline.data.fixed_groups import FixedGroups, are_compared
 
     dataset_id = dataset.id
     planned = _plan_of(project, dataset, plan)
@@ -115,10 +118,11 @@ def build_part(
     numbers = dataset.parts[part]
     folder = project.layout.declared.shards(dataset_id)
     splits = as_plain(dataset.settings.splits)
+    groups = FixedGroups() if are_compared(splits) else None
 
     def built() -> "Iterator[shards.Built]":
         with ShardProgress(f"shards {part}", len(numbers)) as progress:
-            written = shards.build_shards(source, numbers, splits, folder, planned)
+            written = shards.build_shards(source, numbers, splits, folder, planned, groups)
             for done, (record, statistics) in enumerate(written, 1):
                 rows = sum(record.rows.values())
                 logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
@@ -132,6 +136,7 @@ def build_part(
         described = shards.describe_part(dataset_id, built(), source.skipped)
         end_watch(files())
     described = with_rows_of(described, source)
+    described = structs.replace(described, groups=groups.record() if groups else UNSET)
     skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if skipped:
         logging.warning("%d rows or files were skipped; the first: %s", len(skipped), skipped[0])
@@ -140,7 +145,7 @@ def build_part(
 
 def seal_dataset(
     project: Project, manifest: str, provenance: str, parts: Sequence[str] = (), read_as: Given = (),
-    plan: Given = (),
+    plan: Given = (), prepared: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts into the manifest, and write the provenance of both beside it.
 
@@ -149,19 +154,21 @@ def seal_dataset(
         parts: descriptions of the parts; empty if the job was forced to run again.
         read_as: see `build_shards`.
         plan: plan of the splits, for its record.
+        prepared: file of `prepare_data`, for its record.
     """
     dataset = only(project.built)
     recheck_dataset(project, dataset)
     files = [*map(Path, parts)]
-    seal_parts(project, dataset, Path(manifest), Path(provenance), files, read_as, plan)
+    seal_parts(project, dataset, Path(manifest), Path(provenance), files, read_as, plan, prepared)
 
 
 def seal_parts(
     project: Project, dataset: DatasetPlan, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
-    read_as: Given = (), plan: Given = (),
+    read_as: Given = (), plan: Given = (), prepared: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts of a dataset; see `seal_dataset`."""
     from shardline.core.job_progress import job_progress
+    from shardline.data.fixed_groups import check_fixed_groups
     from shardline.data.inferred import describe
     from shardline.data.parts import read_part
     from shardline.data.row_ids import check_row_ids
@@ -176,6 +183,7 @@ def seal_parts(
     inferred = describe(source)
     end_watch()
     check_rows_of(source, documents)
+    check_fixed_groups(documents, dataset_id, str(dataset.settings.splits.group))
     shards = project.layout.declared.shards(dataset_id)
     merged = _merge(documents, dataset, source, read_as, shards)
     check_row_ids(merged, shards)
@@ -202,6 +210,7 @@ def seal_parts(
         example=example or UNSET,
         action=action.record(),
         parts=[part.action for part in documents if part.action],
+        prepared=_record_of_preparing(project, dataset, prepared),
         plan=planned.action if planned else UNSET,
         files={"manifest.json": file_sha256(manifest)},
     )
@@ -212,6 +221,15 @@ def seal_parts(
         note = f"{skipped:,} of {rows:,} rows skipped ({share}); the first: {first}"
         logging.warning("%s", note)
         job_progress.report(note=mask(note))
+
+
+def _record_of_preparing(
+    project: Project, dataset: DatasetPlan, given: Given
+) -> JobRecord | UnsetType:
+    path = Path(str(given)) if given else project.layout.declared.prepared(dataset.id)
+    if dataset.prepared is None or not path.exists():
+        return UNSET
+    return read_record(path, Prepared, remedy=REMAKE).action
 
 
 def _example(manifest: Manifest, shards: Path) -> ExampleRow | None:

@@ -15,6 +15,7 @@ from shardline.core.errors import ConfigError, ShardlineError, Stopped, is_final
 from shardline.core.files import utc_stamp
 from shardline.core.job_progress import is_shown_by_logger, job_progress
 from shardline.core.masked_output import MaskingFormatter, masked_output
+from shardline.core.one_lightning import keep
 from shardline.core.redaction import mask
 from shardline.environments.installed import explain_differences, find_differences
 from shardline.launch.slurm.sacct import write_reason
@@ -48,6 +49,7 @@ def job(log: str, config: Mapping[str, object] | None = None) -> Iterator[Path]:
     handler.setFormatter(MaskingFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    keep()  # modules of the user may import either package of Lightning
     job_progress.begin(path)
     with masked_output():
         yield from _reporting_errors(path, record)

@@ -14,6 +14,7 @@ from shardline.config.resolved import DatasetPlace
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, write_json
+from shardline.core.one_lightning import keep
 from shardline.data.columns import stored_columns
 from shardline.data.folds import of_fold
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
@@ -177,6 +178,7 @@ def _here(
     project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
     rows: DatasetPlace, missing: Sequence[int],
 ) -> None:  # fmt: skip
+    keep(prediction.spec.lightning)  # before the first import of Lightning
     import torch
 
     from shardline.core.progress import ShardProgress

@@ -1,5 +1,6 @@
 """The jobs around a run's training: resolve the run, and evaluate it."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from shardline.config.resolved import DatasetPlace
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, write_bytes, write_json
+from shardline.core.one_lightning import keep
 from shardline.data.folds import of_fold
 from shardline.pipeline import started_ranks
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
@@ -124,6 +126,8 @@ def _evaluate_on_ranks(
 def _evaluate_here(
     project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace]
 ) -> Evaluated:
+    if line := keep(run.lightning):  # before the first import of Lightning
+        logging.info("%s", line)
     import torch
 
     from shardline.training.evaluate import evaluate as evaluate_model

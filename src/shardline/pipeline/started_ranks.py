@@ -21,6 +21,7 @@ from shardline.environments.python import python_of_ranks
 from shardline.supervision.attempt_log import read_attempts
 from shardline.training.rank_task import (
     Evaluate,
+    Find,
     Predict,
     Preflight,
     RankRuntime,
@@ -85,8 +86,8 @@ def has_gpus(settings: RunSettings) -> bool:
 
 
 def run_on_ranks(
-    project: Project, run: RunSpec, action: Evaluate | Predict | Preflight, *, work: Path, rank_logs: Path, log: Path,
-    datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None,
+    project: Project, run: RunSpec, action: Evaluate | Find | Predict | Preflight, *, work: Path, rank_logs: Path,
+    log: Path, datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None,
 ) -> None:  # fmt: skip
     """Start a run's ranks for an action without retries, and wait until they have ended.
 

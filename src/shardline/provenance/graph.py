@@ -13,10 +13,10 @@ from shardline.core.errors import DataError
 from shardline.core.nested import flatten
 from shardline.provenance import rules
 from shardline.provenance.nodes import ActionNode, FileNode, Ids, Names, flat
-from shardline.provenance.rules import ACCEPT, MAKERS, RULES, filled, ids_in
+from shardline.provenance.rules import ACCEPT, MAKERS, OPTIONAL, RULES, filled, ids_in
 from shardline.provenance.sealed_records import SealedRecords
 from shardline.records.acceptances import accepted_of
-from shardline.records.datasets import Manifest, Part
+from shardline.records.datasets import Manifest, Part, Prepared, SplitPlan
 from shardline.records.identities import read_identity
 from shardline.records.jobs import JobRecord
 from shardline.records.reports import Report, ReportedRun
@@ -26,7 +26,6 @@ _TAKEN_OVER: dict[str, Kind] = {
     "train": "run",
     "seal_dataset": "dataset",
 }  # rules whose files can come from an accepted result
-_READS_OF_UNKNOWN_PARTS = {**RULES["seal_dataset"].reads, **RULES["build_shards"].reads}
 
 
 class ProvenanceGraph:
@@ -58,6 +57,7 @@ class ProvenanceGraph:
         nodes = []
         for dataset in datasets:
             parts = self._recorded_parts(dataset)
+            nodes += [getattr(self, rule)(dataset) for rule in self._made_first(dataset)]
             nodes += [self.build_shards(dataset, part) for part in parts]
             nodes.append(self.seal_dataset(dataset))
         for run, evaluation in runs:
@@ -161,6 +161,45 @@ class ProvenanceGraph:
             return self._source(f"{row} of the run table, the config's defaults")
         return filled(self.templates[kind], ids)
 
+    def prepare_data(self, dataset: str) -> ActionNode:
+        """Return the job that called `prepare_data` of a dataset's data module."""
+        return self._before_building("prepare_data", dataset)
+
+    def plan_splits(self, dataset: str) -> ActionNode:
+        """Return the job that planned the splits of a dataset."""
+        return self._before_building("plan_splits", dataset)
+
+    def _before_building(self, rule: str, dataset: str) -> ActionNode:
+        return self._action(
+            rule, {"dataset": dataset},
+            record=self._made_first(dataset).get(rule),
+            identity=self._identity_of(dataset),
+            reads=self._reads(dataset, rule),
+        )  # fmt: skip
+
+    def _made_first(self, dataset: str) -> dict[str, JobRecord | None]:
+        """Return the records of a dataset's jobs that ran before shards were written, by rule."""
+        sealed, found = self.records.dataset(dataset), dict[str, JobRecord | None]()
+        prepared, plan = (
+            filled(self.templates[kind], {"dataset": dataset}) for kind in OPTIONAL.values()
+        )
+        if record := sealed and sealed.prepared:
+            found["prepare_data"] = record
+        elif made := self.records.read_if_there(prepared, Prepared):
+            found["prepare_data"] = made.action
+        if record := sealed and sealed.plan:
+            found["plan_splits"] = record
+        elif planned := self.records.read_if_there(plan, SplitPlan):
+            found["plan_splits"] = planned.action or None
+        return found
+
+    def _reads(self, dataset: str, *rules: str) -> dict[str, str]:
+        """Return the kinds of files that jobs of a dataset read, without files that it does not have."""
+        made = self._made_first(dataset)
+        lacks = {kind for rule, kind in OPTIONAL.items() if rule not in made}
+        kinds = {key: kind for rule in rules for key, kind in RULES[rule].reads.items()}
+        return {key: kind for key, kind in kinds.items() if kind not in lacks}
+
     def build_shards(self, dataset: str, part: str) -> ActionNode:
         """Return the job that wrote a part of a dataset."""
         ids = {"dataset": dataset, "part": part}
@@ -171,8 +210,9 @@ class ProvenanceGraph:
         identity = self._identity_of(dataset)
         settings = flatten(identity.get("settings", {}))
         return self._action(
-            "build_shards", ids, record=record, identity=identity, settings=settings
-        )
+            "build_shards", ids, record=record, identity=identity, settings=settings,
+            reads=self._reads(dataset, "build_shards"),
+        )  # fmt: skip
 
     def seal_dataset(self, dataset: str) -> ActionNode:
         """Return the job that sealed a dataset; if no part is known, it read the source."""
@@ -182,7 +222,7 @@ class ProvenanceGraph:
             "seal_dataset", {"dataset": dataset}, parts,
             record=sealed.action if sealed else None,
             identity=self._identity_of(dataset),
-            reads=None if parts else _READS_OF_UNKNOWN_PARTS,
+            reads=self._reads(dataset, "seal_dataset", *([] if parts else ["build_shards"])),
         )  # fmt: skip
 
     def resolve_run(self, run: str) -> ActionNode:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from shardline.config.plans import order_of_part
-from shardline.provenance.rules import ORDER, edges, nearest_first
+from shardline.provenance.rules import OPTIONAL, ORDER, edges, nearest_first
 from shardline.records.jobs import JobRecord
 from shardline.records.reports import RuleCount, WorkflowPicture
 from shardline.records.runs import TrainingProvenance
@@ -103,17 +103,17 @@ def picture(jobs: Iterable[ActionNode], started: str | None) -> WorkflowPicture 
         started: Start of the pipeline run (UTC, ISO 8601); jobs that ended later ran in it.
 
     Returns:
-        Counts; None if the start is unknown.
+        Counts, without optional rules that have no job; None if the start is unknown.
     """
     if started is None:
         return None
     by_rule: dict[str, list[JobRecord | None]] = {rule: [] for rule in ORDER}
     for job in jobs:
         by_rule[job.rule].append(job.record)
-    *others, own = ORDER
+    *others, own = (rule for rule in ORDER if by_rule[rule] or rule not in OPTIONAL)
     report = RuleCount(rule=own, ran=1, fresh=0, unknown=0, seconds=None)
     nodes = [_count(rule, by_rule[rule], _time(started)) for rule in others]
-    return WorkflowPicture(started=started, nodes=[*nodes, report], edges=edges())
+    return WorkflowPicture(started=started, nodes=[*nodes, report], edges=edges([*others, own]))
 
 
 def _count(rule: str, records: Sequence[JobRecord | None], started: datetime) -> RuleCount:

@@ -11,6 +11,7 @@ from msgspec import UNSET, convert
 from shardline.config.resolved import RunSpec
 from shardline.core.files import utc_stamp
 from shardline.core.git import git_state
+from shardline.core.one_lightning import DISTRIBUTIONS, loaded
 from shardline.core.world import World
 from shardline.environments.installed import observe
 from shardline.records.runs import (
@@ -37,7 +38,8 @@ _PACKAGES = (
 def software() -> dict[str, str]:
     """Return the platform, and the installed versions of Python and of the main packages."""
     versions = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in _PACKAGES:
+    used = [DISTRIBUTIONS[package]] if (package := loaded()) == "lightning" else []
+    for name in [*_PACKAGES, *used]:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

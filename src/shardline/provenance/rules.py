@@ -4,7 +4,7 @@ The provenance graph uses this table. The crate, `shardline lineage` and the wor
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shardline.config.layout import ResultsLayout
@@ -39,16 +39,28 @@ class Rule:
 
 
 RULES = {
+    "prepare_data": Rule(
+        purpose="Call prepare_data of a data module once",
+        about="{dataset}",
+        reads={"source": SOURCE},
+        writes={"prepared": "prepared"},
+    ),
+    "plan_splits": Rule(
+        purpose="Plan splits that need a pass over all rows",
+        about="{dataset}",
+        reads={"source": SOURCE, "prepared": "prepared"},
+        writes={"plan": "splits"},
+    ),
     "build_shards": Rule(
         purpose="Write a part of a dataset's shards",
         about="{dataset}/{part}",
-        reads={"source": SOURCE},
+        reads={"source": SOURCE, "prepared": "prepared", "splits": "splits"},
         writes={"part": "part", "shards": "shards"},
     ),
     "seal_dataset": Rule(
         purpose="Merge a dataset's parts into its manifest",
         about="{dataset}",
-        reads={"parts": "part", "shards": "shards"},
+        reads={"parts": "part", "shards": "shards", "prepared": "prepared", "splits": "splits"},
         writes={"manifest": "manifest", "provenance": "dataset"},
     ),
     "resolve_run": Rule(
@@ -83,6 +95,10 @@ RULES = {
     ),
 }  # fmt: skip
 ORDER = list(RULES)
+OPTIONAL = {
+    "prepare_data": "prepared",
+    "plan_splits": "splits",
+}  # only some datasets have these files
 MAKERS = {kind: rule for rule, of in RULES.items() for kind in of.writes.values()}
 
 
@@ -93,6 +109,8 @@ def file_names(layout: ResultsLayout) -> dict[str, str]:
     return {
         SOURCE: "{dataset}",
         ASKED: "{run}",
+        "prepared": str(names.prepared("{dataset}")),
+        "splits": str(names.split_plan("{dataset}")),
         "part": str(names.parts("{dataset}") / "{part}.json"),
         "shards": f"{names.shards('{dataset}')}/",
         "manifest": str(names.manifest("{dataset}")),
@@ -136,10 +154,10 @@ def nearest_first(rule: str, parameters: Iterable[str]) -> list[str]:
     return sorted(parameters, key=lambda parameter: -places.get(kinds.get(parameter, ""), 0))
 
 
-def edges() -> list[tuple[str, str]]:
-    """Return pairs of rules where the second waits for the first, without implied pairs."""
+def edges(rules: Collection[str] = RULES) -> list[tuple[str, str]]:
+    """Return pairs of some rules where the second waits for the first, without implied pairs."""
     waits = {
-        rule: {MAKERS[kind] for kind in of.reads.values() if kind in MAKERS}
+        rule: {MAKERS[kind] for kind in of.reads.values() if MAKERS.get(kind) in rules}
         for rule, of in RULES.items()
     }
     behind = dict(waits)
@@ -149,5 +167,7 @@ def edges() -> list[tuple[str, str]]:
         (first, then)
         for first in ORDER
         for then in ORDER
-        if first in waits[then] and not any(first in behind[one] for one in waits[then])
+        if then in rules
+        and first in waits[then]
+        and not any(first in behind[one] for one in waits[then])
     ]

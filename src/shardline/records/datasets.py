@@ -245,7 +245,7 @@ class Manifest(Record, frozen=True, kw_only=True):
 
 
 class RecordedMoments(Record, frozen=True, kw_only=True):
-    """Moments of the train rows of a column, by feature; see `data.statistics.Moments`.
+    """Moments of the train rows of a column, by feature; see `data.moments.Moments`.
 
     Attributes:
         count: Number of rows.
@@ -298,6 +298,7 @@ class Part(Record, frozen=True, kw_only=True):
         statistics: Statistics of these shards.
         skipped: Skipped rows, by name of the shard's file.
         rows_of: Digest of the rows that the job found, by split; for torch datasets.
+        groups: Keys of the groups in the fixed test set (`test`) and in `folds`, if a dataset has all of these.
         action: Record of the job.
     """
 
@@ -306,6 +307,7 @@ class Part(Record, frozen=True, kw_only=True):
     statistics: list[PartStatistics]
     skipped: dict[str, Skipped] = field(default_factory=dict)
     rows_of: dict[str, str] | UnsetType = UNSET
+    groups: dict[str, list[int]] | UnsetType = UNSET
     action: JobRecord | None = None
 
 
@@ -404,6 +406,7 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
         example: The first row; absent in files of earlier versions, and if it could not be read.
         action: Record of the job that sealed the dataset.
         parts: Records of the jobs that wrote the shards.
+        prepared: Record of the job that called `prepare_data` of a data module.
         plan: Record of the job that planned the splits.
         files: SHA-256 of the sealed files, by name.
     """
@@ -415,5 +418,6 @@ class DatasetProvenance(Record, frozen=True, kw_only=True):
     example: ExampleRow | UnsetType = UNSET
     action: JobRecord
     parts: list[JobRecord]
+    prepared: JobRecord | UnsetType = UNSET
     plan: JobRecord | UnsetType = UNSET
     files: dict[Name, str]

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType, field
 
 from shardline.core.intervals import Interval, wilson_interval
+from shardline.core.metric_names import find_metric, measure_of
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
 from shardline.records.datasets import Reference
@@ -334,6 +335,58 @@ class ReportedConfusion(Record, frozen=True, kw_only=True):
     hardest: list[ClassAccuracy]
 
 
+class ReportedImage(Record, frozen=True, kw_only=True):
+    """An image that a model logged.
+
+    Attributes:
+        image: Key in `images` of the report; absent if the image is left out to keep the page small.
+        width: Width of the logged image in pixels.
+        height: Height of the logged image in pixels.
+        caption: Caption.
+    """
+
+    image: str | UnsetType = UNSET
+    width: int
+    height: int
+    caption: str | UnsetType = UNSET
+
+
+class ReportedEntry(Record, frozen=True, kw_only=True):
+    """What a model logged under one name at one step; long tables and texts are cut.
+
+    Attributes:
+        step: Optimiser steps done.
+        images: Images.
+        columns: Names of a table's columns.
+        rows: Rows of a table.
+        text: A text.
+        num_more: Number of images, rows or characters that are left out here.
+    """
+
+    step: int
+    images: list[ReportedImage] | UnsetType = UNSET
+    columns: list[str] | UnsetType = UNSET
+    rows: list[list[Any]] | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    num_more: int = 0
+
+
+class ReportedLog(Record, frozen=True, kw_only=True):
+    """Entries that a model logged under one name.
+
+    Attributes:
+        name: Name that the model gave.
+        num_entries: Number of entries in metrics.jsonl.
+        entries: Entries of some steps, the first and the last among them.
+        action: Id of the action.
+    """
+
+    name: str
+    num_entries: int
+    entries: list[ReportedEntry]
+    action: str
+
+
 class ReportedRun(Record, frozen=True, kw_only=True):
     """A run as the page shows it.
 
@@ -379,6 +432,8 @@ class ReportedRun(Record, frozen=True, kw_only=True):
         packs: Blocks or packs, if samples are such.
         curves: Curves by metric. A long curve keeps the lowest and highest value of each range of steps.
         epoch_ends: Passes over the data, by step.
+        logged: Images, tables and texts that the model logged, by name.
+        logged_until: Step from which on they were left out, since a run keeps a bounded number.
         code: State of the project's checkout.
         environment: Environment of the training.
         software: Versions of the most important software.
@@ -427,6 +482,8 @@ class ReportedRun(Record, frozen=True, kw_only=True):
     packs: ReportedPacks | UnsetType = UNSET
     curves: dict[str, Curve] = field(default_factory=dict)
     epoch_ends: EpochEnds = EpochEnds()
+    logged: list[ReportedLog] | UnsetType = UNSET
+    logged_until: int | UnsetType = UNSET
     code: Commit | None = None
     environment: ReportedEnvironment = ReportedEnvironment()
     software: dict[str, str] = field(default_factory=dict)
@@ -505,8 +562,13 @@ class ReportedRun(Record, frozen=True, kw_only=True):
 
     @property
     def validation_metric(self) -> str:
-        """Name of the headline metric on the validation split."""
-        return f"val_{self.metric.removeprefix('test_').removeprefix('val_')}"
+        """Name of the headline metric on the validation split, as the curves have it."""
+        measure = measure_of(self.metric)
+        return find_metric(self.curves, measure, "val") or f"val_{measure}"
+
+    def curve_of_loss(self, split: str) -> Curve | None:
+        """Return the curve of the loss on a split, `train` or `val`; None if it was not recorded."""
+        return self.curves.get(find_metric(self.curves, "loss", split) or "")
 
     @property
     def held_out(self) -> dict[str, float | None]:

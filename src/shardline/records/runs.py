@@ -211,6 +211,7 @@ class Training(Record, frozen=True, kw_only=True):
         consumed: Number of steps, and reasons for fewer steps than planned.
         checkpoint_s: Seconds that the last attempt spent on saving training checkpoints.
         interventions: Interventions after a divergence.
+        own_optimizer: True if the model's `configure_optimizers` is used, so `optim` and `schedule` had no effect.
         script: Path of the training script.
         arguments: Arguments of the training script.
         evaluation: Evaluation by the training script.
@@ -225,6 +226,7 @@ class Training(Record, frozen=True, kw_only=True):
     consumed: ConsumedSteps | UnsetType = UNSET
     checkpoint_s: float | UnsetType = UNSET
     interventions: list[Intervention] | UnsetType = UNSET
+    own_optimizer: bool | UnsetType = UNSET
     script: str | UnsetType = UNSET
     arguments: list[str] | UnsetType = UNSET
     evaluation: ScriptEvaluation | UnsetType | None = UNSET

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from shardline.core.metric_names import find_metric
 from shardline.core.repeats import SeedRepeats, bounds_of, name_of_repeats
 from shardline.records.datasets import Reference
 from shardline.records.reports import GroupKey, ReportedRun
@@ -103,16 +104,20 @@ class Group:
 
         Losses and the headline metric are shown at first, otherwise the first metrics. A reader can choose others.
         """
-        names = ["train_loss", "val_loss"]
-        if any(not _repeats_loss(entry.run) for entry in self.entries):
-            names.append(self.entries[0].run.validation_metric)
+        runs = [entry.run for entry in self.entries]
+        names = [
+            find_metric(run.curves, "loss", split) for split in ("train", "val") for run in runs
+        ]
+        if any(not _repeats_loss(run) for run in runs):
+            names += [run.validation_metric for run in runs]
         recorded = {
             name
             for entry in self.entries
             for name, curve in entry.run.curves.items()
             if curve.steps
         }
-        chosen = [name for name in names if name in recorded] or sorted(recorded)[:MAX_PANELS]
+        known = dict.fromkeys(name for name in names if name in recorded)
+        chosen = [name for name in known if name] or sorted(recorded)[:MAX_PANELS]
         others = sorted(recorded - {*chosen})[: MAX_OFFERED - len(chosen)]
         return learning_curves([entry.series for entry in self.entries], chosen, others)
 
@@ -345,4 +350,4 @@ def _whisker(
 
 
 def _repeats_loss(run: ReportedRun) -> bool:
-    return run.curves.get(run.validation_metric) == run.curves.get("val_loss")
+    return run.curves.get(run.validation_metric) == run.curve_of_loss("val")

@@ -11,6 +11,7 @@ from shardline.core.canonical import digest
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.intervals import but_seed
+from shardline.core.metric_names import find_metric, measure_of
 from shardline.core.nested import flatten
 from shardline.core.redaction import mask_values
 from shardline.records.acceptances import Accepted
@@ -39,10 +40,12 @@ from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProven
 from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
 from shardline.report.charts.series import epoch_ends, thin
 from shardline.report.confusion_table import view_confusion
-from shardline.report.sealed import REMEDY, RunFiles, TableEntry, read, read_curves, sha256_of
+from shardline.report.logged import bound_met_at, describe_logged
+from shardline.report.sealed import REMEDY, RunFiles, TableEntry, read, read_metrics, sha256_of
 from shardline.report.trained_in import describe_environment
 
 _Reported = TypeVar("_Reported", bound=Record)
+_UNUSED = ("optim.", "schedule.")  # beside a model's own `configure_optimizers`
 _RECORDED = ("id", "started", "ended", "host", "agent", "image", "num_cpus", "memory_bytes")
 
 
@@ -66,8 +69,10 @@ def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, str]]:
                 "`snakemake` again"
             )
     accepted = read(files.accepted, Accepted) if files.accepted else None
-    curves, asked = read_curves(files.metrics), files.asked
+    (curves, logged), asked = read_metrics(files.metrics), files.asked
     settings = flatten(spec.settings, by_name=True)
+    if provenance.training.own_optimizer:
+        settings = {key: of for key, of in settings.items() if not key.startswith(_UNUSED)}
     made = _actions(spec, provenance, evaluation, files.evaluation.stem, accepted)
     trained, evaluated = made["train"]["id"], made["evaluate"]["id"]
     headline = _headline(evaluation, evaluated)
@@ -121,6 +126,8 @@ def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, str]]:
         packs=_by(ReportedPacks, provenance.packs or None, trained) or UNSET,
         curves={name: thin(curve, MAX_POINTS_PER_CURVE) for name, curve in curves.items()},
         epoch_ends=epoch_ends(curves),
+        logged=describe_logged(logged, trained) or UNSET,
+        logged_until=bound_met_at(logged),
         code=provenance.git,
         environment=describe_environment(spec, provenance),
         software=provenance.software,
@@ -228,8 +235,9 @@ def _best_validation(
 
     If the step is unknown, as for a training script, return the best value and its first step.
     """
-    own = f"val_{headline.metric.removeprefix('test_').removeprefix('val_')}"
-    for metric, best_of in ((own, max if headline.mode == "max" else min), ("val_loss", min)):
+    own = measure_of(headline.metric)
+    for measure, best_of in ((own, max if headline.mode == "max" else min), ("loss", min)):
+        metric = find_metric(curves, measure, "val") or ""
         curve = curves.get(metric)
         if curve and curve.values:
             value = best_of(curve.values) if step is None else curve.at(step)

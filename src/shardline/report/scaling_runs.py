@@ -53,7 +53,7 @@ def view_study(study: Study, runs: Iterable[ReportedRun]) -> StudyView:
 
 def _measured(size: Size, run: ReportedRun) -> Measured:
     speed, steps = run.throughput, run.training.steps
-    batch, losses = speed.global_batch if speed else None, run.curves.get("val_loss")
+    batch, losses = speed.global_batch if speed else None, run.curve_of_loss("val")
     return Measured(
         label=size.label,
         ranks=size.ranks,

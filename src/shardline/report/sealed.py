@@ -83,14 +83,19 @@ def sha256_of(path: Path) -> str:
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """Read every numeric metric of a metrics.jsonl.
+    """Read every numeric metric of a metrics.jsonl, see `read_metrics`."""
+    return read_metrics(path)[0]
+
+
+def read_metrics(path: Path) -> tuple[dict[str, Curve], list[MetricLine]]:
+    """Read a metrics.jsonl.
 
     Args:
         path: File with one JSON object per line, each with an integer `step`. If a resumed run has a step
             of a metric twice, the later line counts.
 
     Returns:
-        Complete curves by metric name.
+        Complete curves by metric name, and the lines with images, tables and texts.
 
     Raises:
         DataError: The file cannot be read, or a line is invalid. The message names file and line.
@@ -100,14 +105,16 @@ def read_curves(path: Path) -> dict[str, Curve]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read ({error}); {REMEDY}") from error
     points: dict[str, dict[int, _Point]] = {}
+    logged = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         found = _parse(line, f"{path} line {number}")
+        logged += [found] if found.logged else []
         for name, value in found.values.items():
             measured = math.nan if value is None else float(value)
             points.setdefault(name, {})[found.step] = measured, found.epoch, found.wall_s
-    return {name: _curve(by_step) for name, by_step in points.items()}
+    return {name: _curve(by_step) for name, by_step in points.items()}, logged
 
 
 def is_number(value: object) -> bool:

@@ -7,8 +7,8 @@ from pathlib import Path
 from msgspec import structs
 
 from shardline.config.causes import find_causes
-from shardline.config.code_paths import metric_paths, paths_of
 from shardline.config.layout import ResultsLayout, identities_of, names_that_have_been, title_of
+from shardline.config.objects import code_of
 from shardline.config.project import Project
 from shardline.config.resolved import DatasetPlace, RunSpec, settings_of, with_legacy_values
 from shardline.config.scripts import is_script
@@ -194,8 +194,7 @@ def _changed_code(project: Project, recorded: SealedRun, evaluation: EvaluationR
     settings = recorded.spec.settings
     paths = {
         "model": recorded.spec.model_class,
-        **paths_of(settings["data"], project.code, recorded.title),
-        **metric_paths(settings["evaluation"], project.code, recorded.title),
+        **code_of(settings, recorded.spec.model_class, project.code, recorded.title),
     }
     made_by = project.documents.evaluated_by(settings, paths)
     now = {key: made_by[key] for key in before}

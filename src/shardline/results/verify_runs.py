@@ -12,6 +12,7 @@ from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import pointer
+from shardline.config.scripts import is_script
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.records.acceptances import ACCEPTED, Accepted
@@ -160,7 +161,7 @@ def _check_spec(
     read, counted = spec.mix, weights_of_inputs(document.get("inputs", {}))
     if read != counted:
         findings.expect(f"{path}: dataset", _listed(read), _listed(counted))
-    settings = counted_settings(spec.settings)
+    settings = counted_settings(spec.settings, is_script=is_script(spec.model_class))
     settings.pop("evaluation", None)
     if digest_of(settings) != digest_of(document["settings"]):
         findings.add(f"{path}: the settings differ from those in identity.json")

@@ -180,11 +180,13 @@ def sealed_again(steps: int, run: str) -> str:
 def last_recorded_step(work: Path) -> int | None:
     """Return the last optimiser step in the metrics of a training or a script; None without metrics."""
     for path in (work / "metrics.jsonl", work / "output" / "metrics.jsonl"):
-        for line in reversed(tail_of(path).splitlines()):
+        # the last line may be longer than the tail: an image or a table
+        lines = (line for read in (tail_of, _whole) for line in reversed(read(path).splitlines()))
+        for line in lines:
             try:
                 return int(json.loads(line)["step"])
             except (ValueError, TypeError, KeyError):
-                continue  # the line that is being written right now
+                continue  # the line that is being written right now, or a part of one
     return None
 
 
@@ -227,6 +229,13 @@ def _holder(work: Path) -> str:
     step = last_recorded_step(work)
     place = f"process {who['pid']} on {who['host']}{job}, since {who['since']}"
     return f"another job ({place}{f', now at step {step}' if step else ''})"
+
+
+def _whole(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def tail_of(path: Path) -> bytes:

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from shardline.core.job_progress import job_progress
+from shardline.core.metric_names import split_of
 
+_FIELD = re.compile(r"(\S.*?)=([^\s=]+)(?=\s|$)")  # a name may contain spaces, as `loss (train)`
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _EPOCH = re.compile(r"(\d+)/(\d+)")
 _COLUMNS = (
@@ -56,7 +58,7 @@ class RankLines:
             return
         step, total = int(match["step"]), int(match["total"])
         self._bar.update(self._task, completed=step, total=total, rest=match["rest"])
-        fields = dict(word.split("=", 1) for word in match["rest"].split() if "=" in word)
+        fields = dict(_FIELD.findall(match["rest"]))
         epoch = _EPOCH.fullmatch(fields.pop("epoch", ""))
         self._metrics |= {
             name: value for name, text in fields.items() if (value := _number(text)) is not None
@@ -85,7 +87,7 @@ class RankLines:
 
     def _ordered(self) -> list[tuple[str, float]]:
         known = self._metrics
-        losses = [name for name in known if "loss" in name and not name.startswith("val")]
+        losses = [name for name in known if "loss" in name and split_of(name) != "val"]
         first = [*losses[:1], *([self._monitor] if self._monitor in known else [])]
         names = [*dict.fromkeys(first), *(name for name in known if name not in first)]
         return [(name, known[name]) for name in names[:_MOST]]

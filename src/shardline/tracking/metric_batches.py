@@ -3,10 +3,12 @@
 import json
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+
+from msgspec import structs
 
 from shardline.records.metrics import MetricLine
 
@@ -33,6 +35,7 @@ class MetricBatch:
     """All values of some consecutive steps.
 
     Attributes:
+        logged: images, tables and texts that the model logged, one line for each step with such entries.
         step: last step.
         records: number of records.
     """
@@ -40,6 +43,7 @@ class MetricBatch:
     values: list[Value]
     step: int
     records: int
+    logged: list[MetricLine] = field(default_factory=list)
 
     def rows(self) -> Iterator[dict[str, float | None]]:
         """Yield one row per step: `step`, `wall_s` and the metrics by name."""
@@ -82,7 +86,9 @@ class Records:
                 if batch.records and len(batch.values) + len(values) > size:
                     yield batch
                     self._offset, batch = end, MetricBatch([], after, 0)
-                batch = MetricBatch([*batch.values, *values], step, batch.records + len(records))
+                logged = [*batch.logged, *_joined(records)]
+                number = batch.records + len(records)
+                batch = MetricBatch([*batch.values, *values], step, number, logged)
             end = offset
         if batch.records:
             yield batch
@@ -132,6 +138,13 @@ class Records:
                     yield record, offset
 
 
+def _joined(records: Sequence[MetricLine]) -> list[MetricLine]:
+    """Return one line with the images, tables and texts of a step; none without them."""
+    lines = [record for record in records if record.logged]
+    entries = [one for line in lines for one in line.logged or () if not one.left_out]
+    return [structs.replace(lines[-1], logged=entries)] if entries else []
+
+
 def _parse(line: bytes) -> MetricLine | None:
     """Return a record; None for an invalid line, which the job reports at its end."""
     try:
@@ -142,6 +155,8 @@ def _parse(line: bytes) -> MetricLine | None:
 
 def _values(line: MetricLine) -> Iterator[Value]:
     """Yield the finite values of a record; services handle other values differently."""
+    if line.logged:
+        return
     for name, value in {"epoch": line.epoch, **line.values}.items():
         if value is not None and math.isfinite(value):
             yield Value(name, float(value), line.step, line.wall_s)

@@ -27,6 +27,11 @@ _OF_NETWORK = re.compile(
 _OF_MEMORY = re.compile(
     r"can(?:'|no)t allocate memory|unable to mmap|out of memory|\bMemoryError\b", re.IGNORECASE
 )
+# a batch of named columns is a dict: its keys are texts, and it has no place 0
+_OF_UNPACKING = re.compile(
+    r"'str' object (has no attribute|cannot be interpreted|is not callable)|must be Tensor, not str|KeyError: [01]\b|"
+    r"(too many|not enough) values to unpack"
+)
 _OF_STATE = re.compile(r"training state could not be resumed.*?GLOBAL (\S+)")
 
 
@@ -57,9 +62,10 @@ def sort_error(
         sentence = str(error).removeprefix(f'run "{spec.title}": ')
         found.problems.append(sentence)
         return
-    found.problems.append(
-        f"{model} fails when it {doing}; correct the model or its arguments: {short_traceback(error)}"
-    )
+    remedy = "correct the model or its arguments"
+    if _OF_UNPACKING.search(text) and spec.settings.data.collate in (None, "pad"):
+        remedy += ", or, if the model unpacks its batch, set data.collate to tuple"
+    found.problems.append(f"{model} fails when it {doing}; {remedy}: {short_traceback(error)}")
 
 
 def _not_of_model(text: str, spec: RunSpec, *, is_elsewhere: bool, is_foreign: bool) -> str:

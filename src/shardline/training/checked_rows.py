@@ -53,6 +53,7 @@ class FirstRows:
     sampled: dict[str, str] | UnsetType = UNSET
 
 
+_UNPREPARED = "the job prepare_data of dataset {} has not run yet"
 Known = dict[tuple[str, int], FirstRows]
 
 
@@ -119,8 +120,10 @@ def _read(dataset: CheckedDataset, number: int) -> FirstRows:
             )
     if missing := [path for path in dataset.files if not path.exists()]:
         raise NotReadableError(f"{missing[0].name} of dataset {dataset.name} is not fetched yet")
-    if is_unprepared(dataset.source_class, dataset.shards):
-        raise NotReadableError(f"the job prepare_data of dataset {dataset.name} has not run yet")
+    unprepared = is_unprepared(dataset.source_class, dataset.shards)
+    # files that are there may be all that it needs, as after a download by the user
+    if unprepared and not dataset.files:
+        raise NotReadableError(_UNPREPARED.format(dataset.name))
     if is_url(str(dataset.source.get("table", ""))):
         raise NotReadableError(f"dataset {dataset.name} is a remote table")
     try:
@@ -128,9 +131,13 @@ def _read(dataset: CheckedDataset, number: int) -> FirstRows:
             dataset.source_class, dataset.source, num_shards=dataset.num_shards, files=dataset.files
         )
         return _of_source(source, dataset.source, number)
-    except (ShardlineError, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:
+        if unprepared:
+            raise NotReadableError(_UNPREPARED.format(dataset.name)) from error
+        if isinstance(error, ShardlineError):
+            raise
         raise DataError(
             f"dataset {dataset.name}: source {dataset.source_class} fails when its rows are read; correct the "
             f"source or the files that it reads: {short_traceback(error)}"

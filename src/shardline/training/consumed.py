@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback, EarlyStopping
 
 from shardline.core.errors import ConfigError
+from shardline.core.lightning_compat import is_accumulating
 from shardline.data.datamodule import ShardDataModule
 from shardline.data.window_stream import WindowStream
 from shardline.records.measured import ConsumedSteps
@@ -69,14 +70,12 @@ class Consumed(Callback):
     Args:
         data: Data module of the run.
         max_epochs: The run's `trainer.max_epochs`.
-        accumulate: Number of micro-batches of a step on this rank.
         what: Beginning of messages.
     """
 
-    def __init__(self, data: ShardDataModule, max_epochs: int, accumulate: int, what: str) -> None:
-        self._data, self._max_epochs = data, max_epochs
-        self._accumulate, self._what = accumulate, what
-        self._batches = 0
+    def __init__(self, data: ShardDataModule, max_epochs: int, what: str) -> None:
+        self._data, self._max_epochs, self._what = data, max_epochs, what
+        self._steps = 0
         self._validated = 0
         self._skips, self._first_skip = 0, 0
 
@@ -110,9 +109,9 @@ class Consumed(Callback):
                 "trainer.limit_train_batches or a similar attribute, and set data.epoch_samples instead"
             )
 
-    def on_train_batch_end(self, *_: Any) -> None:
-        """Count a batch."""
-        self._batches += 1
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Count the steps."""
+        self._steps += not is_accumulating(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reset the count of validation batches."""
@@ -138,12 +137,11 @@ class Consumed(Callback):
 
     def state_dict(self) -> dict[str, int]:
         """Return the counts, in steps: another number of ranks has other batches per step."""
-        steps = self._batches // self._accumulate
-        return {"steps": steps, "skips": self._skips, "first_skip": self._first_skip}
+        return {"steps": self._steps, "skips": self._skips, "first_skip": self._first_skip}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """Continue from saved counts."""
-        self._batches = state_dict["steps"] * self._accumulate
+        self._steps = state_dict["steps"]
         self._skips, self._first_skip = state_dict["skips"], state_dict["first_skip"]
 
     def result(self, trainer: pl.Trainer) -> ConsumedSteps:
@@ -153,7 +151,7 @@ class Consumed(Callback):
             ConfigError: There are fewer steps than planned, and no reason is known.
         """
         planned, reasons = self._data.total_steps, [*self._reasons(trainer)]
-        steps = self._batches // self._accumulate
+        steps = self._steps
         if steps < planned and not reasons:
             raise ConfigError(
                 f"{self._what}: the training ended after {steps} of {planned} steps ({self._max_epochs} epochs), and "

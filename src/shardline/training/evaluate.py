@@ -13,8 +13,8 @@ from msgspec import structs
 from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.world import World
-from shardline.data.collate import Batch
-from shardline.data.datamodule import HeldOutLoader, Normalizer
+from shardline.data.collate import Batch, ColumnTuple
+from shardline.data.datamodule import HeldOutLoader, Normalizer, evaluated_dtype
 from shardline.data.integrity import Policy
 from shardline.data.run_batches import RunBatches
 from shardline.records.datasets import DatasetSchema
@@ -31,8 +31,10 @@ from shardline.training.named_metrics import NamedMetrics
 from shardline.training.row_scores import Columns
 from shardline.training.scoring import Task, blocks, make_task
 from shardline.training.scoring_labels import WeightedMeans
+from shardline.training.trainer import quieten_lightning
 from shardline_io.column_names import WEIGHT
 from shardline_io.order.blocks import BlockOrder
+from shardline_io.order.lengths import in_rows
 
 # output of forward, labels, and weights of the rows
 Scorable = tuple[Any, torch.Tensor, torch.Tensor | None]
@@ -69,13 +71,16 @@ def evaluate(
         DataError: Outputs have the wrong shape or are not finite.
     """
     settings = spec.settings
+    quieten_lightning()
     run_batches = RunBatches(datasets, settings, verify=verify)
     schema = run_batches.manifest.schema
-    model = sealed_model(spec, schema, model_file)
+    dtype = evaluated_dtype(settings.precision)
+    model = sealed_model(spec, schema, model_file).to(dtype)
+    limit = in_rows(settings.evaluation.limit_test_batches, settings.evaluation.batch)
     split = settings.evaluation.split
     place = {"rank": world.rank, "world_size": world.world_size} if world else {}
     stream, order = run_batches.held_out(
-        split, batch=settings.evaluation.batch, kind=BlockOrder, num_epochs=1, **place
+        split, batch=settings.evaluation.batch, kind=BlockOrder, num_epochs=1, limit=limit, **place
     )
     assert isinstance(order, BlockOrder)
     if order.rank >= order.num_blocks:
@@ -92,7 +97,7 @@ def evaluate(
         return _alone(spec, model, run_batches) if ranks.rank == 0 else None
     ranks.join()
     model.to(ranks.device)
-    normalize = Normalizer(run_batches, settings.data.normalize, torch.float32)
+    normalize = Normalizer(run_batches, settings.data.normalize, dtype)
     scored = Scored(stream)
     outputs = _outputs(model, normalize, chain([first], batches), ranks.device, schema, scored)
     result: Evaluated | None
@@ -111,7 +116,12 @@ def evaluate(
 def _alone(spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches) -> Evaluated:
     """Evaluate a model by its `validation_step` on one rank, which reads the whole split."""
     evaluation = spec.settings.evaluation
-    stream, order = run_batches.held_out(evaluation.split, batch=evaluation.batch, num_epochs=1)
+    stream, order = run_batches.held_out(
+        evaluation.split,
+        batch=evaluation.batch,
+        num_epochs=1,
+        limit=in_rows(evaluation.limit_test_batches, evaluation.batch),
+    )
     return by_validation_step(spec, model, run_batches, HeldOutLoader(stream, order))
 
 
@@ -183,17 +193,19 @@ def _outputs(
     """
     for batch in batches:
         scored.add()
-        if not isinstance(batch, dict):
+        if not isinstance(batch, dict | ColumnTuple):
             yield _call(model, normalize(batch[0].to(device))), batch[1], None
             continue
-        if "labels" not in batch:
+        columns = batch.named if isinstance(batch, ColumnTuple) else batch
+        if "labels" not in columns:
             raise ConfigError(
-                f"evaluation.metrics is set, but the rows have the columns {', '.join(batch)}, expected a column "
+                f"evaluation.metrics is set, but the rows have the columns {', '.join(columns)}, expected a column "
                 "`labels`; rename the labels' column, or define a test_step and log these metrics there"
             )
         seen: Any = normalize.batch(move_data_to_device(batch, device))
-        weight = batch[WEIGHT] if schema.weighted else None
-        yield _call(model, *inputs_of(model, seen)), batch["labels"], weight
+        weight = columns[WEIGHT] if schema.weighted else None
+        inputs = inputs_of(model, seen) if isinstance(seen, dict) else [seen[0]]
+        yield _call(model, *inputs), columns["labels"], weight
 
 
 def _scored(outputs: Iterable[Scorable], task: Task, named: NamedMetrics) -> Iterator[Columns]:

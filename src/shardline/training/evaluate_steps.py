@@ -24,7 +24,8 @@ from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
 from shardline.training.logged import LoggedMetrics
 from shardline.training.named_metrics import tell_kept_outputs
-from shardline.training.trainer import quieten_lightning
+from shardline.training.trainer import keep_inputs, quieten_lightning
+from shardline.training.unused_logger import UnusedLogger
 
 
 class _HeldOut(pl.LightningDataModule):
@@ -158,13 +159,16 @@ def _monitored(settings: RunSettings, metrics: Mapping[str, float]) -> HeadlineV
 def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks) -> pl.Trainer:
     quieten_lightning()
     is_cpu = ranks.device.type == "cpu"
-    return new_trainer(
+    precision = spec.settings.precision
+    trainer = new_trainer(
         accelerator="cpu" if is_cpu else "gpu", devices=1 if is_cpu else [ranks.device.index],
-        plugins=[LightningEnvironment()], logger=False, enable_checkpointing=False,
+        plugins=[LightningEnvironment()], logger=UnusedLogger(), enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
-        precision="64-true" if spec.settings.precision == "64-true" else "32-true",
-        callbacks=callbacks,
+        precision=precision if precision.endswith("-true") else "32-true",
+        callbacks=callbacks, inference_mode=spec.settings.trainer.inference_mode,
     )  # fmt: skip
+    keep_inputs(trainer, precision)
+    return trainer
 
 
 def _result(

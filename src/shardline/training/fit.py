@@ -23,25 +23,31 @@ from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_bytes
 from shardline.core.world import World
-from shardline.data.datamodule import ShardDataModule
+from shardline.data.datamodule import ShardDataModule, model_dtype
 from shardline.data.ledger import SampleLedger
 from shardline.launch.device import resolve_accelerator
 from shardline.records.measured import ConsumedSteps, Intervention, SealedCheck
 from shardline.records.runs import PackedSamples
+from shardline.training.callbacks import attach_callbacks
+from shardline.training.compiled import compile_model, is_compiled
 from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
-from shardline.training.metrics_file import JsonLinesLogger, PlainProgress
+from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
-from shardline.training.optim import attach_optimizer
+from shardline.training.observed import ModelSummary, observers
+from shardline.training.optim import attach_optimizer, has_own_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
-from shardline.training.rank_task import RankTask
+from shardline.training.parameters import freeze_parameters
+from shardline.training.plain_progress import PlainProgress
+from shardline.training.rank_task import Find, RankTask, Train
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.stop_agreement import AgreedStop
 from shardline.training.trainer import make_trainer
+from shardline.training.validation_places import plan_validations
 
 _TORCH_TIMEOUT_S = 1800.0
 
@@ -55,6 +61,7 @@ class Trained:
         best_score: Value of the monitored metric with these weights.
         resumed_step: Optimiser step from which this attempt last resumed; 0 for none.
         parameters: Names of the parameters in `best`, which contains buffers too.
+        is_compiled: Whether a part of the model was compiled.
         packs: Counts of packed samples; None if samples are rows.
         interventions: Interventions after divergence.
         sealed_check: Result of evaluating the sealed weights again, on rank 0.
@@ -67,10 +74,12 @@ class Trained:
     stopped_early: bool
     resumed_step: int
     parameters: frozenset[str] = frozenset()
+    is_compiled: bool = False
     packs: PackedSamples | None = None
     consumed: ConsumedSteps | None = None
     checkpoint_s: float = 0.0
     interventions: tuple[Intervention, ...] = ()
+    own_optimizer: bool = False
     sealed_check: SealedCheck | None = None
 
 
@@ -97,6 +106,7 @@ def train(
     # the watchdog's diagnosis must come before torch's timeout, whose error names no cause
     timeout_s = max(_TORCH_TIMEOUT_S, 2 * runtime.hang_timeout_s)
     new_trainer = partial(make_trainer, settings, world, timeout_s=timeout_s, is_grouped=is_grouped)
+    attempt = task.action.attempt if isinstance(task.action, Train) else 0
     plan, seconds = read_plan(task.work, spec.identity), 0.0
     while True:
         watch = LossWatch(settings.divergence.max_loss, agreement)
@@ -105,13 +115,14 @@ def train(
             saved, validated, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
         )
         manager = CheckpointManager(
-            saved, spec.identity, policy, best, may_save=watch.may_save, on_resume=logger.rewind
+            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger
         )
         around = [
             *callbacks,
             Heartbeat(),
             PlainProgress(),
             *([SampleLedger(task.work / "ledger", world)] if runtime.ledger else []),
+            *([ModelSummary()] if runtime.model_summary else []),
             AgreedStop(world, manager, agreement),
             *_early_stopping(settings.early_stopping),
         ]
@@ -125,7 +136,8 @@ def train(
                 world,
                 set_by_row,
                 manager,
-                partial(new_trainer, logger=logger),
+                partial(new_trainer, observed=observers(runtime, task.work, attempt)),
+                logger,
                 ordered,
             )
         except RollbackRequired as error:
@@ -137,23 +149,27 @@ def train(
                 interventions=plan.interventions,
             )  # fmt: skip
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
+            logger.trainer = None
             del trainer
             gc.collect()  # free the trained model before another is made
             check = repeat_batch(
                 spec, settings, world, data, trained.best, best.records.get(trained.best.name),
-                is_recorded_here=trained.best.name in best.recorded_here,
+                # only the same code gives the same bits, and a fresh model may not be compiled
+                is_exact=trained.best.name in best.recorded_here and not trained.is_compiled,
                 is_error=runtime.check_sealed == "error",
                 new_trainer=new_trainer,
             )  # fmt: skip
             return replace(trained, sealed_check=check)
         seconds += manager.seconds
+        logger.trainer = None
         gc.collect()  # free the diverged model before another is made
         plan = intervene(spec, world, plan, trouble, task.work)
 
 
 def _fit(
     task: RankTask, settings: RunSettings, world: World, set_by_row: Sequence[str],
-    manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], callbacks: list[Callback],
+    manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], logger: JsonLinesLogger,
+    callbacks: list[Callback],
 ) -> tuple[pl.Trainer, int, PackedSamples | None, ConsumedSteps]:  # fmt: skip
     """Train to the end; return the trainer, the resumed optimiser step, the packs and the steps.
 
@@ -171,19 +187,36 @@ def _fit(
         verify=task.runtime.verify, pin=pin,
     )  # fmt: skip
     model = make_model(spec, data.manifest.schema)
-    if settings.precision == "64-true":
-        model.double()  # Lightning does so only after restoring a state, which would round its weights
+    if settings.precision.endswith("-true"):
+        # Lightning does so only after restoring a state, which would round its weights
+        model.to(model_dtype(settings.precision))
     if isinstance(model, Classifier) and model.scales_targets:
         model.set_target_scale(data.label_statistics.mean, data.label_statistics.std)
-    attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=set_by_row)
-    check_validates(settings, model)
-    check_policy(settings, model, spec.title)
-    consumed = Consumed(
-        data, settings.trainer.max_epochs, settings.trainer.accumulate, f'run "{spec.title}"'
+    freeze_parameters(model, settings.freeze, f'run "{spec.title}"')
+    attach_optimizer(
+        model,
+        spec,
+        num_epochs=data.num_epochs,
+        total_steps=lambda: data.total_steps,
+        set_by_row=set_by_row,
     )
-    trainer = new_trainer([*callbacks, consumed], log_every_steps=task.runtime.log_every_steps)
+    check_validates(settings, model)
+    check_manual(settings, model)
+    compile_model(model, settings.trainer.compile)
+    check_policy(settings, model, spec.title)
+    consumed = Consumed(data, data.num_epochs, f'run "{spec.title}"')
+    trainer = logger.trainer = new_trainer(
+        [*callbacks, consumed],
+        logger=logger,
+        log_every_steps=task.runtime.log_every_steps,
+        num_epochs=data.num_epochs,
+    )
+    plan_validations(trainer, settings, data, spec.title)
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
+    if isinstance(task.action, Find):  # the settings are tried alone
+        model.configure_callbacks = list  # type: ignore[method-assign]
+    attach_callbacks(model, spec, task.runtime.callbacks, task.work, is_new=state is None)
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
     return trainer, resumed_step, data.packs, consumed.result(trainer)
 
@@ -207,6 +240,8 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
         epochs=trainer.current_epoch,
         stopped_early=trainer.current_epoch < (trainer.max_epochs or 0),
         resumed_step=resumed_step,
+        is_compiled=is_compiled(trainer.lightning_module),
+        own_optimizer=has_own_optimizer(trainer.lightning_module),
         parameters=frozenset(
             plain_name(name)
             for name, _ in trainer.lightning_module.named_parameters(remove_duplicate=False)
@@ -220,6 +255,25 @@ def check_validates(settings: RunSettings, model: pl.LightningModule) -> None:
         raise ConfigError(
             f"{type(model).__name__} has no validation_step, so checkpoint.monitor="
             f"{settings.checkpoint.monitor} cannot be measured; add a validation_step that logs this metric"
+        )
+
+
+def check_manual(settings: RunSettings, model: pl.LightningModule) -> None:
+    """Reject settings of optimiser steps that a model with manual optimisation takes itself."""
+    trainer = settings.trainer
+    if model.automatic_optimization:
+        return
+    if trainer.gradient_clip:
+        raise ConfigError(
+            f"trainer.gradient_clip={trainer.gradient_clip:g} has no effect on {type(model).__name__}, which takes its "
+            "optimiser steps itself (automatic_optimization is False); call self.clip_gradients in training_step, and "
+            "set trainer.gradient_clip to 0"
+        )
+    if trainer.accumulate > 1:
+        raise ConfigError(
+            f"trainer.accumulate={trainer.accumulate} has no effect on {type(model).__name__}, which takes its "
+            "optimiser steps itself (automatic_optimization is False); accumulate in training_step, and set "
+            "trainer.accumulate to 1"
         )
 
 

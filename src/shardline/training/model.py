@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from safetensors.torch import load_file
 
 from shardline.checkpoints.weights import load_weights
 from shardline.config.resolved import RunSpec
+from shardline.core.construct import make_values
 from shardline.core.error_texts import check_arguments, import_class
 from shardline.core.errors import ConfigError
+from shardline.data.collate import ColumnTuple
 from shardline.data.columns import columns_of, features_of
 from shardline.data.sample_columns import sample_columns
 from shardline.identity import watch_reads
@@ -32,6 +35,7 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     - `columns`: Type by column, such as `int32[*]`, if the source names columns.
     - `sample_columns`: Columns after `data.pack` and `data.transform`, see `data.sample_columns`.
 
+    Tables in `model_args` that name objects are constructed first, see `core.objects`.
     A constructor with `**kwargs` also gets the arguments that its base classes require.
 
     Raises:
@@ -39,9 +43,10 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     """
     cls = import_class(spec.model_class, f'run "{spec.title}": model')
     if not (isinstance(cls, type) and issubclass(cls, pl.LightningModule)):
+        found, remedy = _what(cls)
         raise ConfigError(
-            f'run "{spec.title}": model={spec.model_class} is not a '
-            "pytorch_lightning.LightningModule; derive it from one"
+            f'run "{spec.title}": model={spec.model_class} is {found}, expected a LightningModule of lightning or '
+            f"pytorch_lightning; {remedy}"
         )
     arguments, what = arguments_of(spec, schema), f'run "{spec.title}": model={spec.model_class}'
     is_shipped = cls.__module__.startswith("shardline.training.models.")
@@ -55,9 +60,30 @@ def make_model(spec: RunSpec, schema: DatasetSchema) -> pl.LightningModule:
     passed += ["columns", "sample_columns"] if schema.columns else []
     passed += [name for name in ("task", "num_targets") if name in arguments]
     check_arguments(cls, arguments, what, "change the model_args columns", passed=passed)
-    model: pl.LightningModule = cls(**arguments)
+    where = f'run "{spec.title}"'
+    made = make_values(spec.settings.model_args, "model_args", where)
+    model: pl.LightningModule = cls(**{**arguments, **made})
     watch_reads.look()  # finds weights that compiled code has mapped into memory
     return model
+
+
+def _what(found: object) -> tuple[str, str]:
+    """Return what an object is that is no class of LightningModules, and the remedy, for messages."""
+    if isinstance(found, pl.LightningModule):
+        return f"an object of {type(found).__qualname__}, not its class", "name the class"
+    if not isinstance(found, type):
+        kind = type(found).__name__
+        return f"a {kind}", "name a class; for a program with its own loop, write a script"
+    if issubclass(found, pl.LightningDataModule):
+        return "a LightningDataModule", "name it in source.type of a dataset, and your model here"
+    if issubclass(found, torch.nn.Module):
+        return (
+            "a torch.nn.Module",
+            "derive it from LightningModule, with a training_step that returns the loss",
+        )
+    bases = (f"{one.__module__}.{one.__qualname__}" for one in found.__bases__ if one is not object)
+    listed = ", ".join(bases)
+    return f"a class of {listed}" if listed else "a class without a base", "derive it from one"
 
 
 def sealed_model(spec: RunSpec, schema: DatasetSchema, weights: Path) -> pl.LightningModule:
@@ -103,6 +129,8 @@ def is_scorable(
         batch: Batch of the dataset: features and labels, or values by column.
         schema: Schema of the dataset.
     """
+    if isinstance(batch, ColumnTuple):
+        return "labels" in batch.named
     if not isinstance(batch, Mapping):
         return True
     is_known = isinstance(model, Classifier) or (

@@ -9,6 +9,7 @@ import re
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,11 +38,13 @@ from shardline.training.checked_rows import (
     read_once,
 )
 from shardline.training.evaluate import evaluate
-from shardline.training.fit import seal_model, train
+from shardline.training.fit import check_manual, seal_model, train
 from shardline.training.model import make_model
+from shardline.training.optim import has_own_optimizer
 from shardline.training.rank_task import Check, ModelResult, RankTask, write_result
 from shardline.training.stop_agreement import StepsDone
 from shardline.training.strategies import SteadyDDPStrategy
+from shardline.training.uncounted_check import compare
 
 _STEP = "does a training step on two rows"
 _STEPS = 1000  # length of the training for schedules, at least; only two steps are done
@@ -106,7 +109,8 @@ class _Trial:
         self._folder = folder
         runtime = replace(
             task.runtime, checkpoint=CheckpointPolicy(asynchronous=False), log_every_steps=1,
-            ledger=False, verify="off", watch_reads="off", hang_timeout_s=0.0,
+            ledger=False, verify="off", watch_reads="off", hang_timeout_s=0.0, profiler="off",
+            detect_anomaly=False, model_summary=False,
         )  # fmt: skip
         self._task = replace(
             task,
@@ -135,6 +139,8 @@ class _Trial:
             sealed = self._folder / "model.safetensors"
             seal_model(trained, self._task.run, sealed)
             self._leave()
+            doing = "trains with runtime.callbacks"
+            self._compare_callbacks(found)
             doing = "is evaluated"
             self._evaluate(sealed, has_test_step=self._action.has_test_step)
         except Exception as error:
@@ -158,6 +164,24 @@ class _Trial:
             set_by_row=self._action.set_by_row,
             is_grouped=self._is_grouped,
         )
+
+    def _compare_callbacks(self, found: ModelResult) -> None:
+        """Add a sentence for each callback of `runtime.callbacks` that changes a result."""
+        number = count()
+
+        def train_with(callbacks: Sequence[Any], watch: Callback) -> None:
+            runtime = replace(self._task.runtime, callbacks=[*callbacks])
+            task = replace(
+                self._task, work=self._folder / f"compared-{next(number)}", runtime=runtime
+            )
+            with suppress(StepsDone):
+                train(task, self._world, [watch], is_grouped=self._is_grouped)
+            self._leave()
+
+        if listed := self._task.runtime.callbacks:
+            problems, not_checked = compare(train_with, listed)
+            found.problems += problems
+            found.not_checked += not_checked
 
     def _leave(self) -> None:
         """End the process group of the training; the evaluation needs none."""
@@ -211,6 +235,14 @@ def _on_two_rows(settings: RunSettings) -> RunSettings:
             accumulate=1,
             validate_every_epochs=1,
             max_epochs=max(_STEPS, trainer.max_epochs),
+            min_epochs=0,
+            max_steps=-1,
+            min_steps=0,
+            val_check_interval=1.0,
+            limit_train_batches=1.0,
+            limit_val_batches=1.0,
+            overfit_batches=0,
+            sync_batchnorm=False,
         ),
         # the loss of two rows may be larger than that of a batch
         divergence=replace(settings.divergence, max_loss=None),
@@ -234,8 +266,10 @@ class _Watch(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Record the model and its size."""
+        check_manual(self._run.settings, pl_module)
         if self.model is None:
             self.model, self._found.weights_bytes = pl_module, _bytes_of(pl_module)
+            self._found.own_optimizer = has_own_optimizer(pl_module)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Interrupt the training once the first epoch is saved."""
@@ -277,7 +311,8 @@ class _Watch(Callback):
         """Report all monitored metrics that are not logged; end the second training."""
         schedules = trainer.lr_scheduler_configs
         plateaus = [one for one in schedules if one.reduce_on_plateau and one.strict]
-        watched = {"lr_scheduler.monitor": str(plateaus[0].monitor)} if plateaus else {}
+        key = "schedule.monitor" if self._run.settings.schedule.monitor else "lr_scheduler.monitor"
+        watched = {key: str(plateaus[0].monitor)} if plateaus else {}
         self._found.problems += _unlogged(
             self._run.settings, watched, sorted(trainer.callback_metrics)
         )

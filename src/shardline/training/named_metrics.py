@@ -7,8 +7,9 @@ import torch
 from torchmetrics import Metric
 
 from shardline.config.code_paths import import_path, metric_name, metrics_of
-from shardline.core.error_texts import import_class
+from shardline.core.construct import make_object
 from shardline.core.errors import ConfigError
+from shardline.core.objects import read_object
 from shardline.training.headline import Mode, mode_of
 
 
@@ -28,8 +29,8 @@ class NamedMetrics:
 
     def __init__(self, written: Sequence[Any] | None, run: str) -> None:
         self._what = f'run "{run}": evaluation.metrics'
-        tables = metrics_of({"metrics": written})
-        self._metrics = {metric_name(one): _made(one, self._what) for one in tables}
+        tables = enumerate(metrics_of({"metrics": written}))
+        self._metrics = {metric_name(one): _made(one, i, f'run "{run}"') for i, one in tables}
         known = {name: mode_of(one) for name, one in self._metrics.items()}
         self.modes: dict[str, Mode] = {name: mode for name, mode in known.items() if mode}
         tell_kept_outputs(self._metrics)
@@ -88,19 +89,14 @@ def tell_kept_outputs(metrics: Mapping[str, Metric]) -> None:
             )
 
 
-def _made(table: Mapping[str, Any], what: str) -> Metric:
-    kind = table["type"]
-    cls = import_class(import_path(table), what)
-    arguments = {key: value for key, value in table.items() if key not in ("type", "name")}
-    try:
-        metric = cls(**arguments)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{what}: {kind} does not accept {arguments} ({error}); change its arguments"
-        ) from None
+def _made(table: Mapping[str, Any], place: int, run: str) -> Metric:
+    key, kind = f"evaluation.metrics.{place}", table["type"]
+    written = {name: value for name, value in table.items() if name != "name"}
+    named = read_object(written, key, expected="a class of torchmetrics or an import path")
+    metric = make_object(named, run, shipped={kind: import_path(table)})
     if not isinstance(metric, Metric):
         raise ConfigError(
-            f"{what}: {kind} is a {type(metric).__name__}, expected a torchmetrics metric; derive the class from "
+            f"{run}: {named.shown} is a {type(metric).__name__}, expected a torchmetrics metric; derive the class from "
             "torchmetrics.Metric"
         )
     return metric

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -10,9 +10,15 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
+from shardline.config.checked_optim import MATCH, SHIPPED_OPTIMISERS, SHIPPED_SCHEDULES
 from shardline.config.resolved import RunSpec
-from shardline.config.settings.run_settings import Optim, Schedule
+from shardline.config.settings.optim_settings import Optim, Schedule
+from shardline.core.construct import make_object, parameters_of
+from shardline.core.error_texts import import_class
 from shardline.core.errors import ConfigError
+from shardline.core.objects import NamedObject, read_value
+from shardline.core.suggest import did_you_mean
+from shardline.training.parameters import parameter_groups
 
 
 def _as_arguments(cls: type, settings: Sequence[str]) -> str:
@@ -27,27 +33,41 @@ def _as_arguments(cls: type, settings: Sequence[str]) -> str:
     return f"give the constructor {arguments} {missing} and name the column{s} {columns}"
 
 
+UNUSED_BESIDE_OWN = (
+    "optim.",
+    "schedule.",
+)  # settings that a model's `configure_optimizers` ignores
+
+
+def has_own_optimizer(model: pl.LightningModule) -> bool:
+    """Return whether the class of a model defines `configure_optimizers`."""
+    of = type(model).configure_optimizers.__module__
+    return not of.startswith(("pytorch_lightning.", "lightning."))
+
+
 def attach_optimizer(
     model: pl.LightningModule,
     spec: RunSpec,
     *,
-    total_steps: int,
+    total_steps: Callable[[], int],
+    num_epochs: int = 0,
     set_by_row: Sequence[str] = (),
 ) -> None:
     """Give a model the optimiser and schedule of its run, unless it defines `configure_optimizers`.
 
     Args:
+        num_epochs: Epochs of the training.
+        total_steps: Function that returns the optimiser steps of the whole training, at which
+            schedules end, once the callbacks are known. (Lightning's estimate would load the data
+            before the state is restored, and lose the resumed position.)
         set_by_row: Dotted keys that the run's own row sets.
-        total_steps: Optimiser steps of the whole training, at which schedules end.
-            (Lightning's estimate would load the data before the state is restored,
-            and lose the resumed position.)
 
     Raises:
         ConfigError: The run's row sets `optim.*` or `schedule.*`, and the
             model's `configure_optimizers` would ignore the value.
     """
     if is_overridden("configure_optimizers", model):
-        ignored = [key for key in set_by_row if key.startswith(("optim.", "schedule."))]
+        ignored = [key for key in set_by_row if key.startswith(UNUSED_BESIDE_OWN)]
         if ignored:
             raise ConfigError(
                 f'run "{spec.title}" sets {", ".join(ignored)}, but {spec.model} has its own configure_optimizers, '
@@ -57,32 +77,80 @@ def attach_optimizer(
     settings = spec.settings
 
     def configure_optimizers(self: pl.LightningModule) -> dict[str, Any]:
-        world_size = settings.nodes * settings.devices
-        optimizer = make_optimizer(self, settings.optim, world_size)
-        schedule = make_schedule(optimizer, settings.schedule, total_steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        world_size, where = settings.nodes * settings.devices, f'run "{spec.title}"'
+        optimizer = make_optimizer(self, settings.optim, world_size, where)
+        schedule = make_schedule(
+            optimizer, settings.schedule, total_steps(), num_epochs=num_epochs, where=where
+        )
+        steps: dict[str, Any] = {"scheduler": schedule, "interval": settings.schedule.interval}
+        if settings.schedule.monitor is not None:
+            steps["monitor"] = settings.schedule.monitor
+        return {"optimizer": optimizer, "lr_scheduler": steps}
 
     model.configure_optimizers = MethodType(configure_optimizers, model)  # type: ignore[method-assign]
 
 
 def make_optimizer(
-    model: torch.nn.Module, settings: Optim, world_size: int
+    model: torch.nn.Module, settings: Optim, world_size: int, where: str = "optim"
 ) -> torch.optim.Optimizer:
     """Make the optimiser of a model's trainable parameters.
 
-    With `scale_lr` the learning rate is multiplied by the world size (linear
+    With `scale_lr` the learning rates are multiplied by the world size (linear
     scaling rule, Goyal et al. 2017, arXiv:1706.02677).
+
+    Args:
+        where: Start of messages.
+
+    Raises:
+        ConfigError: The class rejects its arguments, or a pattern of `groups` matches no parameter.
     """
-    lr = settings.lr * (world_size if settings.scale_lr else 1)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    common: dict[str, Any] = {"lr": lr, "weight_decay": settings.weight_decay}
-    match settings.name:
-        case "sgd":
-            return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
-        case "adam":
-            return torch.optim.Adam(parameters, **common)
-        case _:
-            return torch.optim.AdamW(parameters, **common)
+    scale = world_size if settings.scale_lr else 1
+    groups = parameter_groups(model, settings.groups, scale, where)
+    named = _named("optim", settings.name, settings.args)
+    more = {"lr": settings.lr * scale, "weight_decay": settings.weight_decay}
+    if settings.name == "sgd":
+        more["momentum"] = settings.momentum
+    elif settings.name not in SHIPPED_OPTIMISERS:
+        more = _accepted(more, named, where)
+    # torch makes one group of a plain list, as of versions without groups
+    parameters = groups if settings.groups else groups[0]["params"]
+    optimizer = make_object(named, where, first=[parameters], more=more, shipped=SHIPPED_OPTIMISERS)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            f"{where}: {named.shown} gives {type(optimizer).__name__}, expected a torch.optim.Optimizer; name a class "
+            "that is derived from it"
+        )
+    for place, group in enumerate(settings.groups):
+        for key in group.keys() - {MATCH, *optimizer.defaults}:
+            hint = did_you_mean(key, optimizer.defaults, otherwise="name one of these")
+            raise ConfigError(
+                f"{where}: optim.groups.{place}.{key} is not an option of {type(optimizer).__name__}, which has "
+                f"{', '.join(optimizer.defaults)}; {hint}"
+            )
+    return optimizer
+
+
+def _named(key: str, path: str, args: Mapping[str, Any]) -> NamedObject:
+    arguments = {name: read_value(item, f"{key}.args.{name}") for name, item in args.items()}
+    return NamedObject(
+        path=path, arguments=arguments, key=key, path_key=f"{key}.name", key_of_arguments=f"{key}.args"
+    )  # fmt: skip
+
+
+def _accepted(passed: Mapping[str, float], named: NamedObject, where: str) -> dict[str, float]:
+    """Return the settings that an optimiser of another library has; reject the others if they are set."""
+    known, has_kwargs = parameters_of(import_class(named.path, f"{where}: optim.name"))
+    found = {}
+    for key, value in passed.items():
+        is_set = value != getattr(Optim(), key)
+        if key in known or (has_kwargs and (is_set or key == "lr")):
+            found[key] = value
+        elif is_set:
+            raise ConfigError(
+                f"{where}: optim.{key}={value}, but {named.path} takes {', '.join(known)}, and no {key}; leave "
+                f"optim.{key} at its default"
+            )
+    return found
 
 
 def lr_factor(step: int, *, name: str, warmup_steps: int, total_steps: int) -> float:
@@ -99,16 +167,59 @@ def lr_factor(step: int, *, name: str, warmup_steps: int, total_steps: int) -> f
             return 1.0
 
 
+class LambdaLR(torch.optim.lr_scheduler.LambdaLR):
+    """Schedule of the groups that the optimiser begins with.
+
+    A callback such as `BackboneFinetuning` adds groups, and sets their learning rates itself.
+    """
+
+    def get_lr(self) -> list[Any]:
+        """Return the learning rate of each group."""
+        scheduled = super().get_lr()
+        return [*scheduled, *(one["lr"] for one in self.optimizer.param_groups[len(scheduled) :])]
+
+
 def make_schedule(
-    optimizer: torch.optim.Optimizer, settings: Schedule, total_steps: int
-) -> torch.optim.lr_scheduler.LambdaLR:
-    """Make the learning rate schedule over `total_steps` optimiser steps."""
-    return torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: lr_factor(
-            step,
-            name=settings.name,
-            warmup_steps=settings.warmup_steps,
-            total_steps=total_steps,
-        ),
-    )
+    optimizer: torch.optim.Optimizer, settings: Schedule, total_steps: int, *, num_epochs: int = 0,
+    where: str = "schedule",
+) -> torch.optim.lr_scheduler.LRScheduler:  # fmt: skip
+    """Make the learning rate schedule over `total_steps` optimiser steps.
+
+    Args:
+        num_epochs: Epochs of the training, the `total_steps` of a schedule that steps after each epoch.
+        where: Start of messages.
+
+    Raises:
+        ConfigError: The class rejects its arguments, or needs other values of `monitor` and `interval`.
+    """
+    if settings.name in SHIPPED_SCHEDULES:
+        return LambdaLR(
+            optimizer,
+            lambda step: lr_factor(
+                step,
+                name=settings.name,
+                warmup_steps=settings.warmup_steps,
+                total_steps=total_steps,
+            ),
+        )
+    named = _named("schedule", settings.name, settings.args)
+    more, (known, _) = {}, parameters_of(import_class(named.path, f"{where}: schedule.name"))
+    if "total_steps" in known and "epochs" not in settings.args:  # of which OneCycleLR makes it
+        more["total_steps"] = total_steps if settings.interval == "step" else num_epochs
+    schedule = make_object(named, where, first=[optimizer], more=more)
+    if not isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
+        raise ConfigError(
+            f"{where}: {named.shown} gives {type(schedule).__name__}, expected a torch.optim.lr_scheduler.LRScheduler; "
+            "name a class that is derived from it"
+        )
+    is_plateau = isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    if is_plateau and (settings.monitor is None or settings.interval != "epoch"):
+        raise ConfigError(
+            f"{where}: {named.shown} watches a metric of each validation; set schedule.interval to epoch, and "
+            "schedule.monitor to a logged metric such as val_loss"
+        )
+    if settings.monitor is not None and not is_plateau:
+        raise ConfigError(
+            f"{where}: schedule.monitor={settings.monitor}, but {named.path} watches no metric; leave it out"
+        )
+    return schedule

@@ -2,15 +2,13 @@
 
 import base64
 import math
-import struct
-import zlib
-from collections.abc import Sequence
 
 import numpy as np
 
+from shardline.core.png import COLOR_TYPES, png_bytes, reduced
+
 MAX_SIDE = 64
 _MIN_SIDE = 4  # smaller arrays are tables or sequences of numbers
-_COLOR_TYPES = {1: 0, 3: 2}  # by number of channels: grey, RGB (PNG, third edition, 11.2.1)
 _PALETTE = 3
 # Okabe and Ito's colours, which colour-blind readers can distinguish; page.css repeats them in its legend
 COLOURS = (
@@ -22,7 +20,7 @@ _FILLED = 100  # of 255: how much of the image a class covers
 def is_image(feature_shape: tuple[int, ...]) -> bool:
     """Return whether rows of this shape are images: [H, W], [C, H, W] or [H, W, C] with C 1 or 3."""
     channels, height, width = _as_image(np.empty(feature_shape, np.uint8)).shape
-    return channels in _COLOR_TYPES and min(height, width) >= _MIN_SIDE
+    return channels in COLOR_TYPES and min(height, width) >= _MIN_SIDE
 
 
 def picture(
@@ -43,8 +41,8 @@ def picture(
         low, high = bounds
         scaled = (image - low) * (255 / (high - low) if high > low else 0)
         image = np.rint(np.clip(scaled, 0, 255)).astype(np.uint8)
-    reduced = _reduced(image, max_side)
-    return _url(_png(reduced.transpose(1, 2, 0), _COLOR_TYPES[len(reduced)]))
+    small = reduced(image, max_side)
+    return _url(png_bytes(small.transpose(1, 2, 0), COLOR_TYPES[len(small)]))
 
 
 def mask_picture(mask: np.ndarray, max_side: int = MAX_SIDE) -> str:
@@ -61,15 +59,15 @@ def mask_picture(mask: np.ndarray, max_side: int = MAX_SIDE) -> str:
         np.minimum(np.arange(n) * factor + factor // 2, of - 1)
         for n, of in zip(sides, mask.shape, strict=True)
     ]
-    reduced = mask[np.ix_(*places)].astype(np.int64)
-    around = np.pad(reduced, 1, mode="edge")
+    chosen = mask[np.ix_(*places)].astype(np.int64)
+    around = np.pad(chosen, 1, mode="edge")
     shifted = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
-    is_border = np.any([other != reduced for other in shifted], axis=0)
-    drawn = np.where(reduced > 0, 1 + (reduced - 1) % len(COLOURS) + len(COLOURS) * is_border, 0)
+    is_border = np.any([other != chosen for other in shifted], axis=0)
+    drawn = np.where(chosen > 0, 1 + (chosen - 1) % len(COLOURS) + len(COLOURS) * is_border, 0)
     palette = bytes([0, 0, 0, *(2 * [part for colour in COLOURS for part in colour])])
     alpha = bytes([0, *len(COLOURS) * [_FILLED], *len(COLOURS) * [255]])
     chunks = ((b"PLTE", palette), (b"tRNS", alpha))
-    return _url(_png(drawn[:, :, None].astype(np.uint8), _PALETTE, chunks))
+    return _url(png_bytes(drawn[:, :, None].astype(np.uint8), _PALETTE, chunks))
 
 
 def _as_image(row: np.ndarray) -> np.ndarray:
@@ -77,34 +75,9 @@ def _as_image(row: np.ndarray) -> np.ndarray:
     if row.ndim == 2:
         return row[None]
     if row.ndim == 3:
-        return row if row.shape[0] in _COLOR_TYPES else np.moveaxis(row, 2, 0)
+        return row if row.shape[0] in COLOR_TYPES else np.moveaxis(row, 2, 0)
     return np.empty((0, 0, 0), row.dtype)
-
-
-def _reduced(image: np.ndarray, max_side: int) -> np.ndarray:
-    factor = math.ceil(max(image.shape[1:]) / max_side)
-    height, width = (max(1, side // factor) for side in image.shape[1:])
-    blocks = image[:, : height * factor, : width * factor]
-    blocks = blocks.reshape(len(image), height, -1, width, blocks.shape[2] // width)
-    reduced: np.ndarray = blocks.mean(axis=(2, 4)).round().astype(np.uint8)
-    return reduced
 
 
 def _url(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
-def _png(image: np.ndarray, color_type: int, more: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
-    """Return pixels [H, W, C] uint8 as a PNG file, with further chunks before the pixels."""
-    # Without Pillow: adding it to the training's environment would make every trained run stale.
-    height, width, _ = image.shape
-    lines = image.reshape(height, -1)
-    filtered = np.hstack([np.zeros((height, 1), np.uint8), lines])  # each line with filter none
-    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
-    data = (b"IDAT", zlib.compress(filtered.tobytes(), 9))
-    chunks = ((b"IHDR", header), *more, data, (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

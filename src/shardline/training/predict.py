@@ -20,8 +20,8 @@ from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.core.world import World
-from shardline.data.collate import Batch
-from shardline.data.datamodule import Normalizer
+from shardline.data.collate import Batch, ColumnTuple
+from shardline.data.datamodule import Normalizer, evaluated_dtype
 from shardline.data.dataset import read_manifest
 from shardline.data.integrity import Policy
 from shardline.data.prediction_parts import BLOCKS, ID, LABEL, LENGTHS, OUTPUT, part_file
@@ -88,8 +88,9 @@ def predict(
     read_as = known.manifest if known.manifest.preprocessing else None
     run_batches = RunBatches([rows], settings, verify=verify, read_as=read_as)
     device = EvaluationRanks.of(world, settings.accelerator, len(parts)).device
-    model = sealed_model(spec, known.manifest.schema, model_file).to(device)
-    normalize = Normalizer(known, settings.data.normalize, torch.float32)
+    dtype = evaluated_dtype(settings.precision)
+    model = sealed_model(spec, known.manifest.schema, model_file).to(device, dtype)
+    normalize = Normalizer(known, settings.data.normalize, dtype)
     last = count_blocks(run_batches.manifest.splits[split], settings.evaluation.batch)
     blocks = [range(part * BLOCKS, min((part + 1) * BLOCKS, last)) for part in own]
     chosen = tuple(block for of_part in blocks for block in of_part)
@@ -184,7 +185,8 @@ class Outputs:
         return np.concatenate(parts)
 
     def _labels(self, batch: Batch, rows: int) -> Columns:
-        labels = batch.get("labels") if isinstance(batch, dict) else batch[1]
+        named = batch.named if isinstance(batch, ColumnTuple) else batch
+        labels = named.get("labels") if isinstance(named, dict) else named[1]
         if not self._has_labels or self._schema.task == "none":
             return {}
         shape = (rows, len(self._schema.targets)) if self._schema.targets else (rows,)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardline.core.error_texts import short_traceback
+from shardline.core.errors import ConfigError
 from shardline.core.files import write_json
+from shardline.core.one_lightning import keep
 from shardline.core.world import World
 from shardline.identity import watch_reads
 from shardline.records.base import encode
@@ -16,11 +18,14 @@ from shardline.training.preflight import meet
 from shardline.training.rank_task import (
     Check,
     Evaluate,
+    Find,
+    ModelResult,
     Predict,
     Preflight,
     RankTask,
     Train,
     read_task,
+    write_result,
 )
 
 # The timeout applies to each part of the preflight check: rendezvous, process group, one message.
@@ -65,6 +70,8 @@ def _watch_of(task: RankTask) -> Watch | None:
 def _run(tasks: Sequence[RankTask], world: World) -> None:
     # torch is imported only after the task was read without an error
     task = tasks[0]
+    if not _keep_lightning(tasks, world):
+        return
     match task.action:
         case Train() as action:
             from shardline.training.sealed_training import train_and_seal
@@ -74,6 +81,11 @@ def _run(tasks: Sequence[RankTask], world: World) -> None:
             _evaluate(task, action, world)
         case Predict() as action:
             _predict(task, action, world)
+        case Find() as action:
+            from shardline.training.find import find
+
+            meet(task, world)
+            find(task, action, world)
         case Check():
             from shardline.training.model_check import check_models
 
@@ -83,6 +95,21 @@ def _run(tasks: Sequence[RankTask], world: World) -> None:
             if world.rank == 0:
                 write_json(action.output, found)
     _leave()
+
+
+def _keep_lightning(tasks: Sequence[RankTask], world: World) -> bool:
+    """Load the Lightning that the runs' code imports; return False if models cannot be checked with it."""
+    try:
+        line = keep(tasks[0].run.lightning)
+        if line and world.rank == 0:
+            print(line, flush=True)
+    except ConfigError as error:
+        for task in tasks:
+            if not isinstance(task.action, Check):
+                raise
+            write_result(task.action.output, ModelResult(problems=[str(error)]))
+        return False
+    return True
 
 
 def _evaluate(task: RankTask, action: Evaluate, world: World) -> None:
@@ -141,8 +168,9 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def _watch_spawned(task: RankTask) -> None:
-    """Watch the reads of a process that user code spawned by multiprocessing."""
+def _prepare_spawned(task: RankTask) -> None:
+    """Load one Lightning, and watch the reads, in a process that user code spawned by multiprocessing."""
+    keep(task.run.lightning)
     if isinstance(task.action, Train | Evaluate):
         watch_reads.start_rank(task.work, task.runtime.watch_reads, is_spawned=True)
 
@@ -150,4 +178,4 @@ def _watch_spawned(task: RankTask) -> None:
 if __name__ == "__main__":
     sys.exit(main())
 elif __name__ == "__mp_main__":
-    _watch_spawned(_read_tasks()[0])
+    _prepare_spawned(_read_tasks()[0])

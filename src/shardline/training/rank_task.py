@@ -33,6 +33,10 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
         rendezvous_timeout_s: Seconds that ranks wait for one another.
         hang_timeout_s: Seconds without progress after which a rank counts as hung; 0 for never.
         check_sealed: What to do if a fresh model with the best weights does not repeat their validation.
+        profiler: Profiler of the training.
+        detect_anomaly: Whether to find the operation whose gradient is NaN.
+        model_summary: Whether to print the layers of the model.
+        callbacks: Callbacks of the training that change no result.
     """
 
     log_every_steps: int
@@ -45,6 +49,10 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous_timeout_s: int
     hang_timeout_s: float
     check_sealed: Literal["error", "warn"] = "error"
+    profiler: Literal["off", "simple", "advanced", "pytorch"] = "off"
+    detect_anomaly: bool = False
+    model_summary: bool = False
+    callbacks: list[str | dict[str, Any]] = []
 
     @classmethod
     def of(cls, runtime: Runtime) -> "RankRuntime":
@@ -106,6 +114,18 @@ class Evaluate(_Action, frozen=True, kw_only=True):
     output: Path
     has_test_step: bool
     has_samples: bool
+
+
+class Find(_Action, frozen=True, kw_only=True):
+    """Try settings on a few steps, and keep nothing.
+
+    Attributes:
+        what: Learning rates, or the memory of the global batch.
+        output: File to write, with `FoundRates` or a `MeasuredBatch`.
+    """
+
+    what: Literal["lr", "batch"]
+    output: Path
 
 
 class Predict(_Action, frozen=True, kw_only=True):
@@ -196,7 +216,7 @@ class RankTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     run: RunSpec
-    action: Train | Evaluate | Predict | Check | Preflight
+    action: Train | Evaluate | Find | Predict | Check | Preflight
     datasets: tuple[DatasetPlace, ...] = ()
     work: Path
     rank_logs: Path
@@ -214,6 +234,7 @@ class ModelResult(msgspec.Struct, kw_only=True):
         state_bytes: Size of a training checkpoint; 0 if unknown.
         inferred: Properties inferred from the files of each dataset, by its name, see `data.inferred`.
         num_rows: Rows of the only dataset, all splits together; None for several datasets or if unknown.
+        own_optimizer: Whether the model has its own `configure_optimizers`.
     """
 
     problems: list[str] = []
@@ -222,6 +243,7 @@ class ModelResult(msgspec.Struct, kw_only=True):
     state_bytes: int = 0
     inferred: dict[str, dict[str, Any]] = {}
     num_rows: int | None = None
+    own_optimizer: bool = False
 
 
 def write_result(path: Path, result: ModelResult) -> None:

@@ -23,7 +23,7 @@ from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import ignore_signals, set_place
 from shardline.core.world import World
-from shardline.data.datamodule import ShardDataModule
+from shardline.data.datamodule import ShardDataModule, model_dtype
 from shardline.records.measured import SealedCheck
 from shardline.training.model import make_model
 
@@ -34,7 +34,7 @@ _OF_SHORT_NUMBERS = 5e-2
 
 def repeat_batch(
     spec: RunSpec, settings: RunSettings, world: World, data: ShardDataModule, best: Path,
-    record: FirstBatchRecord | None, *, is_recorded_here: bool, is_error: bool, new_trainer: Callable[..., pl.Trainer],
+    record: FirstBatchRecord | None, *, is_exact: bool, is_error: bool, new_trainer: Callable[..., pl.Trainer],
 ) -> SealedCheck | None:  # fmt: skip
     """Evaluate the first batch of rank 0 again and compare the values; each rank must call this.
 
@@ -43,7 +43,7 @@ def repeat_batch(
         data: Data module of the ended training.
         best: File of the weights that will be sealed.
         record: First batch of the validation of these weights, see `FirstBatch`; None if there is none.
-        is_recorded_here: Whether this process made the record. A deterministic training must then be bit-identical.
+        is_exact: Whether a deterministic training must be bit-identical, since this process made the record.
         is_error: Whether a difference raises an error.
         new_trainer: Function that makes a Trainer from callbacks, a logger and the steps between records.
 
@@ -69,7 +69,7 @@ def repeat_batch(
             flush=True,
         )
         return SealedCheck(is_repeated=False, reason=reason)
-    exact = settings.deterministic and is_recorded_here
+    exact = settings.deterministic and is_exact
     tolerance = 0.0 if exact else _TOLERANCES.get(settings.precision, _OF_SHORT_NUMBERS)
     found = differences(record["values"], values, tolerance)
     if found:
@@ -99,8 +99,8 @@ def _evaluate(
     """Return the values of the batch, or the reason why there are none."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = make_model(spec, data.manifest.schema)
-    if settings.precision == "64-true":
-        model.double()
+    if settings.precision.endswith("-true"):
+        model.to(model_dtype(settings.precision))
     model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, no callbacks
     again = _Again(best, record)
     trainer = new_trainer([again], DummyLogger(), 1)

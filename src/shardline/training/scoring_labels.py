@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from shardline.data.statistics import Moments, RunningMoments
+from shardline.data.moments import Moments, RunningMoments
 from shardline.records.evaluations import Evaluated, HeadlineValue
 from shardline.training.diagnostics import MAX_POINTS, Spread, residuals
 from shardline.training.row_scores import Columns, check_finite, check_shape, sum_of

@@ -47,6 +47,7 @@ from shardline.supervision.attempt_log import (
 )
 from shardline.tracking.run_links import read_places
 from shardline.training.goodput import Timeline, goodput, kept_seconds, throughput
+from shardline.training.observed_files import profiled
 from shardline.training.preflight import meet
 from shardline.training.rank_task import RankTask, ShortTraining, Train
 from shardline.training.resources import gather, used_by_rank
@@ -125,7 +126,7 @@ def train_and_seal(task: RankTask, action: Train, world: World) -> None:
             duration_s=time.monotonic() - clock,
             measured=measured(),
             training=training,
-            tracking=read_places(task.work, action.tracking),
+            tracking=read_places(task.work, action.tracking) | profiled(task.work),
             files={name: file_sha256(action.results / name) for name in _SEALED},
         )
         certificate = None if is_own else find_certificate(sources["environment"])
@@ -163,6 +164,7 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
         consumed=trained.consumed or UNSET,
         checkpoint_s=trained.checkpoint_s,
         interventions=[*trained.interventions],
+        own_optimizer=trained.own_optimizer or UNSET,
     )
     readings = stopwatch.readings, stopwatch.steps_a_reading
 

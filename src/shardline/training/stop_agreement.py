@@ -5,7 +5,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from shardline.checkpoints.boundaries import after_hook, can_save
+from shardline.checkpoints.boundaries import after_batch, can_save
 from shardline.checkpoints.manager import CheckpointManager
 from shardline.core.errors import Stopped
 from shardline.core.lightning_compat import ignore_signals
@@ -37,7 +37,7 @@ class AgreedStop(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Act after the model's own hook, and disable Lightning's signal handlers."""
         ignore_signals(trainer)
-        after_hook(pl_module, "on_train_batch_end", lambda: self._end_batch(trainer))
+        after_batch(trainer, pl_module, lambda: self._end_batch(trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Allow stops to save from now on."""

@@ -72,7 +72,11 @@ class Stopwatch(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Install a profiler, which Lightning calls when it fetches a batch and when it saves."""
-        trainer.profiler = _Watch(self._timeline)  # type: ignore[attr-defined]  # not declared there
+        watch, given = _Watch(self._timeline), trainer.profiler  # type: ignore[attr-defined]
+        if isinstance(given, PassThroughProfiler):
+            trainer.profiler = watch  # type: ignore[attr-defined]  # not declared there
+        else:  # of runtime.profiler
+            given.start, given.stop = _both(watch.start, given.start), _both(given.stop, watch.stop)
         self.steps_a_reading = (
             _STEPS_A_READING_GPU if trainer.strategy.root_device.type == "cuda" else 1
         )
@@ -117,6 +121,14 @@ class Stopwatch(Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """End the steps; sealing counts as `other`."""
         self._timeline.switch("other")
+
+
+def _both(first: Callable[[str], None], second: Callable[[str], None]) -> Callable[[str], None]:
+    def call(action_name: str) -> None:
+        first(action_name)
+        second(action_name)
+
+    return call
 
 
 _NOTHING = nullcontext()

@@ -2,8 +2,12 @@
 
 import logging
 import warnings
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
 
+import lightning_fabric
 import pytorch_lightning as pl
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.callbacks import Callback
@@ -12,6 +16,7 @@ from pytorch_lightning.strategies import Strategy
 from torchmetrics import Metric
 
 from shardline.config.settings.run_settings import RunSettings
+from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import new_trainer, spare_moves
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
@@ -108,19 +113,31 @@ class DoubleMetrics(Callback):
 
 def make_trainer(
     settings: RunSettings, world: World, callbacks: list[Callback], logger: Logger,
-    log_every_steps: int, *, timeout_s: float, is_grouped: bool = False,
+    log_every_steps: int, *, timeout_s: float, is_grouped: bool = False, num_epochs: int | None = None,
+    observed: Mapping[str, Any] = MappingProxyType({}),
 ) -> pl.Trainer:  # fmt: skip
     """Make the Trainer of this rank.
 
     Args:
         timeout_s: Timeout of the ranks' collective operations, in seconds.
         is_grouped: Use the strategy of several ranks even on one rank.
+        num_epochs: Number of epochs; default: `trainer.max_epochs`.
+        observed: Arguments of the Trainer that change no result, see `observers`.
+
+    Raises:
+        ConfigError: A setting needs GPUs, and there are none.
     """
+    given = settings.trainer
     quieten_lightning()
     spare_moves()
     accelerator = resolve_accelerator(settings.accelerator, devices=settings.devices)
+    if given.sync_batchnorm and accelerator == "cpu" and world.world_size > 1:
+        raise ConfigError(
+            "trainer.sync_batchnorm=true needs GPUs, since torch.nn.SyncBatchNorm does not run on CPUs; drop it, or "
+            "use machines with GPUs"
+        )
     strategy = make_strategy(settings, world, accelerator, timeout_s, is_grouped=is_grouped)
-    return new_trainer(
+    trainer = new_trainer(
         accelerator=accelerator,
         devices=settings.devices,
         num_nodes=settings.nodes,
@@ -128,13 +145,21 @@ def make_trainer(
         # without a strategy, Lightning would look for a scheduler's variables
         plugins=[WorldEnvironment(world)] if isinstance(strategy, str) else None,
         precision=settings.precision,
-        max_epochs=settings.trainer.max_epochs,
-        accumulate_grad_batches=settings.trainer.accumulate,
-        gradient_clip_val=settings.trainer.gradient_clip or None,
-        check_val_every_n_epoch=settings.trainer.validate_every_epochs,
-        # partitions differ in length, so each epoch needs a new loader
-        reload_dataloaders_every_n_epochs=int(settings.data.epoch == "partition"),
+        max_epochs=given.max_epochs if num_epochs is None else num_epochs,
+        min_epochs=given.min_epochs or None,
+        min_steps=given.min_steps or None,
+        accumulate_grad_batches=given.accumulate,
+        gradient_clip_val=given.gradient_clip or None,
+        gradient_clip_algorithm=given.gradient_clip_algorithm if given.gradient_clip else None,
+        check_val_every_n_epoch=given.validate_every_epochs,
+        # partitions differ in length, and so may the last epoch: each epoch needs a new loader
+        reload_dataloaders_every_n_epochs=int(
+            settings.data.epoch == "partition" or given.max_steps > 0
+        ),
         deterministic=settings.deterministic,
+        benchmark=given.benchmark or None,
+        inference_mode=given.inference_mode,
+        sync_batchnorm=given.sync_batchnorm,
         callbacks=[
             *callbacks,
             LeanSteps(),
@@ -146,7 +171,16 @@ def make_trainer(
         num_sanity_val_steps=0,
         enable_progress_bar=False,
         enable_model_summary=False,
+        **observed,
     )
+    keep_inputs(trainer, settings.precision)
+    return trainer
+
+
+def keep_inputs(trainer: pl.Trainer, precision: str) -> None:
+    """Keep Lightning from rounding batches to 16 bits before `Normalizer` has normalised them."""
+    if precision in ("bf16-true", "16-true"):
+        trainer.precision_plugin.convert_input = lambda data: data  # type: ignore[method-assign]
 
 
 def make_strategy(
@@ -164,17 +198,19 @@ def make_strategy(
         process_group_backend=backend,
         timeout=timeout,
         find_unused_parameters=settings.ddp.find_unused_parameters,
+        static_graph=settings.ddp.static_graph,
     )
 
 
 def quieten_lightning() -> None:
     """Silence Lightning's hints that do not apply to Shardline."""
-    for name in ("pytorch_lightning", "lightning_fabric"):
+    for name in (pl.__name__, lightning_fabric.__name__):  # of either package
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",
         ".*isinstance.treespec.*",
         ".*exists and is not empty.*",
+        ".*is already saved during checkpointing.*",  # training checkpoints have no hyperparameters
         ".*smaller than the logging interval.*",
         # batches end with scalars (`{name}.mean_count`); Lightning correctly uses the first column's size
         ".*`batch_size` from an ambiguous collection.*",

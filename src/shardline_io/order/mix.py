@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from shardline_io.errors import DataError
+from shardline_io.order.lengths import ALL, Lengths, Limited
 from shardline_io.order.pieces import Line, Piece, num_rows
 from shardline_io.order.sampling import Order, TrainOrder, permutation
 
@@ -60,9 +61,23 @@ class MixedWindow:
     bounds: np.ndarray
     weights: np.ndarray | None = None
 
+    def first(self, num_batches: int) -> MixedWindow:
+        """Return the window with only its first batches."""
+        if num_batches + 1 >= len(self.bounds):
+            return self
+        units = slice(0, int(self.bounds[num_batches]))
+        return replace(
+            self,
+            part=self.part[units],
+            unit=self.unit[units],
+            passes=self.passes[units],
+            bounds=self.bounds[: num_batches + 1],
+            weights=None if self.weights is None else self.weights[units],
+        )
+
 
 @dataclass(frozen=True)
-class MixOrder:
+class MixOrder(Limited):
     """Order of a mix for one rank.
 
     Attributes:
@@ -71,6 +86,7 @@ class MixOrder:
         window_rows: units in memory at a time, over all parts; at least one global batch.
         epoch_samples: samples of an epoch; a last partial global batch is left out.
         accumulate: number of batches into which a rank splits its slice.
+        lengths: limits of the epochs and of the training.
 
     Raises:
         DataError: a part has no units, a weight is not positive, or an epoch has no step.
@@ -84,6 +100,7 @@ class MixOrder:
     rank: int = 0
     world_size: int = 1
     accumulate: int = 1
+    lengths: Lengths = ALL
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -108,8 +125,8 @@ class MixOrder:
         """Units of all parts, with shards numbered consecutively over the parts."""
         return joined([part.pieces for part in self.parts])
 
-    def steps(self, epoch: int) -> int:
-        """Return the number of global batches in an epoch, the same for all epochs."""
+    def all_steps(self, epoch: int) -> int:
+        """Return the number of global batches in an epoch without limits, the same for all epochs."""
         return self.epoch_samples // self.global_batch
 
     def num_batches(self, epoch: int) -> int:
@@ -156,9 +173,13 @@ class MixOrder:
 
     def window(self, epoch: int, index: int) -> MixedWindow:
         """Return a window: its units by part, and the units that this rank consumes."""
+        taken = (self.steps(epoch) - index * self._steps_per_window) * self.accumulate
+        return self._whole_window(self._visited(epoch), index).first(taken)
+
+    def _whole_window(self, epoch: int, index: int) -> MixedWindow:
         first = index * self._steps_per_window
-        steps = min(self._steps_per_window, self.steps(epoch) - first)
-        first += epoch * self.steps(epoch)
+        steps = min(self._steps_per_window, self.all_steps(epoch) - first)
+        first += epoch * self.all_steps(epoch)
         given = np.array(
             [self.given(s * self.global_batch) for s in range(first, first + steps + 1)]
         )

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from shardline_io.errors import DataError
+from shardline_io.order.lengths import ALL, Lengths, Limited
 from shardline_io.order.pieces import Line, Piece, num_rows
 
 # 2**64 / golden ratio: any number of its multiples modulo 2**64 is spread evenly (Weyl sequence)
@@ -40,6 +41,16 @@ class Window:
     rows: np.ndarray
     bounds: np.ndarray
     weights: np.ndarray | None = None
+
+    def first(self, num_batches: int) -> Window:
+        """Return the window with only its first batches."""
+        if num_batches + 1 >= len(self.bounds):
+            return self
+        rows = slice(0, int(self.bounds[num_batches]))
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(
+            self, rows=self.rows[rows], bounds=self.bounds[: num_batches + 1], weights=weights
+        )
 
 
 class Order(Protocol):
@@ -97,7 +108,7 @@ def permutation(num_rows: int, *key: object) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class TrainOrder:
+class TrainOrder(Limited):
     """Shuffled order of a train split for one rank.
 
     The shards are shuffled for each pass. Their rows are then split into `streams` equal sequences,
@@ -113,6 +124,7 @@ class TrainOrder:
         partition_shards: number of shards in an epoch; 0 for all.
         is_padded: pad the last partial global batch instead of dropping it.
         accumulate: number of batches into which a rank splits its slice.
+        lengths: limits of the epochs and of the training.
     """
 
     dataset_id: str
@@ -126,6 +138,7 @@ class TrainOrder:
     rank: int = 0
     world_size: int = 1
     accumulate: int = 1
+    lengths: Lengths = ALL
 
     def __post_init__(self) -> None:
         rows = sorted(num_rows(pieces) for pieces in self._by_shard)
@@ -165,8 +178,8 @@ class TrainOrder:
     def _all_rows(self) -> int:
         return num_rows(self.pieces)
 
-    def steps(self, epoch: int) -> int:
-        """Return the number of global batches in an epoch."""
+    def all_steps(self, epoch: int) -> int:
+        """Return the number of global batches in an epoch without limits."""
         rows = self.num_rows(epoch)
         return -(-rows // self.global_batch) if self.is_padded else rows // self.global_batch
 
@@ -184,8 +197,13 @@ class TrainOrder:
 
     def window(self, epoch: int, index: int) -> Window:
         """Return a window: its pieces and this rank's rows."""
+        # a limit changes no batch before it, so the window is that of a training without limits
+        taken = (self.steps(epoch) - index * self._steps_per_window) * self.accumulate
+        return self._whole_window(self._visited(epoch), index).first(taken)
+
+    def _whole_window(self, epoch: int, index: int) -> Window:
         first = index * self._steps_per_window
-        steps = min(self._steps_per_window, self.steps(epoch) - first)
+        steps = min(self._steps_per_window, self.all_steps(epoch) - first)
         line, total = self._line(epoch), self.num_rows(epoch)
         spans = [self._rows_of(stream, first, steps, total) for stream in range(self.streams)]
         slices: list[np.ndarray] = []
@@ -249,7 +267,7 @@ class TrainOrder:
 
     def _weights(self, rows: np.ndarray, epoch: int, last_step: int) -> np.ndarray:
         weights = (rows >= 0).astype(np.float32)
-        if last_step == self.steps(epoch):
+        if last_step == self.all_steps(epoch):
             in_last = self.num_rows(epoch) - (last_step - 1) * self.global_batch
             weights[-self.global_batch // self.world_size :] *= self.global_batch / in_last
         return weights

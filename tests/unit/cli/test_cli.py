@@ -13,6 +13,8 @@ from shardline import __version__
 from shardline.cli import EXIT_CODES
 from shardline.cli.display.plain_tables import show_rows
 from shardline.cli.display.terminal import say, say_json
+from shardline.core.files import write_json
+from shardline.core.seals import seal
 from shardline.core.visible import from_here
 from tests.support.command_line import lines, shardline
 
@@ -30,6 +32,7 @@ COMMANDS = (
     "lineage",
     "export",
     "predict",
+    "find",
 )
 
 
@@ -285,3 +288,25 @@ def test_a_character_that_reorders_text_is_spelled_on_the_terminal(capsys):
     assert not re.search("[\u202e\u2067]", shown)
     error = shardline("digest", "no\u202ething").stderr
     assert "no⟨U+202E⟩thing" in error
+
+
+@pytest.mark.parametrize("columns", ["40", "120"])
+def test_metrics_of_any_name_are_listed_and_compared(fake, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    fake.rows.append({**fake.rows[1], "name": "other", "seed": 9})
+    names = ["test/acc", "loss [train]", "a.b (c) {d}"]
+    project = fake.load().named_runs()
+    for name, value in (("flat", 0.5), ("other", 0.75)):
+        fake.seal_run(project[name])
+        headline = {"metric": names[0], "value": value, "mode": "max"}
+        document = {
+            "run": project[name].id, "headline": headline, "metrics": dict.fromkeys(names, value),
+            "identity": project[name].evaluation_document,
+        }  # fmt: skip
+        write_json(project[name].evaluation, seal(document))
+    listed, compared = shardline("ls"), shardline("diff", "flat", "other")
+    assert (listed.exit_code, compared.exit_code) == (0, 0)
+    if columns == "120":
+        assert "test/acc 0.75" in listed.stdout
+    for name in names:
+        assert name in " ".join(compared.stdout.split())

@@ -114,6 +114,25 @@ def test_a_profiles_config_values_arrive_as_text(load: Load) -> None:
     assert runtime.log_every_steps == 4
 
 
+def test_mistakes_that_do_not_depend_on_each_other_come_at_once(load: Load) -> None:
+    source = {
+        "type": "csv", "files": ["gone.csv"], "label": "y", "num_classes": 2, "features": ["y"], "delimiter": ";;",
+    }  # fmt: skip
+    splits = {"train": 0.5, "validation": 0.1, "test": 0.1}
+    with pytest.raises(ConfigError) as error:
+        load(
+            "name\tdataset\tmodel\tglobal_batch\tdevices\na\td\tmlpp\t7\t2\n",
+            datasets={"d": {"source": source, "shards": 2, "splits": splits}},
+        )
+    found = str(error.value).split("\n")
+    expected = (
+        "source.features contains y", 'source.delimiter=";;"', "splits sum to 0.7", "gone.csv matches no file",
+        "model=mlpp is neither", "global_batch=7 cannot be split",
+    )  # fmt: skip
+    assert len(found) == len(expected)
+    assert all(part in line for part, line in zip(expected, found, strict=True))
+
+
 def test_several_ranks_without_a_launcher(load: Load) -> None:
     with pytest.raises(ConfigError, match="devices=2, but runtime.launcher=none starts one rank"):
         load(defaults={"devices": 2}, runtime={"launcher": "none"}).check_devices()

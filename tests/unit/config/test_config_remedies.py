@@ -155,6 +155,10 @@ VALUES = (
     (r"fill it in or drop the line()", lambda value, _: DROP),
     (r"rename it()|fill it in()", lambda value, _: "renamed"),
     (r"give one()", lambda value, _: 1),
+    (
+        r"write a number of steps, or a share such as ([\d.]+), since .*",
+        lambda value, share: float(share),
+    ),
     (r"see docs/how-to/read-tables.md()", lambda value, _: "float32"),
 )
 # What is written where a message names what is expected, and no more.
@@ -166,7 +170,7 @@ EXPECTED = (
     (r"(?:a table of keys)()( or .*)?", lambda _: {}),
     (r"(?:a list)()( or .*)?", lambda _: []),
     (r"(?:text)()( or .*)?", lambda _: "x"),
-    (r"true or false()", lambda _: True),
+    (r"true or false()( or a table of keys)?", lambda _: True),
 )
 # Of keys that a message says to add.
 MISSING = {
@@ -223,7 +227,9 @@ def follow(config: dict[str, Any], problem: str) -> None:
         )
         is_near = "datasets" in parent or name in dotted_keys(table.tables[0])
         put(config, near if is_near else name, value)
-    elif found := re.fullmatch(r"(\S+) is not a known key; known are .+", problem):
+    elif found := re.fullmatch(
+        r"(\S+) is (?:not a known key; known are|given beside .+; drop) .+", problem
+    ):
         put(config, found[1], DROP)
     elif found := re.fullmatch(r"(\S+) is missing; add it", problem):
         last = found[1].rpartition(".")[2]

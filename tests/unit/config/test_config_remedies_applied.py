@@ -99,6 +99,23 @@ def cell(key: str, bad: str, found: str, says: str, good: str, **more: Any) -> C
     return case({f"@{key}": bad}, found, says, {f"@{key}": good}, **more)
 
 
+# --- callbacks -------------------------------------------------------------------------------------
+
+CALLBACK_CASES = {
+    "a callback without a name": case(
+        {"defaults.callbacks": [{"decay": 0.9}]}, "callbacks.0.type is missing", "add it",
+        {"defaults.callbacks": [{"type": "EMAWeightAveraging", "decay": 0.9}]},
+    ),
+    "callbacks of a script": case(
+        {**SCRIPT, "defaults.callbacks": ["LearningRateMonitor"]}, "callbacks are Lightning's",
+        r"leave them out of defaults", {"defaults.callbacks": []},
+    ),
+    "callbacks of a script beside models": case(
+        {**SCRIPT, "defaults.callbacks": ["LearningRateMonitor"]}, "callbacks are Lightning's",
+        r"set callbacks to \[\[\]\] in this row", {"@callbacks": "[[]]"},
+    ),
+}  # fmt: skip
+
 # --- the config as a file, and as a document ------------------------------------------------------
 
 DOCUMENT_CASES = {
@@ -274,6 +291,27 @@ VALUE_CASES = {
         {"defaults.optim.lrr": 1}, "lrr is not a known key", 'did you mean "(.+)"',
         {"defaults.optim.lrr": DROP, "defaults.optim.$1": 1},
     ),
+    "a share of training beside folds": case(
+        FOLDED | {"datasets.digits.splits.train": 0.8}, "train is given beside folds", "drop it, and set validation",
+        {"datasets.digits.splits.train": DROP, "datasets.digits.splits.validation": 0.2},
+    ),
+    "a share of tests beside folds": case(
+        FOLDED | {"datasets.digits.splits.test": 0.1}, "test is given beside folds, which hold out each", "drop it",
+        {"datasets.digits.splits.test": DROP},
+    ),
+    "times beside folds": case(
+        FOLDED | {"datasets.digits.splits.time": "t"}, "splits.time is given beside folds", "drop one of them",
+        {"datasets.digits.splits.time": DROP},
+    ),
+    "a share beside a column of splits": case(
+        {"datasets.digits.splits": {"column": "s", "train": 0.8}}, "splits.train is given beside column, which names",
+        "drop one of them", {"datasets.digits.splits.train": DROP}, passes=False,
+    ),
+    "a share beside files of splits": case(
+        {"datasets.digits.splits": {"files": {"train": ["a"], "validation": ["b"], "test": ["c"]}, "test": 0.8}},
+        "splits.test is given beside files, which decide", "drop one of them", {"datasets.digits.splits.test": DROP},
+        passes=False,
+    ),
     "a missing key": case(
         {"datasets.digits.shards": DROP}, "datasets.digits.shards is missing", "add it", {"datasets.digits.shards": 2}
     ),
@@ -340,6 +378,73 @@ SETTING_CASES = {
     "no validation": case(
         {"@trainer.validate_every_epochs": "30"}, "is more than trainer.max_epochs=20", r"use at most (\d+)",
         {"@trainer.validate_every_epochs": "$1"},
+    ),
+    "no training": case(
+        {"@trainer.max_steps": "0"}, "trains nothing", "or (-1) for", {"@trainer.max_steps": "$1"}
+    ),
+    "no end": case(
+        {"@trainer.max_epochs": "-1"}, "have no end", "set (one)",
+        {"@trainer.max_epochs": "-1", "@trainer.max_steps": "9"},
+    ),
+    "a least above the most": case(
+        {"@trainer.min_epochs": "21"}, "is more than trainer.max_epochs=20", r"use at most (\d+)",
+        {"@trainer.min_epochs": "$1"},
+    ),
+    "a share above all": case(
+        {"@trainer.limit_train_batches": "2.5"}, "is a share above 1", "such as ([0-9.]+),",
+        {"@trainer.limit_train_batches": "$1"},
+    ),
+    "validations beyond an epoch": case(
+        {"@trainer.limit_train_batches": "3", "@trainer.val_check_interval": "4"}, "is more than the",
+        r"use at most (\d+)", {"@trainer.val_check_interval": "$1"},
+    ),
+    "validations by time": case(
+        {"@trainer.val_check_interval": "00:30:00"}, "is not a whole number or a number", "such as ([0-9.]+),",
+        {"@trainer.val_check_interval": "$1"},
+    ),
+    "a limit in per cent": case(
+        {"@trainer.limit_val_batches": "10%"}, "is not a whole number or a number", "write ([0-9.]+)",
+        {"@trainer.limit_val_batches": "$1"},
+    ),
+    "two limits": case(
+        {"@trainer.limit_val_batches": "3", "@trainer.overfit_batches": "4"}, "which limits both", "drop one",
+        {"@trainer.limit_val_batches": DROP},
+    ),
+    "first rows of a mix": case(
+        {**MIX, "@trainer.limit_val_batches": "3"}, "is given for a mix", "leave it out",
+        {"@trainer.limit_val_batches": DROP},
+    ),
+    "values without a limit": case(
+        {"@trainer.gradient_clip_algorithm": "value"}, "without trainer.gradient_clip", "set trainer.gradient_clip",
+        {"@trainer.gradient_clip": "0.5"},
+    ),
+    "measured algorithms": case(
+        {"@trainer.benchmark": "true"}, "other algorithms in each attempt", "set deterministic: (false)",
+        {"@deterministic": "$1"},
+    ),
+    "batch norms of sharded weights": case(
+        {"@strategy": "fsdp", "@trainer.sync_batchnorm": "true"}, "is only for strategy=ddp",
+        "SyncBatchNorm in the model", {"@trainer.sync_batchnorm": DROP},
+    ),
+    "batch norms on CPUs": case(
+        {"@accelerator": "cpu", "@trainer.sync_batchnorm": "true"}, "and accelerator=cpu", "drop it",
+        {"@trainer.sync_batchnorm": DROP},
+    ),
+    "batch norms without a GPU": case(
+        {"@trainer.sync_batchnorm": "true", "runtime.oversubscribe": True}, "this machine has no GPU", "drop it",
+        {"@trainer.sync_batchnorm": DROP},
+    ),
+    "a compiled model of sharded weights": case(
+        {"@strategy": "fsdp", "@trainer.compile": "true"}, "shards a model before", "use strategy=(ddp)",
+        {"@strategy": "$1"},
+    ),
+    "an argument of the Trainer without a setting": case(
+        {"@trainer.max_time": "1h"}, "there is no setting for it", "set (runtime.walltime_min)",
+        {"@trainer.max_time": DROP, "runtime.walltime_min": 60},
+    ),
+    "an argument of the Trainer with another name": case(
+        {"@trainer.accumulate_grad_batches": "1"}, "is not", 'mean "(trainer.accumulate)"',
+        {"@trainer.accumulate_grad_batches": DROP, "@trainer.accumulate": "1"},
     ),
     "a precision of sharded weights": case(
         {"@strategy": "fsdp", "@precision": "16-mixed"}, "does not support precision=16-mixed", "use ([^ ]+)",
@@ -639,6 +744,44 @@ SAMPLE_CASES = {
 
 # --- environments of scripts -----------------------------------------------------------------------------
 
+STEP = "torch.optim.lr_scheduler:StepLR"
+OPTIM_CASES = {
+    "an optimiser of a script": case(
+        SCRIPT | {"@optim.name": "torch.optim:RAdam"}, "but a training script makes its optim itself",
+        "name the class in a column of model_args", {"@optim.name": DROP, "@model_args.optim": "torch.optim:RAdam"},
+    ),
+    "frozen by a script": case(
+        SCRIPT | {"@freeze": "[[a.*]]"}, "a training script freezes", "leave it out", {"@freeze": DROP},
+    ),
+    "a rate among the arguments": case(
+        {"@optim.args.lr": "0.1"}, "lr is a setting of its own", r"write (optim\.lr)",
+        {"@optim.args.lr": DROP, "@$1": "0.1"},
+    ),
+    "a group without a pattern": case(
+        {"defaults.optim.groups": [{"lr": 0.1}]}, "optim.groups.0.match is missing", "add it",
+        {"defaults.optim.groups": [{"match": "a.*", "lr": 0.1}]},
+    ),
+    "a group without an option": case(
+        {"defaults.optim.groups": [{"match": "a.*"}]}, "no option beside match=a.*", "add one, such as lr",
+        {"defaults.optim.groups": [{"match": "a.*", "lr": 0.1}]},
+    ),
+    "a warm-up of another schedule": case(
+        {"@schedule.name": STEP, "@schedule.warmup_steps": "2"}, "warmup_steps=2, but", "set it to (0)",
+        {"@schedule.warmup_steps": "$1"},
+    ),
+    "arguments of a shipped schedule": case(
+        {"@schedule.args.step_size": "2"}, "takes no further arguments", "name a class by import path",
+        {"@schedule.name": STEP},
+    ),
+    "epochs of a shipped schedule": case(
+        {"@schedule.interval": "epoch"}, "steps after each optimiser step", "leave it out",
+        {"@schedule.interval": DROP},
+    ),
+    "a metric of a shipped schedule": case(
+        {"@schedule.monitor": "val_loss"}, "watches no metric", "leave it out", {"@schedule.monitor": DROP},
+    ),
+}  # fmt: skip
+
 ENVIRONMENT_CASES = {
     "no environment of that name": case(
         SCRIPT | {"@environment": "e"}, "is not in environments", "add it to `environments`",
@@ -802,8 +945,9 @@ PLACE_CASES = {
 CASES = {
     f"{kind}: {name}": one
     for kind, cases in {
-        "document": DOCUMENT_CASES, "table": TABLE_CASES, "value": VALUE_CASES, "setting": SETTING_CASES,
-        "model": MODEL_CASES, "sample": SAMPLE_CASES, "environment": ENVIRONMENT_CASES, "place": PLACE_CASES,
+        "callbacks": CALLBACK_CASES, "document": DOCUMENT_CASES, "table": TABLE_CASES, "value": VALUE_CASES, "setting": SETTING_CASES,
+        "model": MODEL_CASES, "sample": SAMPLE_CASES, "optim": OPTIM_CASES, "environment": ENVIRONMENT_CASES,
+        "place": PLACE_CASES,
     }.items()
     for name, one in cases.items()
 }  # fmt: skip
@@ -923,7 +1067,8 @@ def test_the_remedy_of_a_message_leads_to_success(name: str) -> None:
 ELSEWHERE = {
     # two identities of one digest: test_identity_collisions.py
     "load._load_datasets": 1, "project.add_run": 1,
-    # warnings: test_argument_paths.py
+    # warnings: test_named_objects.py, test_argument_paths.py
+    "objects.unread_objects": 1,
     "script_files.uncounted_paths": 2,
     # test_code_files.py
     "script_files.find_code_files": 1,

@@ -19,6 +19,7 @@ FOLDER = {"type": "image_folder", "files": ["photos"], "size": [4, 4], "on_bad":
 HIDDEN = (
     ".ipynb_checkpoints/1.png", "cat/.ipynb_checkpoints/1-checkpoint.png", "cat/._1.png", "__MACOSX/cat/._1.png",
     "__MACOSX/cat/1.png", "dog/Thumbs.db", "dog/.DS_Store", ".git/1.png", "cat/.1.png.swp",
+    "#recycle/1.png",
 )  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def test_hidden_files_change_no_identity_and_are_no_class(photos: Path) -> None:
         image(photos / name)
     source = make(photos.parent, FOLDER)
     assert source.schema.classes == ("cat", "dog")
-    assert source.not_read["hidden"]["count"] == 8
+    assert source.not_read["hidden"]["count"] == 9
     assert load_dataset(photos.parent, FOLDER).id == clean.id
 
 
@@ -104,6 +105,26 @@ def test_a_hidden_name_that_is_written_out_is_read(tmp_path: Path) -> None:
     )
     assert files == [".data/.b.csv", ".data/a.csv", "data/Thumbs.db"]
     assert found(tmp_path, {"type": "csv", "files": [".data/a.*"]})[0] == [".data/a.csv"]
+
+
+@pytest.mark.parametrize("pattern", ["photos/*/*.png", "photos/**/*.png", "photos/cat/?.png"])
+def test_files_whose_ending_has_other_capitals_are_named(pattern: str, photos: Path) -> None:
+    image(photos / "cat/X.PNG")
+    files, not_read = found(photos.parent, {**FOLDER, "files": [pattern]})
+    assert all(name.endswith(".png") for name in files)
+    wanted = {"count": 1, "first": ["photos/cat/X.PNG"]}
+    assert not_read == ({} if "?" in pattern else {"ending in other capitals": wanted})
+    assert "photos/cat/X.PNG" in found(photos.parent, FOLDER)[0]
+
+
+@pytest.mark.parametrize("files", ["photos", "photos/*/*.png", "photos/**/*"])
+def test_names_with_a_line_break_are_read_and_shown_in_one_line(files: str, photos: Path) -> None:
+    source = {**FOLDER, "files": [files]}
+    image(photos / "cat/a\nb.png")
+    assert "photos/cat/a\nb.png" in found(photos.parent, source)[0]
+    (photos / "cat/c\nd.png").symlink_to("gone")
+    with pytest.raises(DataError, match=r"photos/cat/c\\nd\.png is a broken link"):
+        found(photos.parent, source)
 
 
 # --- links ----------------------------------------------------------------------------------------

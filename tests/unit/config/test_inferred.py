@@ -4,6 +4,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
 import pytest
 
 from shardline.core.files import read_json
@@ -34,6 +37,27 @@ def test_a_table_names_its_features_and_what_it_leaves_out(tmp_path: Path) -> No
         "  columns left out: name (string), (no name) (null)\n"
         "  not read, hidden: 1 (t/.DS_Store)"
     )
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("preprocess", [None, {}])
+def test_columns_that_may_be_ids_are_named(kind: str, preprocess: Any, tmp_path: Path) -> None:
+    rows = 40
+    columns = {
+        "customer": [7 * row + 3 for row in range(rows)],
+        "rooms": [row % 5 for row in range(rows)],
+        "area": [row / 7 for row in range(rows)],
+        "y": [row % 2 for row in range(rows)],
+    }
+    table = pa.table(columns)
+    (pcsv.write_csv if kind == "csv" else pq.write_table)(table, tmp_path / "t")
+    source = {"type": kind, "files": ["t"], "label": "y", "num_classes": 2}
+    source |= {} if preprocess is None else {"preprocess": preprocess}
+    assert make(tmp_path, source).inferred["no value repeated, as in an id"] == ["customer"]
+    listed = make(tmp_path, {**source, "features": ["customer", "rooms"]}).inferred
+    assert "no value repeated, as in an id" not in listed
+    few = make(tmp_path, {**source, "id_column": "customer"}).inferred
+    assert "no value repeated, as in an id" not in few
 
 
 def test_folders_name_their_classes_and_files_of_other_kinds(tmp_path: Path) -> None:

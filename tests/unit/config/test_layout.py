@@ -17,7 +17,7 @@ from tests.support.workspace import REPOSITORY
 SOURCES = REPOSITORY / "src" / "shardline"
 FOLDERS = {
     "results", "runs", "datasets", "reports", "certificates", "latest", "latest-datasets",
-    "first-steps", "reruns", "store", "work", "downloads", "tensorboard", "mlflow", "wandb", "logs",
+    "first-steps", "found", "reruns", "store", "work", "downloads", "tensorboard", "mlflow", "wandb", "logs",
     "benchmarks",
 }  # fmt: skip
 

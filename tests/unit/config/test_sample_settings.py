@@ -219,7 +219,7 @@ def test_a_row_takes_the_place_of_a_table(project, ids) -> None:
         ({"transform": {"size": 3}}, r"data.transform.type is missing, expected a shipped transform or an import path"),
         ({"transform": [AUGMENT, {"type": 3}]}, r"data.transform.1.type is 3, expected"),
         ({"eval_transform": "nope"}, "data.eval_transform=nope is neither one of .* nor an import path"),
-        ({"collate": "pads"}, 'data.collate=pads is neither one of pad, nested nor .*; did you mean "pad"'),
+        ({"collate": "pads"}, 'data.collate=pads is neither one of pad, nested, tuple nor .*; did you mean "pad"'),
         ({"class_weights": {"a": 0}}, "data.class_weights.a=0.0 is not more than 0"),
         ({"workers": "fibers:3"}, "data.workers=fibers:3 is not auto, 0, a number of threads"),
         ({"workers": "threads:0"}, "data.workers=threads:0 is not auto"),

@@ -15,14 +15,9 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from shardline.config.settings import keys_of, schema_of
 from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
-from shardline.core.error_texts import (
-    LACKING,
-    SETTINGS,
-    describe,
-    short_traceback,
-    without_arguments,
-)
+from shardline.core.error_texts import describe, short_traceback, without_arguments
 from shardline.core.errors import CODE_ERROR, exit_code_of
+from shardline.core.trainer_arguments import REASONS, SETTINGS
 
 ARGUMENTS = set(inspect.signature(pl.Trainer.__init__).parameters) - {"self"}
 
@@ -52,7 +47,7 @@ def messages() -> list[str]:
 
 
 def test_every_argument_of_the_trainer_is_a_setting_or_known_to_be_none():
-    assert set(SETTINGS) | set(LACKING) == ARGUMENTS
+    assert set(SETTINGS) | set(REASONS) == ARGUMENTS
     keys = keys_of(schema_of(RunSettings).tables[0])
     for name in SETTINGS.values():
         table, _, key = name.rpartition(".")
@@ -61,7 +56,7 @@ def test_every_argument_of_the_trainer_is_a_setting_or_known_to_be_none():
 
 
 def test_no_message_of_lightnings_names_an_argument_that_a_config_lacks():
-    named = re.compile(rf"Trainer\(|\b({'|'.join(one for one in LACKING if '_' in one)})\b")
+    named = re.compile(rf"Trainer\(|\b({'|'.join(one for one in REASONS if '_' in one)})\b")
     found = messages()
     assert len(found) > 300, "the walk over Lightning's sources finds its messages"
     before = [one for one in found if named.search(one)]

@@ -1,7 +1,8 @@
 """What Lightning and torch keep private and Shardline rests on: one contract for each part.
 
-Written against pytorch-lightning 2.6.5, torchmetrics 1.9.0 and torch 2.13.0. Where another version fails here,
-`shardline/core/lightning_compat.py` is the one place to change.
+Written against pytorch-lightning and lightning 2.6.6, torchmetrics 1.9.0 and torch 2.13.0. Where another version
+fails here, `shardline/core/lightning_compat.py` is the one place to change. `test_one_lightning.py` runs this file
+with `lightning`, and `frameworks/test_newest_lightning.py` with the newest version of both packages.
 """
 
 import random
@@ -28,11 +29,15 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
 from shardline.core import lightning_compat as compat
+from shardline.core.one_lightning import loaded
 from shardline.errors import ConfigError
 from shardline.training.strategies import _SteadyBuckets
+from tests.support.lightning_packages import in_this_process
 from tests.support.workspace import REPOSITORY
 
-WRITTEN_AGAINST = {"pytorch-lightning": "2.6", "torchmetrics": "1.9", "torch": "2.13"}
+WRITTEN_AGAINST = {
+    "pytorch-lightning": "2.6", "lightning": "2.6", "torchmetrics": "1.9", "torch": "2.13",
+}  # fmt: skip
 
 
 class Model(pl.LightningModule):
@@ -61,6 +66,13 @@ def fit(at_batch_end, *, before=lambda trainer: None, accumulate=1):
     before(trainer)
     trainer.fit(Model(at_batch_end), DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=1))
     return trainer
+
+
+def test_the_package_that_this_process_was_started_for_is_loaded():
+    package, *_ = in_this_process() or ["pytorch_lightning"]
+    assert loaded() == package
+    assert pl.Trainer.__module__.startswith(f"{package}.")
+    print(package, pl.__version__)
 
 
 @pytest.mark.parametrize(("package", "known"), WRITTEN_AGAINST.items())
@@ -96,6 +108,18 @@ def test_lightning_handles_no_signals():
     assert set(seen) == {handler}
     fit(lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
     assert seen[-1] != handler, "Lightning handles none by itself any more: ignore_signals can go"
+
+
+def test_a_compiled_model_logs():
+    model, logged = Model(), []
+    model.at_batch_end = lambda trainer: logged.append([*compat.logged_metrics(trainer)])
+    model.compile(backend="eager")
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(model, DataLoader(TensorDataset(torch.ones(2, 4)), batch_size=1))
+    assert logged == [["training_step.loss"]] * 2
 
 
 def test_what_is_logged_is_found_and_restored():
@@ -213,7 +237,8 @@ class Validated(Model):
 
 def fit_validated(at_end, *callbacks, epochs=1):
     trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=DummyLogger(), enable_checkpointing=False, log_every_n_steps=1,
+        max_epochs=epochs, accelerator="cpu", logger=DummyLogger(), log_every_n_steps=1,
+        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, callbacks=[*callbacks],
     )  # fmt: skip
     rows = DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=1)
@@ -316,6 +341,16 @@ def test_an_average_and_its_last_epoch_are_found():
     assert compat.latest_update_epoch(average) == 5
 
 
+def test_what_a_model_checkpoint_has_yet_to_save_is_found(tmp_path):
+    checkpoint = ModelCheckpoint(tmp_path, monitor="val_loss", every_n_train_steps=1)
+    assert compat.pending_saves(checkpoint) == {"step": 0, "deferred": False}
+    seen = []
+    fit_validated(lambda _: seen.append(compat.pending_saves(checkpoint)), checkpoint)
+    assert seen[-1]["deferred"], "the metric is logged by the validation behind the step"
+    compat.set_pending_saves(checkpoint, {"step": 5, "deferred": False})
+    assert compat.pending_saves(checkpoint) == {"step": 5, "deferred": False}
+
+
 def test_random_generators():
     states = compat.random_states()
     kind, keys, *_ = states["numpy"]
@@ -378,7 +413,9 @@ def test_no_other_module_reaches_for_private_parts_of_torch():
         r"(?<!\")torch(\.\w+)*\._[a-z]|_non_persistent_buffers_set|\b(module|owner|inner)\._(buffers|parameters)"
     )
     others = (
-        path for path in (REPOSITORY / "src").rglob("*.py") if path.name != "lightning_compat.py"
+        path
+        for path in (REPOSITORY / "src").rglob("*.py")
+        if not path.name.startswith("lightning_")
     )
     assert [str(path) for path in others if private.search(path.read_text())] == []
 
@@ -410,3 +447,34 @@ def test_parameters_that_some_steps_leave_out_are_named_by_the_step_behind(group
         module(features, skips).sum().backward()
     with pytest.raises(RuntimeError, match="mat1"):
         module(torch.ones(1, 3), skips=False)
+
+
+def test_calls_in_hooks_are_told_from_lightnings_own_and_know_their_step():
+    seen = []
+
+    class Steps(DummyLogger):
+        def log_metrics(self, metrics, step):
+            seen.append((compat.is_in_hook(trainer), compat.current_step(trainer), step + 1))
+
+    class Hooks(Model):
+        def training_step(self, batch, batch_idx):
+            assert compat.is_in_hook(trainer)
+            assert compat.current_step(trainer) == batch_idx + 1
+            return super().training_step(batch, batch_idx)
+
+        def on_train_batch_end(self, *_):
+            compat.update_step_metrics(trainer)
+            assert compat.is_in_hook(trainer)
+
+        def on_train_epoch_end(self):
+            assert compat.current_step(trainer) == 4
+
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=Steps(), enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, log_every_n_steps=1,
+    )  # fmt: skip
+    trainer.fit(Hooks(), DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=1))
+    in_hook = {one for one, _, _ in seen}
+    assert in_hook == {False}
+    assert [at for _, _, at in seen] == [1, 1, 2, 2, 3, 3, 4, 4, 4]
+    assert all(at == current for _, current, at in seen[:-1])  # the last is of the epoch

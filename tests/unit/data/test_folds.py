@@ -36,7 +36,9 @@ from shardline.sources import Schema, Source, Table
 from shardline_io.order.folds import SPLITS, blocks_of, of_fold, split_of
 from shardline_io.order.pieces import num_rows, split_pieces
 from shardline_io.order.sampling import TrainOrder
+from tests.support import built
 from tests.support.columns import manifest_of
+from tests.support.fake_project import FakeProject
 
 
 @dataclass(frozen=True)
@@ -380,3 +382,45 @@ def test_predictions_of_all_folds_are_one_file(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match="cannot be joined"):
         join_predictions(tmp_path / "none.parquet", [tmp_path / "bad.parquet"], about={})
+
+
+@pytest.mark.parametrize("by", ["column", "files"])
+@pytest.mark.parametrize("shared", [0, 2])
+@pytest.mark.parametrize("stratify", [False, True])
+def test_no_group_of_a_fixed_test_set_is_in_a_fold(
+    by: str, shared: int, stratify: bool, fake: FakeProject
+) -> None:
+    """Two parts; groups 0 to 39 are in folds, and 40 - `shared` to 49 in the test set."""
+    rows = [(n / 7, n % 40, "train", n % 2) for n in range(200)]
+    rows += [(n / 7, 40 - shared + n % (10 + shared), "test", n % 2) for n in range(60)]
+    for name in ("train", "test"):
+        lines = [f"{x},{g},{split},{y}" for x, g, split, y in rows if split == name]
+        fake.workspace.write(f"tables/{name}.csv", "x,g,split,y\n" + "\n".join(lines) + "\n")
+    source = {
+        "type": "csv",
+        "files": ["tables/*"],
+        "label": "y",
+        "num_classes": 2,
+        "features": ["x"],
+    }
+    files = {"train": ["train.csv"], "validation": 0.2, "test": ["test.csv"]}
+    splits: dict[str, Any] = {"folds": 3, "group": "g"}
+    splits |= {"column": "split"} if by == "column" else {"files": files}
+    splits |= {"stratify": "y"} if stratify else {}
+    fake.config["datasets"]["table"] = {
+        "source": source,
+        "shards": 4,
+        "shards_per_job": 2,
+        "splits": splits,
+    }
+    project = fake.load()
+    dataset = fake.run("flat").parts[0].dataset
+    if not shared:
+        built.build(project, dataset)
+        assert read_manifest(dataset.manifest).splits["test"] == 60
+        return
+    with pytest.raises(
+        DataError, match="2 of 12 groups of g in the fixed test set have rows in folds too"
+    ):
+        built.build(project, dataset)
+    assert not dataset.manifest.exists()

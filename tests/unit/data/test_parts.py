@@ -13,8 +13,8 @@ from shardline.core.files import write_json
 from shardline.core.seals import seal
 from shardline.data import build
 from shardline.data.build import build_shards, describe_part
+from shardline.data.moments import FeatureSummary
 from shardline.data.parts import differing, read_part
-from shardline.data.statistics import FeatureSummary
 from shardline.errors import DataError
 from shardline.records.base import encode
 from shardline.records.datasets import Manifest

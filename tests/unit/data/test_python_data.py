@@ -1,6 +1,9 @@
 """Torch datasets and data modules of many shapes: their rows, columns and splits, and what is rejected."""
 
 import io
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +26,9 @@ from shardline.data.python.source import ROWS_OF_SPLIT, PythonSource
 from shardline.data.python.spool import Spool
 from shardline.data.sources.source import row_of
 from shardline.errors import ConfigError, DataError
-from tests.support import plain_rows, python_data
+from tests.support import build_memory, plain_rows, python_data
 from tests.support.python_data import ROWS, picture
+from tests.support.workspace import REPOSITORY
 
 HERE = python_data.__name__
 SHARDS = 3
@@ -315,6 +319,24 @@ def test_an_iterable_is_read_once_into_all_shards(tmp_path: Path) -> None:
     ):
         pass
     assert schema_of_source(found).columns == {"x": "int64"}
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
+    """Of a map style and an iterable dataset, with a reader: four times as many rows, 75 MB more each."""
+    peaks = []
+    for rows in (200, 800):
+        (tmp_path / str(rows)).mkdir()
+        command = [
+            sys.executable,
+            "-m",
+            build_memory.__name__,
+            str(rows),
+            str(tmp_path / str(rows)),
+        ]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True)
+        peaks.append(json.loads(done.stdout))
+    for name, few in peaks[0].items():
+        assert peaks[1][name] < few + 36 * 2**20, name
 
 
 # --- properties ---------------------------------------------------------------------------------

@@ -210,6 +210,48 @@ def test_models_get_the_columns_after_the_transform(place: DatasetPlace) -> None
     assert sample_columns(manifest.schema, Data(transform="decode")) is None
 
 
+def test_a_model_that_unpacks_its_batch_gets_a_tuple(place: DatasetPlace) -> None:
+    for split in ("train", "validation", "test"):
+        batches = RunBatches([place], run_of(collate="tuple"), verify="off")
+        named = RunBatches([place], run_of(), verify="off")
+        streams = [
+            one.train(WORLD)[0] if split == "train" else one.held_out(split, batch=4)[0]
+            for one in (batches, named)
+        ]
+        for (image, labels), wanted in zip(*(one.batches(0) for one in streams), strict=True):
+            assert torch.equal(image, wanted["image"])
+            assert torch.equal(labels, wanted["labels"])
+    padded = RunBatches([place], run_of(collate="tuple", last_batch="pad"), verify="off")
+    image, labels, weights = next(iter(padded.train(WORLD)[0].batches(0)))
+    assert weights.shape == labels.shape == image.shape[:1]
+
+
+def lists() -> Any:
+    return [(torch.arange(1 + row % 2), row) for row in range(8)]
+
+
+def values() -> Any:
+    return [(row, torch.tensor([row, 0.5]), row * 2) for row in range(8)]
+
+
+def test_a_tuple_has_the_values_in_order_and_no_column_of_varying_length(tmp_path: Path) -> None:
+    found = make_source(
+        f"{HERE}:values",
+        {"columns": {"z": "int64", "a": "float32[2]", "labels": "int64"}},
+        num_shards=2,
+        files=[],
+    )
+    one = RunBatches([sealed(found, tmp_path / "d")], run_of(collate="tuple"), verify="off")
+    for first, second, third in one.train(WORLD)[0].batches(0):
+        assert second.shape == (4, 2)
+        assert torch.equal(first.double(), second[:, 0].double())
+        assert torch.equal(third, first * 2)
+    varying = sealed(source("lists"), tmp_path / "lists")
+    batches = RunBatches([varying], run_of(collate="tuple"), verify="off").train(WORLD)[0]
+    with pytest.raises(DataError, match="would leave .*features.lengths out of batches"):
+        next(iter(batches.batches(0)))
+
+
 def scaled() -> Any:
     class Scaled(Table):
         def __init__(self) -> None:
@@ -259,13 +301,16 @@ def test_any_callable_is_a_transform_with_the_samples_own_chance() -> None:
     ("written", "words"),
     [
         ({"of": f"{SUPPORT}:ROWS"}, "is int, expected a callable"),
-        ({"of": f"{SUPPORT}:Plus", "arguments": {"to": 1}}, "does not take {'to': 1}"),
+        (
+            {"of": f"{SUPPORT}:Plus", "arguments": {"to": 1}},
+            "takes by='torch', but not to; remove to",
+        ),
         ({"of": f"{SUPPORT}:joined", "arguments": {"to": 1}}, "is no class, expected no arguments"),
         ({"of": f"{SUPPORT}:Plus", "given": "pil"}, "expected one of image, tensor, array"),
     ],
 )
 def test_a_wrong_callable_is_named(written: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match="data.transform=callable") as raised:
+    with pytest.raises(ConfigError, match="data.transform.type=callable") as raised:
         TransformSpec(written={"type": "callable", **written}, what="data.transform").make()
     assert words in str(raised.value)
 

@@ -225,6 +225,41 @@ CSV_CASES = {
         "x,z,y\n1,1,2,0\n2,3,4,1\n", "all rows have 4 fields, expected 3", "write one name per column",
         "n,x,z,y\n1,1,2,0\n2,3,4,1\n",
     ),
+    "a line that Excel reads": csv_case("sep=,\n" + GOOD, "expected 2 as in line 1", "remove line 1", GOOD),
+    "a comment above the header": csv_case("# by R\n" + GOOD, "expected 1 as in line 1", "remove line 1", GOOD),
+    "tabulators at the ends of rows": csv_case(
+        "x\tz\ty\n1\t2\t0\t\n3\t4\t1\t\n", "all rows have 4 fields", r'add a "\t" at the end of line 1',
+        "x\tz\ty\t\n1\t2\t0\t\n3\t4\t1\t\n", source={"delimiter": "\t"},
+    ),
+    "numbers in brackets": csv_case(
+        "x,z,y\n(1),1,0\n(2),2,1\n", "text that may be numbers, such as (1)", "write plain numbers", GOOD,
+    ),
+    "the sign U+2212": csv_case(
+        "x,z,y\n\u22121,1,0\n\u22122.5,2,1\n", "text that may be numbers, such as \u22121", "write plain numbers", GOOD,
+    ),
+    "Indian groups": csv_case(
+        'x,z,y\n"12,34,567",1,0\n"1,00,000",2,1\n', "may be numbers, such as 12,34,567", "write plain numbers", GOOD,
+    ),
+    "a number that is not UTF-8": csv_case(
+        b"x,z,y\n1,1,0\n2\xe9,2,1\n", "a.csv, column x: byte 0xe9 is not UTF-8", "save the file as UTF-8",
+        GOOD,
+    ),
+    "a web page as CSV": csv_case(b"<!DOCTYPE html>\n<html>", "a.csv: is a web page, expected CSV", "remove it", GOOD),
+    "Parquet as CSV": csv_case(parquet(TABLE), "a.csv: is a Parquet file, expected CSV", "remove it", GOOD),
+    "a tar archive as CSV": csv_case(
+        gzip.compress(b"a.csv" + bytes(252) + b"ustar" + bytes(99)), "a.csv: is a tar archive", "remove it", GOOD,
+    ),
+    "an Excel workbook as CSV": csv_case(
+        zip_of(**{"xl/workbook.xml": "", "xl/styles.xml": ""}), "is an Excel workbook", "save each sheet as CSV", GOOD,
+    ),
+    "a name that is not UTF-8": csv_case(
+        GOOD, r"datasets.d.source.files: \xe9.csv its name is not UTF-8", "rename it",
+        source={"files": ["\udce9.csv"]}, files={"\udce9.csv": GOOD}, change={"files": ["a.csv"]},
+    ),
+    "an ending in other capitals": csv_case(
+        GOOD, "*.CSV matches no file", "a.csv has other capitals in its ending",
+        source={"files": ["*.CSV"]}, change={"files": ["*.csv"]},
+    ),
     "another delimiter": csv_case(
         GOOD.replace(",", ";"), "no columns named y", 'set source.delimiter: ";"', change={"delimiter": ";"},
     ),
@@ -405,6 +440,20 @@ IMAGE_CASES = {
         found="dog/b: a folder b is in cat as well",
         says="[cat, dog]", change={"classes": ["cat", "dog"]}, rows=3,
     ),
+    "the same folder below each class": Case(
+        source=FOLDER, files=photos("cat/images/1.png", "dog/images/2.png"),
+        found="dog/images: a folder images is in cat as well", says="such as [cat, dog]",
+        change={"classes": ["cat", "dog"]},
+    ),
+    "two names that look alike": Case(
+        source=FOLDER, files=photos("\u00e9t\u00e9/1.png", "e\u0301te\u0301/2.png", "dog/3.png"),
+        found='folders "e\\u0301te\\u0301" and', says="rename one of them",
+        change={"classes": ["dog"], "files": ["p/dog"]}, rows=1,
+    ),
+    "a broken link to the folder of a class": Case(
+        source=FOLDER, files=TWO | {"p/cow": Path("gone")}, found="p/cow is a broken link (to gone)",
+        says="source.on_bad: skip", change={"on_bad": "skip"},
+    ),
     "a class in a class": Case(
         source=FOLDER, files=photos("cat/1.png", "cat/more/1.png", "dog/2.png"),
         found="cat/more: images are in this folder",
@@ -459,6 +508,18 @@ TEXT_CASES = {
     "an indented array": json_case('[\n  {"x": 1},\n  {"x": 2}\n]\n', "is one JSON array", "jq"),
     "indented objects": json_case('{\n  "x": 1\n}\n{\n  "x": 2\n}\n', "contains objects of several lines",
     "`jq -c . a.jsonl`"),
+    "a dict of Python": json_case(
+        "{'x': 1}\n{'x': None}\n", "(a value in the form of Python, not of json.dumps, at character 2: ",
+        "fix it",
+    ),
+    "NaN of another writer": json_case('{"x": nan}\n', 'of Python, not of json.dumps, at character 7: "nan', "fix it"),
+    "objects with commas between": json_case('{"x": 1},\n{"x": 2}\n', 'unexpected text at character 9: ","', "fix it"),
+    "a tab in a text": json_case('{"x": 1, "z": "a\tb"}\n{"x": 2}\n', r"not written as \n or \t before", "fix it"),
+    "half a character": json_case('{"x": 1, "z": "\\ud800"}\n', r"half of a character, such as \ud800", "fix it"),
+    "half a line": json_case('{"x": 1}\n{"x": ', "line 2: it is not JSON (it ends too early)", "fix it"),
+    "a pointer of Git LFS as JSON": json_case(
+        "version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS, whose file `git lfs pull`", "fix it",
+    ),
     "UTF-16 of JSON": json_case(OBJECTS.encode("utf-16"), "is UTF-16, expected UTF-8", "iconv"),
     "returns in JSON": json_case(OBJECTS.replace("\n", "\r"), "its lines end with a carriage return alone", "tr"),
     "a value of another type": json_case(

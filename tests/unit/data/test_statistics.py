@@ -4,7 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from shardline.data.statistics import Moments, Statistics, merge_all, merge_siblings
+from shardline.data import moments
+from shardline.data.moments import Moments, RunningMoments
+from shardline.data.statistics import Statistics, merge_all, merge_siblings
 from shardline.records.datasets import PartStatistics
 
 RNG = np.random.default_rng(0)
@@ -48,6 +50,29 @@ def test_moments_are_those_of_long_double(features):
     assert (np.abs(found.std - std) <= 2e-6 * std).all()
     assert (found.min == exact.min(axis=0)).all()
     assert (found.max == exact.max(axis=0)).all()
+
+
+@pytest.mark.parametrize("number", [2, 30], ids=["in turn", "in threads"])
+@pytest.mark.parametrize("features", FEATURES)
+def test_parts_of_wide_rows_have_the_bits_of_the_whole(features, number, monkeypatch):
+    wide = np.tile(features[:200], (1, -(-2000 // features.shape[1])))
+    before, blocks = Moments.of(wide[:50]), (wide[50:90], wide[90:])
+    found = []
+    for part_bytes in (wide.nbytes * 16, wide.shape[1] * 32 // number):
+        monkeypatch.setattr(moments, "_PART_BYTES", part_bytes)
+        running = RunningMoments()
+        for block in blocks:
+            if len(block):
+                running.add(block)
+        whole = before.with_running(running)
+        found.append(
+            whole and [of.tobytes() for name, of in vars(whole).items() if name != "count"]
+        )
+    assert found[0] == found[1]
+    if whole:
+        assert whole.count == len(wide)
+        one = before.merge(running.total()) if running.count else before
+        assert np.array_equal(whole.mean, one.mean)
 
 
 @pytest.mark.parametrize("value", [0.1, 1e-30, 16_777_217.0, -3e30])

@@ -193,7 +193,10 @@ def test_another_setting_is_refused(written):
     [
         ("no.such:Thing", r"data.transform=no.such:Thing does not import: ModuleNotFoundError"),
         ([HERE + "Half", HERE + "Nothing"], r"data.transform.1=\S+:Nothing does not import"),
-        ({"type": HERE + "Noise", "loud": 1}, r"Noise does not take \{'loud': 1\}.*beside `type`"),
+        (
+            {"type": HERE + "Noise", "loud": 1},
+            r"data.transform.type=\S+Noise takes scale=1.0, but not loud; remove loud",
+        ),
         (HERE + "Alone", r"Alone cannot be called with \(sample, generator\).*`def __call__"),
     ],
 )

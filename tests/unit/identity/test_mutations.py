@@ -72,6 +72,20 @@ OF_SAMPLES: dict[str, Any] = {
     "data.epoch_samples": 640,
     "data.workers": "threads:3",
 }
+# of schedules by import path, of parameters of a model, and callbacks, which no script takes
+OF_MODELS: dict[str, Any] = {
+    "optim.groups": [{"match": "layer.*", "lr": 0.5}],
+    "freeze": ["layer.*"],
+    "schedule.args": {"step_size": 3},
+    "schedule.interval": "epoch",
+    "schedule.monitor": "val_loss",
+    "callbacks": ["LearningRateMonitor"],
+}
+# settings that others need beside them
+BESIDE: dict[str, tuple[str, Any]] = {
+    "trainer.gradient_clip_algorithm": ("defaults.trainer.gradient_clip", 0.5),
+    "trainer.benchmark": ("defaults.deterministic", False),
+}
 OF_SCRIPTS = {"environment": {"venv": "own.lock"}, "fold": 1}
 
 
@@ -83,11 +97,13 @@ OF_EVALUATION: dict[str, Any] = {
 
 def others(key: str) -> list[Any]:
     """Return other values of a setting than the default; the first that fits the rest is taken."""
-    if given := {**OF_SAMPLES, **OF_EVALUATION, **OF_SCRIPTS}.get(key):
+    if given := {**OF_SAMPLES, **OF_EVALUATION, **OF_SCRIPTS, **OF_MODELS}.get(key):
         return [given]
     form, default = schema_at(RunSettings, key), SETTINGS[key]
     if form.choices:
         return [value for value in reversed(form.choices) if value != default]
+    if {"integer", "number"} <= set(form.kinds):  # a number, where the default is a share
+        return [1]
     by_type = {
         "boolean": [not default],
         "integer": [2 * (default or 1), 1],
@@ -101,7 +117,7 @@ def others(key: str) -> list[Any]:
 @pytest.mark.parametrize("key", SETTINGS)
 def test_setting(key: str, place: Place) -> None:
     # which the script of this project cannot have
-    if key in {"elastic", "evaluation.metrics", "fold", *OF_SAMPLES}:
+    if key in {"elastic", "evaluation.metrics", "fold", *OF_SAMPLES, *OF_MODELS}:
         place.edit("config/runs.tsv", lambda text: text.partition("program")[0])
     if key == "environment":  # which a script alone takes
         (place.path / "own.lock").write_text("numpy==2.0\n")
@@ -111,8 +127,14 @@ def test_setting(key: str, place: Place) -> None:
         folded = {n: {**of, "splits": {"folds": 3}} for n, of in config["datasets"].items()}
         place.write_config({**config, "datasets": folded})
         place.set("defaults.fold", 0)
+    if key.startswith("schedule.") and key in OF_MODELS:
+        place.set("defaults.schedule.name", "torch.optim.lr_scheduler:StepLR")
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
+    if key in BESIDE:
+        place.set(*BESIDE[key])
+    if key in ("trainer.compile", "trainer.sync_batchnorm"):  # which no sharded model has
+        place.edit("config/runs.tsv", lambda text: re.sub(r"(?m)^sharded.*\n", "", text))
     assert documented_stage(key) == (
         "nothing"
         if key in ("data.workers", "uncounted_args")
@@ -279,7 +301,8 @@ def test_every_entry_of_the_lock(shared: Place) -> None:
     expected, found = {}, {}
     for name, version in versions.items():
         pin = next(p for p in text.splitlines() if canonicalize_name(p.partition("==")[0]) == name)
-        shared.lock.write_text(text.replace(f"{pin}\n", f"{pin.partition('==')[0]}==1!{version}\n"))
+        other = f"\n{pin.partition('==')[0]}==1!{version}\n"
+        shared.lock.write_text(text.replace(f"\n{pin}\n", other))
         stages = {stage for stage, packages in behind.items() if name in packages}
         expected[name] = with_what_follows(stages)
         found[name] = stale(before, shared.stages())

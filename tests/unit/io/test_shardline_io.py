@@ -25,11 +25,13 @@ from shardline.config.settings.run_settings import Data, RunSettings, Trainer
 from shardline.core.errors import Stopped
 from shardline.data.dataset import Dataset
 from shardline.ledger import read_ledger
+from shardline.sources import Schema
 from shardline.training import script
 from shardline_io import heartbeat_memory, order, own_run
 from shardline_io.errors import ConfigError, DataError
 from shardline_io.streams import read_ahead
 from tests.support.columns import Given, manifest_of, sources
+from tests.support.labelled_rows import Labelled
 from tests.support.script_rank import Project, as_rank, world_of, write_run
 
 
@@ -100,6 +102,44 @@ def test_batches_are_those_of_a_lightning_run_from_any_step_on(
                     else:
                         np.testing.assert_array_equal(batch[column], values.numpy())
                         assert batch[column].dtype == values.numpy().dtype
+
+
+@pytest.mark.parametrize("last_batch", ["drop", "pad"])
+@pytest.mark.parametrize(("ranks", "accumulate"), [(1, 1), (2, 1), (2, 2)])
+def test_weights_of_rows_come_with_their_sum_in_the_global_batch(
+    ranks: int, accumulate: int, last_batch: Any, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(4)
+    columns = {
+        "features": generator.normal(size=(45, 2)).astype(np.float32),
+        "labels": generator.integers(0, 2, 45),
+        "weight": generator.random(45).astype(np.float32),
+    }
+    schema = Schema(feature_shape=(2,), classes=("a", "b"), weighted=True)
+    manifest_of(Labelled(schema, np.repeat(0, 45), num_shards=3, **columns), tmp_path)
+    wanted = RunSettings(
+        global_batch=8, data=Data(last_batch=last_batch), trainer=Trainer(accumulate=accumulate, max_epochs=2),
+    )  # fmt: skip
+    write_run(tmp_path, wanted)
+    dataset = Dataset(tmp_path / "manifest.json", tmp_path, verify="off")
+    means, sums = set(), 0.0
+    for rank in range(ranks):
+        stream = dataset.stream(dataset.train_order(wanted, world_of(rank, ranks)))
+        expected = [batch for epoch in range(2) for batch in stream.batches(epoch)]
+        with as_rank(
+            tmp_path, rank, ranks, WINDOW_ROWS=str(dataset.window_rows(wanted.data.window_bytes))
+        ):
+            found = list(io.train(0))
+        assert len(found) == len(expected)
+        for batch, other in zip(found, expected, strict=True):
+            assert batch.keys() == other.keys()
+            for name, values in other.items():
+                np.testing.assert_array_equal(batch[name], values.numpy())
+            means.add((batch.step, float(batch["weight.mean_count"])))
+            sums += float((batch["weight"] * batch.get("weights", np.ones(1)).clip(max=1)).sum())
+    steps = {step for step, _ in means}
+    assert len(means) == len(steps), "all batches of a step have one mean"
+    assert sum(mean for _, mean in means) * ranks * accumulate == pytest.approx(sums, rel=1e-5)
 
 
 @pytest.fixture

@@ -564,6 +564,16 @@ def test_a_line_of_progress_is_reported_with_rate_and_time_left(tmp_path):
     assert (found.rate, found.left_s) == (5.0, 16.0)
 
 
+def test_names_of_metrics_may_have_spaces_in_a_line_of_progress(tmp_path):
+    job_progress.begin(tmp_path / "run.log")
+    line = "progress step=1/9 epoch=1/3 loss (train)=0.5 loss (val)=0.25 val/acc=0.75 hit@k=5=1\n"
+    RankLines("wide", "val/acc")(line)
+    found = parse(json.loads((tmp_path / "run.progress.json").read_text()))
+    assert [*found.metrics.items()] == [
+        ("loss (train)", 0.5), ("val/acc", 0.75), ("loss (val)", 0.25), ("hit@k=5", 1.0),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "line", ["progress step=0/0 \n", "progress step=1/10 x\n", "progress step=9/3 a=b=c e=1e999\n"]
 )

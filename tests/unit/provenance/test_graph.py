@@ -1,5 +1,6 @@
 """Which job read and wrote which file: crate, lineage and the report's picture are views of one graph."""
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,9 +30,12 @@ NAMES = file_names(ResultsLayout(root=Path()))
 IDENTITY: dict[str, Any] = {"settings": {"seed": 1}, "versions": {"training": 1}, "code": {}}
 SUMMARY = {"count": 1, "mean": [0.0], "std": [0.0], "min": [0.0], "max": [0.0]}
 
-# Of each dataset its number of parts; of each run its datasets, whether it is a script, and how much of an earlier
-# run it has accepted: nothing, the training, or the evaluation too.
-DATASETS = st.lists(st.integers(1, 3), min_size=1, max_size=3)
+# Of each dataset its number of parts, and which jobs ran before; of each run its datasets, whether it is a script,
+# and how much of an earlier run it has accepted: nothing, the training, or the evaluation too.
+BEFORE = {"prepare_data": "prepared", "plan_splits": "splits"}
+DATASETS = st.lists(
+    st.tuples(st.integers(1, 3), st.sets(st.sampled_from(sorted(BEFORE)))), min_size=1, max_size=3
+)
 RUNS = st.lists(
     st.tuples(st.sets(st.integers(0, 2), min_size=1), st.booleans(), st.integers(0, 2)),
     min_size=1,
@@ -47,15 +52,15 @@ class Records:
         copies: by an earlier run's file, that of the run which has accepted it.
     """
 
-    def __init__(self, folder: Path, datasets: list[int], runs: list[Any]) -> None:
+    def __init__(self, folder: Path, datasets: list[tuple[int, set[str]]], runs: list[Any]) -> None:
         self.layout = ResultsLayout(root=folder)
         self.read: dict[str, set[str]] = {}
         self.written: dict[str, set[str]] = {}
         self.behind: set[str] = set()
         self.copies: dict[str, str] = {}
         self.datasets = [f"{number:012x}" for number in range(1, len(datasets) + 1)]
-        for dataset, parts in zip(self.datasets, datasets, strict=True):
-            self.seal_dataset(dataset, parts)
+        for dataset, (parts, before) in zip(self.datasets, datasets, strict=True):
+            self.seal_dataset(dataset, parts, before)
         self.runs = []
         for number, (read, is_script, accepted) in enumerate(runs):
             used = sorted({self.datasets[one % len(datasets)] for one in read})
@@ -82,8 +87,22 @@ class Records:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, document)
 
-    def seal_dataset(self, dataset: str, num_parts: int) -> None:
+    def before_building(self, dataset: str, rules: set[str]) -> set[str]:
+        """Write the files of jobs that ran before the shards were written, and return their names."""
+        read: set[str] = set()
+        for rule, name in BEFORE.items():
+            path = f"store/datasets/{dataset}/{name}.json"
+            if rule in rules:
+                own = {"module": "m:D"} if rule == "prepare_data" else {"rows": 1}
+                action = self.job(f"{rule}/{dataset}", set(read), {path})
+                self.write(path, {"dataset": dataset, **own, "action": action})
+                self.behind.add(f"{rule}/{dataset}")
+                read.add(path)
+        return read
+
+    def seal_dataset(self, dataset: str, num_parts: int, before: set[str]) -> None:
         folder, lists = f"results/datasets/{dataset}", f"store/datasets/{dataset}/parts"
+        made = self.before_building(dataset, before)
         parts = [f"{number:05d}-{number:05d}" for number in range(num_parts)]
         manifest = {
             "dataset": dataset, "schema": {"task": "", "feature_shape": [1], "feature_dtype": "float32"},
@@ -94,7 +113,7 @@ class Records:
         names = {f"{lists}/{part}.json" for part in parts}
         records = []
         for part in parts:
-            action = self.job(f"build_shards/{dataset}/{part}", set(), {f"{lists}/{part}.json"})
+            action = self.job(f"build_shards/{dataset}/{part}", made, {f"{lists}/{part}.json"})
             listed = {"dataset": dataset, "shards": [], "statistics": [], "action": action}
             self.write(f"{lists}/{part}.json", listed)
             records.append(action)
@@ -102,7 +121,7 @@ class Records:
         written = {f"{folder}/manifest.json", f"{folder}/provenance.json"}
         provenance = {
             "dataset": dataset, "identity": "", "definitions": {}, "inferred": {}, "files": {}, "parts": records,
-            "action": self.job(f"seal_dataset/{dataset}", names, written),
+            "action": self.job(f"seal_dataset/{dataset}", names | made, written),
         }  # fmt: skip
         self.write(f"{folder}/provenance.json", provenance)
 
@@ -249,7 +268,7 @@ def check_lineage(records: Records, name: str, made_by: str) -> None:
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(datasets=DATASETS, runs=RUNS)
 def test_the_views_agree_on_which_job_read_and_wrote_which_file(
-    datasets: list[int], runs: list[Any]
+    datasets: list[tuple[int, set[str]]], runs: list[Any]
 ) -> None:
     with TemporaryDirectory() as folder:
         records = Records(Path(folder).resolve(), datasets, runs)
@@ -332,3 +351,30 @@ def test_what_ended_after_the_start_ran_and_the_rest_was_fresh():
     }  # fmt: skip
     assert {end for edge in drawn.edges for end in edge} == set(found)
     assert picture(jobs, None) is None
+    assert drawn == picture(jobs[::-1], "2026-05-05T09:00:00Z")
+    with_plan = picture(
+        [*jobs, node("prepare_data/d", new), node("plan_splits/d", old)], "2026-05-05T09:00:00Z"
+    )
+    assert with_plan is not None
+    assert [one.rule for one in with_plan.nodes] == ORDER
+    assert with_plan.edges == edges()
+
+
+@pytest.mark.parametrize("before", [set(), {"prepare_data"}, {"plan_splits"}, {*BEFORE}])
+def test_the_records_of_earlier_jobs_outlive_their_files(before: set[str], tmp_path: Path) -> None:
+    records = Records(tmp_path, [(1, before)], [({0}, False, 0)])
+    folder = tmp_path / "results/datasets" / records.datasets[0]
+    sealed = json.loads((folder / "provenance.json").read_bytes())
+    for rule, key in {"prepare_data": "prepared", "plan_splits": "plan"}.items():
+        name = tmp_path / "store/datasets" / records.datasets[0] / f"{BEFORE[rule]}.json"
+        if rule in before:
+            sealed[key] = json.loads(name.read_bytes())["action"]
+            name.unlink()
+    write_json(folder / "provenance.json", sealed)
+    graph = ProvenanceGraph(records_of(records.project))
+    jobs = {job.id: job for job in graph.jobs_behind([], records.datasets)}
+    made = {f"{rule}/{records.datasets[0]}" for rule in before}
+    assert made == {name for name in jobs if name.startswith((*BEFORE,))}
+    assert all(jobs[name].record for name in made)
+    found = trace(folder / "manifest.json", records.layout)
+    assert made <= found.actions.keys()

@@ -89,6 +89,15 @@ def test_every_figure_of_a_run_stands_beside_the_action_that_made_it(tmp_path):
     assert '<code class="action">shardline replay one</code>' in page
 
 
+def test_settings_that_the_own_optimiser_of_a_model_ignores_are_not_listed(tmp_path):
+    own = {**MEASURED, "training": {"own_optimizer": True}}
+    listed = [
+        document_of([write_run(tmp_path, name, provenance=of)])["runs"][0]["settings"]
+        for name, of in (("plain", MEASURED), ("own", own))
+    ]
+    assert {key for key in listed[0] if key not in listed[1]} == {"optim.name", "optim.lr"}
+
+
 @pytest.mark.parametrize(
     ("method", "datasets", "rows"),
     [

@@ -54,6 +54,31 @@ def test_without_a_sealed_score_the_best_validation_is_shown(tmp_path):
     assert "accuracy, step 20" in page
 
 
+def test_names_with_slashes_spaces_and_brackets_are_paired_as_usual_names_are(tmp_path):
+    curves = {
+        "val/acc": [0.5, 0.7],
+        "loss (train)": [0.9, 0.4],
+        "loss (val)": [0.8, 0.5],
+        "a.b": [1.0, 1.0],
+    }
+    headline = {"metric": "test/acc", "value": 0.65, "mode": "max"}
+    page = page_of(
+        write_run(
+            tmp_path, "one", lines=lines(**curves),
+            run={"settings": {"seed": 7, "checkpoint": {"monitor": "val/acc", "mode": "max"}}},
+            evaluation={"headline": headline, "metrics": {"test/acc": 0.65}, "measured_by": "model"},
+            provenance={"training": {"best_score": 0.7, "steps": 20, "epochs": 2}},
+        )
+    )  # fmt: skip
+    assert 'data-label="Validation" data-value="0.7">70.0 %' in page
+    assert "test/acc 65.0 %" in page
+    panels = re.search(r'"panels":(\[.*?\])', page)
+    assert panels
+    assert {one["title"]: one["shown"] for one in json.loads(panels[1])} == {
+        "loss (train)": True, "loss (val)": True, "val/acc": True, "a.b": False,
+    }  # fmt: skip
+
+
 KEYS = st.sets(
     st.tuples(
         st.sampled_from("ab"), st.sampled_from(["0a", "0b"]), st.sampled_from(["test", "valid"]),

@@ -15,8 +15,8 @@ from tests.support.workspace import REPOSITORY
 DOCS = REPOSITORY / "docs"
 REFERENCE, DECISIONS = "reference/", "decisions/"
 MAX_WORDS = 1200
-# the first site had 32,000, before tables, folds and torch datasets
-MAX_WORDS_OF_ALL = 36_000
+# the first site had 32,000, before tables, folds and torch datasets; then came Lightning projects
+MAX_WORDS_OF_ALL = 38_500
 # Figures as they were measured.
 LABORATORY = "contributing/laboratory.md"
 

@@ -492,3 +492,16 @@ def test_an_acceptance_after_first_steps_says_so(stale):
     accepted = accepted_of(folder)
     assert accepted is not None
     assert "the first 8 steps, trained again, gave the 3 recorded" in str(accepted)
+
+
+def test_images_of_the_first_steps_are_compared_by_their_digests():
+    line = {"step": 1, "epoch": 0, "wall_s": 1.0}
+    first, second = ({**line, "logged": [{"name": "a", "png": f"{n}" * 99}]} for n in "AB")
+    recorded = values_of([first, second, {**line, "loss": 0.5}], 2)
+    assert (
+        differences(recorded, values_of([first, second, {**line, "wall_s": 2.0, "loss": 0.5}], 2))
+        == []
+    )
+    (told,) = differences(recorded, values_of([first, first, {**line, "loss": 0.5}], 2))
+    assert told.startswith("logged a 1 at step 1 ")
+    assert len(told) < 60

@@ -132,6 +132,18 @@ def test_a_global_batch_of_more_rows_than_the_dataset_has_is_told_of_each_run(fa
         ]
 
 
+def test_settings_of_an_optimiser_that_a_model_ignores_are_named(fake, asked):
+    asked.find = lambda task: ModelResult(own_optimizer=task.run.name == "net")
+    fake.rows = [{key: of for key, of in row.items() if key != "optim.lr"} for row in fake.rows]
+    for _ in range(2):  # the second time as recorded
+        assert found_of(fake) == []
+    fake.config["defaults"] |= {"optim": {"lr": 0.1}, "schedule": {"name": "cosine"}}
+    assert found_of(fake) == [
+        "warning: net: optim.lr, schedule.name of the config's defaults have no effect, since model=mypkg.models:Net "
+        "has its own configure_optimizers; remove them, or read model_args in the method"
+    ]
+
+
 # --- before a pipeline ----------------------------------------------------------------------------
 
 

@@ -61,6 +61,7 @@ def test_a_table_before_and_after_it_is_built(fake: FakeProject) -> None:
         '  delimiter: ","\n'
         "  features, all columns of numbers: x, z\n"
         "  stored as: float32\n"
+        "  no value repeated, as in an id: z\n"
         "  classes, by source.classes: a, b\n"
         "  a row has: features (float32[2]), labels (int64)\n"
         "  a row: features (0, 0), labels (a)\n"

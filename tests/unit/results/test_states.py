@@ -1,9 +1,11 @@
 """What there is of a run, from the files that a pipeline leaves."""
 
+import json
 from pathlib import Path
 
 from shardline.config.layout import ResultsLayout
 from shardline.results.states import State, last_step, sealed_names, state_of
+from shardline.supervision.attempt_log import last_recorded_step
 from tests.support.fake_project import RUNS
 
 HERE = ResultsLayout(root=Path())  # the present folder
@@ -42,3 +44,12 @@ def test_a_run_is_known_by_all_the_names_that_it_has_had(fake):
     fake.load()
     assert sealed_names(HERE) == {"flat-2", "flat-3"}
     assert "flat" not in (fake.run("flat-3").folder / "run.json").read_text()
+
+
+def test_the_last_step_is_read_from_a_line_that_is_longer_than_a_tail(fake):
+    run = fake.run("flat")
+    fake.begin_training(run, steps=3)
+    path = Path("store/work", run.id, "metrics.jsonl")
+    image = json.dumps({"step": 4, "logged": [{"name": "a", "png": "A" * 200_000}]})
+    path.write_text(f'{{"step": 3}}\n{image}\n{image}')
+    assert last_recorded_step(path.parent) == 4

@@ -1,22 +1,33 @@
 """What tracking reads and refuses; what trackers are sent is in tests/workflow and tests/azureml."""
 
+import csv
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlflow.utils.validation import _validate_metric_name
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from shardline.errors import ConfigError
+from shardline.records.metrics import Logged, MetricLine
 from shardline.records.tracking import TrackingContext
 from shardline.tracking import tracker_process
 from shardline.tracking.backends.csv import CsvFile
+from shardline.tracking.backends.mlflow import MlflowRun, _name
+from shardline.tracking.backends.tensorboard import TensorBoardFolder
 from shardline.tracking.backends.wandb import has_key
+from shardline.tracking.logged_files import files_of, markdown_table, numbered
 from shardline.tracking.metric_batches import MetricBatch, Records
 from shardline.tracking.processes import check_packages, tracked
 from shardline.tracking.run_links import RunLinks, read_places
 from shardline.tracking.tracker import shorten
 from shardline.training.metrics_file import JsonLinesLogger
+from tests.support.tracked_training import Training
 
 AZURE = "azureml://westeurope.api.azureml.ms/mlflow/v1.0/subscriptions/a"
 
@@ -221,3 +232,97 @@ def test_a_tracker_that_does_not_take_the_end_is_told_of(tmp_path, monkeypatch):
     process.report()
     assert said[1:] == ["not sent to CSV: the final status of the training: ConnectionError: away"]
     assert RunLinks(tmp_path, "csv").read()["not_sent"] == "the final status of the training"
+
+
+PATHS = st.text(alphabet="ab/. ()-_é", max_size=10)
+
+
+@given(PATHS)
+def test_mlflow_accepts_every_name(name):
+    _validate_metric_name(_name(name))
+
+
+def test_metrics_whose_names_mlflow_does_not_accept_keep_apart_and_their_names(tmp_path):
+    texts = dict.fromkeys(
+        ("run", "name", "dataset", "dataset_name", "store", "model", "metrics"), ""
+    )
+    context = TrackingContext(**texts, work=str(tmp_path), params={}, tags={})
+
+    def names(*metrics: str) -> list[str]:
+        run = MlflowRun(context, RunLinks(tmp_path, "mlflow"))
+        return [run._name_of(one) for one in metrics]
+
+    first = names("val/acc", "loss (train)", "loss [train]")
+    assert first[:2] == ["val/acc", "loss _train_"]
+    assert len({*first}) == 3
+    assert names("loss [train]", "loss (train)") == [first[2], first[1]]
+
+
+def test_a_table_has_a_column_for_every_name(tmp_path):
+    texts = dict.fromkeys(
+        ("run", "name", "dataset", "dataset_name", "store", "model", "metrics"), ""
+    )
+    table = CsvFile(
+        TrackingContext(**texts, work=str(tmp_path), params={}, tags={}), RunLinks(tmp_path, "csv")
+    )
+    table.open()
+    write(tmp_path / "m", record(1, **{"val/acc": 0.5, 'loss (a, "b")': 2.0}))
+    for batch in read(Records(tmp_path / "m"), is_whole=True):
+        table.send(batch, None)
+    (row,) = csv.DictReader((tmp_path / "tracking/metrics.csv").open(newline=""))
+    assert (row["val/acc"], row['loss (a, "b")']) == ("0.5", "2.0")
+
+
+def test_images_tables_and_texts_go_with_their_step(tmp_path):
+    training = Training(tmp_path)
+    training.log(1)
+    training.show(2)
+    training.log(2)
+    training.append(record(3, logged=[{"name": "a", "left_out": "bound"}]))
+    batches = read(Records(training.metrics), is_whole=True)
+    (line,) = (line for batch in batches for line in batch.logged)
+    assert line.step == 2
+    assert [(name, one.name) for name, one in numbered(line)] == [
+        ("val/images/0", "val/images"), ("val/images/1", "val/images"), ("a table", "a table"), ("text", "text"),
+    ]  # fmt: skip
+    files = dict(files_of(line))
+    assert [*files] == [
+        "val/images/0/00000002.png", "val/images/1/00000002.png", "a table/00000002.csv", "text/00000002.txt",
+    ]  # fmt: skip
+    assert files["text/00000002.txt"] == b"at 2"
+    assert markdown_table(["x"], [["a|b"], [None]]) == "| x |\n| --- |\n| a\\|b |\n|  |"
+    assert len([value for batch in batches for value in batch.values if value.name == "epoch"]) == 3
+
+
+@given(names=st.sets(st.text(alphabet="ab/.(_ ", max_size=6), min_size=1, max_size=4))
+def test_entries_of_every_name_have_files_of_their_own_below_the_folder(names):
+    line = MetricLine(step=1, values={}, logged=[Logged(name=one, text=one) for one in names])
+    files = dict(files_of(line))
+    assert len(files) == len(names)
+    for path in files:
+        assert os.path.normpath(path) == path
+        assert not path.startswith((".", "/"))
+
+
+def test_tensorboard_shows_images_tables_and_texts(tmp_path):
+    training = Training(tmp_path)
+    training.show(1)
+    training.log(1)
+    board = TensorBoardFolder(training.context, RunLinks(training.work, "tensorboard"))
+    board.open()
+    for batch in read(Records(training.metrics), is_whole=True):
+        board.send(batch, None)
+    board.close("sealed")
+    events = EventAccumulator(str(Path(training.context.store, "tensorboard/0123456789ab")))
+    events.Reload()
+    assert sorted(events.Tags()["images"]) == ["val/images/0", "val/images/1"]
+    (image,) = events.Images("val/images/0")
+    assert (image.step, image.width, image.height) == (1, 3, 2)
+    texts = {
+        tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode()
+        for tag in events.PluginTagToContent("text")
+    }
+    assert texts == {
+        "a table": "| x | y |\n| --- | --- |\n| 1 | a\\|b |\n|  | 2.5 |",
+        "text": "at 1",
+    }

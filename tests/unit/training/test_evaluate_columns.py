@@ -115,8 +115,41 @@ def test_a_classifier_of_a_column_has_the_metrics_and_samples_of_a_tables(tmp_pa
         assert sample["predicted"] == ("red" if shown[0, 0, 0] else "blue")
 
 
+class Plain(pl.LightningModule):
+    """Gets the images, and unpacks its batches, as models for a torch `DataLoader` do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        assert images.dtype == torch.uint8, "as the DataLoader has them"
+        return self.weight * images.float().mean(dim=(1, 2))[:, [0, 2]]
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        images, labels = batch
+        self.log("test_hits", (self(images).argmax(1) == labels).float().mean())
+
+
+@pytest.mark.parametrize("has_test_step", [False, True])
+def test_a_model_for_tuples_is_evaluated_on_columns(tmp_path: Path, has_test_step: bool) -> None:
+    data = {"eval_transform": {"type": "decode"}, "collate": "tuple"}
+    headline = {"metric": "test_hits" if has_test_step else "accuracy", "mode": "max"}
+    found = evaluated(
+        tmp_path, Plain, Photos(num_shards=1), has_test_step=has_test_step, data=data,
+        evaluation={"headline": headline},
+    )  # fmt: skip
+    assert (found["headline"]["metric"], found["num_samples"]) == (headline["metric"], 30)
+    assert found["headline"]["value"] == pytest.approx(0.8)
+
+
 def evaluated(
-    folder: Path, model: type[pl.LightningModule], source: Source | None = None, **settings: Any
+    folder: Path,
+    model: type[pl.LightningModule],
+    source: Source | None = None,
+    *,
+    has_test_step: bool = False,
+    **settings: Any,
 ) -> dict[str, Any]:
     manifest_of(source or Numbers(num_shards=1), folder)
     save_file({"weight": torch.tensor(2.0)}, folder / "model.safetensors")
@@ -128,6 +161,7 @@ def evaluated(
         spec,
         model_file=folder / "model.safetensors",
         datasets=[DatasetPlace(manifest=folder / "manifest.json", shards=folder)],
+        has_test_step=has_test_step,
     )
     return encode(found)
 

@@ -43,6 +43,8 @@ class Tested(Flat):
         self.log("test_f1", self.f1)
         self.log("largest", logits.max(), reduce_fx="max")
         self.log("each", 1.0, on_epoch=False, on_step=True)
+        self.logger.log_image("rows", [features])
+        self.logger.log_metrics({"rows": len(features)})
 
     def on_test_epoch_end(self):
         self.log("features", self.kept.compute())
@@ -194,7 +196,10 @@ def test_a_named_metric_of_a_regression_takes_values_of_one_column(tmp_path: Any
             {"type": "MeanSquaredError"},
             "does not accept forward's outputs float32.* and labels int64",
         ),
-        ({"type": "F1Score"}, "F1Score does not accept {}"),
+        (
+            {"type": "F1Score"},
+            r"metrics.0.type=F1Score takes task, .* lacks task; add evaluation.metrics.0.task",
+        ),
         ({"type": "torch.nn:Identity"}, "is a Identity, expected a torchmetrics metric"),
         (
             {**NAMED[0], "average": "none"},

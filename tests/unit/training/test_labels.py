@@ -14,6 +14,7 @@ from shardline.sources import Schema
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
+from shardline.training.models.resnet import ResNet
 from shardline.training.scoring import blocks
 from shardline.training.scoring_labels import Flags, Regression, WeightedMeans
 from tests.support.labelled_rows import (
@@ -88,6 +89,44 @@ def test_a_model_of_several_numbers_has_the_metrics_of_each(tmp_path):
     assert found["headline"] == {"metric": "r2", "mode": "max", "value": found["metrics"]["r2"]}
     assert set(found["samples"]["hardest"][0]) >= {"label", "predicted", "loss", "features"}
     assert found["samples"]["hardest"][0]["label"].startswith("t0 ")
+
+
+def test_a_resnet_answers_in_the_units_of_the_labels(tmp_path):
+    generator, rows = np.random.default_rng(5), 16
+    images = generator.integers(0, 256, (rows, 8, 8, 3)).astype(np.uint8)
+    labels = (1000 + 50 * generator.random(rows)).astype(np.float32)
+    columns = {"image": "uint8[8,8,3]", "labels": "float32"}
+    source = Labelled(
+        Schema(columns=columns, task="regression"), in_thirds(rows), image=images, labels=labels
+    )
+    place = sealed(tmp_path / "data", source)
+    spec = run_of("resnet", trainer__max_epochs=1, global_batch=8, model_args={"stem": "large"})
+    file = trained(tmp_path / "run", place, spec)
+    found, held_out = evaluated(file, place, spec), predicted(file, place, spec, rows // 4)
+    weights, train = load_file(file), labels[in_thirds(rows) == 0].astype(np.float64)
+    assert float(weights["target_mean"]) == pytest.approx(train.mean(), rel=1e-6)
+    error = sk.mean_squared_error(held_out["label"], held_out["prediction"])
+    assert found["metrics"]["mse"] == pytest.approx(error, rel=1e-4)
+    assert abs(held_out["prediction"] - 1000).max() < 500
+
+
+@pytest.mark.parametrize("task", ["regression", "multilabel"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_resnet_takes_tables_with_and_without_weights(task, weighted):
+    columns = {"features": "uint8[3,8,8]", "labels": "float32", "weight": "float32"}
+    columns = columns if weighted else {key: columns[key] for key in ("features", "labels")}
+    model = ResNet(0, columns, task=task, num_targets=2)
+    model.log = lambda *_, **__: None
+    batch = {"features": torch.zeros(3, 3, 8, 8, dtype=torch.uint8), "labels": torch.ones(3, 2)}
+    weights = {"weight": torch.tensor([1.0, 1.0, 0.0]), "weight.mean_count": torch.tensor(2.0)}
+    given = {**batch, **weights} if weighted else tuple(batch.values())
+    assert model(batch["features"]).shape == (3, 2)
+    model.eval()
+    losses = model._row_losses(model(batch["features"]), batch["labels"])
+    expected = losses[:2].mean() if weighted else losses.mean()
+    torch.testing.assert_close(model.training_step(given, 0), expected)
+    with pytest.raises(ConfigError, match="needs at least 2 classes"):
+        ResNet(0, columns)
 
 
 def test_no_statistic_sees_a_held_out_label(tmp_path):

@@ -5,7 +5,9 @@ import re
 import sys
 import tempfile
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,7 @@ def check(tmp_path, monkeypatch):
         model: str = MODEL,
         source: str = SOURCE,
         is_elsewhere: bool = False,
+        callbacks: Sequence[Any] = (),
         **settings,
     ):
         for old, new in changes:
@@ -69,8 +72,9 @@ def check(tmp_path, monkeypatch):
         )  # fmt: skip
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         return checked(
-            wanted, dataset, folder, set_by_row=tuple(settings), is_elsewhere=is_elsewhere
-        )
+            wanted, dataset, folder, set_by_row=tuple(settings), is_elsewhere=is_elsewhere,
+            callbacks=callbacks,
+        )  # fmt: skip
 
     return run
 
@@ -148,6 +152,12 @@ WELL = {
     ),
     "double precision": ([], {"precision": "64-true"}),
     "mixed precision": ([], {"precision": "bf16-mixed"}),
+    "arguments of the Trainer": (
+        [],
+        {"precision": "bf16-true", "trainer.max_epochs": -1, "trainer.max_steps": 7, "trainer.val_check_interval": 3,
+         "trainer.limit_train_batches": 0.5, "trainer.min_steps": 5, "trainer.sync_batchnorm": True,
+         "trainer.compile": {"backend": "eager"}, "ddp.static_graph": True, "trainer.inference_mode": False},
+    ),
     "classes that are balanced": ([], {"data.class_weights": "balanced"}),
     "a weight of one class": ([], {"data.class_weights": {"outer": 2}, "data.epoch_samples": 5000}),
     "steps that the model takes itself": (
@@ -208,6 +218,8 @@ MISTAKES = {
     "a layer that no loss uses": ([(LAYER, OLD)], {}),
     "a copy that is not trained": ([(LAYER, f"{LAYER}\n        self.ema = __import__('copy').deepcopy(self.net)")], {}),
     "two nets that are trained in turn": (GAN, {}),
+    "clipping where the model takes its steps itself": (GAN, {"trainer.gradient_clip": 0.5}),
+    "parts of a batch where the model takes its steps itself": (GAN, {"trainer.accumulate": 2}),
     "numbers that ranks cannot send": (
         [(LAYER, f"{LAYER}\n        self.register_buffer('seen', torch.zeros(3, dtype=torch.int16))")], {}
     ),
@@ -380,8 +392,22 @@ def test_a_method_of_a_tracker_is_one_sentence(check):
     assert sentence.startswith(
         "the model uses self.logger.experiment.add_scalar, expected self.log"
     )
+    assert "self.logger.log_image, log_table or log_text" in sentence
+    (sentence,) = check((step, f"{step}\n        self.logger.watch(self)")).problems
+    assert sentence.startswith("the model uses self.logger.watch, expected self.log")
+    (sentence,) = check((step, f'{step}\n        self.logger.log_image("x", [loss])')).problems
+    assert sentence.startswith("log_image('x') got an array of shape [], expected images of")
     asks = f'{step}\n        assert not hasattr(self.logger.experiment, "add_image")'
     assert not check((step, asks)).problems, "a model that asks first goes without"
+
+
+def test_a_model_that_logs_images_tables_and_texts_passes(check):
+    step = 'self.log("train_loss", loss)'
+    logs = """
+        self.logger.log_image("weights", [next(self.parameters())])
+        self.logger.log_table("table", columns=["a"], data=[[loss]])
+        self.logger.log_text("text", "two words")"""
+    assert not check((step, step + logs)).problems
 
 
 CALLBACKS = """    def configure_callbacks(self):
@@ -394,9 +420,10 @@ CALLBACKS = """    def configure_callbacks(self):
 @pytest.mark.parametrize(
     "callback",
     [
-        'callbacks.ModelCheckpoint(monitor="val_loss")',
+        'callbacks.ModelCheckpoint(monitor="val_loss", filename="{epoch}-{val/loss:.2f}", save_last=True)',
         "callbacks.ModelCheckpoint(), callbacks.EMAWeightAveraging(decay=0.9)",
         "callbacks.StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)",
+        'callbacks.EarlyStopping("val_loss", mode="max"), callbacks.GradientAccumulationScheduler({1: 2})',
     ],
 )
 def test_callbacks_of_a_model_that_trains_with_them_pass(check, callback):
@@ -407,15 +434,47 @@ def test_callbacks_of_a_model_that_trains_with_them_pass(check, callback):
     ("callback", "settings", "message"),
     [
         ("callbacks.StochasticWeightAveraging(swa_lrs=0.1)", {"strategy": "fsdp"}, "Stochastic.*strategy: ddp"),
-        ("callbacks.WeightAveraging()", {"strategy": "fsdp"}, "WeightAveraging, .* strategy=fsdp .*strategy: ddp"),
-        ("callbacks.WeightAveraging(), callbacks.EMAWeightAveraging()", {}, "WeightAveraging and EMAWeightAveraging, "),
+        ("callbacks.WeightAveraging()", {"strategy": "fsdp"}, "WeightAveraging needs .* strategy=fsdp .*strategy: ddp"),
+        ("callbacks.WeightAveraging(), callbacks.EMAWeightAveraging()", {}, "WeightAveraging and EMAWeightA.* would "),
     ],
 )  # fmt: skip
 def test_averages_that_could_not_be_resumed_or_sealed_are_refused(
     check, callback, settings, message
 ):
     (problem,) = check((FORWARD, CALLBACKS.format(callback)), **settings).problems
-    assert re.search(f"^configure_callbacks returns?.*{message}", problem), problem
+    assert re.search(f"^the callbacks? .*{message}", problem), problem
+
+
+OWN = "tests.support.called_back_models"
+UNCOUNTED = [
+    (["LearningRateMonitor", f"{OWN}:Looks"], {}, None),
+    ([f"{OWN}:Looks", f"{OWN}:Counts"], {}, f"^runtime.callbacks.1={OWN}:Counts changes weight .* behind step 1,"),
+    ([f"{OWN}:Draws"], {}, "changes the random numbers of python behind the validation at step 1, .* `callbacks`"),
+    ([{"type": f"{OWN}:Stops", "epoch": 1}], {}, "changes trainer.should_stop behind the validation at step 2"),
+    (["EMAWeightAveraging"], {}, "EMAWeightAveraging of runtime.callbacks changes the result"),
+    ([{"type": f"{OWN}:Stops", "epochs": 1}], {}, "epochs.*epoch"),
+    (["datetime:timedelta"], {}, "makes an object of timedelta, expected a callback"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("callbacks", "settings", "message"), UNCOUNTED)
+def test_callbacks_that_do_not_count_change_no_result(check, callbacks, settings, message):
+    found = check(callbacks=callbacks, **settings)
+    assert found.not_checked == []
+    assert bool(found.problems) == bool(message)
+    assert all(re.search(message, one) for one in found.problems), found.problems
+
+
+CLOCK = """        import time
+        return loss + 0 * loss.detach() + time.perf_counter() * next(self.parameters()).sum()
+"""
+
+
+def test_callbacks_of_a_model_that_does_not_repeat_itself_are_not_checked(check):
+    found = check(("        return loss\n", CLOCK), callbacks=[f"{OWN}:Counts"])
+    assert found.problems == []
+    (sentence,) = found.not_checked
+    assert "was not compared: two trainings without them differ in weight" in sentence
 
 
 STEP = '        self.log("val_loss", self.val_loss)'
@@ -447,3 +506,90 @@ def test_what_callbacks_and_the_strategy_of_a_training_refuse_is_refused(
 ):
     (problem,) = check(*changes, **settings).problems
     assert message in problem
+
+
+# --- objects among the arguments -----------------------------------------------------------------
+
+TEMPLATE = """import torch
+from pytorch_lightning import LightningModule
+from torch.nn.functional import cross_entropy
+
+
+class Dense(torch.nn.Module):
+    def __init__(self, in_size, out_size, act, width=32):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(in_size, width), act, torch.nn.Linear(width, out_size))
+
+    def forward(self, rows):
+        return self.layers(rows)
+
+
+class Net(LightningModule):
+    def __init__(self, net, optimizer, scheduler=None):
+        super().__init__()
+        self.save_hyperparameters(logger=False)
+        self.net = net
+
+    def forward(self, features):
+        return self.net(features)
+
+    def training_step(self, batch, batch_idx):
+        return cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", cross_entropy(self(batch[0]), batch[1]), on_epoch=True)
+
+    def configure_optimizers(self):
+        optimizer = self.hparams.optimizer(params=self.trainer.model.parameters())
+        return {"optimizer": optimizer, "lr_scheduler": self.hparams.scheduler(optimizer=optimizer)}
+"""
+NESTED = {
+    "model_args.net": {"_target_": "checked_models.Dense", "in_size": 2, "out_size": 2,
+                       "act": {"class_path": "torch.nn.Tanh"}},
+    "model_args.optimizer": {"_target_": "torch.optim.Adam", "_partial_": True, "lr": 0.01},
+    "model_args.scheduler": {"type": "torch.optim.lr_scheduler:StepLR", "partial": True, "step_size": 1},
+}  # fmt: skip
+
+
+def test_a_model_of_nested_objects_and_partials_trains_resumes_and_is_sealed(check):
+    found = check(model=TEMPLATE, **NESTED)
+    assert (found.problems, found.not_checked) == ([], [])
+    assert found.weights_bytes == 4 * (2 * 32 + 32 + 32 * 2 + 2)
+
+
+def test_a_wrong_argument_of_an_object_is_one_sentence_of_the_check(check):
+    net = {**NESTED["model_args.net"], "widths": 3}
+    (problem,) = check(model=TEMPLATE, **NESTED | {"model_args.net": net}).problems
+    assert problem == (
+        "model_args.net._target_=checked_models.Dense takes in_size, out_size, act, width=32, but not widths; did you "
+        'mean "width"?'
+    )
+
+
+RADAM = {
+    "optim.name": "torch.optim:RAdam",
+    "optim.groups": [{"match": "net.1.*", "lr": 0.1}],
+    "freeze": ["net.3.*"],
+}
+PLATEAU_BY_PATH = {
+    "schedule.name": "torch.optim.lr_scheduler:ReduceLROnPlateau", "schedule.interval": "epoch",
+    "schedule.monitor": "val_lss",
+}  # fmt: skip
+
+
+def test_optimisers_schedules_groups_and_frozen_parameters_are_checked(check):
+    schedule = {
+        "schedule.name": "torch.optim.lr_scheduler:OneCycleLR",
+        "schedule.args": {"max_lr": 0.1},
+    }
+    found = check(**RADAM, **schedule)
+    assert (found.problems, found.not_checked) == ([], [])
+    (problem,) = check(**RADAM, **PLATEAU_BY_PATH).problems
+    assert problem.startswith(
+        "schedule.monitor=val_lss is not logged by the model's validation, which logs"
+    )
+    (problem,) = check(**RADAM | {"freeze": ["nett.*"]}).problems
+    assert problem.startswith(
+        "freeze.0=nett.* matches no parameter of the model, which has net.1.weight,"
+    )

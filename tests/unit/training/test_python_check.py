@@ -1,5 +1,6 @@
 """The check of a model on a data module: before and after its data are prepared."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,13 @@ class Prepared(Module):
         raise AssertionError
 
 
+class Unfinished(Prepared):
+    """Reads what only its `prepare_data` writes."""
+
+    def setup(self, stage: str | None = None) -> None:
+        raise FileNotFoundError("cache.bin")
+
+
 class Net(LightningModule):
     """Takes images as the module's transform returns them."""
 
@@ -45,14 +53,43 @@ class Net(LightningModule):
         self.log("test_loss", self.loss(batch))
 
 
-def check(folder: Path, path: str) -> ModelResult:
+class Unpacks(Net):
+    """Takes what a torch `DataLoader` gives."""
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        image, labels = batch
+        return functional.cross_entropy(self.layer(image.flatten(1)), labels)
+
+
+def check(
+    folder: Path, path: str, files: Sequence[Path] = (), model: str = "Net", **data: Any
+) -> ModelResult:
     dataset = CheckedDataset(
         id="0123456789ab", name="rows", manifest=folder / "manifest.json", shards=folder / "shards",
-        source_class=path, source={"type": path, "options": {}}, num_shards=2, files=[],
+        source_class=path, source={"type": path, "options": {}}, num_shards=2, files=list(files),
     )  # fmt: skip
-    settings = as_type(fill({"global_batch": 4}, schema_of(RunSettings)), RunSettings)
-    run = RunSpec(run="ab", name="net", model_class=f"{__name__}:Net", settings=settings)
+    given = {"global_batch": 4, "data": data}
+    settings = as_type(fill(given, schema_of(RunSettings)), RunSettings)
+    run = RunSpec(run="ab", name="net", model_class=f"{__name__}:{model}", settings=settings)
     return checked(run, dataset, folder, has_test_step=True)
+
+
+def test_a_module_whose_files_are_there_is_checked_before_it_is_prepared(tmp_path: Path) -> None:
+    file = tmp_path / "data.npz"
+    file.write_bytes(b"")
+    found = check(tmp_path, f"{__name__}:Prepared", [file])
+    assert (found.problems, found.not_checked) == ([], [])
+    found = check(tmp_path, f"{__name__}:Unfinished", [file])
+    assert [sentence.partition(": ")[2] for sentence in found.not_checked] == [
+        "the job prepare_data of dataset rows has not run yet"
+    ]
+
+
+def test_a_model_that_unpacks_its_batch_is_told_how(tmp_path: Path) -> None:
+    (problem,) = check(tmp_path, f"{python_data.__name__}:Module", model="Unpacks").problems
+    assert "or, if the model unpacks its batch, set data.collate to tuple: " in problem
+    found = check(tmp_path, f"{python_data.__name__}:Module", model="Unpacks", collate="tuple")
+    assert (found.problems, found.not_checked) == ([], [])
 
 
 @pytest.mark.parametrize("path", [f"{python_data.__name__}:Module", f"{__name__}:Prepared"])

@@ -11,9 +11,11 @@ import torch
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
+from shardline.core.one_lightning import loaded
 from shardline.errors import DataError, Diverged
 from tests.support.campaigns import campaign_seed
 from tests.support.killed_models import Counting
+from tests.support.lightning_packages import in_turn, run_tests_with
 from tests.support.rotation import rotating
 from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings
 
@@ -50,6 +52,21 @@ SAMPLES = [  # mixed, packed, transformed, drawn by class
     ),
     case("Duel", "by class", data__class_weights="balanced", data__transform=JITTER),
 ]  # fmt: skip
+GROUPS = [{"match": "body.*", "lr": 0.01}, {"match": "*.bias", "weight_decay": 0.1}]
+SCHEDULES = "torch.optim.lr_scheduler:"
+OPTIMISED = [
+    case(
+        "Counting", "one cycle of groups", optim__name="torch.optim:RAdam", optim__groups=GROUPS,
+        optim__args={"betas": [0.8, 0.9]}, schedule__name=f"{SCHEDULES}OneCycleLR",
+        schedule__args={"max_lr": 0.1}, freeze=["body.0.*"], trainer__gradient_clip=0.5,
+    ),
+    case(
+        "Averaged", "plateau of groups", optim__name="torch.optim.NAdam", optim__groups=GROUPS,
+        schedule__name=f"{SCHEDULES}ReduceLROnPlateau", schedule__interval="epoch",
+        schedule__monitor="val_loss", schedule__args={"patience": 0, "factor": 0.5},
+        trainer__accumulate=2, freeze=["head.bias"],
+    ),
+]  # fmt: skip
 CASES = [
     COUNTING,
     case("Averaged", schedule__name="cosine", schedule__warmup_steps=3, optim__name="adamw"),
@@ -72,13 +89,24 @@ CASES = [
     case("Counting", "partitions", **{k.replace(".", "__"): v for k, v in PARTITION.items()}),
     case("Averaged", "padded", data__last_batch="pad", data__streams=2, precision="64-true"),
     case("Averaged", "top", best_kept=3, checkpoint__monitor="distance", checkpoint__mode="max"),
+    *OPTIMISED,
     *SAMPLES,
+    case("Counting", "interval", trainer__val_check_interval=3),
+    case("Duel", "often", trainer__val_check_interval=0.25, best_kept=2, trainer__accumulate=1),
+    case("Plateau", "steps", trainer__val_check_interval=2, trainer__max_steps=10, trainer__accumulate=2),
+    case("OwnOptimizer", "limited", trainer__limit_train_batches=3, trainer__limit_val_batches=1, trainer__max_steps=7),
+    case(
+        "Stopping", "late stop", early_stopping__monitor="score", early_stopping__patience=1,
+        checkpoint__monitor="score", trainer__max_epochs=6, trainer__min_steps=19, trainer__min_epochs=2,
+    ),
+    case("Averaged", "overfit", trainer__overfit_batches=2, trainer__max_epochs=-1, trainer__max_steps=9),
 ]  # fmt: skip
 
 
 FORGOTTEN = [
     case for case in CASES if case.name in ("Duel", "Hidden", "Thawing", "SkipsTheRest", "late")
 ]
+FORGOTTEN += OPTIMISED
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +225,24 @@ def test_tensors_that_no_state_has_are_named_once(trainings, tmp_path, capsys):
     )
 
 
+def test_chains_of_kills_in_any_place_change_nothing(trainings):
+    """By the commit with one package of Lightning or the other, in a process of its own if it is not this one's."""
+    package = in_turn()
+    if package != loaded():
+        file = "tests/unit/training/test_resume_chains.py"
+        assert "1 passed" in run_tests_with(package, file, "-k", "chains_of_kills")
+        return
+    print(f"{CHAINS} chains with {package}, SHARDLINE_SEED={SEED}")
+    campaign(trainings)
+
+
 @settings(
     max_examples=CHAINS, deadline=None, database=None, print_blob=True,
     suppress_health_check=[*HealthCheck],
 )  # fmt: skip
 @seed(SEED)
 @given(data=st.data())
-def test_chains_of_kills_in_any_place_change_nothing(trainings, data):
+def campaign(trainings, data):
     note(f"SHARDLINE_SEED={SEED}")
     case = data.draw(st.sampled_from(CASES), "case")
     unbroken, places = trainings.unbroken(case)

@@ -28,7 +28,12 @@ from shardline.training.fit import Trained, seal_model
 from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.linear import Linear
-from shardline.training.optim import attach_optimizer, lr_factor, make_optimizer
+from shardline.training.optim import (
+    attach_optimizer,
+    has_own_optimizer,
+    lr_factor,
+    make_optimizer,
+)
 from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.trainer import make_trainer, resolve_accelerator
 from tests.support.simulated_kills import ALONE
@@ -81,7 +86,7 @@ def test_metrics_compute_in_64_bits_from_their_first_batch_on_where_the_model_do
     settings = RunSettings(precision="64-true", trainer=Trainer(max_epochs=1))
     trainer = make_trainer(settings, ALONE, [], DummyLogger(), 1, timeout_s=60.0)
     model = Counts()
-    attach_optimizer(model, spec(), total_steps=2, set_by_row=())
+    attach_optimizer(model, spec(), total_steps=lambda: 2, set_by_row=())
     getattr(trainer, loop)(model, *[DataLoader(rows)] * (2 if loop == "fit" else 1))
     assert {*model.seen} == {torch.float64}
     assert (model.layer.weight.dtype, model.counts.confmat.dtype) == (torch.float64, torch.int64)
@@ -120,10 +125,13 @@ def test_the_users_own_lines_are_named_whatever_the_projects_folder_is_called(
 
 def test_a_models_own_optimiser_rules_and_a_column_that_it_would_ignore_is_refused():
     model = OwnOptimizer()
-    attach_optimizer(model, spec(), total_steps=10)
+    attach_optimizer(model, spec(), total_steps=lambda: 10)
     assert model.configure_optimizers() is None
+    plain = Linear((4,), 2)
+    attach_optimizer(plain, spec(), total_steps=lambda: 10)
+    assert (has_own_optimizer(model), has_own_optimizer(plain)) == (True, False)
     with pytest.raises(ConfigError, match="sets optim.lr, but m has its own configure_optimizers"):
-        attach_optimizer(model, spec(), total_steps=10, set_by_row=["optim.lr", "seed"])
+        attach_optimizer(model, spec(), total_steps=lambda: 10, set_by_row=["optim.lr", "seed"])
 
 
 @pytest.mark.parametrize(
@@ -147,12 +155,12 @@ def test_a_column_that_a_models_own_optimiser_ignores_becomes_an_argument(
 
     model = Net(lr=1) if parameters else Net()
     with pytest.raises(ConfigError, match=f"; {remedy}, or remove the method$"):
-        attach_optimizer(model, spec(), total_steps=10, set_by_row=columns)
+        attach_optimizer(model, spec(), total_steps=lambda: 10, set_by_row=columns)
 
 
 def test_the_schedule_is_applied_to_the_optimiser():
     model = Linear((4,), 2)
-    attach_optimizer(model, spec(), total_steps=12)
+    attach_optimizer(model, spec(), total_steps=lambda: 12)
     configured = model.configure_optimizers()
     optimizer, scheduler = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
     rates = []

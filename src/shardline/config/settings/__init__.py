@@ -46,9 +46,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         others: Keys that belong to a table of another kind.
+        excluded: Of keys of another kind that a user may expect here, why they are none, and the remedy.
     """
 
     others: ClassVar[frozenset[str]] = frozenset()
+    excluded: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def fits(cls, table: Plain) -> bool:
@@ -66,7 +68,8 @@ class KeySchema(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kinds: JSON schema names of the valid types; empty if any value is valid.
-        choices: Valid texts, if they are listed. `kinds` then contains only the other types.
+        choices: Valid texts, if they are listed. `kinds` then contains only the other types. With a `pattern`
+            among the limits, other texts of this pattern are valid too.
         limits: Limits of `msgspec.Meta` by name, and its `extra`: `words` (a pattern in words),
             `letters` (only letters, digits and . _ + -), `unique` (for a list) and
             `legacy_value`.
@@ -172,9 +175,11 @@ def schema_of(hint: Any) -> KeySchema:
 
 def _limited(schema: KeySchema, meta: Meta) -> KeySchema:
     given = {name: value for name in _LIMITS if (value := getattr(meta, name)) is not None}
+    extra = dict(meta.extra or {})
     return structs.replace(
         schema,
-        limits={**schema.limits, **given, **(meta.extra or {})},
+        choices=extra.pop("choices", schema.choices),
+        limits={**schema.limits, **given, **extra},
         description=meta.description or schema.description,
     )
 

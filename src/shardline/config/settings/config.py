@@ -1,6 +1,7 @@
 """Settings of the config and of its table `runtime`."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -185,7 +186,17 @@ class Runtime(Settings, frozen=True, kw_only=True):
     """Allow more CPU ranks than cores."""
     log_every_steps: Count = 10
     """Optimiser steps between two records in metrics.jsonl."""
+    profiler: Literal["off", "simple", "advanced", "pytorch"] = "off"
+    """Profiler of Lightning, which writes where the time of a training goes to `work/{run}/profiler/` in the
+    store."""
+    detect_anomaly: bool = False
+    """Find the operation whose gradient is NaN; slow."""
+    model_summary: bool = False
+    """Print the layers of the model and their sizes at the start of a training."""
     checkpoint: RuntimeCheckpoint = RuntimeCheckpoint()
+    callbacks: list[str | dict[str, Any]] = []
+    """Further callbacks of each training, as `callbacks` of a run, that change no result. They do not
+    count in identities. `shardline check` trains a few steps with and without them, and compares."""
     tracking: Annotated[list[Literal["csv", "mlflow", "tensorboard", "wandb"]], _UNIQUE] = []
     """Trackers that show each training live. They can neither stop nor slow a training. Where they
     write and how to browse them: see `docs/how-to/track-trainings.md`. `mlflow` writes to the server in
@@ -250,6 +261,12 @@ class _WithFolds(_BySeed, frozen=True, kw_only=True):
 class SplitFolds(_WithFolds, frozen=True, kw_only=True):
     """Folds of all rows."""
 
+    excluded: ClassVar[Mapping[str, str]] = {
+        "train": "is given beside folds, of which all but one are trained on; drop it, and set validation",
+        "test": "is given beside folds, which hold out each row once; drop it, or set column or files",
+        "time": "is given beside folds, which have no order in time; drop one of them",
+    }
+
     folds: Folds
 
     @classmethod
@@ -260,6 +277,11 @@ class SplitFolds(_WithFolds, frozen=True, kw_only=True):
 
 class SplitColumn(_WithFolds, frozen=True, kw_only=True):
     """Splits by a column."""
+
+    excluded: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("train", "test", "time"),
+        "is given beside column, which names the split of each row; drop one of them",
+    )
 
     column: Text
     """Instead of shares, for `csv`, `delta`, `hf`, `jsonl` and `parquet`: column with the split of each
@@ -285,6 +307,11 @@ class FilesOfSplits(Settings, frozen=True, kw_only=True):
 
 class SplitFiles(_WithFolds, frozen=True, kw_only=True):
     """Splits by file."""
+
+    excluded: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("train", "test", "time"),
+        "is given beside files, which decide the split of each row; drop one of them",
+    )
 
     files: FilesOfSplits
 

@@ -15,6 +15,7 @@ from shardline.config.settings import (
     Settings,
     Text,
 )
+from shardline.config.settings.optim_settings import Optim, Schedule
 from shardline.core.nested import flatten
 
 Direction = Literal["min", "max"]
@@ -78,7 +79,8 @@ class Data(Settings, frozen=True, kw_only=True):
     collate: str | Pad | None = None
     """How samples become a batch. `pad` (the default) pads columns of varying length, `{type: pad,
     lengths: {boxes: 64}, multiple: 8}` pads them to given lengths, and `nested` makes nested
-    tensors. Or a function by import path (`mypkg.data:collate`)."""
+    tensors. `tuple` gives the model a tuple of the columns in order instead of a dict. Or a function
+    by import path (`mypkg.data:collate`)."""
     pack: Pack | None = None
     """Packs rows of different lengths into samples of one length, for example `{column: tokens,
     length: 1024, method: concat, with: [mask]}`."""
@@ -93,41 +95,70 @@ class Data(Settings, frozen=True, kw_only=True):
     number of threads, `threads:n` or `processes:n`. Does not count in the identity."""
 
 
-class Optim(Settings, frozen=True, kw_only=True):
-    """The optimiser, for models without a `configure_optimizers` of their own."""
-
-    name: Literal["sgd", "adam", "adamw"] = "adam"
-    """Optimiser."""
-    lr: Positive = 0.001
-    """Learning rate, before any scaling."""
-    weight_decay: NotNegative = 0.0
-    """L2 penalty (decoupled for adamw)."""
-    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    """Momentum of sgd; the other optimisers ignore it."""
-    scale_lr: bool = False
-    """Multiply `optim.lr` by the world size (linear scaling rule, Goyal et al. 2017)."""
+Limit = Annotated[
+    Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)], Meta(extra={"legacy_value": 1.0})
+]
+_Off = Annotated[bool, Meta(extra={"legacy_value": False})]
 
 
-class Schedule(Settings, frozen=True, kw_only=True):
-    """The learning rate over time."""
+class Compile(Settings, frozen=True, kw_only=True):
+    """Arguments of `torch.compile`."""
 
-    name: Literal["constant", "linear", "cosine"] = "constant"
-    """Schedule after the warm-up; `linear` and `cosine` end at zero."""
-    warmup_steps: Natural = 0
-    """Number of optimiser steps of linear warm-up."""
+    mode: (
+        Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+        | UnsetType
+    ) = UNSET
+    """What the compiler optimises for."""
+    dynamic: bool | UnsetType = UNSET
+    """Compile for shapes that vary. Default: once a second shape was seen."""
+    fullgraph: bool | UnsetType = UNSET
+    """Reject a model that cannot be compiled whole."""
+    backend: Text | UnsetType = UNSET
+    """Compiler, such as `eager`. Default: `inductor`."""
 
 
 class Trainer(Settings, frozen=True, kw_only=True):
     """How long and how to train."""
 
-    max_epochs: Count = 20
-    """Maximum number of passes over the train split."""
+    max_epochs: Annotated[int, Meta(ge=-1)] = 20
+    """Maximum number of passes over the train split; -1: no maximum, with `trainer.max_steps`."""
+    min_epochs: Annotated[Natural, Meta(extra={"legacy_value": 0})] = 0
+    """Number of epochs before which neither early stopping nor the model ends the training."""
+    max_steps: Annotated[int, Meta(ge=-1, extra={"legacy_value": -1})] = -1
+    """Optimiser step at which the training ends, with a validation; -1: after `trainer.max_epochs`."""
+    min_steps: Annotated[Natural, Meta(extra={"legacy_value": 0})] = 0
+    """Number of optimiser steps before which neither early stopping nor the model ends the training."""
     accumulate: Count = 1
     """Parts into which a rank splits its share of a global batch (gradient accumulation)."""
     gradient_clip: NotNegative = 0.0
-    """Maximum gradient norm; 0 disables clipping."""
+    """Maximum gradient norm or value; 0 disables clipping."""
+    gradient_clip_algorithm: Annotated[
+        Literal["norm", "value"], Meta(extra={"legacy_value": "norm"})
+    ] = "norm"
+    """Whether `trainer.gradient_clip` limits the norm of all gradients or each value."""
     validate_every_epochs: Count = 1
     """Number of epochs between two validations."""
+    val_check_interval: Limit = 1.0
+    """Optimiser steps between two validations within an epoch, or a share of the epoch such as 0.25."""
+    limit_train_batches: Limit = 1.0
+    """Optimiser steps of an epoch, or a share of them such as 0.1. Each epoch begins as without a limit."""
+    limit_val_batches: Limit = 1.0
+    """Part of the validation split that a validation reads, from its first row: a number of batches of
+    `global_batch` rows, or a share such as 0.1."""
+    overfit_batches: Annotated[
+        Natural | Annotated[float, Meta(ge=0)], Meta(extra={"legacy_value": 0})
+    ] = 0
+    """For debugging: train on the same first steps in each epoch, and validate on as many batches. A
+    number, or a share such as 0.01; 0 turns it off."""
+    sync_batchnorm: _Off = False
+    """Compute the statistics of batch norms over all ranks. Needs GPUs and `strategy: ddp`."""
+    benchmark: _Off = False
+    """Let cuDNN choose its algorithms by measuring them. Needs `deterministic: false`."""
+    inference_mode: Annotated[bool, Meta(extra={"legacy_value": True})] = True
+    """Evaluate without the records of autograd. Turn it off if `validation_step` or `test_step` computes
+    gradients."""
+    compile: Annotated[bool | Compile, Meta(extra={"legacy_value": False})] = False
+    """Compile the model with `torch.compile`: true, or a table such as `{mode: max-autotune}`."""
 
 
 class Ddp(Settings, frozen=True, kw_only=True):
@@ -137,6 +168,9 @@ class Ddp(Settings, frozen=True, kw_only=True):
     """Allow steps that give some parameters no gradient, as in a GAN. Costs a walk over the graph in
     each step. Without it, such a step is an error that names the parameters. Has no effect with
     `strategy: fsdp`."""
+    static_graph: _Off = False
+    """Promise that each step uses the same parameters, for models that checkpoint activations more than
+    once. Has no effect with `strategy: fsdp`."""
 
 
 class EarlyStopping(Settings, frozen=True, kw_only=True):
@@ -197,6 +231,9 @@ class Evaluation(Settings, frozen=True, kw_only=True):
     """Held-out split to evaluate on."""
     batch: Count = 1024
     """Samples per forward pass."""
+    limit_test_batches: Limit = 1.0
+    """Part of the split to evaluate on, from its first row: a number of batches of `evaluation.batch`
+    rows, or a share such as 0.1. For debugging."""
     headline: Headline | None = None
     """Metric that ranks the run, such as `{metric: perplexity, mode: min}`. Default: accuracy, mse, r2 of
     several numbers or f1_macro of flags, or of the metrics that the model logs `checkpoint.monitor`, else
@@ -239,7 +276,9 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     elastic: bool = False
     """Train on fewer ranks than planned if fewer are available, as many as divide the planned parts of
     a global batch evenly. The result then differs by the order of sums."""
-    precision: Literal["64-true", "32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Literal["64-true", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true"] = (
+        "32-true"
+    )
     """Number format of weights and compute, by its name in Lightning."""
     deterministic: bool = True
     """Use only deterministic algorithms."""
@@ -255,10 +294,17 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     """Keyword arguments of the constructor of the model, such as `model_args.hidden`."""
     optim: Optim = Optim()
     schedule: Schedule = Schedule()
+    freeze: Annotated[list[Text], Meta(extra={"legacy_value": [], "unique": True})] = []
+    """Patterns of names of parameters that are not trained, such as `["backbone.*"]`. Running statistics
+    of frozen layers still change. A pattern without a match is an error."""
     trainer: Trainer = Trainer()
     early_stopping: EarlyStopping = EarlyStopping()
     checkpoint: Checkpoint = Checkpoint()
     divergence: Divergence = Divergence()
+    callbacks: Annotated[list[str | dict[str, Any]], Meta(extra={"legacy_value": []})] = []
+    """Callbacks of the training: Lightning's by name (`LearningRateMonitor`), your own by import path
+    (`mypkg.callbacks:EMA`), or tables such as `{type: mypkg.callbacks:EMA, decay: 0.999}` with
+    arguments of the constructor. Their code counts in the identity. See docs/how-to/set-the-trainer.md."""
     code_files: str = ""
     """Files that the code of the model reads, other than by a literal path beside itself. Paths and
     patterns, separated by spaces (`conf/*.yaml data/vocab.txt`). Their bytes count in the

@@ -17,10 +17,11 @@ _MISSING = pa.array(
 )  # fmt: skip
 
 _INDEX = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
-_NUMBER = r"[+-]?(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)?(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
-_MARKED = re.compile(rf"(?=.*\d)[$€£¥]?\s?{_NUMBER}\s?[%€$£¥]?")
+_NUMBER = r"[+\u2212-]?(?:\d{1,3}(?:[.,'\s]\d{3})+|\d{1,2}(?:,\d\d)+,\d{3}|\d+)?(?:[.,]\d+)?(?:[eE][+-]?\d+)?"
+_MARKED = re.compile(rf"(?=.*\d)[$€£¥]?\s?(?:{_NUMBER}|\({_NUMBER}\))\s?[%€$£¥]?")
 _PLAIN = re.compile(r"\s*[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?\s*")
 _ROWS = 1000
+_ENOUGH = 20
 
 Numbers = tuple[np.ndarray, np.ndarray]  # values, and which of them are bad
 
@@ -35,7 +36,9 @@ def is_text(kind: pa.DataType) -> bool:
     """Return whether a type is a type of text."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
-    return any(t(kind) for t in (pa.types.is_string, pa.types.is_large_string))
+    return any(
+        t(kind) for t in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    )
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -189,6 +192,12 @@ def index_columns(schema: pa.Schema) -> list[str]:
     noted = schema.pandas_metadata if schema.metadata else None
     named = (noted or {}).get("index_columns", ())
     return [name for name in named if isinstance(name, str)]
+
+
+def are_unique(column: pa.Array) -> bool:
+    """Return whether all of the first values differ, of enough values to be no chance."""
+    values = column[:_ROWS].drop_null()
+    return len(values) >= _ENOUGH and pc.count_distinct(values).as_py() == len(values)
 
 
 def is_marked(text: str) -> bool:

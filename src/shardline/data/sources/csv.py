@@ -15,6 +15,7 @@ from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.sources import arrow_columns, prepared_columns, typed
 from shardline.data.sources.csv_header import (
+    as_latin,
     difference_of,
     first_rows_of,
     no_row_fits,
@@ -22,7 +23,7 @@ from shardline.data.sources.csv_header import (
     refuse_other_encodings,
     unreadable,
 )
-from shardline.data.sources.lines import Lines, TextFiles
+from shardline.data.sources.lines import Lines, TextFiles, not_utf8
 from shardline.data.sources.notation import Notation, remedy_of
 from shardline.data.sources.packed import open_text, read_line
 from shardline.data.sources.quoted import QuotedLines, refuse_line_breaks
@@ -66,8 +67,13 @@ class Csv(Tabular):
         """Return the columns of numbers. A column of numbers and text is an error."""
         for name, chunks in zip(self.columns.names, self._first_rows.columns, strict=True):
             column = chunks.combine_chunks()
+            foreign = b""
+            if pa.types.is_binary(column.type):  # the reader's type of text that is not UTF-8
+                column, foreign = as_latin(column)
             if name not in self.keys and arrow_columns.is_text(column.type):
                 _, bad = arrow_columns.numbers(self.plain_numbers(name, column), "float64")
+                if not bad.all() and foreign:
+                    raise not_utf8(f"{self.table_name}, column {name}", foreign[0])
                 if not bad.all():
                     raise self._mixed(name, column, str(column[int(bad.argmax())]))
         return super().numeric_columns()

@@ -1,12 +1,14 @@
 """Headers of CSV files, their first rows, and errors of files that cannot be parsed."""
 
 import csv
+import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
-from shardline.data.sources.lines import Lines, ends_by_return, not_utf8, refuse_wide
+from shardline.data.sources.lines import Lines, ends_by_return, not_utf8, refuse_other_content
 from shardline.data.sources.packed import open_text, read_line
 
 _GUESS_BYTES = 2**20  # column types are guessed from these bytes
@@ -27,7 +29,7 @@ def read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
     """
     with open_text(path) as file:
         line = read_line(file, path)
-    refuse_wide(path, line)
+    refuse_other_content(path, line[:512], "CSV")
     if b"\r" in line.rstrip(b"\r\n"):
         raise ends_by_return(path)
     if not line.strip():
@@ -50,12 +52,17 @@ def no_row_fits(
     path: Path, names: list[str], row: pcsv.InvalidRow, content: bytes, delimiter: str
 ) -> DataError:
     """Return the error for a file in which no row has as many fields as the header."""
-    remedy = "write one name per column in line 1"
+    remedy, first = "write one name per column in line 1", names[0].strip().lower()
+    mark = json.dumps(delimiter)
     ends = content.split(b"\n", 1)[0].rstrip(b"\r").endswith(delimiter.encode())
     if ends and row.actual_columns == len(names) + 1:
-        remedy = f'add a "{delimiter}" at the end of line 1 as well, or remove it at the ends of the rows'
+        remedy = f"add a {mark} at the end of line 1 as well, or remove it at the ends of the rows"
     elif not names[-1].strip() and row.actual_columns == len(names) - 1:
-        remedy = f'remove the "{delimiter}" at the end of line 1'
+        remedy = f"remove the {mark} at the end of line 1"
+    elif first.startswith(("sep=", "#")):
+        remedy = "remove line 1, so that the file begins with the names of the columns"
+    elif row.actual_columns == len(names) + 1:
+        remedy += ", also of the names of rows that R writes first (or write the file with row.names=FALSE)"
     return DataError(
         f"{path}: all rows have {row.actual_columns} fields, expected {len(names)} as in line 1, the header; {remedy}"
     )
@@ -80,6 +87,17 @@ def refuse_other_encodings(lines: Lines) -> None:
         lines.content.decode()
     except UnicodeDecodeError as error:
         raise not_utf8(lines.where_byte(error.start), lines.content[error.start]) from None
+
+
+def as_latin(column: pa.Array) -> tuple[pa.Array, bytes]:
+    """Return a column of bytes as text in Latin-1, and the first byte that is not UTF-8."""
+    values, foreign = column.to_pylist(), b""
+    for value in values:
+        try:
+            (value or b"").decode()
+        except UnicodeDecodeError as error:
+            foreign = foreign or value[error.start : error.start + 1]
+    return pa.array([one and one.decode("latin-1") for one in values], pa.string()), foreign
 
 
 def unreadable(path: Path, reason: str) -> DataError:

@@ -1,8 +1,10 @@
 """Source of JPEG and PNG images in one folder per class. Images are resized, or kept as files."""
 
 import io
+import json
 import os
 import struct
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -77,20 +79,20 @@ class ImageFolder(FileSource):
     def _inferred_classes(self) -> tuple[str, ...]:
         folders = {path.parent for path in self.files}
         classes = tuple(sorted({folder.name for folder in folders}))
+        if not self.labels_optional:
+            _check_folders(folders, has_splits="files" in self.splits)
         if len(classes) < 2:
             raise DataError(
                 f"{self.files[0]}: all images are in one folder, {self.files[0].parent.name}, expected a folder "
                 "per class; list the folders of all classes in source.files"
             )
-        if not self.labels_optional:
-            _check_folders(folders, has_splits="files" in self.splits)
-            if barren := self.not_read.get(BARREN):
-                more = f" (like {barren['count'] - 1} more)" if barren["count"] > 1 else ""
-                raise DataError(
-                    f"{barren['first'][0]}: the folder has no JPEG or PNG image{more}, expected images in the folder "
-                    "of each class; convert its files, move the folder elsewhere, or list the folders to use in "
-                    "source.classes"
-                )
+        if not self.labels_optional and (barren := self.not_read.get(BARREN)):
+            more = f" (like {barren['count'] - 1} more)" if barren["count"] > 1 else ""
+            raise DataError(
+                f"{barren['first'][0]}: the folder has no JPEG or PNG image{more}, expected images in the folder "
+                "of each class; convert its files, move the folder elsewhere, or list the folders to use in "
+                "source.classes"
+            )
         return classes
 
     @property
@@ -255,10 +257,28 @@ def _check_folders(folders: Set[Path], *, has_splits: bool) -> None:
         twin = by_name.setdefault(folder.name, folder)
         of_splits = has_splits or {twin.parent.name.lower(), folder.parent.name.lower()} <= _SPLITS
         if twin is not folder and not of_splits:
+            inner = f" or [{_listed(folders)}]" if by_name.keys() - {folder.name} else ""
             raise DataError(
                 f"{folder}: a folder {folder.name} is in {twin.parent.name} as well, so either of the two folders "
                 "above an image may be its class; list the classes in source.classes, such as "
-                f"[{_listed(one.parent for one in folders)}] or [{_listed(folders)}]"
+                f"[{_listed(one.parent for one in folders)}]{inner}"
+            )
+    _check_names(by_name)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Reject two names of classes that look alike.
+
+    Raises:
+        DataError: Names differ in spaces at an end or in their Unicode form only, as archives of macOS write it.
+    """
+    seen: dict[str, str] = {}
+    for name in sorted(names):
+        twin = seen.setdefault(unicodedata.normalize("NFC", name).strip(), name)
+        if twin != name:
+            raise DataError(
+                f"folders {json.dumps(twin)} and {json.dumps(name)}: their names differ in spaces at an end or in "
+                "their Unicode form only, expected one name per class; rename one of them"
             )
 
 

@@ -18,6 +18,7 @@ from shardline.data.splits import SPLIT_NAMES
 
 _INT64 = np.iinfo(np.int64)
 _FOR_NAN = 'write null; if the key is a column, add "?" to its type in source.columns'
+_OF_PYTHON = ("'", "None", "True", "False", "nan", "inf", "(")
 _EXACT = 2**53  # a float represents every whole number below this limit exactly
 
 
@@ -35,11 +36,29 @@ def read_object(line: bytes) -> dict[str, Any]:
     except (msgspec.MsgspecError, RecursionError) as error:
         if where := _not_finite(line):
             raise UnusableError(f"it is not JSON ({where}), {expected}", _FOR_NAN) from None
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else _fault(line)
         raise UnusableError(f"it is not JSON ({reason}), {expected}") from None
     if not isinstance(found, dict):
         raise UnusableError(f"it {shown(found)}, {expected}")
     return found
+
+
+def _fault(line: bytes) -> str:
+    """Return where a line stops being JSON, with the text there."""
+    text = line.decode()
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :].strip()
+        if not rest or error.msg.startswith("Unterminated"):
+            return "it ends too early"
+        what = "unexpected text"
+        if error.msg.startswith("Invalid control"):
+            what = "a line break or tab that is not written as \\n or \\t before the text"
+        elif rest.startswith(_OF_PYTHON):
+            what = "a value in the form of Python, not of json.dumps,"
+        return f"{what} at character {error.pos + 1}: {json.dumps(rest[:20])}"
+    return "a text has half of a character, such as \\ud800"  # which Python's reader accepts
 
 
 def _not_finite(line: bytes) -> str:

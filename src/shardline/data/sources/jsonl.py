@@ -21,7 +21,7 @@ from shardline.data.sources.json_values import (
     time_of,
     value_at,
 )
-from shardline.data.sources.lines import Lines, refuse_wide
+from shardline.data.sources.lines import Lines, refuse_other_content
 from shardline.data.sources.source import Ragged, Schema, Table
 from shardline.data.sources.tokenizer import TokenSource
 
@@ -177,7 +177,7 @@ class Jsonl(TokenSource):
 
 def _refuse_other_forms(lines: Lines) -> None:
     """Reject a JSON file that is not in the JSON Lines format."""
-    refuse_wide(lines.path, lines.content[:64])
+    refuse_other_content(lines.path, lines.content[:512], "JSON Lines")
     start, name = lines.content[:4096].removeprefix(BOM_UTF8).lstrip(), lines.path.name
     found, remedy = "", f"jq -c . {name}"
     if start.startswith(b"["):

@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.core.found_files import wide_encoding
+from shardline.core.found_files import content_of, wide_encoding
 from shardline.data.sources.packed import is_packed, open_text, read_line
 from shardline.data.sources.source import shard_slices
 
@@ -242,6 +242,24 @@ def refuse_wide(path: Path, head: bytes) -> None:
         raise DataError(
             f"{path}: is {encoding}, expected UTF-8; convert it, for example with "
             f"`iconv -f {encoding} -t UTF-8 {path.name}`"
+        )
+
+
+def refuse_other_content(path: Path, head: bytes, expected: str) -> None:
+    """Reject a file whose first bytes are those of another format, or of UTF-16 or UTF-32.
+
+    Args:
+        path: Path of the file.
+        head: First bytes of the file.
+        expected: Format that the source reads.
+
+    Raises:
+        DataError: The file is such a file. The message names it and its format.
+    """
+    refuse_wide(path, head)
+    if found := content_of(head):
+        raise DataError(
+            f"{path}: is {found}, expected {expected}; fix it, or remove it from source.files"
         )
 
 

@@ -319,12 +319,25 @@ class TableColumns(FileSource):
         elif not (self._given or self.named):
             found["features, all columns of numbers"] = list(self.features)
             found["stored as"] = self.dtype
+        if not self._given and (unique := self._unrepeated()):
+            found["no value repeated, as in an id"] = unique
         left = {
             field.name.strip() or "(no name)": self._unusable.get(field.name, str(field.type))
             for field in self.columns
             if field.name not in used
         }
         return found | ({"columns left out": left} if left else {})
+
+    def _unrepeated(self) -> list[str]:
+        """Return the features of whole numbers or dates whose first values all differ."""
+        kinds = {name: self.columns.field(name).type for name in self.features}
+        whole = [
+            name
+            for name, of in kinds.items()
+            if pa.types.is_integer(of) or prepared_columns.is_date(of)
+        ]
+        columns = self.first_texts(whole) if whole else {}
+        return [name for name, values in columns.items() if arrow_columns.are_unique(values)]
 
     def check_types(self, kinds: pa.Schema, where: str) -> None:
         """Check that the columns of a file can be converted to `columns`.

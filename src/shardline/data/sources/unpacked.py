@@ -35,6 +35,8 @@ def _open_zip(path: Path) -> IO[bytes]:
         for name in archive.namelist()
         if not name.endswith("/") and not any(map(is_hidden, name.split("/")))
     ]
+    if "xl/workbook.xml" in names:
+        raise DataError(f"{path}: is an Excel workbook, expected text; save each sheet as CSV")
     if len(names) != 1:
         found = f"{len(names)} files ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
         raise DataError(

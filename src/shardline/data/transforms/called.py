@@ -5,8 +5,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardline.core.error_texts import check_arguments, import_class
+from shardline.core.construct import make_object
+from shardline.core.error_texts import import_class
 from shardline.core.errors import ConfigError, DataError
+from shardline.core.objects import NamedObject
 from shardline.core.suggest import did_you_mean
 from shardline.data.python.applied import give_seed, try_call, with_value
 from shardline.data.python.samples import given_back
@@ -41,8 +43,10 @@ class CallableTransform:
             )
         found = import_class(of, "of")
         if inspect.isclass(found):
-            check_arguments(found, arguments or {}, f"of={of}", "change arguments")
-            found = found(**(arguments or {}))
+            named = NamedObject(
+                path=of, arguments=arguments or {}, path_key="of", key_of_arguments="arguments"
+            )
+            found = make_object(named, "")
         elif arguments:
             raise ConfigError(
                 f"of={of} is no class, expected no arguments; remove them, or name the class"

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from shardline.config.code_paths import SHIPPED_TRANSFORMS
-from shardline.core.error_texts import check_arguments, import_class, short_traceback
-from shardline.core.errors import ConfigError, DataError, ShardlineError
+from shardline.core.construct import make_object
+from shardline.core.error_texts import short_traceback
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.objects import as_table, read_object
 from shardline_io.order.chance import Key, generator_of
 
 if TYPE_CHECKING:
@@ -71,21 +73,12 @@ def _listed(written: Any) -> Sequence[Any]:
 
 
 def _type_of(written: Any) -> str:
-    return str(written["type"] if isinstance(written, Mapping) else written)
+    return str(as_table(written, "data.transform")["type"])
 
 
 def _make(written: Any, name: str) -> Transform:
-    path = _type_of(written)
-    arguments = dict(written) if isinstance(written, Mapping) else {}
-    arguments.pop("type", None)
-    cls = import_class(SHIPPED_TRANSFORMS.get(path, path), name)
-    check_arguments(cls, arguments, f"{name}={path}", "change the arguments beside `type`")
-    try:
-        transform: Transform = cls(**arguments)
-    except ShardlineError as error:
-        raise ConfigError(f"{name}={path}: {error}") from None
-    except Exception as error:
-        raise ConfigError(f"{name}={path} cannot be made: {short_traceback(error)}") from error
+    named = read_object(written, name, expected="a shipped transform or an import path")
+    transform: Transform = make_object(named, "", shipped=SHIPPED_TRANSFORMS)
     return transform
 
 

@@ -230,6 +230,11 @@ def _add_dataset(contents: Contents, dataset: str) -> None:
         path = contents.paths.result("dataset", dataset) / name
         if (source := contents.records.at(path)).exists():
             contents.items[str(path)] = Item(source=source)
+    own = ResultsLayout(root=Path())  # independent of the project's store
+    for path in (own.prepared(dataset), own.split_plan(dataset)):
+        source = contents.project.layout.shards(dataset) / path.name
+        if source.exists():
+            contents.items[str(path)] = Item(source=source, is_here=contents.with_data)
     if contents.with_data and dataset in contents.manifests:
         store, found = contents.project.layout.shards(dataset), contents.manifests[dataset]
         for shard in found.shards:

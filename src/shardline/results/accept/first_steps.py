@@ -1,16 +1,21 @@
 """Comparison of a training's first steps, trained again, with the recorded values."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from shardline.config.plans import RunPlan
 from shardline.config.scripts import is_script
+from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError, LaunchError, ShardlineError
 from shardline.core.files import read_json_lines
 from shardline.core.package import remake
 from shardline.records.base import read_record
+from shardline.records.metrics import MetricLine
 from shardline.records.runs import TrainingProvenance
 from shardline.results.accept.candidates import Candidate
 
@@ -19,6 +24,7 @@ _PLACE = ("step", "epoch")
 _CLOCK = "wall_s"
 # step, epoch and name of a value
 _Key = tuple[int, int, str]
+Value = float | str | None
 
 
 def compare_first_steps(
@@ -67,20 +73,29 @@ def compare_first_steps(
     return {"steps": steps, "values": len(recorded)}
 
 
-def values_of(records: Iterable[Mapping[str, Any]], steps: int) -> dict[_Key, float | None]:
-    """Return the values of the first steps in a file of metrics."""
-    return {
-        (record["step"], record.get("epoch", 0), name): value
-        for record in records
-        if record["step"] <= steps
-        for name, value in record.items()
-        if name not in (*_PLACE, _CLOCK)
-    }
+def values_of(records: Iterable[Mapping[str, Any]], steps: int) -> dict[_Key, Value]:
+    """Return the values of the first steps in a file of metrics, and digests of images, tables and texts."""
+    found: dict[_Key, Value] = {}
+    number = Counter[_Key]()
+    for record in records:
+        if record["step"] > steps:
+            continue
+        place = record["step"], record.get("epoch", 0)
+        line = MetricLine.of(record)
+        for one in (line and line.logged) or ():
+            key = (*place, f"logged {one.name}")
+            found[(*place, f"{key[2]} {number[key]}")] = digest(to_builtins(one))[:12]
+            number[key] += 1
+        if not (line and line.logged):
+            found |= {
+                (*place, name): value
+                for name, value in record.items()
+                if name not in (*_PLACE, _CLOCK)
+            }
+    return found
 
 
-def differences(
-    recorded: Mapping[_Key, float | None], again: Mapping[_Key, float | None]
-) -> list[str]:
+def differences(recorded: Mapping[_Key, Value], again: Mapping[_Key, Value]) -> list[str]:
     """Return a sentence for each recorded value that differs, in the order of steps.
 
     Ignores values that were not recorded: the earlier training may have logged fewer steps.
@@ -93,7 +108,7 @@ def differences(
     ]
 
 
-def _recorded(candidate: Candidate, earlier: Path, steps: int) -> dict[_Key, float | None]:
+def _recorded(candidate: Candidate, earlier: Path, steps: int) -> dict[_Key, Value]:
     run = candidate.asked
     assert isinstance(run, RunPlan)
     if is_script(run.model_class):

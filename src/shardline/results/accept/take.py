@@ -14,6 +14,7 @@ from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.files import json_bytes, make_folder, write_bytes, write_json
+from shardline.core.one_lightning import keep
 from shardline.core.package import check_unlocked
 from shardline.provenance.actions import Action
 from shardline.provenance.resolved_run import describe_run
@@ -257,6 +258,7 @@ def check_model(run: RunPlan, earlier: Path) -> None:
         return
     from safetensors import safe_open
 
+    keep(run.lightning)
     from shardline.training.model import make_model
 
     model = make_model(run.spec, read_manifest(run.layout, run.dataset.id).schema)

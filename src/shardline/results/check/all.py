@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
+from shardline.config.objects import unread_objects
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.script_files import uncounted_paths
@@ -36,7 +37,10 @@ def check_runs(
     paths = [
         Finding(kind="warning", sentence=sentence, runs=(run.name,))
         for run in runs.values()
-        for sentence in uncounted_paths(run.model_class, run.settings, project.layout)
+        for sentence in (
+            *uncounted_paths(run.model_class, run.settings, project.layout),
+            *unread_objects(run.settings, run.model_class, project.code),
+        )
     ]
     return merged([*models.findings, *machine, *check_script_environments(project, runs), *paths])
 

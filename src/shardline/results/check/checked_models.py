@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,14 +13,18 @@ from typing import Any
 from msgspec import structs
 
 from shardline import __version__
+from shardline.config.callbacks import RUNTIME_CALLBACKS
+from shardline.config.objects import paths_of_callbacks
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
+from shardline.config.settings.run_settings import default_settings
 from shardline.core.canonical import short_digest
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder
 from shardline.core.machine import free_memory_bytes, num_cpus
+from shardline.core.nested import flatten
 from shardline.core.process import kill_group
 from shardline.core.rank_environment import rank_variables, without_place
 from shardline.core.variables import cleaned
@@ -70,7 +75,7 @@ def check_models(
     keys: dict[str, str] = {}
     for key, run in runs.items():
         if not is_script(run.model_class):
-            keys[key] = _identity_of(run)
+            keys[key] = _identity_of(project, run)
             asked.setdefault(keys[key], run)
     known = {one: read_result(project.layout.check(one)) for one in asked}
     wanted = {identity: run for identity, run in asked.items() if known[identity] is None}
@@ -85,6 +90,8 @@ def check_models(
         ]
         if problem := _too_few_rows(runs[key], result.num_rows):
             checked.findings.append(Finding(kind="error", sentence=problem, runs=names))
+        if result.own_optimizer and (unused := _unused_settings(runs[key])):
+            checked.findings.append(Finding(kind="warning", sentence=unused, runs=names))
         checked.findings += [
             Finding(kind="not checked", sentence=one, runs=names) for one in result.not_checked
         ]
@@ -118,14 +125,29 @@ def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
     )
 
 
-def _identity_of(run: RunPlan) -> str:
+def _unused_settings(run: RunPlan) -> str:
+    """Return a sentence on settings that a model's own `configure_optimizers` ignores; empty if none is set."""
+    usual = default_settings()
+    given = flatten({key: as_plain(run.settings)[key] for key in ("optim", "schedule")})
+    ignored = [key for key, value in given.items() if value != usual.get(key)]
+    if not ignored:
+        return ""
+    return (
+        f"{', '.join(ignored)} of the config's defaults {'have' if ignored[1:] else 'has'} no effect, since "
+        f"model={run.row.model} has its own configure_optimizers; remove {'them' if ignored[1:] else 'it'}, or read "
+        "model_args in the method"
+    )
+
+
+def _identity_of(project: Project, run: RunPlan) -> str:
     """Return the identity of a check; runs that differ only in learning rate or length share it."""
     settings = as_plain(run.settings)
     counted = {
         "model_args": settings["model_args"],
         "data": {key: settings["data"][key] for key in _DATA},
-        "optim": settings["optim"]["name"],
-        "schedule": settings["schedule"]["name"],
+        "optim": [settings["optim"][key] for key in ("name", "args", "groups")],
+        "schedule": [settings["schedule"][key] for key in ("name", "args", "interval", "monitor")],
+        "freeze": settings["freeze"],
         "monitor": settings["checkpoint"]["monitor"],
         "early_stopping": settings["early_stopping"]["patience"] > 0 and settings["early_stopping"]["monitor"],
         "precision": settings["precision"],
@@ -139,6 +161,11 @@ def _identity_of(run: RunPlan) -> str:
         "accelerator": settings["accelerator"],
         "evaluation": settings["evaluation"],
     }  # fmt: skip
+    if settings["callbacks"]:
+        counted |= {
+            "callbacks": settings["callbacks"],
+            "accumulate": settings["trainer"]["accumulate"],
+        }
     document = {
         "stage": "check",
         "shardline": __version__,
@@ -152,6 +179,11 @@ def _identity_of(run: RunPlan) -> str:
             if key in run.evaluation_document
         },
     }
+    if listed := project.runtime.callbacks:
+        paths = paths_of_callbacks(listed, RUNTIME_CALLBACKS, project.code, "runtime")
+        programs = project.documents.programs_of(paths)
+        code = {part: one.code.digest for part, one in programs.items() if one.code}
+        document["runtime.callbacks"] = {"listed": listed, "code": code}
     return short_digest(document)
 
 
@@ -200,6 +232,7 @@ def _run(
         return {identity: _not_checked(run, why) for identity, run in runs.items()}
     folder = project.layout.checks
     make_folder(folder)
+    began = time.monotonic()
     memory_bytes = int(_MEMORY_SHARE * free_memory_bytes())
     options = {"memory_bytes": memory_bytes, "is_elsewhere": is_elsewhere}
     with TemporaryDirectory(dir=folder, prefix=".") as place:
@@ -208,8 +241,13 @@ def _run(
             make_folder(works[identity])
             task = _task(project, run, works[identity], options)
             write_task(works[identity] / "rank.json", task)
-        paths = [work / "rank.json" for work in works.values()]
-        why = _start(project, python, paths, limit_s)
+        reasons: dict[str, str] = {}
+        # one process for each package of Lightning that the models import
+        for package in dict.fromkeys(run.lightning[:1] for run in runs.values()):
+            some = [key for key, run in runs.items() if run.lightning[:1] == package]
+            left_s = None if limit_s is None else max(0.0, began + limit_s - time.monotonic())
+            reason = _start(project, python, [works[key] / "rank.json" for key in some], left_s)
+            reasons |= dict.fromkeys(some, reason)
         read = {identity: read_result(work / "result.json") for identity, work in works.items()}
     found = {identity: result for identity, result in read.items() if result}
     for identity, result in found.items():
@@ -218,7 +256,8 @@ def _run(
             with suppress(DataError):
                 write_result(project.layout.check(identity), result)
     return {
-        identity: found.get(identity) or _not_checked(run, why) for identity, run in runs.items()
+        identity: found.get(identity) or _not_checked(run, reasons[identity])
+        for identity, run in runs.items()
     }
 
 

@@ -38,7 +38,7 @@ class Entry:
         yield f"{indent * 2}source:"
         for key, value in self.source.items():
             comment = f" # {self.comments[key]}" if key in self.comments else ""
-            yield f"{indent * 3}{key}: {_flow(value)}{comment}"
+            yield f"{indent * 3}{key}: {flow(value)}{comment}"
         yield from (f"{indent * 3}# {note}" for note in self.notes)
         yield f"{indent * 2}shards: {self.shards}"
 
@@ -53,7 +53,8 @@ class Entry:
         return {"source": self.source, "shards": self.shards}
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
+    """Return a value as YAML in one line."""
     text = yaml.safe_dump(
         value, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False
     )

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 
 from shardline.core.errors import ConfigError
+from shardline.data.collate import ColumnTuple
 from shardline.training.models.classifier_base import Classifier
 
 Tensors = dict[str, torch.Tensor]
@@ -38,6 +39,7 @@ class Call:
         """Return the tensors of a batch that `forward` reads, by name."""
         if self.is_table:
             return {"features": batch[0]}
+        batch = batch.named if isinstance(batch, ColumnTuple) else batch
         return {name: batch[name] for name in self.names}
 
 
@@ -50,6 +52,10 @@ def find_call(model: pl.LightningModule, batch: Any) -> Call:
     Raises:
         ConfigError: None of these ways works, or `forward` reads a value that is no tensor.
     """
+    if isinstance(batch, ColumnTuple):
+        first = next(iter(batch.named))
+        _check_tensor(model, first, batch[0])
+        return Call(names=(first,))
     if isinstance(batch, tuple) and batch and isinstance(batch[0], torch.Tensor):
         return Call(names=("features",), is_table=True)
     if not isinstance(batch, dict):

@@ -18,6 +18,7 @@ from shardline.core.files import (
     write_bytes,
     write_json,
 )
+from shardline.core.one_lightning import keep
 from shardline.data.folds import of_fold
 from shardline.records.base import read_record
 from shardline.records.datasets import Manifest
@@ -91,6 +92,7 @@ def export_run(
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
     changes = check_repeatable(project, recorded, "exported", force=force)
+    keep(project.documents.lightning_of({"model": recorded.spec.model_class}))
     sealed = read_record(recorded.manifest, Manifest, remedy="run the pipeline again")
     manifest = of_fold(sealed, recorded.datasets[0].fold)
     tokenizer = find_tokenizer(project, manifest)

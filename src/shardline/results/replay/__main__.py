@@ -12,6 +12,7 @@ from msgspec import convert, structs
 from shardline.config.layout import ResultsLayout
 from shardline.config.resolved import PythonObject
 from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.one_lightning import keep
 from shardline.environments.installed import find_differences, requirements_of
 from shardline.records.base import encode
 from shardline.results.sealed_run import SealedRun
@@ -50,6 +51,7 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
             "image), or use the installed packages: --force"
         )
     tokenizers: dict[str, str] = request["tokenizers"]
+    keep(request["lightning"])
     # imports torch, so only after the check of the environment
     from shardline.training.evaluate import evaluate
 

@@ -88,6 +88,7 @@ def _evaluate_again(project: Project, recorded: SealedRun, *, force: bool) -> di
         "run": recorded.id, "evaluation": str(recorded.evaluation_file), "force": force,
         "project": str(project.workdir), "store": str(project.store),
         "tokenizers": {key: str(of.tokenizer) for key, of in project.datasets.items() if of.tokenizer},
+        "lightning": project.documents.lightning_of({"model": recorded.spec.model_class}),
         "python": {key: to_builtins(of.python) for key, of in project.datasets.items() if of.python},
     }  # fmt: skip
     command = [*python, "-m", "shardline.results.replay", json.dumps(request)]

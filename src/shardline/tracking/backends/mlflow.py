@@ -1,12 +1,15 @@
 """MLflow tracker: https://mlflow.org/docs/latest/rest-api.html."""
 
+import hashlib
 import json
 import os
+import posixpath
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
@@ -14,6 +17,7 @@ from filelock import FileLock
 from shardline.core.errors import ShardlineError
 from shardline.core.files import make_folder
 from shardline.records.tracking import TrackingContext
+from shardline.tracking.logged_files import files_of
 from shardline.tracking.metric_batches import MetricBatch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker, shorten
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 _RUN, _STEP = "shardline.run", "shardline.step"
 _EXPERIMENT = "shardline"
+_LOGGED = "logged"  # folder of images, tables and texts
 # Limits per request: MLflow accepts 1000 values, Azure ML documents 250.
 _VALUES_AT_ONCE, _PARAMS_AT_ONCE = 249, 100
 _PARAM_CHARACTERS, _TAG_CHARACTERS = 6000, 1000  # the second limit is Azure ML's
@@ -36,6 +41,7 @@ _CLIENT = {
 }
 _STATUS = {"sealed": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
+_NAME_CHARACTERS = 250
 _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@|[?#].*")
 _LOCK_S = 60.0  # creating the tables takes seconds
 
@@ -60,6 +66,7 @@ class MlflowRun(Tracker):
         self._client: MlflowClient | None = None
         self._given = os.environ.get("MLFLOW_RUN_ID", "")
         self.run_id = ""
+        self._names: dict[str, str] = links.read().get("names", {})  # of metrics, as sent
         for name, value in _CLIENT.items():
             os.environ.setdefault(name, value)
         known = links.read().get("where", {})
@@ -142,19 +149,42 @@ class MlflowRun(Tracker):
         now = time.time()
         metrics = [
             Metric(
-                _name(value.name),
+                self._name_of(value.name),
                 value.value,
                 _milliseconds(started, value.wall_s, now),
                 value.step,
             )
             for value in batch.values
         ]
+        self._send_logged(batch)  # first, since the tag marks all of the batch as sent
         size = _VALUES_AT_ONCE
         parts = [metrics[begin : begin + size] for begin in range(0, len(metrics), size)] or [[]]
         for part in parts[:-1]:
             self._client.log_batch(self.run_id, metrics=part)
         tag = RunTag(_STEP, str(batch.step))
         self._client.log_batch(self.run_id, metrics=parts[-1], tags=[tag])
+
+    def _send_logged(self, batch: MetricBatch) -> None:
+        """Send images, tables and texts as files, which replace those of an earlier try."""
+        assert self._client is not None
+        with TemporaryDirectory() as folder:
+            for line in batch.logged:
+                for name, content in files_of(line):
+                    path = Path(folder, Path(name).name)
+                    path.write_bytes(content)
+                    where = f"{_LOGGED}/{Path(name).parent}"
+                    self._client.log_artifact(self.run_id, str(path), where)
+
+    def _name_of(self, metric: str) -> str:
+        """Return the name under which MLflow gets a metric; two metrics never share one."""
+        if metric not in self._names:
+            name = _name(metric)
+            if name in self._names.values():
+                name = f"{name[: _NAME_CHARACTERS - 9]}-{hashlib.sha256(metric.encode()).hexdigest()[:8]}"
+            self._names[metric] = name
+            if any(sent != given for given, sent in self._names.items()):
+                self.links.write(names=self._names)  # a resumed training must send the same names
+        return self._names[metric]
 
     def upload(self, file: Path, folder: str = "") -> None:
         """Send a file, and record its name."""
@@ -236,7 +266,10 @@ def _milliseconds(started: float | None, wall_s: float | None, now: float) -> in
 
 
 def _name(key: str) -> str:
-    return _FORBIDDEN.sub("_", key)
+    """Return a name that MLflow accepts: without other characters, and no path such as `a//b` or `../a`."""
+    name = _FORBIDDEN.sub("_", key)[:_NAME_CHARACTERS] or "_"
+    is_path = posixpath.normpath(name) == name and not name.startswith(("/", ".."))
+    return name if is_path and name != "." else re.sub(r"^\.+|/", "_", name)
 
 
 def _text(value: Any) -> str:

@@ -2,15 +2,22 @@
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
+from shardline.core.png import png_size
+from shardline.records.metrics import MetricLine
 from shardline.records.tracking import TrackingContext
+from shardline.tracking.logged_files import markdown_table, numbered, png_of
 from shardline.tracking.metric_batches import MetricBatch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 _EVENTS = "events.out.tfevents.*"
@@ -67,6 +74,10 @@ class TensorBoardFolder(Tracker):
             summary = Summary(value=[scalar])
             time_s = None if started is None or value.wall_s is None else started + value.wall_s
             self._write(Event(step=value.step, summary=summary), time_s)
+        for line in batch.logged:
+            time_s = None if started is None or line.wall_s is None else started + line.wall_s
+            summary = Summary(value=[*_shown(line)])
+            self._write(Event(step=line.step, summary=summary), time_s)
         self._writer.flush()
 
     def close(self, how: str) -> None:
@@ -93,6 +104,29 @@ class TensorBoardFolder(Tracker):
         assert self._writer is not None
         event.wall_time = time.time() if time_s is None else time_s
         self._writer.add_event(event)
+
+
+def _shown(line: MetricLine) -> "Iterator[Summary.Value]":
+    """Yield the images of a line; tables and texts as Markdown, which TensorBoard shows."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.plugins.text import metadata
+
+    for name, one in numbered(line):
+        if png := png_of(one):
+            width, height = png_size(png)
+            image = Summary.Image(
+                encoded_image_string=png, width=width, height=height, colorspace=3
+            )
+            yield Summary.Value(tag=name, image=image)
+            continue
+        text = one.text if one.rows is UNSET else markdown_table(one.columns or [], one.rows)
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+        tensor = TensorProto(dtype=DT_STRING, string_val=[str(text).encode()], tensor_shape=shape)
+        about = metadata.create_summary_metadata(display_name="", description="")
+        yield Summary.Value(tag=name, metadata=about, tensor=tensor)
 
 
 def _plain(value: Any) -> bool | int | float | str:

@@ -1,15 +1,21 @@
 """Weights & Biases tracker: https://docs.wandb.ai/ref/python."""
 
+import io
 import netrc
 import os
 import re
 import shutil
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from msgspec import UNSET
+
+from shardline.records.metrics import MetricLine
 from shardline.records.tracking import TrackingContext
+from shardline.tracking.logged_files import numbered, png_of
 from shardline.tracking.metric_batches import MetricBatch
 from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker, shorten
@@ -115,10 +121,15 @@ class WandbRun(Tracker):
     def send(self, batch: MetricBatch, started: float | None) -> None:
         """Log one row per step; `close` waits until W&B has received all rows."""
         assert self._run is not None
-        for row in batch.rows():
-            step, wall_s = row.pop("step"), row["wall_s"]
-            if started is not None and wall_s is not None:
-                row["_timestamp"] = started + wall_s
+        rows: dict[int, dict[str, Any]] = {
+            int(row.pop("step") or 0): {**row} for row in batch.rows()
+        }
+        for line in batch.logged:
+            row = rows.setdefault(line.step, {"wall_s": line.wall_s})
+            row |= _shown(line)
+        for step, row in sorted(rows.items()):
+            if started is not None and row["wall_s"] is not None:
+                row["_timestamp"] = started + row["wall_s"]
             self._run.log(row, step=step)
 
     def upload(self, file: Path, folder: str = "") -> None:
@@ -138,6 +149,27 @@ class WandbRun(Tracker):
         if self._run:
             self._run.finish(exit_code=0 if how == "sealed" else 1)
             wandb.teardown()
+
+
+def _shown(line: MetricLine) -> dict[str, Any]:
+    """Return images, tables and texts of a line as W&B shows them, by name."""
+    import wandb
+
+    shown: dict[str, Any] = {}
+    has_pillow = find_spec("PIL") is not None  # which W&B needs for images
+    for name, one in numbered(line):
+        if not one.png:
+            rows = [[one.text]] if one.rows is UNSET else one.rows
+            columns = ["text"] if one.rows is UNSET else one.columns
+            shown[name] = wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
+        elif has_pillow:
+            from PIL import Image
+
+            image = wandb.Image(Image.open(io.BytesIO(png_of(one))), caption=one.caption or None)
+            shown.setdefault(one.name, []).append(image)
+        else:
+            shown[one.name] = "an image; pip install pillow to see it here"
+    return shown
 
 
 def has_key(env: Mapping[str, str]) -> bool:

@@ -8,8 +8,10 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.collate import NamedBatch
 from shardline.data.columns import Column
+from shardline_io.column_names import WEIGHT
 
 SampleColumns = Mapping[str, str | None] | None
+FEATURES = "features"  # of a table
 
 
 def column_of(columns: SampleColumns, name: str, key: str) -> Column | None:
@@ -117,26 +119,32 @@ def image_shape(columns: SampleColumns, name: str, key: str) -> tuple[int, int, 
     return shape[2], shape[0], shape[1]
 
 
+def is_table(columns: SampleColumns) -> bool:
+    """Return whether samples are rows of a table: features, labels and possibly a weight."""
+    return columns is not None and columns.keys() - {WEIGHT} == {FEATURES, "labels"}
+
+
 def labelled_images(
-    columns: SampleColumns, column: str, num_classes: int, model: str
+    columns: SampleColumns, column: str, num_classes: int, model: str, num_targets: int = 0
 ) -> tuple[int, int, int] | None:
-    """Return the (channels, height, width) of images with classes; None if unknown before samples are made.
+    """Return the (channels, height, width) of images with labels; None if unknown before samples are made.
 
     Args:
         column: Column of the images; in a table the images are its features.
         num_classes: Number of classes of the dataset.
         model: Name of the model, for messages.
+        num_targets: Numbers or flags in a row's labels, which need no classes.
 
     Raises:
         ConfigError: The dataset has no classes, no labels or no images.
     """
-    if num_classes < 2:
+    if num_classes < 2 and not num_targets:
         raise ConfigError(
             f"model={model} needs at least 2 classes, but the dataset has {num_classes}; set `classes` or "
             "`num_classes` of the source, or use another model"
         )
-    if columns is not None and columns.keys() == {"features", "labels"}:
-        column = "features"
+    if is_table(columns):
+        column = FEATURES
     elif columns is not None and "labels" not in columns:
         raise ConfigError(
             f"model={model} needs a column `labels`, but the samples have {', '.join(columns)}; rename the column of "

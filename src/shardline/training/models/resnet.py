@@ -10,8 +10,15 @@ from torch.nn import functional
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.data.collate import NamedBatch
-from shardline.training.models.classifier_base import Classifier
-from shardline.training.models.model_inputs import SampleColumns, as_images, labelled_images
+from shardline.training.models.classifier_base import Classifier, Task
+from shardline.training.models.model_inputs import (
+    FEATURES,
+    SampleColumns,
+    as_images,
+    is_table,
+    labelled_images,
+)
+from shardline_io.column_names import WEIGHT
 
 _SMALL = 64  # largest shorter edge in pixels for the small stem
 _STEMS = ("auto", "small", "large")
@@ -32,24 +39,32 @@ class ResNet(Classifier):
             3x3 convolution without pooling, as for CIFAR. `auto`: small up to 64 pixels, else large.
         column: Column of the images; in a table the images are its features.
         channels: Channels of an image; default: those of the dataset, or 3 if unknown.
+        task: Task of the dataset.
+        num_targets: Numbers or flags in a row's labels, from the dataset.
+        loss: Loss of numbers, see `Classifier`.
+        scale_targets: Whether outputs are scaled by the labels' mean and deviation, see `Classifier`.
 
     Raises:
-        ConfigError: A setting has another value, or the dataset has no images or no classes.
+        ConfigError: A setting has another value, or the dataset has no images or no labels that the model predicts.
     """
 
     def __init__(
         self, num_classes: int, sample_columns: SampleColumns = None, *, depth: int = 18,
         stem: Literal["auto", "small", "large"] = "auto", column: str = "image", channels: int | None = None,
+        task: Task = "classification", num_targets: int = 0, loss: str | None = None, scale_targets: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(task=task, num_targets=num_targets, loss=loss, scale_targets=scale_targets)
         if depth not in _LAYOUTS:
             raise ConfigError(
                 f"model_args.depth={depth} is not supported, expected 18 or 50; use one of them"
             )
         if stem not in _STEMS:
             raise ConfigError(f"model_args.stem={stem} is not known; {suggest(str(stem), _STEMS)}")
-        self.column = column
-        shape = labelled_images(sample_columns, column, num_classes, "resnet")
+        # a weighted table has batches by column
+        self.column = (
+            FEATURES if WEIGHT in (sample_columns or ()) and is_table(sample_columns) else column
+        )
+        shape = labelled_images(sample_columns, column, num_classes, "resnet", num_targets)
         if stem == "auto":
             if shape is None:
                 raise ConfigError(
@@ -67,18 +82,18 @@ class ResNet(Classifier):
                 layers.append(made)
                 width = made.width
         self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(width, num_classes)
+        self.head = nn.Linear(width, num_targets or num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: torch.Tensor | NamedBatch) -> torch.Tensor:
-        """Return logits [B, C] of images in a layout of `as_images`, or of a batch by column."""
+        """Return logits [B, C], or numbers [B, T], of images in a layout of `as_images`, or of a batch by column."""
         images = images[self.column] if isinstance(images, dict) else images
         images = as_images(images, self.channels, self.head.weight.dtype)
         # adaptive pooling has no deterministic gradient on a GPU
         logits: torch.Tensor = self.head(self.body(images).mean(dim=(2, 3)))
-        return logits
+        return self.scaled_back(logits)
 
 
 def _stem(channels: int, stem: str) -> list[nn.Module]:

@@ -1,0 +1,76 @@
+"""Checks and import paths of optimiser, schedule and parameter groups."""
+
+from collections.abc import Iterator
+
+from shardline.config.settings.run_settings import RunSettings
+from shardline.config.validate import Problems
+
+SHIPPED_OPTIMISERS = {
+    "sgd": "torch.optim:SGD", "adam": "torch.optim:Adam", "adamw": "torch.optim:AdamW",
+}  # fmt: skip
+SHIPPED_SCHEDULES = ("constant", "linear", "cosine")
+MATCH = "match"  # key of a group with its pattern
+
+
+def check_optim(settings: RunSettings, where: str, *, is_script: bool) -> None:
+    """Reject settings of optimiser and schedule that exclude each other.
+
+    Args:
+        where: File and row, the start of messages.
+        is_script: Whether a script reads these settings itself.
+
+    Raises:
+        ConfigError: Settings exclude each other; one line for each.
+    """
+    problems = Problems()
+    of_model = () if is_script else (*_of_optimiser(settings), *_of_schedule(settings))
+    of_script = _of_script(settings) if is_script else ()
+    problems.found = [f"{where}: {text}" for text in (*of_model, *of_script)]
+    problems.refuse()
+
+
+def _of_script(settings: RunSettings) -> Iterator[str]:
+    known = {"optim": SHIPPED_OPTIMISERS, "schedule": SHIPPED_SCHEDULES}
+    for key, name in (("optim", settings.optim.name), ("schedule", settings.schedule.name)):
+        if name not in known[key]:
+            yield (
+                f"{key}.name={name} is an import path, but a training script makes its {key} itself, expected one of "
+                f"{', '.join(known[key])}; name the class in a column of model_args, which the script reads"
+            )
+    if settings.freeze:
+        yield "freeze is given, but a training script freezes its parameters itself; leave it out"
+
+
+def _of_optimiser(settings: RunSettings) -> Iterator[str]:
+    optim = settings.optim
+    own = ["lr", "weight_decay", *(["momentum"] if optim.name == "sgd" else [])]
+    for key in (key for key in own if key in optim.args):
+        yield f"optim.args.{key} is given, but {key} is a setting of its own; write optim.{key}"
+    for place, group in enumerate(optim.groups):
+        key, pattern = f"optim.groups.{place}", group.get(MATCH)
+        if not isinstance(pattern, str) or not pattern:
+            yield (
+                f"{key}.{MATCH} is {'missing' if pattern is None else pattern}, expected a pattern of parameters' "
+                'names such as "backbone.*"; add it'
+            )
+        elif len(group) == 1:
+            yield f"{key} has no option beside {MATCH}={pattern}; add one, such as lr"
+
+
+def _of_schedule(settings: RunSettings) -> Iterator[str]:
+    schedule = settings.schedule
+    what = f"schedule.name={schedule.name}"
+    if schedule.name not in SHIPPED_SCHEDULES:
+        if schedule.warmup_steps:
+            yield (
+                f"schedule.warmup_steps={schedule.warmup_steps}, but {what} is an import path; set it to 0, and warm "
+                "up within the schedule"
+            )
+        return
+    remedy = "leave it out, or name a class by import path"
+    if schedule.args:
+        yield f"schedule.args is given, but {what} takes no further arguments; {remedy}"
+    if schedule.interval != "step":
+        yield f"schedule.interval={schedule.interval}, but {what} steps after each optimiser step; {remedy}"
+    if schedule.monitor is not None:
+        yield f"schedule.monitor={schedule.monitor}, but {what} watches no metric; {remedy}"

@@ -1,0 +1,114 @@
+"""Arguments in YAML files that a project has for Hydra or LightningCLI."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shardline.core.errors import ConfigError
+from shardline.core.found_files import is_hidden
+from shardline.core.objects import NamedObject, read_value
+
+_MOST_FILES, _MOST_BYTES = 500, 200_000
+_SKIPPED = {"results", "store", "logs", "outputs", "node_modules", "profiles", "wandb", "mlruns"}
+_OPEN = re.compile(r"\$\{|\?\?\?")  # an interpolation of Hydra, and its mark of a missing value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A table that names a class.
+
+    Attributes:
+        file: File with the table, relative to the project.
+        arguments: Arguments in the table, with objects in the form `{type: ...}`.
+    """
+
+    file: str = ""
+    arguments: Mapping[str, Any]
+
+
+class OwnConfigs:
+    """The objects in the YAML files of a project.
+
+    Args:
+        folder: Folder of the project.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._objects: list[tuple[str, NamedObject]] = []
+        for path in islice(_files(folder), _MOST_FILES):
+            name = path.relative_to(folder).as_posix()
+            try:
+                read = read_value(yaml.safe_load(path.read_text(encoding="utf-8")), "")
+            except (OSError, UnicodeDecodeError, yaml.YAMLError):
+                continue
+            except ConfigError:  # an interpolation among arguments
+                read = _read_below(path)
+            self._objects += [(name, one) for one in _objects(read)]
+
+    def find(self, path: str) -> Found | None:
+        """Return the first table that names a class, without values that Hydra interpolates.
+
+        Args:
+            path: Import path, or the end of one after its last dot.
+        """
+        for file, one in self._objects:
+            given = one.path.replace(":", ".")
+            if given == path.replace(":", ".") or given.rpartition(".")[2] == path:
+                return Found(file=file, arguments=_without_open(one.arguments))
+        return None
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if is_hidden(path.name) or path.is_symlink():
+            continue
+        if path.is_dir() and path.name not in _SKIPPED:
+            yield from _files(path)
+        elif path.suffix in (".yaml", ".yml") and path.stat().st_size < _MOST_BYTES:
+            yield path
+
+
+def _read_below(path: Path) -> Any:
+    """Read a file with interpolations, which are left out."""
+    try:
+        return read_value(_without_open(yaml.safe_load(path.read_text(encoding="utf-8"))), "")
+    except ConfigError:
+        return None
+
+
+def _without_open(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_open(item) for key, item in value.items() if not _is_open(item)}
+    if isinstance(value, list | tuple):
+        return [_without_open(item) for item in value]
+    return as_table(value) if isinstance(value, NamedObject) else value
+
+
+def _is_open(value: Any) -> bool:
+    return isinstance(value, str) and bool(_OPEN.search(value))
+
+
+def as_table(one: NamedObject) -> dict[str, Any]:
+    """Return an object in the form `{type: ...}`."""
+    module, colon, name = one.path.rpartition(":" if ":" in one.path else ".")
+    table: dict[str, Any] = {"type": f"{module}:{name}" if colon else name}
+    table |= {"partial": True} if one.is_partial else {}
+    table |= {"_args_": _without_open(list(one.positional))} if one.positional else {}
+    return {**table, **_without_open(one.arguments)}
+
+
+def _objects(value: Any) -> Iterator[NamedObject]:
+    if isinstance(value, NamedObject):
+        yield value
+        value = value.arguments
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _objects(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _objects(item)
