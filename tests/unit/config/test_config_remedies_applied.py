@@ -945,7 +945,8 @@ PLACE_CASES = {
 CASES = {
     f"{kind}: {name}": one
     for kind, cases in {
-        "callbacks": CALLBACK_CASES, "document": DOCUMENT_CASES, "table": TABLE_CASES, "value": VALUE_CASES, "setting": SETTING_CASES,
+        "callbacks": CALLBACK_CASES, "document": DOCUMENT_CASES, "table": TABLE_CASES, "value": VALUE_CASES,
+        "setting": SETTING_CASES,
         "model": MODEL_CASES, "sample": SAMPLE_CASES, "optim": OPTIM_CASES, "environment": ENVIRONMENT_CASES,
         "place": PLACE_CASES,
     }.items()
