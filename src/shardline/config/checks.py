@@ -239,7 +239,7 @@ def _of_pack(data: Data) -> Iterator[str]:
         yield f"data.pack.with names {data.pack.column}, which is data.pack.column itself; name others, or leave it out"
     if data.class_weights is not None:
         yield "data.class_weights is given with data.pack, whose samples contain rows of many classes; leave one out"
-    if data.collate in COLLATE and data.collate != "pad":
+    if isinstance(data.collate, str) and data.collate in COLLATE and data.collate != "pad":
         yield f"data.collate={data.collate} is given with data.pack, whose samples have one length; leave one out"
 
 

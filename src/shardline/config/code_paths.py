@@ -150,6 +150,23 @@ COLLATE = ("pad", "nested", "tuple")
 EVALUATED = ("eval_transform", "collate")  # also used in evaluations
 _TRANSFORMS = ("transform", "eval_transform")
 _PLAIN_PAD = {"type": "pad", "lengths": {}, "multiple": 1}
+COLLATE_EXPECTED = "`pad` or an import path such as mypkg.data:Collate"
+
+
+def collate_path(collate: Any) -> str:
+    """Return the import path in `data.collate`; empty for a shipped name.
+
+    Raises:
+        ConfigError: A table names neither padding nor an object.
+    """
+    if not collate or isinstance(collate, str):
+        return "" if collate in COLLATE else collate or ""
+    named = read_object(collate, "data.collate", expected=COLLATE_EXPECTED)
+    if named.path in COLLATE[1:]:
+        raise ConfigError(
+            f"data.collate.type={named.path} has no arguments, expected a text; write data.collate: {named.path}"
+        )
+    return "" if named.path == COLLATE[0] else str(as_table(collate, "data.collate")["type"])
 
 
 def transforms_of(written: Any) -> list[dict[str, object]]:
@@ -171,6 +188,10 @@ def paths_of(data: Plain, code: CodeIndex, where: str) -> dict[str, str]:
         ConfigError: A shipped name, module or definition is unknown; the message lists all.
     """
     problems, found = Problems(), {}
+    try:
+        collate_path(data.get("collate"))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
     for part, key, path in _named(data):
         is_called = part.endswith(f" {OF}")
         shipped = SHIPPED_TRANSFORMS if part.startswith(_TRANSFORMS) and not is_called else {}
@@ -199,11 +220,10 @@ def _named(data: Plain) -> Iterator[tuple[str, str, Any]]:
             key = f"data.{setting}.{number}" if isinstance(written, list) else f"data.{setting}"
             part = f"{setting} {number + 1}" if number else setting
             yield part, key, one.get("type")
-            if one.get("type") == "callable":
+            if one.get("type") == "callable" and not isinstance(one.get(OF), Mapping):
                 yield f"{part} {OF}", key, one.get(OF)
-    collate = data.get("collate")
-    if isinstance(collate, str) and collate not in COLLATE:
-        yield "collate", "data.collate", collate
+    if path := collate_path(collate := data.get("collate")):
+        yield "collate", "data.collate" if isinstance(collate, str) else "data.collate.type", path
 
 
 def counted_data(data: Plain) -> dict[str, object]:
@@ -219,8 +239,10 @@ def counted_data(data: Plain) -> dict[str, object]:
             counted[setting] = [_without_path(one) for one in transforms_of(counted[setting])]
     if counted.get("collate") in (None, "pad", _PLAIN_PAD):  # which are equal
         counted["collate"] = "pad"
-    elif isinstance(counted["collate"], str) and counted["collate"] not in COLLATE:
-        counted["collate"] = {}
+    elif collate_path(collate := counted["collate"]):
+        # a function by its path is called with the samples, and one in a table to make the function
+        named = read_object(collate, "data.collate", expected=COLLATE_EXPECTED)
+        counted["collate"] = {} if isinstance(collate, str) else {"made": without_paths(named)}
     return counted
 
 
@@ -230,7 +252,7 @@ def _without_path(transform: Plain) -> dict[str, object]:
     shipped = kind if kind in SHIPPED_TRANSFORMS else names.get(kind)
     named = {} if shipped is None else {"type": shipped}
     arguments = without_paths(read_object(transform, "data.transform", expected="a name"))
-    if shipped == "callable":
+    if shipped == "callable" and not isinstance(transform.get(OF), Mapping):
         arguments.pop(OF, None)
     return {**arguments, **named}
 
@@ -243,6 +265,8 @@ def with_own_code(data: Plain) -> dict[str, Any]:
             shown[setting] = [{"type": "own class", **one} for one in shown[setting]]
     if shown.get("collate") == {}:
         shown["collate"] = "own function"
+    elif isinstance(collate := shown.get("collate"), dict) and "made" in collate:
+        shown["collate"] = {"type": "own class", **collate["made"]}
     return shown
 
 

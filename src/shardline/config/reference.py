@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from shardline.config.settings import Key, KeySchema, Settings, keys_of, schema_of
+from shardline.config.settings import ANYTHING, Key, KeySchema, Settings, keys_of, schema_of
 from shardline.config.settings.config import (
     AzureML,
     Conda,
@@ -88,6 +88,8 @@ def _of_schema(key_schema: KeySchema) -> _JsonSchema:
             "additionalProperties": _of_schema(key_schema.value),
         }
     tables = [_of_table(table) for table in key_schema.tables if table is not SourceSettings]
+    if key_schema.value:  # any table is valid
+        return schema
     if len(tables) > 1:
         return {**schema, "anyOf": tables}
     return {**schema, **tables[0]} if tables else schema
@@ -284,7 +286,7 @@ def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[Refe
         dotted = f"{prefix}{key}"
         if not known.schema.tables or not known.schema.is_table:
             yield _row(dotted, known, texts[key], counts)
-        if known.schema.tables and not known.schema.value:
+        if known.schema.tables and known.schema.value in (None, ANYTHING):
             yield from _rows_below(known.schema, counts, f"{dotted}.")
 
 

@@ -122,7 +122,7 @@ def _value(value: Any, schema: KeySchema) -> Any:
         return [_value(item, schema.item or ANYTHING) for item in value]
     if not isinstance(value, dict):
         return value
-    if table := schema.table_of(value):
+    if schema.value is None and (table := schema.table_of(value)):
         return as_type(value, table)
     return {key: _value(item, schema.value or ANYTHING) for key, item in value.items()}
 

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple, cast
 
 from msgspec import UNSET, structs
 
-from shardline.config.code_paths import COLLATE
-from shardline.config.resolved import DatasetPlace
+from shardline.config.code_paths import COLLATE, COLLATE_EXPECTED
+from shardline.config.resolved import DatasetPlace, as_type
 from shardline.config.settings.run_settings import Pack, Pad, RunSettings
+from shardline.core.construct import make_object
 from shardline.core.error_texts import import_class
 from shardline.core.errors import ConfigError, DataError
+from shardline.core.objects import read_object
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES
 from shardline.data.classes import rows_of_classes, weights_of_classes
@@ -366,11 +368,15 @@ class RunBatches:
 
     def _collate(self, parts: Sequence[StreamPart]) -> Collate:
         columns, collate = parts[0].units.columns, self._settings.data.collate
-        if isinstance(collate, Pad):
-            return Collate(columns, lengths=collate.lengths, multiple=collate.multiple)
+        if isinstance(collate, dict):
+            if Pad.fits(collate):
+                pad = as_type(collate, Pad)
+                return Collate(columns, lengths=pad.lengths, multiple=pad.multiple)
+            named = read_object(collate, "data.collate", expected=COLLATE_EXPECTED)
+            return Collate(columns, function=make_object(named, ""))
         if collate is None or collate in COLLATE:
             return Collate(columns, mode=cast("Mode", collate or "pad"))
-        return Collate(columns, function=import_class(str(collate), "data.collate"))
+        return Collate(columns, function=import_class(collate, "data.collate"))
 
 
 def _of_labels(shards: ShardMap) -> FeatureSummary:

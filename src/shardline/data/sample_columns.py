@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from shardline.config.code_paths import SHIPPED_TRANSFORMS, transforms_of
+from shardline.config.code_paths import SHIPPED_TRANSFORMS, collate_path, transforms_of
 from shardline.config.settings.run_settings import Data, Pack
 from shardline.data.columns import Column, columns_of, parse_columns
 from shardline.data.packs import CU_SEQLENS, POSITIONS
@@ -41,7 +41,7 @@ def sample_columns(schema: DatasetSchema, data: Data) -> dict[str, str | None] |
         name = str(step.get("column", "image"))
         if name in columns:
             columns[name] = _transformed(columns[name], step)
-    if isinstance(data.collate, str) and data.collate not in ("pad", "tuple"):
+    if collate_path(data.collate) or data.collate == "nested":
         return None
     return {
         name: None if _UNKNOWN in column.shape else str(column) for name, column in columns.items()

@@ -99,9 +99,17 @@ def cell(key: str, bad: str, found: str, says: str, good: str, **more: Any) -> C
     return case({f"@{key}": bad}, found, says, {f"@{key}": good}, **more)
 
 
-# --- callbacks -------------------------------------------------------------------------------------
+# --- callbacks and collation -------------------------------------------------------------------------------------
 
-CALLBACK_CASES = {
+OBJECT_CASES = {
+    "a table of collation without a name": case(
+        {"defaults.data.collate": {"size": 3}}, "data.collate.type is missing", "add it",
+        {"defaults.data.collate": {"type": "pad"}},
+    ),
+    "a collation without arguments as a table": case(
+        {"defaults.data.collate": {"type": "nested"}}, "data.collate.type=nested has no arguments",
+        "write data.collate: (nested)", {"defaults.data.collate": "$1"},
+    ),
     "a callback without a name": case(
         {"defaults.callbacks": [{"decay": 0.9}]}, "callbacks.0.type is missing", "add it",
         {"defaults.callbacks": [{"type": "EMAWeightAveraging", "decay": 0.9}]},
@@ -945,7 +953,7 @@ PLACE_CASES = {
 CASES = {
     f"{kind}: {name}": one
     for kind, cases in {
-        "callbacks": CALLBACK_CASES, "document": DOCUMENT_CASES, "table": TABLE_CASES, "value": VALUE_CASES,
+        "object": OBJECT_CASES, "document": DOCUMENT_CASES, "table": TABLE_CASES, "value": VALUE_CASES,
         "setting": SETTING_CASES,
         "model": MODEL_CASES, "sample": SAMPLE_CASES, "optim": OPTIM_CASES, "environment": ENVIRONMENT_CASES,
         "place": PLACE_CASES,

@@ -33,6 +33,14 @@ class Scale:
 
 def join(samples, longest):
     return list(samples)
+
+
+class Join:
+    def __init__(self, size=4, names=None):
+        self.size = size
+
+    def __call__(self, samples, longest):
+        return samples[: self.size]
 """
 AUGMENT = "mypkg.data:Augment"
 
@@ -65,6 +73,7 @@ def ids(project: FakeProject) -> Callable[..., tuple[str, str, str]]:
         {"eval_transform": "mypkg.data:Scale"},
         {"collate": "nested"},
         {"collate": "mypkg.data:join"},
+        {"collate": {"type": "mypkg.data:Join", "size": 2}},
         {"collate": {"type": "pad", "multiple": 8}},
         {"collate": {"type": "pad", "lengths": {"boxes": 64}}},
         {"pack": {"column": "tokens", "length": 8}},
@@ -107,6 +116,18 @@ def test_one_transform_however_it_is_written(ids) -> None:
     )
 
 
+def test_one_object_however_its_collation_is_written(ids) -> None:
+    path, arguments = "mypkg.data:Join", {"size": 2}
+    written = [
+        {"type": path, **arguments},
+        {"_target_": path.replace(":", "."), **arguments},
+        {"class_path": path, "init_args": arguments},
+    ]
+    assert len({ids(collate=one) for one in written}) == 1
+    others = [path, {"type": path}, {"type": path, "size": 3}, {"type": path, "partial": True}]
+    assert len({ids(collate=one) for one in (written[0], *others)}) == 5
+
+
 def test_order_of_transforms_counts(ids) -> None:
     scale = "mypkg.data:Scale"
     assert ids(transform=[AUGMENT, scale]) != ids(transform=[scale, AUGMENT])
@@ -121,6 +142,19 @@ def test_order_of_transforms_counts(ids) -> None:
         ({"eval_transform": AUGMENT}, "size=8", "size=9", (True, True)),
         ({"collate": "mypkg.data:join"}, "list(", "tuple(", (True, True)),
         ({"collate": "mypkg.data:join"}, "size=8", "size=9", (False, False)),
+        ({"collate": {"type": "mypkg.data:Join"}}, "[: self.size]", "[self.size :]", (True, True)),
+        (
+            {"collate": {"type": "mypkg.data:Join", "names": {"type": "mypkg.data:Scale"}}},
+            "* F",
+            "+ F",
+            (True, True),
+        ),
+        (
+            {"transform": {"type": "callable", "of": {"type": "mypkg.data:Scale"}}},
+            "* F",
+            "+ F",
+            (True, False),
+        ),
         ({"transform": AUGMENT}, "import numpy\n", "import numpy\n# why\n", (False, False)),
     ],
 )
@@ -195,7 +229,7 @@ def test_a_row_takes_the_place_of_a_table(project, ids) -> None:
     }
     data = project.run("flat").settings.data
     assert data.transform == {"type": "mypkg.data:Scale"}
-    assert (data.collate.lengths, data.collate.multiple) == ({"x": 3}, 1)
+    assert data.collate == {"type": "pad", "lengths": {"x": 3}, "multiple": 1}
     project.rows[1] |= {
         "data.transform": "[null, mypkg.data:Scale, [mypkg.data:Augment, mypkg.data:Scale]]"
     }
@@ -220,6 +254,9 @@ def test_a_row_takes_the_place_of_a_table(project, ids) -> None:
         ({"transform": [AUGMENT, {"type": 3}]}, r"data.transform.1.type is 3, expected"),
         ({"eval_transform": "nope"}, "data.eval_transform=nope is neither one of .* nor an import path"),
         ({"collate": "pads"}, 'data.collate=pads is neither one of pad, nested, tuple nor .*; did you mean "pad"'),
+        ({"collate": {"size": 3}}, "data.collate.type is missing, expected `pad` or an import path"),
+        ({"collate": {"type": "nested"}}, "data.collate.type=nested has no arguments, .* write data.collate: nested"),
+        ({"collate": {"type": "mypkg.data:Joint"}}, 'data.collate.type=mypkg.data:Joint: .* did you mean "Join"'),
         ({"class_weights": {"a": 0}}, "data.class_weights.a=0.0 is not more than 0"),
         ({"workers": "fibers:3"}, "data.workers=fibers:3 is not auto, 0, a number of threads"),
         ({"workers": "threads:0"}, "data.workers=threads:0 is not auto"),

@@ -226,6 +226,28 @@ def test_a_model_that_unpacks_its_batch_gets_a_tuple(place: DatasetPlace) -> Non
     assert weights.shape == labels.shape == image.shape[:1]
 
 
+class Named:
+    """A collation that keeps one column."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    def __call__(self, samples: Any, longest: Any) -> Any:
+        return torch.as_tensor(np.stack([one[self.column] for one in samples]))
+
+
+def test_an_object_of_the_settings_makes_batches(place: DatasetPlace) -> None:
+    written = {"type": f"{HERE}:Named", "column": "labels"}
+    own, usual = (
+        RunBatches([place], run_of(collate=one), verify="off").train(WORLD)[0].batches(0)
+        for one in (written, None)
+    )
+    for labels, wanted in zip(own, usual, strict=True):
+        assert torch.equal(labels, wanted["labels"])
+    with pytest.raises(ConfigError, match="takes column, but not name; remove name"):
+        RunBatches([place], run_of(collate={**written, "name": 1}), verify="off").train(WORLD)
+
+
 def lists() -> Any:
     return [(torch.arange(1 + row % 2), row) for row in range(8)]
 
@@ -289,6 +311,10 @@ def test_any_callable_is_a_transform_with_the_samples_own_chance() -> None:
         result.min() - np.asarray(picture(row)).min() / 255 for row, result in enumerate(results)
     ]
     assert len({round(float(one), 6) for one in added}) == 8
+    made = {"type": "callable", "of": {"type": f"{SUPPORT}:Plus", "by": "python"}}
+    steps = TransformSpec(written=made, what="data.transform").make()
+    for one, result in zip(samples, results, strict=True):
+        assert np.array_equal(steps(*one)["image"], result)
     keyword = {"type": "callable", "of": f"{HERE}:Albumentations", "keyword": "image"}
     spec = TransformSpec(written=keyword, what="data.transform")
     assert check_samples(spec, samples, str) == 8

@@ -12,7 +12,7 @@ import torch
 from msgspec import structs
 
 from shardline.config.resolved import DatasetPlace
-from shardline.config.settings.run_settings import Data, Pack, Pad, RunSettings
+from shardline.config.settings.run_settings import Data, Pack, RunSettings
 from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.data.columns import Column
@@ -108,7 +108,7 @@ def test_rows_as_they_are_stored_are_streamed_by_columns(tmp_path: Path) -> None
     for data in (
         {"transform": f"{HERE}:Twice"},
         {"collate": "nested"},
-        {"collate": Pad(type="pad", multiple=2)},
+        {"collate": {"type": "pad", "multiple": 2}},
     ):
         stream, order = RunBatches([one], settings(**data)).train(world())
         assert isinstance(stream, SampleStream)
@@ -213,9 +213,9 @@ def test_a_users_function_makes_batches(tmp_path: Path) -> None:
 
 def test_lengths_are_chosen(tmp_path: Path) -> None:
     one = place(tmp_path / "a", 24, 0)
-    batch = next(batches([one], settings(collate=Pad(type="pad", lengths={"n": 5}))))
+    batch = next(batches([one], settings(collate={"type": "pad", "lengths": {"n": 5}})))
     assert batch["n"].shape == (12, 5)
-    batch = next(batches([one], settings(collate=Pad(type="pad", multiple=4))))
+    batch = next(batches([one], settings(collate={"type": "pad", "multiple": 4})))
     assert batch["n"].shape == (12, 4)
     batch = next(batches([one], settings(collate="nested")))
     assert batch["n"].is_nested

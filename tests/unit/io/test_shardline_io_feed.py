@@ -16,7 +16,7 @@ from msgspec import structs
 
 import shardline_io as io
 from shardline.config.resolved import DatasetPlace
-from shardline.config.settings.run_settings import Data, Pack, Pad, RunSettings, Trainer
+from shardline.config.settings.run_settings import Data, Pack, RunSettings, Trainer
 from shardline.core.files import write_json
 from shardline.data.run_batches import RunBatches
 from shardline.ledger import read_samples
@@ -49,7 +49,7 @@ DATA = {
     "transform": {"transform": f"{HERE}:Noise", "workers": 0},
     "in threads": {"transform": f"{HERE}:Noise", "workers": "threads:2"},
     "eval": {"eval_transform": f"{HERE}:Noise"},
-    "lengths": {"collate": Pad(type="pad", lengths={"tokens": 8}, multiple=4)},
+    "lengths": {"collate": {"type": "pad", "lengths": {"tokens": 8}, "multiple": 4}},
     "nested": {"collate": "nested"},
     "pair": {"collate": f"{HERE}:as_pair"},
     "dict": {"collate": f"{HERE}:as_dict"},

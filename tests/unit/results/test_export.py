@@ -15,7 +15,7 @@ from msgspec import structs
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from shardline.config.settings.run_settings import Data, Pack, Pad
+from shardline.config.settings.run_settings import Data, Pack
 from shardline.core.files import write_json
 from shardline.data.sources.image_folder import ImageFolder
 from shardline.data.transforms.transform_steps import TransformSpec
@@ -311,7 +311,9 @@ class Bag(pl.LightningModule):
 
 
 @pytest.mark.parametrize(
-    "collate", [None, *rotating(Pad(type="pad", lengths={"tokens": 64}))], ids=["longest", "padded"]
+    "collate",
+    [None, *rotating({"type": "pad", "lengths": {"tokens": 64}})],
+    ids=["longest", "padded"],
 )
 def test_a_classifier_of_texts_takes_the_batch_with_its_lengths(tmp_path, collate):
     rows = [{"text": "ab" * (1 + n % 9), "label": n % 2} for n in range(30)]

@@ -75,7 +75,8 @@ class KeySchema(Struct, frozen=True, kw_only=True):
             `legacy_value`.
         item: Schema of the items of a list.
         name: Schema of the keys of a free table; `value` is the schema of its values.
-        tables: Possible kinds of a table; the first that fits a value is used.
+        tables: Possible kinds of a table; the first that fits a value is used. With `value`, other tables are free,
+            and all of them stay tables in code.
         description: Description of the type, for keys without a docstring.
     """
 
@@ -95,7 +96,7 @@ class KeySchema(Struct, frozen=True, kw_only=True):
 
     def table_of(self, value: Any) -> type[Settings] | None:
         """Return the kind of table of a value, or None if its keys are free."""
-        if len(self.tables) == 1:
+        if len(self.tables) == 1 and self.value is None:
             return self.tables[0]
         found = value if isinstance(value, Mapping) else {}
         return next((table for table in self.tables if table.fits(found)), None)
@@ -179,6 +180,7 @@ def _limited(schema: KeySchema, meta: Meta) -> KeySchema:
     return structs.replace(
         schema,
         choices=extra.pop("choices", schema.choices),
+        tables=extra.pop("tables", schema.tables),
         limits={**schema.limits, **given, **extra},
         description=meta.description or schema.description,
     )

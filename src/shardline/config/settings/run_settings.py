@@ -10,6 +10,7 @@ from shardline.config.settings import (
     Mix,
     Natural,
     NotNegative,
+    Plain,
     Positive,
     RowName,
     Settings,
@@ -46,6 +47,11 @@ class Pad(Settings, frozen=True, kw_only=True):
     multiple: Count = 1
     """Round all other lengths up to a multiple of this number."""
 
+    @classmethod
+    def fits(cls, table: Plain) -> bool:
+        """Return whether the table is of padding, and not of an object."""
+        return table.get("type") == "pad"
+
 
 class Data(Settings, frozen=True, kw_only=True):
     """How samples reach the model."""
@@ -76,11 +82,12 @@ class Data(Settings, frozen=True, kw_only=True):
     constructor. A list of these is applied in order."""
     eval_transform: str | dict[str, Any] | list[str | dict[str, Any]] | None = None
     """Transform of each sample of a held-out split, without randomness."""
-    collate: str | Pad | None = None
+    collate: str | Annotated[dict[str, Any], Meta(extra={"tables": (Pad,)})] | None = None
     """How samples become a batch. `pad` (the default) pads columns of varying length, `{type: pad,
     lengths: {boxes: 64}, multiple: 8}` pads them to given lengths, and `nested` makes nested
     tensors. `tuple` gives the model a tuple of the columns in order instead of a dict. Or a function
-    by import path (`mypkg.data:collate`)."""
+    by import path (`mypkg.data:collate`), or a table `{type: mypkg.data:Collate, length: 64}` of a class
+    whose object is called."""
     pack: Pack | None = None
     """Packs rows of different lengths into samples of one length, for example `{column: tokens,
     length: 1024, method: concat, with: [mask]}`."""

@@ -1,6 +1,7 @@
 """Adapter for transforms of other libraries: torchvision, albumentations, or any callable."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ class CallableTransform:
     transform may draw from them.
 
     Args:
-        of: Import path of the callable, or of its class.
+        of: Import path of the callable or of its class, or the callable.
         arguments: Arguments of the class.
         column: Name of the column.
         given: What the callable gets: an `image` of Pillow, a `tensor`, or an `array`. Default: an image;
@@ -33,7 +34,7 @@ class CallableTransform:
     """
 
     def __init__(
-        self, of: str, arguments: dict[str, Any] | None = None, column: str = "image",
+        self, of: str | Callable[..., Any], arguments: dict[str, Any] | None = None, column: str = "image",
         given: Literal["image", "tensor", "array"] | None = None, keyword: str | None = None,
     ) -> None:  # fmt: skip
         kinds = ("image", "tensor", "array")
@@ -41,8 +42,8 @@ class CallableTransform:
             raise ConfigError(
                 f"given={given!r} is not known, expected one of {', '.join(kinds)}; use one"
             )
-        found = import_class(of, "of")
-        if inspect.isclass(found):
+        found = import_class(of, "of") if isinstance(of, str) else of
+        if isinstance(of, str) and inspect.isclass(found):
             named = NamedObject(
                 path=of, arguments=arguments or {}, path_key="of", key_of_arguments="arguments"
             )

@@ -55,7 +55,9 @@ def describe(
             is_table=original.call.is_table
             or (bool(features_of(schema)) and original.call.names == ("features",)),
             tokens=_tokens(manifest, tokenizer),
-            pad_to=collate.lengths if isinstance(collate, Pad) else {},
+            pad_to=collate.get("lengths", {})
+            if isinstance(collate, dict) and Pad.fits(collate)
+            else {},
             context=_context(original),
             is_inside=original.prepare is not None,
         ),
