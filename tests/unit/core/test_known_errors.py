@@ -1,6 +1,7 @@
 """Messages of other tools: what is printed of them names settings that a config has."""
 
 import ast
+import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -53,6 +54,20 @@ def test_every_argument_of_the_trainer_is_a_setting_or_known_to_be_none():
         table, _, key = name.rpartition(".")
         known = keys_of(schema_of(Runtime).tables[0]) if table == "runtime" else keys
         assert key in (keys_of(keys[table].schema.tables[0]) if table in keys else known), name
+
+
+def test_the_trainer_of_the_other_package_has_the_same_arguments():
+    spec = importlib.util.find_spec("lightning")  # which one process cannot import beside pytorch_lightning
+    path = Path(spec.submodule_search_locations[0], "pytorch/trainer/trainer.py")
+    (trainer,) = (
+        one
+        for one in ast.parse(path.read_text()).body
+        if isinstance(one, ast.ClassDef) and one.name == "Trainer"
+    )
+    (init,) = (
+        one for one in trainer.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+    )
+    assert {one.arg for one in (*init.args.args, *init.args.kwonlyargs)} - {"self"} == ARGUMENTS
 
 
 def test_no_message_of_lightnings_names_an_argument_that_a_config_lacks():
