@@ -117,6 +117,11 @@ def load_project(
     predicted = _load_predicted(project, asked, rows, entries, mixes, named, where, problems)
     with problems.gather():
         paths_of_callbacks(runtime.callbacks, RUNTIME_CALLBACKS, project.code, where)
+        if runtime.callbacks and not runtime.check:
+            raise ConfigError(
+                f"{where}: {RUNTIME_CALLBACKS} is given with runtime.check=false, and only the check finds a callback "
+                "that changes results; set runtime.check: true, or list it under `callbacks` of the runs"
+            )
     for row in rows:
         with problems.gather():
             weights = weights_of_row(row, mixes)

@@ -114,6 +114,10 @@ OBJECT_CASES = {
         {"defaults.callbacks": [{"decay": 0.9}]}, "callbacks.0.type is missing", "add it",
         {"defaults.callbacks": [{"type": "EMAWeightAveraging", "decay": 0.9}]},
     ),
+    "callbacks that do not count, without the check": case(
+        {"runtime.callbacks": ["DeviceStatsMonitor"], "runtime.check": False}, "only the check finds a callback",
+        "set runtime.check: (true)", {"runtime.check": True},
+    ),
     "callbacks of a script": case(
         {**SCRIPT, "defaults.callbacks": ["LearningRateMonitor"]}, "callbacks are Lightning's",
         r"leave them out of defaults", {"defaults.callbacks": []},

@@ -66,10 +66,8 @@ def test_lightning_s_callbacks_have_their_names(own: FakeProject) -> None:
 def test_callbacks_of_the_runtime_do_not_count(own: FakeProject) -> None:
     first = own.run("net").document
     assert document(own) == first
-    own.config.setdefault("runtime", {})["callbacks"] = [
-        "DeviceStatsMonitor",
-        {"type": "mypkg.callbacks:EMA"},
-    ]
+    named = ["DeviceStatsMonitor", {"type": "mypkg.callbacks:EMA"}]
+    own.config["runtime"] = {**own.config.get("runtime", {}), "callbacks": named, "check": True}
     assert own.run("net").document == first
 
 

@@ -57,7 +57,9 @@ def test_every_argument_of_the_trainer_is_a_setting_or_known_to_be_none():
 
 
 def test_the_trainer_of_the_other_package_has_the_same_arguments():
-    spec = importlib.util.find_spec("lightning")  # which one process cannot import beside pytorch_lightning
+    spec = importlib.util.find_spec(
+        "lightning"
+    )  # which one process cannot import beside pytorch_lightning
     path = Path(spec.submodule_search_locations[0], "pytorch/trainer/trainer.py")
     (trainer,) = (
         one
