@@ -212,6 +212,7 @@ def quieten_lightning() -> None:
         ".*exists and is not empty.*",
         ".*is already saved during checkpointing.*",  # training checkpoints have no hyperparameters
         ".*smaller than the logging interval.*",
+        ".*`srun` command is available.*",  # the profile's launcher starts the ranks
         # batches end with scalars (`{name}.mean_count`); Lightning correctly uses the first column's size
         ".*`batch_size` from an ambiguous collection.*",
     ):
