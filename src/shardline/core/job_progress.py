@@ -32,9 +32,9 @@ class JobProgress:
             self._file.unlink(missing_ok=True)
 
     def report(self, **fields: Any) -> None:
-        """Add fields to the report, and write it at most once a second, or at once for an error or note."""
+        """Add fields to the report, and write it at most once a second, or at once for an error, note or warning."""
         self._fields |= fields
-        is_last = not fields.keys().isdisjoint({"error", "note"})
+        is_last = not fields.keys().isdisjoint({"error", "note", "warning"})
         is_due = is_last or time.monotonic() - self._written >= _EVERY_S
         if self._file is None or not is_due:
             return

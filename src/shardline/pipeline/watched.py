@@ -7,6 +7,8 @@ from pathlib import Path
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.config.script_files import files_that_count, opted_out
+from shardline.core.job_progress import job_progress
+from shardline.core.redaction import mask
 from shardline.identity import watch_reads
 
 
@@ -51,6 +53,7 @@ def end_watch(others: Mapping[str, str] | None = None) -> None:
     """
     if warning := watch_reads.finish(others):
         logging.warning("%s", warning)
+        job_progress.report(warning=mask(warning))
 
 
 def _files_of(project: Project, of: DatasetPlan | RunPlan) -> Iterator[Path]:

@@ -268,6 +268,18 @@ def test_a_note_of_a_job_that_succeeded_is_shown_with_its_end(shown, is_terminal
     assert lines[0] == "Training run1: done in 0:00:02, stopped early at step 5 of 9"
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_warning_that_several_jobs_have_is_shown_once(shown, is_terminal):
+    shown.display._output.is_terminal = is_terminal
+    shown.display.take(record(LogEvent.RUN_INFO, stats={"build_shards": 64, "total": 64}))
+    for number in (1, 2, 3):
+        start(shown, number, "build_shards", f"Cutting shards {number}")
+        report(number, warning="1 file was read" if number < 3 else "2 files were read")
+        shown.display.take(record(LogEvent.JOB_FINISHED, job_id=number))
+    assert shown.text().count("1 file was read") == 1
+    assert shown.text().count("2 files were read") == 1
+
+
 def test_a_failed_job_is_named_at_once_and_explained_at_the_end_once(shown):
     start(shown, 1)
     report(1, title="run1", step=1, error="optim.lr=1e30: the weights are infinite")

@@ -85,6 +85,8 @@ class Display:
         job = self._board.finish(given["job_id"])
         if job is None:
             return
+        if job.progress and job.progress.warning:
+            self._message(one_line(job.progress.warning), is_warning=True)
         done = f"{one_line(job.message)}: done in {clock(job.took)}"
         if note := job.progress and job.progress.note:
             self._tell(f"{done}, {one_line(note)}", is_on_terminal=True)

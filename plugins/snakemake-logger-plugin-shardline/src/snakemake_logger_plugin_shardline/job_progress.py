@@ -22,6 +22,7 @@ class ReportedProgress:
         rate: steps per second.
         left_s: estimated seconds until the end.
         note: what a person should know about a job that succeeded.
+        warning: likewise, but shown once for all jobs that report the same.
         error: cause of the job's failure.
         stopped: whether the job was asked to stop and can resume; it has not failed.
     """
@@ -36,6 +37,7 @@ class ReportedProgress:
     rate: float | None = None
     left_s: float | None = None
     note: str | None = None
+    warning: str | None = None
     error: str | None = None
     stopped: bool = False
 
@@ -80,6 +82,7 @@ def parse(document: Mapping[str, object]) -> ReportedProgress:
         rate=_number(document.get("rate")),
         left_s=_number(document.get("left_s")),
         note=_text(document.get("note")),
+        warning=_text(document.get("warning")),
         error=_text(document.get("error")),
         stopped=document.get("stopped") is True,
     )
