@@ -56,7 +56,7 @@ class Program:
         self.name, self._folder, self._ranks = name, folder, ranks
         threads = max(1, (os.cpu_count() or 1) // ranks)
         # the same threads for all; and what our launchers set besides is ours alone
-        set_by_launchers = rank_variables(threads, {}, "") if name == OURS else {}
+        set_by_launchers = rank_variables(threads, {}, "") if name.startswith(OURS) else {}
         self._variables = {**set_by_launchers, "OMP_NUM_THREADS": str(threads)}
         self._checkout = checkout or REPOSITORY
         self.steps_s: list[float] = []  # median step of each round
