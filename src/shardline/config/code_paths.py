@@ -153,20 +153,23 @@ _PLAIN_PAD = {"type": "pad", "lengths": {}, "multiple": 1}
 COLLATE_EXPECTED = "`pad` or an import path such as mypkg.data:Collate"
 
 
-def collate_path(collate: Any) -> str:
+def collate_path(collate: Any, key: str = "data.collate") -> str:
     """Return the import path in `data.collate`; empty for a shipped name.
+
+    Args:
+        key: Start of messages.
 
     Raises:
         ConfigError: A table names neither padding nor an object.
     """
     if not collate or isinstance(collate, str):
         return "" if collate in COLLATE else collate or ""
-    named = read_object(collate, "data.collate", expected=COLLATE_EXPECTED)
+    named = read_object(collate, key, expected=COLLATE_EXPECTED)
     if named.path in COLLATE[1:]:
         raise ConfigError(
-            f"data.collate.type={named.path} has no arguments, expected a text; write data.collate: {named.path}"
+            f"{key}.type={named.path} has no arguments, expected a text; write data.collate: {named.path}"
         )
-    return "" if named.path == COLLATE[0] else str(as_table(collate, "data.collate")["type"])
+    return "" if named.path == COLLATE[0] else named.colon_path
 
 
 def transforms_of(written: Any) -> list[dict[str, object]]:
@@ -188,13 +191,8 @@ def paths_of(data: Plain, code: CodeIndex, where: str) -> dict[str, str]:
         ConfigError: A shipped name, module or definition is unknown; the message lists all.
     """
     problems, found = Problems(), {}
-    try:
-        collate_path(data.get("collate"))
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
     for part, key, path in _named(data):
         is_called = part.endswith(f" {OF}")
-        shipped = SHIPPED_TRANSFORMS if part.startswith(_TRANSFORMS) and not is_called else {}
         with problems.gather():
             if not isinstance(path, str):
                 asked = "an import path" if is_called else "a shipped transform or an import path"
@@ -202,18 +200,19 @@ def paths_of(data: Plain, code: CodeIndex, where: str) -> dict[str, str]:
                     f"{where}: {key}.{OF if is_called else 'type'} is {'missing' if path is None else path}, expected "
                     f"{asked} such as mypkg.data:Augment; add it"
                 )
-            found[part] = resolve_class(
-                path,
-                shipped or ({} if is_called else dict.fromkeys(COLLATE, "")),
-                code,
-                f"{where}: {key}",
-            )
+            shipped = {} if is_called else SHIPPED_TRANSFORMS
+            found[part] = resolve_class(path, shipped, code, f"{where}: {key}")
+    collate, key = data.get("collate"), f"{where}: data.collate"
+    with problems.gather():
+        if path := collate_path(collate, key):
+            key = key if isinstance(collate, str) else f"{key}.type"
+            found["collate"] = resolve_class(path, dict.fromkeys(COLLATE, ""), code, key)
     problems.refuse()
     return found
 
 
 def _named(data: Plain) -> Iterator[tuple[str, str, Any]]:
-    """Yield part, key and import path of each class and function."""
+    """Yield part, key and import path of each transform."""
     for setting in _TRANSFORMS:
         written = data.get(setting)
         for number, one in enumerate(transforms_of(written)):
@@ -222,8 +221,6 @@ def _named(data: Plain) -> Iterator[tuple[str, str, Any]]:
             yield part, key, one.get("type")
             if one.get("type") == "callable" and not isinstance(one.get(OF), Mapping):
                 yield f"{part} {OF}", key, one.get(OF)
-    if path := collate_path(collate := data.get("collate")):
-        yield "collate", "data.collate" if isinstance(collate, str) else "data.collate.type", path
 
 
 def counted_data(data: Plain) -> dict[str, object]:

@@ -10,7 +10,6 @@ from shardline.config.checked_optim import SHIPPED_OPTIMISERS, SHIPPED_SCHEDULES
 from shardline.config.code_paths import (
     METRIC,
     SHIPPED_TRANSFORMS,
-    collate_path,
     is_installed,
     metric_paths,
     metrics_of,
@@ -52,17 +51,16 @@ def code_of(settings: Plain, model_class: str, code: CodeIndex, where: str) -> d
         found |= paths_of(settings["data"], code, where)
     with problems.gather():
         found |= metric_paths(settings["evaluation"], code, where)
+    if isinstance(collate := settings["data"].get("collate"), Mapping):
+        with problems.gather():
+            arguments = _arguments(as_table(collate, "data.collate"))
+            found |= paths_of_objects(arguments, "collate", code, where, "data.collate")
     for kind, key, tables in (
         ("transform", "data.transform", transforms_of(settings["data"].get("transform"))),
         (
             "eval_transform",
             "data.eval_transform",
             transforms_of(settings["data"].get("eval_transform")),
-        ),
-        (
-            "collate",
-            "data.collate",
-            [collate] if (collate := _collate_of(settings["data"])) else [],
         ),
         (METRIC, "evaluation.metrics", metrics_of(settings["evaluation"])),
     ):
@@ -72,13 +70,6 @@ def code_of(settings: Plain, model_class: str, code: CodeIndex, where: str) -> d
                 found |= paths_of_objects(_arguments(table), part, code, where, f"{key}.{number}")
     problems.refuse()
     return found
-
-
-def _collate_of(data: Plain) -> dict[str, Any] | None:
-    """Return the table of an object in `data.collate`."""
-    collate = data.get("collate")
-    is_object = isinstance(collate, Mapping) and collate_path(collate)
-    return as_table(collate, "data.collate") if is_object else None
 
 
 def _arguments(table: Plain) -> dict[str, Any]:

@@ -51,6 +51,11 @@ class NamedObject:
         """Key and import path, the start of messages."""
         return f"{self.path_key}={self.path}"
 
+    @property
+    def colon_path(self) -> str:
+        """Import path with a colon behind the module."""
+        return self.path if ":" in self.path else _with_colon(self.path)
+
 
 def is_import_path(value: Any) -> bool:
     """Return whether a value is an import path with a colon, such as `mypkg.nets:Dense`."""
@@ -120,7 +125,7 @@ def as_table(value: Any, key: str) -> dict[str, Any]:
         table = _below_class_path(value, key)
     marks = {"_partial_": True} if one.is_partial else {}
     marks |= {"_args_": value["_args_"]} if one.positional else {}
-    return {**table, **marks, _TYPE: one.path if ":" in one.path else _with_colon(one.path)}
+    return {**table, **marks, _TYPE: one.colon_path}
 
 
 def _with_colon(path: str) -> str:
@@ -157,10 +162,8 @@ def without_paths(value: Any, kept: Container[str] = ()) -> Any:
     """
     if isinstance(value, NamedObject):
         plain: dict[str, Any] = without_paths(value.arguments, kept)
-        if (
-            path := value.path if ":" in value.path else ":".join(value.path.rsplit(".", 1))
-        ) in kept:
-            plain[_TYPE] = path
+        if value.colon_path in kept:
+            plain[_TYPE] = value.colon_path
         plain |= {"_partial_": True} if value.is_partial else {}
         args = without_paths([*value.positional], kept)
         return {**plain, "_args_": args} if args else plain
