@@ -9,6 +9,7 @@ median of the rounds.
 import argparse
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.steps.timed import EPOCH_STEPS, MODELS, OUT, PROFILED
+from benchmarks.steps.timed import CALLBACKS, EPOCH_STEPS, MODELS, OUT, PROFILED
 from msgspec import structs
 from rich.console import Console
 from rich.table import Table
@@ -29,9 +30,16 @@ from shardline.core.rank_environment import rank_variables
 from shardline.training.rank_task import write_task
 
 REPOSITORY = Path(__file__).parents[2]
-USUAL, OURS = "Lightning, logger, checkpoints", "Shardline"
+USUAL, OURS, BEFORE = "Lightning, logger, checkpoints", "Shardline", "Shardline before"
+OF_LIGHTNING = "Shardline, lightning.pytorch"
 # the latter makes each process compile its imports
 _LEFT_OUT = {"MKL_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"}
+_READ = """
+import sys, pathlib
+from shardline.training.rank_task import read_task
+read_task(pathlib.Path(sys.argv[1]))
+"""
+_UNKNOWN = re.compile(r"unknown field `([^`]+)`(?: - at `\$\.?([^`]*)`)?")
 _TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
@@ -42,6 +50,7 @@ class Program:
         name: what the table calls it.
         folder: for its files.
         checkout: folder of the checkout whose Shardline trains; None for the installed one.
+        with_callbacks: train with three callbacks.
     """
 
     def __init__(
@@ -52,12 +61,19 @@ class Program:
         ranks: int,
         epochs: int,
         checkout: Path | None = None,
+        *,
+        with_callbacks: bool = False,
     ) -> None:
         self.name, self._folder, self._ranks = name, folder, ranks
+        # an earlier version knows no setting for callbacks, so its model brings them, as in Lightning
+        self._is_set = with_callbacks and name in (OURS, OF_LIGHTNING)
+        by_model = with_callbacks and not self._is_set and name in (USUAL, BEFORE)
         threads = max(1, (os.cpu_count() or 1) // ranks)
         # the same threads for all; and what our launchers set besides is ours alone
         set_by_launchers = rank_variables(threads, {}, "") if name.startswith(OURS) else {}
-        self._variables = {**set_by_launchers, "OMP_NUM_THREADS": str(threads)}
+        self._variables = {
+            **set_by_launchers, "OMP_NUM_THREADS": str(threads), CALLBACKS: "1" if by_model else "",
+        }  # fmt: skip
         self._checkout = checkout or REPOSITORY
         self.steps_s: list[float] = []  # median step of each round
         self.cores: list[float] = []
@@ -73,8 +89,9 @@ class Program:
             arguments += [str(self._ranks), str(self._folder / "made"), *alone]
             return ["-m", "benchmarks.steps.plain", *arguments]
         project = self._folder / "project"
+        options = ["--callbacks"] * self._is_set + ["--lightning"] * (self.name == OF_LIGHTNING)
         made = self._python(
-            "-m", "benchmarks.steps.project", str(project), *arguments, str(self._ranks)
+            "-m", "benchmarks.steps.project", str(project), *arguments, str(self._ranks), *options
         )
         place = {name: Path(path) for name, path in json.loads(made.splitlines()[-1]).items()}
         runtime = rank_runtime(
@@ -84,6 +101,7 @@ class Program:
         work = self._folder / "made"
         spec = rank_task(work, run_json=project / "run.json", **place, runtime=runtime)
         write_task(project / "rank.json", structs.replace(spec, work=work))
+        self._leave_out_unknown(project / "rank.json")
         return ["-m", "shardline.training.rank", str(project / "rank.json")]
 
     def train(self, *, is_profiled: bool = False) -> dict[str, Any]:
@@ -106,9 +124,24 @@ class Program:
         self.steps_s.append(statistics.median(timed["seconds"]))
         self.cores.append(timed["cores"])
 
+    def _leave_out_unknown(self, task: Path) -> None:
+        """Drop the fields of a task that the checkout, an earlier version, does not know."""
+        while True:
+            env = os.environ | {"PYTHONPATH": f"{self._checkout / 'src'}:{REPOSITORY}"}
+            read = subprocess.run(
+                [sys.executable, "-c", _READ, str(task)], env=env, text=True, capture_output=True, check=False,
+            )  # fmt: skip
+            if not (unknown := _UNKNOWN.search(read.stderr)):
+                return
+            fields = at = json.loads(task.read_text())
+            for key in filter(None, (unknown[2] or "").split(".")):
+                at = at[key]
+            del at[unknown[1]]
+            task.write_text(json.dumps(fields))
+
     def _python(self, *words: str, **variables: str) -> str:
         env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
-        path = f"{self._checkout / 'src'}:{REPOSITORY}"
+        path = f"{self._checkout / 'src'}:{REPOSITORY}:{self._folder / 'project'}"
         env |= {**self._variables, "PYTHONPATH": path, **variables}
         done = subprocess.run(
             [sys.executable, *words], cwd=REPOSITORY, env=env, text=True, capture_output=True, check=False,
@@ -129,7 +162,7 @@ def main() -> None:
     for model in arguments.models:
         for ranks in arguments.ranks:
             with tempfile.TemporaryDirectory() as folder:
-                programs = list(_programs(Path(folder), model, ranks, epochs, arguments.before))
+                programs = list(_programs(Path(folder), model, ranks, epochs, arguments))
                 for number in range(arguments.rounds):
                     for program in programs if number % 2 else reversed(programs):
                         program.take_turn()
@@ -150,18 +183,25 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--accelerator", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--before", type=Path, help="checkout of another version of Shardline")
+    parser.add_argument("--callbacks", action="store_true", help="train with three callbacks")
+    parser.add_argument(
+        "--lightning", action="store_true", help="also with a model of lightning.pytorch"
+    )
     parser.add_argument("--no-parts", action="store_true", help="omit the time by part of a step")
     return parser.parse_args()
 
 
 def _programs(
-    folder: Path, model: str, ranks: int, epochs: int, before: Path | None
+    folder: Path, model: str, ranks: int, epochs: int, arguments: argparse.Namespace
 ) -> Iterator[Program]:
-    for number, name in enumerate(("bare loop", "Lightning alone", USUAL)):
-        yield Program(name, folder / str(number), model, ranks, epochs)
-    if before:
-        yield Program("Shardline before", folder / "before", model, ranks, epochs, before.resolve())
-    yield Program(OURS, folder / "ours", model, ranks, epochs)
+    names = ["bare loop", "Lightning alone", USUAL]
+    names += [BEFORE] * bool(arguments.before) + [OF_LIGHTNING] * arguments.lightning + [OURS]
+    for number, name in enumerate(names):
+        checkout = arguments.before.resolve() if name == BEFORE else None
+        yield Program(
+            name, folder / str(number), model, ranks, epochs, checkout,
+            with_callbacks=arguments.callbacks,
+        )  # fmt: skip
 
 
 def _steps(title: str, programs: Sequence[Program]) -> Table:

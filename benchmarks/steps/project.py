@@ -1,10 +1,15 @@
-"""A resolved run of Shardline: `python -m benchmarks.steps.project FOLDER MODEL EPOCHS RANKS`."""
+"""A resolved run of Shardline: `python -m benchmarks.steps.project FOLDER MODEL EPOCHS RANKS`.
+
+With `--callbacks` it has three callbacks; with `--lightning` its model is a class of `lightning.pytorch`.
+"""
 
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
+from benchmarks.steps import timed
 from benchmarks.steps.timed import ACCELERATOR, EPOCH_STEPS, FEATURES, GLOBAL_BATCH
 from tests.support.built import build
 
@@ -26,7 +31,7 @@ def main() -> None:
     source = {
         "type": "synthetic", "rows_per_shard": round(rows), "features": FEATURES, "seed": 3,
     }  # fmt: skip
-    config = {
+    config: dict[str, Any] = {
         "runs": "config/runs.tsv",
         "defaults": {
             "global_batch": GLOBAL_BATCH, "devices": ranks, "accelerator": ACCELERATOR,
@@ -35,8 +40,16 @@ def main() -> None:
         "datasets": {"rows": {"source": source, "shards": SHARDS, "splits": splits}},
     }  # fmt: skip
     (folder / "config").mkdir(parents=True)
+    module = "benchmarks.steps.timed"
+    if "--lightning" in sys.argv:
+        text = Path(timed.__file__).read_text()
+        module = "timed_by_lightning"
+        (folder / f"{module}.py").write_text(text.replace("pytorch_lightning", "lightning.pytorch"))
+    if "--callbacks" in sys.argv:
+        own = {"type": f"{module}:Counting"}
+        config["defaults"] |= {"callbacks": ["LearningRateMonitor", "Timer", own]}
     (folder / "config/config.yaml").write_text(json.dumps(config))
-    path = f"benchmarks.steps.timed:{model.capitalize()}"
+    path = f"{module}:{model.capitalize()}"
     (folder / "config/runs.tsv").write_text(f"name\tdataset\tmodel\ntimed\trows\t{path}\n")
     os.chdir(folder)
     project = load_project()

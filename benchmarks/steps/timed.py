@@ -13,6 +13,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import LearningRateMonitor, Timer
 from torch import nn
 from torch.nn import functional
 
@@ -22,6 +23,7 @@ EPOCH_STEPS = 180
 WIDTH = 1024  # of the hidden layers of `Wide`: some 5 ms a step on one core
 WARM_UP = 100  # steps that no figure counts
 OUT, PROFILED = "STEPS_OUT", "STEPS_PROFILED"  # environment variables
+CALLBACKS = "STEPS_CALLBACKS"  # set: the model brings its three callbacks itself
 ACCELERATOR = os.environ.get("STEPS_ACCELERATOR", "cpu")  # or gpu
 _SAMPLES_PER_S = 400
 # The first that a stack's innermost frames meet names what a sample belongs to.
@@ -108,6 +110,22 @@ def part_of(frame: FrameType | None) -> str:
     return "rest"
 
 
+class Counting(pl.Callback):
+    """Counts steps, and keeps the count in training checkpoints."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self._steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._steps = state_dict["steps"]
+
+
 class Linear(pl.LightningModule):
     """Multinomial logistic regression, with a clock."""
 
@@ -127,6 +145,11 @@ class Linear(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), 0.01)
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        if not os.environ.get(CALLBACKS):
+            return []
+        return [LearningRateMonitor(), Timer(), Counting()]
 
     def on_train_start(self) -> None:
         self._clock = Clock(self.global_rank)
