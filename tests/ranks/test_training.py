@@ -9,6 +9,22 @@ import torch
 from safetensors.torch import load_file
 
 from shardline.checkpoints.folder import list_saved
+from shardline.supervision.failure_records import read_failures
+from tests.support.processes import end_of_ranks
+
+SKIPPING = """
+import torch
+from shardline.training.models.linear import Linear
+
+class Skipping(Linear):
+    def __init__(self, feature_shape, num_classes):
+        super().__init__(feature_shape, num_classes)
+        self.late = torch.nn.Linear(num_classes, num_classes)
+
+    def forward(self, features):
+        scores = super().forward(features)
+        return scores if self.training and self.global_step == 3 else self.late(scores)
+"""
 
 
 def test_two_trainings_of_one_identity_give_the_same_bits(prepare):
@@ -82,3 +98,20 @@ def test_world_size_changes_the_loss_by_rounding_alone(prepare):
         lines = (ranks.results(f"of{devices}") / "metrics.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["val_loss"] for line in lines if "val_loss" in line])
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
+@pytest.mark.parametrize("may_lack", [False, True])
+def test_a_parameter_without_a_gradient_at_one_step_is_named_with_a_setting_that_works(
+    tmp_path, prepare, may_lack
+):
+    (tmp_path / "nets.py").write_text(SKIPPING)
+    ranks = prepare(
+        model="nets:Skipping", **{"trainer.max_steps": 6, "ddp.find_unused_parameters": may_lack}
+    )
+    process = ranks.start("run")
+    output = end_of_ranks(process)
+    assert (process.returncode == 0) == may_lack, output
+    if not may_lack:
+        said = {one.sentence for one in read_failures(ranks.root / "run/work")}
+        assert any("late.weight, late.bias got no gradient" in one for one in said)
+        assert any("set ddp.find_unused_parameters to true" in one for one in said)

@@ -232,3 +232,14 @@ def test_names_may_break_at_separators_and_never_within_a_number():
         'net-|lr=|<span class="whole">1e-05</span>-|model_|args|.width=|0.001,|a&lt;b&gt;'
     )
     assert shown.striptags() == text
+
+
+@pytest.mark.parametrize(
+    "folder", ["store/work/a b/profiler", "work/1f0c4c8e2d3b/profiler in the store"]
+)
+def test_files_of_a_profiler_are_linked_if_they_lie_in_the_projects_folder(tmp_path, folder):
+    profiled = {"tracking": {"profiler": {"folder": folder}}}
+    page = page_of(write_run(tmp_path, "one", lines=lines(val_loss=[0.9]), provenance=profiled))
+    link = f'<a href="../../../{folder.replace(" ", "%20")}/">'
+    assert (link in page) == folder.startswith("store")
+    assert folder in page

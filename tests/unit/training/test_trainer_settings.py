@@ -299,4 +299,6 @@ def test_profile_and_summary_are_shown_and_change_nothing(trainings, tmp_path, c
     assert profiled(chain.root / "work") == {
         "profiler": {"folder": "work/work/profiler in the store"}
     }
+    monkeypatch.chdir(chain.root)
+    assert profiled(chain.root / "work") == {"profiler": {"folder": "work/profiler"}}
     assert profiled(tmp_path) == {}
