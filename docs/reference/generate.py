@@ -41,7 +41,7 @@ from shardline.records.runs import (
 )
 
 FOLDER = Path(__file__).parent
-MODULES = ("sources", "models", "transforms", "losses", "ledger", "errors")
+MODULES = ("projects", "sources", "models", "transforms", "losses", "ledger", "errors")
 # The file, who writes it, whether it has a seal, its type.
 FILES: tuple[tuple[str, str, str, type[Record]], ...] = (
     ("results/runs/{run}/run.json", "`resolve_run`, before the training.", "yes", ResolvedRun),

@@ -3,10 +3,14 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
+from shardline.errors import ConfigError
+from shardline.projects import Project as open_project
 from tests.support.command_line import shardline
 
 DATASETS = {
@@ -98,3 +102,29 @@ def test_new_files_are_predicted_by_the_rule_and_by_the_command(tiny, monkeypatc
     done = shardline("predict", "flat", "data/new.csv", "--output", "mine.parquet")
     assert done.exit_code == 2
     assert "mine.parquet exists already, and nothing is overwritten" in done.stderr
+
+    project = open_project(workspace.path)
+    flat, shades = project["flat"], project["shades"]
+    assert project.runs.loc["flat", "accuracy"] == evaluation["metrics"]["accuracy"]
+    found = flat.predict(pd.DataFrame(points[:80], columns=["a", "b"]))
+    assert found["prediction"].to_list() == table["prediction"].to_pylist()
+    with pytest.raises(ConfigError, match="image_folder, which reads no tables"):
+        shades.predict(pd.DataFrame({"a": [1.0]}))
+    for run in (flat, shades):
+        test, model = run.data("test"), run.model()
+        hits = [(model(rows).argmax(1) == labels) for rows, labels in test.loader]
+        assert torch.cat(hits).float().mean().item() == pytest.approx(
+            run.evaluation.metrics["accuracy"]
+        )
+        assert len(test.dataset) == sum(map(len, hits))
+        train = run.data("train")
+        consumed = [len(labels) for _, labels in train.loader]
+        assert consumed == [run.settings["global_batch"]] * len(train.loader)
+        first = next(iter(train.loader))[1]
+        train.loader.epoch = 1
+        assert first.tolist() != next(iter(train.loader))[1].tolist(), "epochs have other orders"
+    labels = torch.cat([labels for _, labels in test.loader]).tolist()
+    assert [test.dataset[place]["labels"].item() for place in range(len(labels))] == labels
+    assert test.dataset[-1]["labels"].item() == labels[-1]
+    with pytest.raises(IndexError):
+        test.dataset[len(test.dataset)]

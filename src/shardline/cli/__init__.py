@@ -16,6 +16,7 @@ from shardline.cli import (
     upkeep,
     remove,
     evidence,
+    figures,
     drill,
 )
 

@@ -119,6 +119,8 @@ PUBLIC: dict[str, str] = {
     "shardline.errors": "",
     "shardline.data.ledger": "",
     "shardline.ledger": "",
+    "shardline.projects": "",
+    "shardline.notebook": "",
     "shardline.losses": "losses",
     "shardline.training.losses": "losses",
     "shardline.training.models": "",

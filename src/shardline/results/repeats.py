@@ -1,6 +1,6 @@
 """Means over runs of the config that differ only in the seed, or in the fold that they test on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardline.config.plans import RunPlan
@@ -20,15 +20,31 @@ def means_of(project: Project, headlines: Mapping[str, Mapping[str, Any] | None]
         Records with `name`, `metric`, `mean`, `sd`, `interval` and `over`, such as `5 folds x 3 seeds`.
         Runs that are not repeated, and repeats with fewer than two values, have none.
     """
+    found: dict[str, Any] = {}
+    for runs in runs_alike(project):
+        if mean := _mean(runs, headlines):
+            found |= dict.fromkeys((run.name for run in runs), mean)
+    return found
+
+
+def runs_alike(project: Project) -> list[list[RunPlan]]:
+    """Return the runs in groups that differ only in the seed, or in the fold that they test on."""
     alike: dict[str, list[RunPlan]] = {}
     for run in project.runs.values():
         documents = but_seed(run.document, run.evaluation_document, ("seed", "fold"))
         alike.setdefault(digest([run.settings.fold is None, *documents]), []).append(run)
-    found: dict[str, Any] = {}
-    for runs in alike.values():
-        if mean := _mean(runs, headlines):
-            found |= dict.fromkeys((run.name for run in runs), mean)
-    return found
+    return [*alike.values()]
+
+
+def repeats_of(runs: Sequence[RunPlan], metric: str, values: Sequence[float]) -> SeedRepeats:
+    """Return the values of a metric of runs that differ only in seed or fold, in the order of the runs."""
+    folds = [one.settings.tested_fold for one in runs]
+    return SeedRepeats(
+        values=values,
+        bounds=bounds_of(metric),
+        folds=[fold for fold in folds if fold is not None],
+        num_folds=runs[0].num_folds or 0,
+    )
 
 
 def _mean(
@@ -40,12 +56,7 @@ def _mean(
     if len(done) < 2 or len({line["metric"] for _, line in done}) > 1:
         return None
     metric = str(done[0][1]["metric"])
-    repeats = SeedRepeats(
-        values=[line["value"] for _, line in done],
-        bounds=bounds_of(metric),
-        folds=[run.settings.tested_fold for run, _ in done if run.settings.tested_fold is not None],
-        num_folds=runs[0].num_folds or 0,
-    )
+    repeats = repeats_of([run for run, _ in done], metric, [line["value"] for _, line in done])
     return {
         "name": name_of_repeats([run.names[0] for run in runs]),
         "metric": metric,

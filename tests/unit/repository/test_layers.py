@@ -28,11 +28,12 @@ LAYERS = [
     {"training"},
     {"results", "drills"},
     {"pipeline"},
+    {"notebook"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Names for users alone: each module hands on what a package holds.
-PUBLIC = {"errors", "ledger", "losses", "models", "sources", "transforms"}
+PUBLIC = {"errors", "ledger", "losses", "models", "projects", "sources", "transforms"}
 # The report reads sealed files, and no settings, so that it can be made without the project; the
 # defaults are Shardline's own.
 OF_REPORT = {
@@ -88,7 +89,7 @@ def test_packages_depend_on_few_others():
         pairs |= {
             (mine, parts[0]) for parts in imports_of(path) if {mine, parts[0]} <= LEVEL.keys()
         }
-    assert len({pair for pair in pairs if pair[0] != pair[1]}) <= 83, sorted(pairs)
+    assert len({pair for pair in pairs if pair[0] != pair[1]}) <= 92, sorted(pairs)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ EXPORTS = {
     "by text": "from shardline import models\nNet = getattr(models, 'GPT')",
     "called": "from shardline.models import GPT\nclass Net:\n    def net(self): return GPT.forward",
 }
-MODULES = ("errors", "ledger", "losses", "models", "sources", "transforms")
+MODULES = ("errors", "ledger", "losses", "models", "projects", "sources", "transforms")
 HEAVY = ("torch", "pytorch_lightning", "pandas", "numpy", "snakemake", "yaml")
 
 

@@ -1,6 +1,7 @@
 """A curve and tables of `shardline find`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
@@ -8,7 +9,11 @@ from shardline.cli.display.plain_tables import show_rows
 from shardline.cli.display.terminal import console, say
 from shardline.records.found import FoundBatch, FoundRates, MeasuredBatch
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _HEIGHT, _WIDEST = 12, 100
+_MARKS = "*o+x#@%&"  # of the runs of a figure
 _MARGIN = 10  # columns for the values beside the curve
 
 
@@ -59,6 +64,40 @@ def curve(
         nearest = min(range(columns), key=lambda column: abs(rates[places[column]] - mark))
         lines.append(" " * (_MARGIN + nearest) + "^")
     return lines
+
+
+def show_curves(frames: Mapping[str, "pd.DataFrame"], metric: str, axis: str) -> None:
+    """Print the curves of a metric, with a mark for each run.
+
+    Args:
+        frames: Metrics of each run by name.
+        axis: Horizontal axis: `step`, or a column of the metrics.
+    """
+    points = {
+        run: frame.reset_index()[[axis, metric]].dropna().to_numpy(float)
+        for run, frame in frames.items()
+    }
+    xs = [x for found in points.values() for x, _ in found]
+    ys = [y for found in points.values() for _, y in found]
+    if not xs:
+        say(f"{metric}: nothing is logged yet")
+        return
+    left, right, low, high = min(xs), max(xs), min(ys), max(ys)
+    columns = max(10, min(console().width, _WIDEST) - _MARGIN)
+    cells = [[" "] * columns for _ in range(_HEIGHT)]
+    for number, found in enumerate(points.values()):
+        for x, y in found:
+            row = round((high - y) / ((high - low) or 1) * (_HEIGHT - 1))
+            column = round((x - left) / ((right - left) or 1) * (columns - 1))
+            cells[row][column] = _MARKS[number % len(_MARKS)]
+    say(metric)
+    for row, line in enumerate(cells):
+        value = {0: f"{high:.3g}", _HEIGHT - 1: f"{low:.3g}"}.get(row, "")
+        say(f"{value:>{_MARGIN - 2}} |{''.join(line)}".rstrip())
+    say(" " * (_MARGIN - 2) + " +" + "-" * columns)
+    ends = f"{left:g}", f"{axis} {right:g}"
+    say(" " * _MARGIN + ends[0] + " " * (columns - len("".join(ends))) + ends[1])
+    say("  ".join(f"{_MARKS[at % len(_MARKS)]} {run}" for at, run in enumerate(points)))
 
 
 def show_batch(found: FoundBatch) -> None:

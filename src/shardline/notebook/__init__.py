@@ -1,0 +1,1 @@
+"""A project in Python and in notebooks: runs, settings, metrics, models and data."""

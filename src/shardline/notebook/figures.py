@@ -1,0 +1,99 @@
+"""Figures of learning curves, as files for papers and pages."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import vl_convert
+
+from shardline.core.errors import ConfigError
+from shardline.core.files import write_bytes, writing
+from shardline.core.suggest import suggest
+from shardline.report.charts.axes import y_axis
+from shardline.report.charts.series import PALETTE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = ("png", "svg", "pdf")
+_HEIGHT = 220
+_ACROSS = 3  # panels in a row
+
+
+def curves(
+    metrics: Mapping[str, "pd.DataFrame"],
+    names: Sequence[str],
+    *,
+    x: str = "step",
+    width: int = 320,
+) -> Any:
+    """Return a panel for each metric, with a line for each run.
+
+    Args:
+        metrics: Metrics of each run by name, see `Run.metrics`.
+        names: Metrics to draw.
+        x: Horizontal axis: `step`, `epoch` or `wall_s`.
+        width: Width of a panel in pixels.
+
+    Raises:
+        ConfigError: No run logged one of the metrics; the message suggests the nearest.
+    """
+    known = dict.fromkeys(name for frame in metrics.values() for name in frame.columns)
+    for name in names:
+        if name not in known or name in ("epoch", "wall_s"):
+            raise ConfigError(
+                f'no run logged the metric "{name}"; {suggest(name, [*known.keys() - {"epoch", "wall_s"}])}'
+            )
+    panels = [_panel(metrics, name, x, width) for name in names]
+    return alt.concat(*panels, columns=_ACROSS).configure_view(stroke=None)
+
+
+def _panel(metrics: Mapping[str, "pd.DataFrame"], name: str, x: str, width: int) -> Any:
+    rows: list[dict[str, Any]] = []
+    for run, frame in metrics.items():
+        if name in frame.columns:
+            at = frame.reset_index()[[x, name]].dropna()
+            rows += [
+                {"run": run, "x": float(place), "y": float(value)} for place, value in at.to_numpy()
+            ]
+    values = [row["y"] for row in rows]
+    titles = {"step": "optimiser step", "epoch": "epoch", "wall_s": "seconds of training"}
+    legend = alt.Legend(title=None) if len(metrics) > 1 else None
+    return (
+        alt.Chart(alt.InlineData(values=rows), width=width, height=_HEIGHT)
+        .mark_line(strokeWidth=1.5)
+        .encode(
+            x=alt.X("x:Q", title=titles[x]),
+            y=y_axis("y:Q", values, name),
+            color=alt.Color(
+                "run:N", scale=alt.Scale(domain=[*metrics], range=list(PALETTE)), legend=legend
+            ),
+        )
+    )
+
+
+def to_svg(chart: Any) -> str:
+    """Return a figure as SVG."""
+    return vl_convert.vegalite_to_svg(chart.to_dict())
+
+
+def save(chart: Any, file: Path) -> None:
+    """Write a figure as PNG, SVG or PDF, by the ending of the file's name.
+
+    Raises:
+        ConfigError: The name has another ending.
+        DataError: The file cannot be written.
+    """
+    spec, kind = chart.to_dict(), file.suffix.removeprefix(".").lower()
+    if kind not in FORMATS:
+        raise ConfigError(
+            f"{file} ends in {file.suffix!r}; name a file that ends in .png, .svg or .pdf"
+        )
+    made = {
+        "png": lambda: vl_convert.vegalite_to_png(spec, ppi=200),
+        "svg": lambda: vl_convert.vegalite_to_svg(spec).encode(),
+        "pdf": lambda: vl_convert.vegalite_to_pdf(spec),
+    }[kind]()
+    with writing(file):
+        write_bytes(file, made)

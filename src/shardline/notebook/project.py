@@ -1,0 +1,106 @@
+"""A project opened in Python: its runs as a table and by name."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardline.config.load import load_project
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project as ResolvedProject
+from shardline.config.resolved import as_plain
+from shardline.core.nested import flatten
+from shardline.notebook.display import table_html
+from shardline.notebook.run import Run
+from shardline.results.select import find_run
+from shardline.results.states import sealed_names, state_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CONFIG = Path("config/config.yaml")
+
+
+class Project(Mapping[str, Run]):
+    """The runs of a config and what exists of them. Nothing is trained, and no file is changed.
+
+    Iterating gives the names of the runs in the order of the table. `project["mlp"]` is a run by name or id. Results
+    are read when they are asked for, so they are those of that moment; the config is read once.
+
+    Args:
+        folder: Folder of the project.
+        config: Config, relative to the folder.
+
+    Raises:
+        ConfigError: The folder has no config, or config or table have errors.
+        DataError: A source file cannot be read.
+    """
+
+    def __init__(self, folder: Path | str = ".", *, config: Path | str = _CONFIG) -> None:
+        self.folder = Path(folder).resolve()
+        self._project = load_project(workdir=self.folder, config_file=Path(config))
+        self._named = self._project.named_runs()
+
+    @property
+    def runs(self) -> "pd.DataFrame":
+        """A row for each run, by name: state, id, dataset, model, settings that differ, metrics and cost.
+
+        `best_score` is the best value of `checkpoint.monitor`; other metrics are those of the held-out split.
+        `elapsed_s` counts all attempts in seconds, `device_hours` this time on all devices.
+        """
+        import pandas as pd
+
+        differing, known = self._differing(), sealed_names(self._project.layout)
+        rows = []
+        for name, plan in self._named.items():
+            facts = {
+                "name": name, "state": state_of(plan, known).value, "id": plan.id,
+                "dataset": plan.dataset_name, "model": plan.row.model,
+            }  # fmt: skip
+            rows.append(facts | differing[name] | self[name].summary())
+        return pd.DataFrame(rows).set_index("name") if rows else pd.DataFrame()
+
+    @property
+    def plans(self) -> ResolvedProject:
+        """The project as Shardline's own functions take it."""
+        return self._project
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The held-out metrics of all runs, in the order in which they first appear."""
+        found = (run.evaluation for run in self.values())
+        return [*dict.fromkeys(name for one in found if one for name in one.metrics)]
+
+    def _differing(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of each run that are not the same in all runs, by dotted key."""
+        flat = {name: flatten(as_plain(run.settings)) for name, run in self._named.items()}
+        keys = dict.fromkeys(key for settings in flat.values() for key in settings)
+        seen = {key: {repr(settings.get(key)) for settings in flat.values()} for key in keys}
+        varied = [key for key, values in seen.items() if len(values) > 1]
+        return {name: {key: settings.get(key) for key in varied} for name, settings in flat.items()}
+
+    def __getitem__(self, name: str) -> Run:
+        """Return a run by name or id.
+
+        Raises:
+            ConfigError: The config has no such run; the message suggests the nearest.
+        """
+        plan: RunPlan = find_run(self._project, name)
+        return Run(self._project, plan)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._named or name in self._project.runs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return [*self._named]
+
+    def __repr__(self) -> str:
+        return f"<Shardline project {self.folder.name}: {', '.join(self._named)}>"
+
+    def _repr_html_(self) -> str:
+        return table_html(self.runs, f"{self.folder.name}: {len(self)} runs")
