@@ -222,6 +222,28 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Fraction(self.weight)
 
 
+class InitWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Weights of another run or of a file, with which a training begins.
+
+    Attributes:
+        source: `run`, `file` or `hf`, as in `init_from`.
+        file: Sealed model of a run, folder of its training checkpoints, file of weights, or folder of transformers.
+        sha256: Digest of the file or folder when the project was loaded; empty if the run was not sealed then.
+        rename: Prefix in the model by prefix in the file.
+        ignore: Patterns of names that keep their initial values.
+        strict: Whether each weight must fit.
+        part: Key of the weights in a file that has several sets; empty if it has one.
+    """
+
+    source: Literal["run", "file", "hf"]
+    file: str
+    sha256: str = ""
+    rename: dict[str, str] = {}
+    ignore: list[str] = []
+    strict: bool = True
+    part: str = ""
+
+
 class RunSpec(Struct, frozen=True, kw_only=True):
     """A resolved run.
 
@@ -234,6 +256,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         model_class: Import path of the model, or the script.
         environment: Packages to install: `python`, and `requirements` of the lock.
         lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
+        init: Weights with which the training begins; None for the model's own initial values.
     """
 
     run: str
@@ -245,6 +268,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     settings: RunSettings
     environment: dict[str, Any] = {}
     lightning: tuple[str, ...] = ()
+    init: InitWeights | None = None
 
     @classmethod
     def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":

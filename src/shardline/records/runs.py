@@ -199,6 +199,36 @@ class PackedSamples(Record, frozen=True, kw_only=True):
     datasets: list[PackedDataset]
 
 
+class LoadedWeights(Record, frozen=True, kw_only=True):
+    """The weights with which a training began.
+
+    Attributes:
+        source: `run`, `file` or `hf`, as in `init_from`.
+        sha256: Digest of the file or folder that was read.
+        understood: What was read, for example the `state_dict` of a checkpoint.
+        loaded: Number of names that were loaded.
+        renamed: Number of names in the file that each prefix of `init.rename` changed.
+        ignored: Names that `init.ignore` left out.
+        missing: Names of the model that kept their initial values, since the file lacks them.
+        unexpected: Names in the file that the model lacks.
+        shapes: Names with another shape, and both shapes.
+        kinds: Names with another kind of numbers, and both types.
+        untied: Names that share a tensor in the model, but not their values in the file.
+    """
+
+    source: str
+    sha256: str
+    understood: list[str] = field(default_factory=list)
+    loaded: int
+    renamed: dict[str, int] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    untied: list[str] = field(default_factory=list)
+
+
 class Training(Record, frozen=True, kw_only=True):
     """End of a training, see `training.fit.Trained`.
 
@@ -216,6 +246,7 @@ class Training(Record, frozen=True, kw_only=True):
         arguments: Arguments of the training script.
         evaluation: Evaluation by the training script.
         environment: Environment of the training script.
+        init: Weights with which the training began, if they are of another run or of a file.
     """
 
     best_score: float | UnsetType | None = UNSET
@@ -231,6 +262,7 @@ class Training(Record, frozen=True, kw_only=True):
     arguments: list[str] | UnsetType = UNSET
     evaluation: ScriptEvaluation | UnsetType | None = UNSET
     environment: ScriptInstalled | UnsetType = UNSET
+    init: LoadedWeights | UnsetType = UNSET
 
 
 class RankReport(Record, frozen=True, kw_only=True):
