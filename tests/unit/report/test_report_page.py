@@ -232,3 +232,19 @@ def test_names_may_break_at_separators_and_never_within_a_number():
         'net-|lr=|<span class="whole">1e-05</span>-|model_|args|.width=|0.001,|a&lt;b&gt;'
     )
     assert shown.striptags() == text
+
+
+def test_the_page_shows_the_initial_weights_and_what_was_left_out(tmp_path):
+    init = {
+        "source": "run",
+        "sha256": "ab" * 32,
+        "loaded": 1,
+        "ignored": ["head.<b>"],
+        "missing": ["neck.w [3]"],
+    }
+    trained = {"training": {"steps": 20, "epochs": 2, "init": init}}
+    page = page_of(write_run(tmp_path, "one", provenance=trained))
+    assert "<td>1 tensor of another run<br>" in page
+    assert "left out by init.ignore: head.&lt;b&gt;" in page
+    assert "missing in the file: neck.w [3]" in page
+    assert "initial weights" not in page_of(write_run(tmp_path, "two"))
