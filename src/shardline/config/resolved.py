@@ -222,6 +222,32 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Fraction(self.weight)
 
 
+class InitWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The weights that a fresh training begins from.
+
+    Attributes:
+        source: `run`, `file` or `hf`, a folder of transformers.
+        name: The base for messages.
+        state: Which weights of a run, see `bases.Base`.
+        file: Sealed weights, the folder of a training checkpoint for the state `last`, or the file or
+            folder of the user; absolute, or relative to the folder of the project.
+        sha256: Digest of the file, of the manifest of a training checkpoint, or of the content of a folder, see
+            `bases.content_of`; empty while the base is not sealed.
+        rename: New beginnings of names by old ones.
+        ignore: Patterns of names of the model that keep their initial values.
+        strict: Whether other names or shapes are an error.
+    """
+
+    source: Literal["run", "file", "hf"]
+    name: str = ""
+    state: str = "best"
+    file: Path
+    sha256: str = ""
+    rename: dict[str, str] = {}
+    ignore: list[str] = []
+    strict: bool = True
+
+
 class RunSpec(Struct, frozen=True, kw_only=True):
     """A resolved run.
 
@@ -234,6 +260,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         model_class: Import path of the model, or the script.
         environment: Packages to install: `python`, and `requirements` of the lock.
         lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
+        init: Weights that a fresh training begins from.
     """
 
     run: str
@@ -245,6 +272,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     settings: RunSettings
     environment: dict[str, Any] = {}
     lightning: tuple[str, ...] = ()
+    init: InitWeights | None = None
 
     @classmethod
     def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":
