@@ -223,20 +223,26 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class InitWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Weights of another run or of a file, with which a training begins.
+    """The weights that a fresh training begins from.
 
     Attributes:
-        source: `run`, `file` or `hf`, as in `init_from`.
-        file: Sealed model of a run, folder of its training checkpoints, file of weights, or folder of transformers.
-        sha256: Digest of the file or folder when the project was loaded; empty if the run was not sealed then.
-        rename: Prefix in the model by prefix in the file.
-        ignore: Patterns of names that keep their initial values.
-        strict: Whether each weight must fit.
+        source: `run`, `file` or `hf`, a folder of transformers.
+        name: The base for messages.
+        state: Which weights of a run, see `bases.Base`.
+        file: Sealed weights, the folder of a training checkpoint for the state `last`, or the file or
+            folder of the user; absolute, or relative to the folder of the project.
+        sha256: Digest of the file, of the manifest of a training checkpoint, or of the content of a folder, see
+            `bases.content_of`; empty while the base is not sealed.
+        rename: New beginnings of names by old ones.
+        ignore: Patterns of names of the model that keep their initial values.
+        strict: Whether other names or shapes are an error.
         part: Key of the weights in a file that has several sets; empty if it has one.
     """
 
     source: Literal["run", "file", "hf"]
-    file: str
+    name: str = ""
+    state: str = "best"
+    file: Path
     sha256: str = ""
     rename: dict[str, str] = {}
     ignore: list[str] = []
@@ -256,7 +262,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         model_class: Import path of the model, or the script.
         environment: Packages to install: `python`, and `requirements` of the lock.
         lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
-        init: Weights with which the training begins; None for the model's own initial values.
+        init: Weights that a fresh training begins from.
     """
 
     run: str

@@ -1,6 +1,5 @@
 """Begin a training with the weights of another run, of a file or of a folder of transformers."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,9 @@ from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.folder import MANIFEST, read_good
 from shardline.checkpoints.sharded import whole_tensors
 from shardline.checkpoints.writer import STATE
+from shardline.config.bases import files_of_folder
 from shardline.config.resolved import InitWeights, RunSpec
+from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
@@ -68,8 +69,8 @@ def load_init(
     model: torch.nn.Module, init: InitWeights, where: str, *, verify: bool
 ) -> LoadedWeights:
     """Load initial weights into a model, and return the record of it; see `attach_init`."""
-    path = Path(init.file)
-    where = f"{where} ({path})"
+    path = init.file
+    where = f"{where}={init.name or path}"
     if not path.exists():
         raise DataError(f"{where} does not exist; train its run first, or correct the path")
     sha256 = digest_of(path) if verify else init.sha256
@@ -113,10 +114,7 @@ def digest_of(path: Path) -> str:
         return file_sha256(path)
     if _is_checkpoint(path):
         return file_sha256(read_good(path).path / MANIFEST)
-    digest = hashlib.sha256()
-    for file in sorted(one for one in path.rglob("*") if one.is_file()):
-        digest.update(f"{file.relative_to(path)}\0{file_sha256(file)}\n".encode())
-    return digest.hexdigest()
+    return digest({file.name: file_sha256(file) for file in files_of_folder(path)})
 
 
 def _read(init: InitWeights, path: Path, where: str) -> FoundWeights:
@@ -138,8 +136,8 @@ def _is_checkpoint(path: Path) -> bool:
 def _lines(record: LoadedWeights, init: InitWeights) -> list[str]:
     """Return the lines of the log on what was loaded."""
     read = f", read as {', '.join(record.understood)}" if record.understood else ""
-    digest = f", SHA-256 {record.sha256[:12]}" if record.sha256 else ""
-    lines = [f"initial weights: {record.loaded} tensors of {init.source}:{init.file}{digest}{read}"]
+    sha256 = f", SHA-256 {record.sha256[:12]}" if record.sha256 else ""
+    lines = [f"initial weights: {record.loaded} tensors of {init.name or init.file}{sha256}{read}"]
     parts = {
         "renamed": [f'"{prefix}" in {count} names' for prefix, count in record.renamed.items()],
         "ignored": record.ignored,

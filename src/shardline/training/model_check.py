@@ -96,11 +96,11 @@ def check_model(
 def _without_missing_base(task: RankTask, found: ModelResult) -> RankTask:
     """Return the task without the weights of a run that is not trained yet, and report that."""
     init = task.run.init
-    if init is None or init.source != "run" or Path(init.file).exists():
+    if init is None or init.source != "run" or init.file.exists():
         return task
     found.not_checked.append(
-        f"init_from was not checked: its run is not trained yet ({init.file} does not exist); names and shapes are "
-        "compared when the training begins"
+        f"init_from={init.name} was not checked: this run has no sealed weights yet; names and shapes are compared "
+        "when the training begins"
     )
     return replace(task, run=replace(task.run, init=None))
 

@@ -24,10 +24,8 @@ Tensors = dict[str, torch.Tensor]
 
 _PICKLED = (".pt", ".pth", ".ckpt", ".bin")
 _KNOWN = (".safetensors", *_PICKLED)
-# the files of a folder of transformers, in its own order of preference; an index lists several files
-_OF_FOLDER = (
-    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
-)  # fmt: skip
+# the weights in a folder of transformers: a file, or an index that lists several files
+_OF_FOLDER = ("model.safetensors", "model.safetensors.index.json")
 _AVERAGES = re.compile(r"(^|[._-])(ema|averag\w*|swa|shadow\w*|n_averaged)([._-]|$)", re.IGNORECASE)
 _REPLACED = (
     "current_model_state"  # where Lightning's WeightAveraging keeps the weights that are no average

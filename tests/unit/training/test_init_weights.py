@@ -43,7 +43,7 @@ def state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def loaded(model: nn.Module, path: Path, **changes: Any) -> Any:
-    init = InitWeights(source="file", file=str(path), **changes)
+    init = InitWeights(source="file", file=path, **changes)
     return load_init(model, init, "init_from", verify=True)
 
 
@@ -135,7 +135,7 @@ def test_all_that_does_not_fit_is_one_error_with_both_shapes(tmp_path: Path) -> 
     with pytest.raises(ConfigError) as error:
         loaded(model, path)
     assert str(error.value) == (
-        f"init_from ({path}) does not fit the model: missing in the file (1): body.0.bias [4]; not in the model (2): "
+        f"init_from={path} does not fit the model: missing in the file (1): body.0.bias [4]; not in the model (2): "
         "extra.weight, model_ema.w; of another shape (2): head.bias [3] in the model, [5] in the file, head.weight "
         "[3, 4] in the model, [5, 4] in the file; of another kind (1): body.1.bias float32 in the model, int64 in the "
         "file (model_ema.w is of an average of weights); map prefixes with init.rename, name what keeps its initial "
@@ -263,7 +263,7 @@ def test_layers_that_a_hook_makes_get_their_weights_behind_it(
     tmp_path: Path, capsys: Any, cls: Any, hook: str
 ) -> None:
     path = saved(tmp_path / "w.safetensors", weights := state(Net()))
-    init = InitWeights(source="file", file=str(path), rename={"": "net."})
+    init = InitWeights(source="file", file=path, rename={"": "net."})
     spec: Any = SimpleNamespace(init=init, title="late")
     looked: list[list[str]] = []
     attach_init(
@@ -277,7 +277,7 @@ def test_layers_that_a_hook_makes_get_their_weights_behind_it(
     record = read_loaded(tmp_path)
     assert record is not None
     assert (record.loaded, record.renamed, len(record.sha256)) == (9, {"": 9}, 64)
-    assert f"initial weights: 9 tensors of file:{path}" in capsys.readouterr().out
+    assert f"initial weights: 9 tensors of {path}" in capsys.readouterr().out
 
 
 # --- files
@@ -318,20 +318,21 @@ def test_folders_of_transformers_are_read_whole_and_in_parts(tmp_path: Path) -> 
     (tmp_path / "config.json").write_text("{}")
     first = {name: weights[name] for name in [*weights][:4]}
     second = {name: weights[name] for name in [*weights][4:]}
-    for ending in ("bin", "safetensors"):
-        stem = "pytorch_model" if ending == "bin" else "model"
-        names = {**dict.fromkeys(first, f"1.{ending}"), **dict.fromkeys(second, f"2.{ending}")}
-        saved(tmp_path / f"1.{ending}", first)
-        saved(tmp_path / f"2.{ending}", second)
-        index = tmp_path / f"{stem}.{ending}.index.json"
-        index.write_text(json.dumps({"weight_map": names}))
-        assert read_weights(tmp_path).tensors.keys() == weights.keys()
-        (tmp_path / f"2.{ending}").unlink()
-        with pytest.raises(DataError, match=rf"2\.{ending} cannot be read"):
-            read_weights(tmp_path)
-        index.write_text(json.dumps({"weight_map": {"a": "../2.bin"}}))
-        with pytest.raises(DataError, match=r"names \.\./2\.bin, which is outside of its folder"):
-            read_weights(tmp_path)
+    names = {**dict.fromkeys(first, "1.safetensors"), **dict.fromkeys(second, "2.safetensors")}
+    saved(tmp_path / "1.safetensors", first)
+    saved(tmp_path / "2.safetensors", second)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": names}))
+    assert read_weights(tmp_path).tensors.keys() == weights.keys()
+    assert loaded(Net(), tmp_path).loaded == 9
+    (tmp_path / "2.safetensors").unlink()
+    with pytest.raises(DataError, match=r"2\.safetensors cannot be read"):
+        read_weights(tmp_path)
+    index.write_text(json.dumps({"weight_map": {"a": "../2.safetensors"}}))
+    with pytest.raises(
+        DataError, match=r"names \.\./2\.safetensors, which is outside of its folder"
+    ):
+        read_weights(tmp_path)
     saved(tmp_path / "model.safetensors", weights)
     assert read_weights(tmp_path).tensors.keys() == weights.keys()
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "gptq"}}')
@@ -448,7 +449,7 @@ def test_a_training_has_the_bits_of_one_that_loads_by_hand_and_resumes_with_them
         name="begun", model=f"{__name__}:Started", settings={"freeze": ["body.0.*"], "seed": 7}
     )
     begun = Begun(trainings._spec, trainings._data)
-    begun.init = InitWeights(source="run", file=str(states))
+    begun.init = InitWeights(source="run", file=states)
     unbroken, _ = begun.unbroken(of)
     content = torch.load(next(states.glob("step-00000016")) / "state.pt", weights_only=True)
     with monkeypatch.context() as patch:

@@ -601,15 +601,15 @@ def test_optimisers_schedules_groups_and_frozen_parameters_are_checked(check):
 
 def test_initial_weights_are_tried_where_their_file_exists(check, tmp_path):
     file = tmp_path / "base.safetensors"
-    init = InitWeights(source="run", file=file)
+    init = InitWeights(source="run", name="run:base", file=file)
     found = check(init=init)
     assert found.problems == []
     assert found.not_checked == [
-        f"init_from was not checked: its run is not trained yet ({file} does not exist); names and shapes are compared "
-        "when the training begins"
+        "init_from=run:base was not checked: this run has no sealed weights yet; names and shapes are compared when "
+        "the training begins"
     ]
     save_file({"net.weight": torch.rand(2)}, file)
     (problem,) = check(init=init).problems
     assert problem.startswith(
-        f"init_from ({file}) has no weight that fits the model: missing in the file ("
+        "init_from=run:base has no weight that fits the model: missing in the file ("
     )
