@@ -126,9 +126,20 @@ def read_reference(text: str, *, kind: Kind, key: str, where: str) -> Reference:
 
 
 def references_of_row(row: Row, defaults: Plain) -> list[Reference]:
-    """Return the bases that a row names, or the defaults of the config for it; see `references_of`."""
+    """Return the bases that a row names, or the defaults of the config for it; see `references_of`.
+
+    Raises:
+        ConfigError: The row sets how weights are loaded, but names none.
+    """
     # without the other settings, since 10,000 rows each have 50
     named = {key: row.settings.get(key, defaults.get(key)) for key in KEYS}
+    if named["init_from"] is None and (
+        unused := next((key for key in row.settings if key.startswith("init.")), "")
+    ):
+        raise ConfigError(
+            f"{row.where}: {unused}={row.settings[unused]} is given without init_from, so no weights are loaded; set "
+            f"init_from, or leave {unused} out"
+        )
     return references_of(named, row.where)
 
 
