@@ -1,4 +1,4 @@
-"""A small convolutional network: a body, whose features fit other digits too, and a head."""
+"""A small convolutional network of a body, which several tasks can share, and a head."""
 
 import torch
 from pytorch_lightning import LightningModule
@@ -10,7 +10,7 @@ from torchmetrics import Accuracy, MeanMetric
 class DigitNet(LightningModule):
     """Two convolutions and a linear layer as the body, and a linear head."""
 
-    def __init__(self, num_classes, channels=32, features=64):
+    def __init__(self, num_classes, channels=16, features=64):
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(1, channels, 3, padding=1), nn.ReLU(),

@@ -1,4 +1,4 @@
-"""Write the handwritten digits of scikit-learn as IDX files, in two parts: python make_data.py FOLDER."""
+"""Write the handwritten digits of scikit-learn as IDX files, with two kinds of labels: python make_data.py FOLDER."""
 
 import gzip
 import struct
@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-FEW = 40  # labelled images of the digits 5 to 9 for training and validation
+MANY, FEW = 1200, 60  # images of the first task; of the second task, for training and validation
+LOOPS = np.array([1, 0, 0, 0, 0, 0, 1, 0, 2, 1], dtype=np.uint8)  # closed loops of each digit
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
@@ -18,14 +19,18 @@ def write_idx(path: Path, values: np.ndarray) -> None:
 
 
 def main(folder: Path) -> None:
-    """Write all images of the digits 0 to 4; and of 5 to 9 a few for training, and the others for testing."""
+    """Write 1,200 images with their digits, and the other 597 images with their loops."""
     folder.mkdir(exist_ok=True)
-    digits = load_digits()
-    images, labels = digits.images.astype(np.uint8), digits.target.astype(np.uint8)
-    low, high = np.flatnonzero(labels < 5), np.flatnonzero(labels >= 5)
-    for stem, rows in {"low": low, "few": high[:FEW], "rest": high[FEW:]}.items():
+    found = load_digits()
+    images, digits = found.images.astype(np.uint8), found.target
+    parts = {
+        "digits": (slice(None, MANY), digits),
+        "few-loops": (slice(MANY, MANY + FEW), LOOPS[digits]),
+        "test-loops": (slice(MANY + FEW, None), LOOPS[digits]),
+    }
+    for stem, (rows, labels) in parts.items():
         write_idx(folder / f"{stem}-images-idx3-ubyte.gz", images[rows])
-        write_idx(folder / f"{stem}-labels-idx1-ubyte.gz", labels[rows])
+        write_idx(folder / f"{stem}-labels-idx1-ubyte.gz", labels[rows].astype(np.uint8))
 
 
 if __name__ == "__main__":
