@@ -1,5 +1,6 @@
 """What the commands say of runs that begin from runs: causes through a base, its failures, and deletions."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 from shardline.config.project import Project
 from shardline.pipeline.terminal_rows import rows_of_runs
 from shardline.records.failures import Failure
+from shardline.results.gc import find_garbage
 from shardline.results.outcomes import outcomes_of
 from shardline.results.staleness import explain
 from shardline.results.states import describe_runs
 from shardline.supervision.job_failures import FailureFile
+from tests.support.command_line import shardline
 from tests.support.fake_project import FakeProject
 
 
@@ -134,3 +137,52 @@ def test_each_dependent_says_once_what_became_of_its_base(fake: FakeProject) -> 
         "new",
     ]
     assert notes()["tuned"] == notes()["again"] == ""
+
+
+def test_rm_and_gc_say_what_depends_on_what_they_would_delete(fake: FakeProject) -> None:
+    rows = chain(fake)
+    project = fake.load()
+    runs = project.named_runs()
+    flat, tuned, again = (f"{name} ({runs[name].id})" for name in ("flat", "tuned", "again"))
+    for name in ("flat", "tuned"):
+        fake.seal_run(runs[name])
+    listed = shardline("rm", "flat").stdout
+    assert f"{tuned} began from {flat}; its own result stays" in listed
+    listed = shardline("rm", "tuned", "net", "--json").stdout
+    remade = f"{again} begins from {tuned}, which the next `snakemake` trains again first"
+    assert json.loads(listed)["dependents"] == [remade]
+    assert (
+        json.loads(shardline("rm", "flat", "tuned", "again", "--json").stdout)["dependents"] == []
+    )
+    # a base outside of the config is used, whatever names it, and so is its last state
+    fake.begin_training(runs["tuned"], 3)
+    del rows["tuned"]
+    rows["again"]["init_from"] = f"run:{runs['tuned'].id}@last"
+    fake.rows = [*rows.values()]
+    assert fake.load().outside_bases.keys() == {runs["tuned"].id}
+    assert runs["tuned"].id not in shardline("gc").stdout
+    lost = f"{again} begins from {tuned}, and cannot be trained without it"
+    assert lost in shardline("rm", runs["tuned"].id).stdout
+    # without that row the run is garbage, and what began from it stays
+    fake.rows = [rows["net"]]
+    fake.load()
+    fake.seal_run(runs["again"])
+    document = json.loads(shardline("gc", "--json").stdout)
+    listed_runs = {Path(item["path"]).name for item in document["items"]}
+    assert listed_runs >= {runs[name].id for name in ("flat", "tuned", "again")}
+    assert document["dependents"] == []
+    fake.rows = [rows["net"], {**rows["flat"], "init_from": f"run:{runs['again'].id}"}]
+    fake.load()
+    document = json.loads(shardline("gc", "--json").stdout)
+    assert document["dependents"] == [f"{again} began from {tuned}; its own result stays"]
+
+
+def test_the_last_state_stays_where_another_run_begins_from_it(fake: FakeProject) -> None:
+    chain(fake)
+    fake.config["runtime"] = {"checkpoint": {"after_sealing": "none"}}
+    runs = fake.seal_all().named_runs()
+    for run in runs.values():
+        fake.begin_training(run, 3)
+    listed = {Path(item.path).parent.name for item in find_garbage(fake.load(), ())}
+    assert {runs[name].id in listed for name in ("net", "flat", "again")} == {True}
+    assert runs["tuned"].id not in listed
