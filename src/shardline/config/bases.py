@@ -16,6 +16,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
 from shardline.core.suggest import suggest
 from shardline.records.identities import IdentityDocument
+from shardline.records.runs import BaseRef
 
 Kind = Literal["init", "average", "ensemble"]
 Source = Literal["run", "file", "hf"]
@@ -55,6 +56,17 @@ class Base:
         """The part of the identity document of the run that begins from this base."""
         weights = {"run": self.identity, "state": self.state}
         return {"kind": self.kind, **(weights if self.run else {self.source: self.identity})}
+
+    @property
+    def record(self) -> BaseRef:
+        """The base as records contain it, without the digest of its weights."""
+        return BaseRef(
+            kind=self.kind,
+            source=self.source,
+            run=self.run,
+            identity=self.identity,
+            state=self.state,
+        )
 
     @property
     def resolved(self) -> str:

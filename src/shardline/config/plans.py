@@ -244,6 +244,7 @@ class RunPlan:
             settings=self.settings,
             lightning=self.lightning,
             init=self._init,
+            bases=tuple(one.record for one in self.bases),
         )
 
     @property

@@ -15,7 +15,7 @@ from shardline.config.settings.run_settings import Evaluation, RunSettings
 from shardline.config.validate import coerce
 from shardline.core.canonical import canonical_json
 from shardline.core.errors import LaunchError
-from shardline.records.runs import ResolvedRun
+from shardline.records.runs import BaseRef, ResolvedRun
 
 KEYWORD = "legacy_value"
 
@@ -263,6 +263,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         environment: Packages to install: `python`, and `requirements` of the lock.
         lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
         init: Weights that a fresh training begins from.
+        bases: What the run begins from, as its records contain it.
     """
 
     run: str
@@ -275,6 +276,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     environment: dict[str, Any] = {}
     lightning: tuple[str, ...] = ()
     init: InitWeights | None = None
+    bases: tuple[BaseRef, ...] = ()
 
     @classmethod
     def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":
@@ -288,6 +290,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
             model_class=recorded.model_class,
             settings=as_type(recorded.settings, RunSettings),
             environment=recorded.environment,
+            bases=tuple(recorded.bases or ()),
         )
 
     @property

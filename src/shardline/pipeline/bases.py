@@ -14,6 +14,7 @@ from shardline.config.resolved import InitWeights
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.pipeline.started_ranks import Inputs, seen_by_all
+from shardline.records.runs import BaseRef
 
 
 def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
@@ -35,12 +36,40 @@ def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
         if state is None:
             raise DataError(f"{run.row.where}: {_without_state(base)}")
         return structs.replace(init, file=state, sha256=file_sha256(state / MANIFEST))
-    given = inputs.get("bases") or str(base.path)
-    model = Path(given if isinstance(given, str) else given[0])
+    model = _files_of(run, inputs)[base.run]
     if not model.is_file():
         raise DataError(f"{run.row.where}: {_without_weights(base)}")
     sha256 = file_sha256(model)
     return structs.replace(init, file=seen_by_all(model, run.settings, work), sha256=sha256)
+
+
+def read_bases(run: RunPlan, inputs: Inputs, init: InitWeights | None) -> tuple[BaseRef, ...]:
+    """Return the record of what a training begins from, with the digests of the weights.
+
+    Args:
+        inputs: `bases`; the project's own paths if Snakemake passed none.
+        init: result of `init_of`.
+    """
+    found, files = [], _files_of(run, inputs)
+    for base in run.bases:
+        record, file = base.record, files.get(base.run)
+        if init and base.kind == "init":
+            record = structs.replace(record, sha256=init.sha256)
+            if base.state == "last":
+                record = structs.replace(record, step=int(init.file.name.removeprefix("step-")))
+        elif file and file.is_file():
+            record = structs.replace(record, sha256=file_sha256(file))
+        found.append(record)
+    return tuple(found)
+
+
+def _files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
+    """Return the sealed weights that a job reads, by the id of the base."""
+    paths = {one.run: one.path for one in run.bases if one.run}
+    if not (given := inputs.get("bases")):
+        return paths
+    listed = dict.fromkeys([given] if isinstance(given, str) else given)
+    return {key: Path(file) for key, file in zip(paths, listed, strict=True)}
 
 
 def last_state(base: Base, layout: ResultsLayout) -> Path | None:

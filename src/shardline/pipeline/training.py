@@ -29,7 +29,7 @@ from shardline.core.nested import flatten
 from shardline.core.redaction import mask
 from shardline.environments.installed import MODULES
 from shardline.environments.python import built_on_nodes, python_of_script
-from shardline.pipeline.bases import init_of
+from shardline.pipeline.bases import init_of, read_bases
 from shardline.pipeline.job_frame import only
 from shardline.pipeline.started_ranks import (
     Inputs,
@@ -216,9 +216,10 @@ def _training_task(
         script_environment=built_on_nodes(run.environment, project.layout),
     )
     # run.json dates from the first run with this identity: classes may have moved, or workers changed
-    environment = read_run(run_json).environment
+    environment, init = read_run(run_json).environment, init_of(run, inputs, work)
+    bases = read_bases(run, inputs, init)
     task = RankTask(
-        run=structs.replace(run.spec, environment=environment, init=init_of(run, inputs, work)),
+        run=structs.replace(run.spec, environment=environment, init=init, bases=bases),
         action=action,
         datasets=places_of(run, inputs),
         work=work,

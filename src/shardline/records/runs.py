@@ -66,6 +66,29 @@ class _OnDatasets(Record, frozen=True, kw_only=True):
         return {self.dataset.id: "1"} if self.dataset else {}
 
 
+class BaseRef(Record, frozen=True, kw_only=True):
+    """What a run begins from.
+
+    Attributes:
+        kind: What the run does with the base, such as `init`.
+        source: `run`, `file`, or `hf` for a folder of transformers.
+        run: Id of a run; empty for a file or folder.
+        identity: Digest of the identity document of a run, or of the content of a file or folder.
+        state: Which weights of a run: `best`, the sealed ones, or `last`, of its last training checkpoint.
+        step: Optimiser step of that training checkpoint.
+        sha256: SHA-256 of the weights that the training read: of the sealed weights or the file, or of the
+            manifest of the training checkpoint.
+    """
+
+    kind: str
+    source: str
+    run: str = ""
+    identity: str
+    state: str = "best"
+    step: int | UnsetType = UNSET
+    sha256: str | UnsetType = UNSET
+
+
 class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
     """run.json: a run with all settings resolved.
 
@@ -78,6 +101,7 @@ class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
         settings: All settings, including defaults.
         environment: Packages to install: `python`, and `requirements` from the lock.
         definitions: Digests of the definitions in the user's code, see `config.documents`.
+        bases: What the run begins from.
         action: Record of the job that resolved the run.
     """
 
@@ -89,6 +113,7 @@ class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
     settings: dict[str, Any]
     environment: dict[str, Any] = field(default_factory=dict)
     definitions: dict[str, Any] = field(default_factory=dict)
+    bases: list[BaseRef] | UnsetType = UNSET
     action: JobRecord | UnsetType = UNSET
 
     def __post_init__(self) -> None:
@@ -334,6 +359,7 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
         run: Id of the run.
         identity: Digest of the identity document at the training.
         manifest_sha256: SHA-256 of the manifest that the training read.
+        bases: What the training began from, with the digests of the weights.
         files: SHA-256 of the sealed files, by name.
         seed: Seed of all randomness.
         started: Start time, UTC, ISO 8601.
@@ -363,6 +389,7 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
     run: str = ""
     identity: str = ""
     manifest_sha256: str | UnsetType = UNSET
+    bases: list[BaseRef] | UnsetType = UNSET
     files: dict[Name, str] = field(default_factory=dict)
     seed: int | UnsetType = UNSET
     started: str | None = None
