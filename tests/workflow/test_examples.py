@@ -12,6 +12,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from shardline.config.load import load_project
 from shardline.ledger import read_ledger
@@ -130,6 +132,18 @@ def check_torchrun(folder: Path, runs: Runs) -> None:
     assert len(read_ledger(folder / f"store/work/{runs['ddp']['id']}/ledger")) == 264
 
 
+def check_transfer(folder: Path, runs: Runs) -> None:
+    assert score(runs["frozen"], "accuracy") > score(runs["scratch"], "accuracy")
+    assert score(runs["tuned"], "accuracy") > 0.8, "of 0.6 if none had a loop"
+    weights = {
+        name: load_file(folder / f"results/latest/{name}/model.safetensors") for name in runs
+    }
+    for name in (name for name in weights["base"] if name.startswith("body.")):
+        assert torch.equal(weights["base"][name], weights["frozen"][name]), "it is frozen"
+        assert not torch.equal(weights["base"][name], weights["tuned"][name]), "it is trained"
+    assert runs["frozen"]["training"]["init"]["ignored"] == ["head.weight", "head.bias"]
+
+
 def check_unet(folder: Path, runs: Runs) -> None:
     assert score(runs["unet"], "test_miou") > 0.6, "of 0.24 if all were ground"
 
@@ -145,6 +159,7 @@ CHECKS = {
     "resnet": check_resnet,
     "throughput": check_throughput,
     "torchrun": check_torchrun,
+    "transfer": check_transfer,
     "unet": check_unet,
 }
 

@@ -55,6 +55,7 @@ class Arrangement:
 
     def __init__(self) -> None:
         self._began = self._here = NOTHING
+        self._initial: dict[str, str] = {}
         self._saved: _Saved = {
             "model": NOTHING,
             "optimizers": [],
@@ -72,6 +73,13 @@ class Arrangement:
             trainer, strategy.load_optimizer_state_dict
         )
 
+    def look_before_loading(self, module: pl.LightningModule) -> None:
+        """Remember the values of a new model, before weights of another run are loaded into it.
+
+        A resumed training loads no such weights, so its new model is compared with these values.
+        """
+        self._initial = describe(module)["values"]
+
     def _look(self, trainer: pl.Trainer) -> None:
         """Describe the new model, and compare it between ranks.
 
@@ -79,6 +87,7 @@ class Arrangement:
             ConfigError: A rank differs from rank 0. Raised on all ranks.
         """
         self._began = self._here = here = describe(trainer.lightning_module)
+        here["values"] |= self._initial
         kinds = {"parameter": "parameters", "buffer": "buffers", "module with hooks": "watched"}
         compared = {
             "parameters": here["parameters"],

@@ -160,6 +160,24 @@ def find_damage(folder: Path, identity: str) -> tuple[int, list[str]]:
     return good, problems
 
 
+def read_good(path: Path) -> TrainingCheckpoint:
+    """Return the training checkpoint in a folder, or the newest one below it, verified against its manifest.
+
+    Args:
+        path: Folder of one training checkpoint, or `checkpoints/` of a run.
+
+    Raises:
+        DataError: There is none, or its files do not match its manifest.
+    """
+    chosen = path if (path / MANIFEST).is_file() else next(iter(_folders(path)), path)
+    saved, problem = _read(chosen)
+    if saved is None or (problem := _problem(saved)):
+        raise DataError(
+            f"training checkpoint {chosen} is damaged: {problem}; train its run again, or name another state"
+        )
+    return saved
+
+
 def _folders(folder: Path) -> list[Path]:
     """Return the folders of training checkpoints, newest first."""
     found = (path for path in folder.glob("step-*") if path.is_dir() and _step_of(path) >= 0)

@@ -107,6 +107,10 @@ class CheckpointManager(Callback):
 
     # ---- resuming
 
+    def look_before_loading(self, module: pl.LightningModule) -> None:
+        """Describe a new model before weights of another run are loaded; see `Arrangement`."""
+        self._arrangement.look_before_loading(module)
+
     def resume_from(self, trainer: pl.Trainer) -> Path | None:
         """Return the path of the state to resume from, or None for a new training. Each rank calls this once.
 

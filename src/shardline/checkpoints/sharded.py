@@ -186,6 +186,27 @@ def put_shards(checkpoint: State, folder: Path, mesh_of: Callable[[], DeviceMesh
     return _replace(checkpoint, lambda _, value: tensors.get(_name_of(value), value))
 
 
+def whole_tensors(checkpoint: Any, folder: Path) -> Any:
+    """Read the sharded tensors in a part of a training checkpoint, whole and without other ranks.
+
+    Args:
+        checkpoint: Part of a checkpoint, with placeholders from `take_shards`.
+        folder: Folder of the training checkpoint, with all shards.
+    """
+    names = set[str]()
+    _replace(checkpoint, lambda _, value: names.add(_name_of(value)))
+    if not (names := names - {""}):
+        return checkpoint
+    reader = HuggingFaceStorageReader(str(folder))
+    known: dict[str, Any] = reader.read_metadata().state_dict_metadata
+    tensors = {
+        name: torch.empty(known[name].size, dtype=known[name].properties.dtype)
+        for name in sorted(names)
+    }
+    load(dict(tensors), storage_reader=reader, no_dist=True)
+    return _replace(checkpoint, lambda _, value: tensors.get(_name_of(value), value))
+
+
 def _name_of(value: Any) -> str:
     """Return the tensor name in a placeholder, empty for any other value."""
     is_mark = isinstance(value, str) and value.startswith(_MARK)

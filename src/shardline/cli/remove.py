@@ -10,6 +10,7 @@ from shardline.cli.display.upkeep_views import say_freed, show_garbage, show_rer
 from shardline.config.load import load_project
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.package import check_unlocked
+from shardline.results.dependents import tell_dependents
 from shardline.results.removal import find_runs, kept_by_others, remove_runs
 from shardline.results.rerun import rerun
 from shardline.results.select import find_run, ids_of_runs
@@ -32,13 +33,15 @@ def remove(
     """
     project = load_project(config_file=context.obj)
     ids = ids_of_runs(project, runs)
-    items = find_runs(project, ids)
+    items, dependents = find_runs(project, ids), tell_dependents(project, ids)
     if not items:
         raise ConfigError(f"{', '.join(runs)} has no files; `shardline ls` lists the runs")
     if not as_json:
         show_garbage(items, [], "" if wants_deletion else "; `shardline rm --delete` deletes them")
         for title in kept_by_others(project, ids):
             say(f"{title} has accepted one of these runs; the accepted files stay")
+        for sentence in dependents:
+            say(sentence)
     if wants_deletion:
         if not yes:
             ask("Delete them?", "rm --delete", "deletes", quiet=as_json)
@@ -47,7 +50,8 @@ def remove(
             say_freed(freed)
     if as_json:
         num_bytes = sum(item.bytes for item in items)
-        say_json({"deleted": wants_deletion, "bytes": num_bytes, "items": items})
+        document = {"deleted": wants_deletion, "bytes": num_bytes, "items": items}
+        say_json({**document, "dependents": dependents})
 
 
 @app.command("rerun")

@@ -14,8 +14,9 @@ from shardline.config.project import Project
 from shardline.config.user_files import read_config
 from shardline.core.errors import DataError
 from shardline.core.package import check_unlocked
+from shardline.results.dependents import tell_dependents
 from shardline.results.findings import VerifyResult
-from shardline.results.gc import Garbage, delete, find_garbage, last_results
+from shardline.results.gc import Garbage, delete, find_garbage, last_results, runs_among
 from shardline.results.repair import repair_dataset
 from shardline.results.select import datasets_to_repair, find_targets
 from shardline.results.verify import verify_target
@@ -39,9 +40,12 @@ def collect_garbage(
     """
     project = load_project(config_file=context.obj)
     garbage = find_garbage(project, read_config(context.obj)["datasets"])
+    dependents = tell_dependents(project, runs_among(project, garbage))
     if not as_json:
         remedy = "" if wants_deletion else "; `shardline gc --delete` deletes them"
         show_garbage(garbage, last_results(project, garbage), remedy)
+        for sentence in dependents:
+            say(sentence)
     if wants_deletion and garbage:
         if not yes:
             ask("Delete them?", "gc --delete", "deletes", quiet=as_json)
@@ -49,7 +53,8 @@ def collect_garbage(
         _delete(garbage, quiet=as_json)
     if as_json:
         num_bytes = sum(item.bytes for item in garbage)
-        say_json({"deleted": wants_deletion, "bytes": num_bytes, "items": garbage})
+        document = {"deleted": wants_deletion, "bytes": num_bytes, "items": garbage}
+        say_json({**document, "dependents": dependents})
 
 
 def _delete(garbage: Sequence[Garbage], *, quiet: bool) -> None:

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from shardline.config.code_paths import with_own_code
 from shardline.config.resolved import settings_of, with_legacy_values
+from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.nested import flatten
 from shardline.identity.versions import changes_between
 from shardline.records.identities import IdentityDocument, weights_of_inputs
@@ -37,7 +39,7 @@ class Cause:
 
     Attributes:
         kind: Part of the document: `settings`, `model`, `dataset`, `source`, `versions`,
-            `code`, `environment` or another key.
+            `code`, `environment`, `base` or another key.
         text: Difference, such as `optim.lr 0.1 -> 0.01`.
     """
 
@@ -130,13 +132,53 @@ def _plain_causes(old: _Part, new: _Part, keys: Iterable[str]) -> Iterator[Cause
 
 
 def _inputs(old: _Part, new: _Part) -> Iterator[Cause]:
-    keys = old.keys() | new.keys()
+    yield from _bases(old.get("bases") or [], new.get("bases") or [])
+    keys = (old.keys() | new.keys()) - {"bases"}
     if "datasets" not in keys:
         yield from _plain_causes(old, new, keys)
         return
     yield from _plain_causes(old, new, keys - {"dataset", "datasets"})
     for key, before, after in _unequal(weights_of_inputs(old), weights_of_inputs(new)):
         yield Cause("dataset", weight_change(key, before, after))
+
+
+def _bases(old: Sequence[_Part], new: Sequence[_Part]) -> Iterator[Cause]:
+    """Yield the differences between the bases of two trainings, in their order."""
+    for one, other in zip_longest(old, new):
+        before, after = _base(one), _base(other)
+        if before != after:
+            yield Cause("base", f"begins from {before} -> {after}")
+
+
+def changed_bases(old: _Part, new: _Part) -> dict[str, tuple[str, str]]:
+    """Return the ids of the other runs that two trainings begin from, by the text of the cause.
+
+    Args:
+        old: Identity document of the older training.
+        new: Identity document of the newer training.
+    """
+    bases = [part_of(one, "inputs").get("bases") or [] for one in (old, new)]
+    return {
+        f"begins from {_base(one)} -> {_base(other)}": (_id(one), _id(other))
+        for one, other in zip(*bases, strict=False)
+        if "run" in one and "run" in other and _id(one) != _id(other)
+    }
+
+
+def _id(base: _Part) -> str:
+    return str(base["run"])[:DIGEST_LENGTH]
+
+
+def _base(part: _Part | None) -> str:
+    if part is None:
+        return "initial weights"
+    if "run" in part:
+        state = f"@{part['state']}" if part.get("state", "best") != "best" else ""
+        return f"run {_id(part)}{state}"
+    kind, content = next((key, part[key]) for key in ("file", "hf") if key in part)
+    return (
+        f"{'a file' if kind == 'file' else 'a folder'} with content {str(content)[:DIGEST_LENGTH]}"
+    )
 
 
 def weight_change(name: str, before: str | None, after: str | None) -> str:

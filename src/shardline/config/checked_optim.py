@@ -39,6 +39,11 @@ def _of_script(settings: RunSettings) -> Iterator[str]:
             )
     if settings.freeze:
         yield "freeze is given, but a training script freezes its parameters itself; leave it out"
+    if settings.init_from is not None:
+        yield (
+            f"init_from={settings.init_from}, but a training script loads its weights itself; leave it out, and name "
+            "the file in a column of model_args, whose bytes count"
+        )
 
 
 def _of_optimiser(settings: RunSettings) -> Iterator[str]:

@@ -15,7 +15,7 @@ from shardline.config.settings.run_settings import Evaluation, RunSettings
 from shardline.config.validate import coerce
 from shardline.core.canonical import canonical_json
 from shardline.core.errors import LaunchError
-from shardline.records.runs import ResolvedRun
+from shardline.records.runs import BaseRef, ResolvedRun
 
 KEYWORD = "legacy_value"
 
@@ -222,6 +222,34 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Fraction(self.weight)
 
 
+class InitWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The weights that a fresh training begins from.
+
+    Attributes:
+        source: `run`, `file` or `hf`, a folder of transformers.
+        name: The base for messages.
+        state: Which weights of a run, see `bases.Base`.
+        file: Sealed weights, the folder of a training checkpoint for the state `last`, or the file or
+            folder of the user; absolute, or relative to the folder of the project.
+        sha256: Digest of the file, of the manifest of a training checkpoint, or of the content of a folder, see
+            `bases.content_of`; empty while the base is not sealed.
+        rename: New beginnings of names by old ones.
+        ignore: Patterns of names of the model that keep their initial values.
+        strict: Whether other names or shapes are an error.
+        part: Key of the weights in a file that has several sets; empty if it has one.
+    """
+
+    source: Literal["run", "file", "hf"]
+    name: str = ""
+    state: str = "best"
+    file: Path
+    sha256: str = ""
+    rename: dict[str, str] = {}
+    ignore: list[str] = []
+    strict: bool = True
+    part: str = ""
+
+
 class RunSpec(Struct, frozen=True, kw_only=True):
     """A resolved run.
 
@@ -234,6 +262,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         model_class: Import path of the model, or the script.
         environment: Packages to install: `python`, and `requirements` of the lock.
         lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
+        init: Weights that a fresh training begins from.
+        bases: What the run begins from, as its records contain it.
     """
 
     run: str
@@ -245,6 +275,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     settings: RunSettings
     environment: dict[str, Any] = {}
     lightning: tuple[str, ...] = ()
+    init: InitWeights | None = None
+    bases: tuple[BaseRef, ...] = ()
 
     @classmethod
     def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":
@@ -258,6 +290,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
             model_class=recorded.model_class,
             settings=as_type(recorded.settings, RunSettings),
             environment=recorded.environment,
+            bases=tuple(recorded.bases or ()),
         )
 
     @property

@@ -105,6 +105,7 @@ def _asked(project: Project, run: RunPlan) -> "TableEntry":
         names=run.names,
         dataset_names=run.dataset.names if len(run.parts) == 1 else (run.dataset_name,),
         datasets={part.dataset.id: part.dataset.name for part in run.parts},
+        bases={one.run: project.runs[one.run].name for one in run.bases if one.run in project.runs},
         varied=run.varied,
         in_table=run.in_table,
         notes={note.name: note.text for note in notes},

@@ -1,12 +1,12 @@
 """The rows of a logger plugin's final table: one row per run of this Snakemake process."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.core.redaction import mask
-from shardline.results.outcomes import failure_of
+from shardline.results.outcomes import base_without_model, failure_of
 from shardline.results.states import headline_of, read_if_sound, warnings_on
 from shardline.supervision.attempt_log import sealed_again
 
@@ -34,15 +34,21 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, ob
             "done": run.is_sealed,
             "headline": _headline(run),
             "logs": _logs(project, run),
-            "cause": mask(failure.sentence) if (failure := failure_of(run)) else "",
-            "note": "\n".join(f"warning: {sentence}" for sentence in _notes(run)),
+            "cause": mask(failure.sentence) if (failure := failure_of(run, project.runs)) else "",
+            "note": "\n".join(_notes(run, project.runs)),
         }
         for key, run in project.runs.items()
         if key not in before
     ]
 
 
-def _notes(run: RunPlan) -> Iterator[str]:
+def _notes(run: RunPlan, runs: Mapping[str, RunPlan]) -> Iterator[str]:
+    if base := base_without_model(run, runs):
+        yield mask(base)
+    yield from (f"warning: {sentence}" for sentence in _warnings(run))
+
+
+def _warnings(run: RunPlan) -> Iterator[str]:
     yield from (one.sentence for one in warnings_on(run))
     try:
         training = read_if_sound(run.folder / "provenance.json")["training"]

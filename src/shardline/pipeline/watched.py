@@ -63,6 +63,7 @@ def _files_of(project: Project, of: DatasetPlan | RunPlan) -> Iterator[Path]:
         for path in of.code_paths.values():
             yield from _files_of_code(project, path)
         yield from files_that_count(of.model_class, of.settings, project.layout, of.row.where)
+        yield from (one.path for one in of.bases if one.path.is_file())
     else:
         yield from (project.lock_file, *of.files, *filter(None, [of.tokenizer]))
         if of.read_as:  # its columns are needed
@@ -79,5 +80,7 @@ def _folders_of(project: Project, of: DatasetPlan | RunPlan) -> list[Path]:
     if isinstance(of, RunPlan):
         work = project.layout.work(of.id)
         folders = [one for part in of.parts for one in _folders_of(project, part.dataset)]
+        for base in of.bases:
+            folders += [project.layout.work(base.run)] if base.run else [base.path]
         return [*folders, *opted_out(of.settings, project.layout), of.folder, work]
     return [project.layout.shards(of.id), of.manifest.parent]

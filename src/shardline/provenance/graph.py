@@ -1,26 +1,38 @@
 """Provenance graph: which job read and wrote which file, from sealed records and the table of rules."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from shardline.config.layout import Kind, ResultsLayout, names_that_have_been
 from shardline.config.plans import order_of_part, shards_of_part
 from shardline.config.scripts import is_script
-from shardline.core.canonical import short_digest
+from shardline.core.canonical import DIGEST_LENGTH, short_digest
 from shardline.core.errors import DataError
 from shardline.core.nested import flatten
 from shardline.provenance import rules
 from shardline.provenance.nodes import ActionNode, FileNode, Ids, Names, flat
-from shardline.provenance.rules import ACCEPT, MAKERS, OPTIONAL, RULES, filled, ids_in
+from shardline.provenance.rules import (
+    ACCEPT,
+    MAKERS,
+    OF_BASES,
+    OPTIONAL,
+    RULES,
+    WEIGHTS,
+    filled,
+    ids_in,
+)
 from shardline.provenance.sealed_records import SealedRecords
 from shardline.records.acceptances import accepted_of
 from shardline.records.datasets import Manifest, Part, Prepared, SplitPlan
 from shardline.records.identities import read_identity
 from shardline.records.jobs import JobRecord
 from shardline.records.reports import Report, ReportedRun
-from shardline.records.runs import ResolvedRun, TrainingProvenance
+from shardline.records.runs import BaseRef, ResolvedRun, TrainingProvenance
 
 _TAKEN_OVER: dict[str, Kind] = {
     "train": "run",
@@ -242,13 +254,24 @@ class ProvenanceGraph:
             training = None
         path = self.records.at(filled(self.templates["identity"], {"run": run}))
         identity = read_identity(path, remedy=self.records.remedy) if path.exists() else {}
-        return self._action(
-            "train", {"run": run}, _datasets(spec, training),
+        bases = (training.bases if training else None) or spec.bases or []
+        action = self._action(
+            "train", {"run": run}, [*_datasets(spec, training), *map(_ids_of_base, bases)],
             record=(training.action or None) if training else None,
             identity=identity,
             settings=self._settings_of_training(run, spec, identity),
             training=training,
         )  # fmt: skip
+        weights = [self._weights(one) for one in bases if not one.run]
+        read = {key: names for key, names in action.inputs.items() if names or key not in OF_BASES}
+        return replace(action, inputs={**read, **({WEIGHTS: weights} if weights else {})})
+
+    def _weights(self, base: BaseRef) -> str:
+        """Add a file or folder of weights that a training began from, and return its name."""
+        kind = "file" if base.source == "file" else "folder"
+        name = f"{kind} of weights {base.identity[:DIGEST_LENGTH]}"
+        file = FileNode(name=f"{name}: its content", digest=f"sha256:{base.identity}")
+        return self._source(name, [file] if base.source == "file" else [])
 
     def _settings_of_training(
         self, run: str, spec: ResolvedRun, identity: Mapping[str, Any]
@@ -379,6 +402,15 @@ def _datasets(spec: ResolvedRun, training: TrainingProvenance | None) -> list[Id
     """Return the datasets that a job of a run read; for an accepted training, the datasets of that training."""
     mix = (training.mix if training else {}) or spec.mix
     return [{"dataset": dataset} for dataset in mix]
+
+
+def _ids_of_base(base: BaseRef) -> dict[str, str]:
+    """Return the ids in the name of the file that a training read of the run that it began from."""
+    if not base.run:
+        return {}
+    if base.state == "last" and base.step is not UNSET:
+        return {"base": base.run, "step": f"{base.step:08d}"}
+    return {"base": base.run}
 
 
 def _evaluation_of(run: ReportedRun) -> str:

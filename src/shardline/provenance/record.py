@@ -92,6 +92,7 @@ def make_provenance(
         dataset=UNSET if is_mix else DatasetRef(id=read[0].id),
         datasets=read if is_mix else UNSET,
         manifest_sha256=UNSET if is_mix else read[0].manifest_sha256,
+        bases=list(spec.bases) or UNSET,
         files=dict(files),
         seed=spec.settings.seed,
         started=started,

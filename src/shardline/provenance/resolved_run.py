@@ -39,5 +39,6 @@ def describe_run(project: Project, run: RunPlan, action: Action) -> ResolvedRun:
         settings=as_plain(run.settings),
         environment=run.environment.locked if run.environment else locked(project, run.document),
         definitions=dict(run.definitions),
+        bases=[one.record for one in run.bases] or UNSET,
         action=action.record(),
     )

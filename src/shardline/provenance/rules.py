@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from shardline.config.layout import ResultsLayout
 
 SOURCE, ASKED = "source", "asked"  # source of a dataset; config and run table
+WEIGHTS = "weights"  # parameter of a file or folder of weights that a training begins from
+OF_BASES = {"bases": "base", "state": "state"}  # what a training begins from, if another run
 ACCEPT = "accept"  # not a rule: the command that accepts files of an earlier result
 _ID = "[0-9a-f]{12}"
 IDS = {
-    "run": _ID, "dataset": _ID, "report": _ID, "evaluation": "[^/]+", "part": "[^/]+",
+    "run": _ID, "dataset": _ID, "report": _ID, "evaluation": "[^/]+", "part": "[^/]+", "base": _ID,
+    "step": r"\d+",
 }  # fmt: skip
 # Patterns of files inside folders that count as one node.
 INSIDE = {"shards": r"shard-\d+\.safetensors", "work": ".+", "report": ".+"}
@@ -72,7 +75,7 @@ RULES = {
     "train": Rule(
         purpose="Train a run, from its settings to sealed weights",
         about="{run}",
-        reads={"spec": "spec", "manifest": "manifest", "shards": "shards"},
+        reads={"spec": "spec", "manifest": "manifest", "shards": "shards", **OF_BASES},
         writes={
             "model": "model", "metrics": "metrics", "provenance": "provenance", "checkpoints": "work",
         },
@@ -121,6 +124,8 @@ def file_names(layout: ResultsLayout) -> dict[str, str]:
         "metrics": str(run / "metrics.jsonl"),
         "provenance": str(run / "provenance.json"),
         "work": f"{names.work('{run}')}/",
+        "base": str(names.model("{base}")),
+        "state": str(names.work("{base}") / "checkpoints" / "step-{step}" / "manifest.json"),
         "evaluation": str(names.evaluation("{run}", "{evaluation}")),
         "report": f"{names.result('report', '{report}')}/",
     }

@@ -14,7 +14,7 @@ from shardline.records.datasets import Reference
 from shardline.records.evaluations import Calibration, Mistake, Residuals, ShownSamples
 from shardline.records.jobs import Commit, JobRecord
 from shardline.records.measured import Goodput, Intervention, Number, Resources, Throughput
-from shardline.records.runs import Certificate, PackedSamples, Places
+from shardline.records.runs import BaseRef, Certificate, LoadedWeights, PackedSamples, Places
 
 GroupKey = tuple[str, str, str, str, str]
 
@@ -67,6 +67,16 @@ class ReportedDataset(Record, frozen=True, kw_only=True):
     name: str
     weight: str = "1"
     manifest_sha256: str | None = None
+
+
+class ReportedBase(BaseRef, frozen=True, kw_only=True):
+    """What the training of a run began from.
+
+    Attributes:
+        name: Name of the run in the config; empty for a file, a folder, or a run outside of the config.
+    """
+
+    name: str = ""
 
 
 class ReportedHeadline(Record, frozen=True, kw_only=True):
@@ -128,6 +138,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
         seed: Seed of all randomness.
         host: Machine of rank 0.
         certificate: Resume certificate that is valid for the training.
+        init: Weights with which the training began, if they are of another run or of a file.
         action: Id of the training's record.
     """
 
@@ -148,6 +159,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
     seed: int | None = None
     host: str | None = None
     certificate: Certificate | None = None
+    init: LoadedWeights | UnsetType = UNSET
     action: str = ""
 
 
@@ -402,6 +414,7 @@ class ReportedRun(Record, frozen=True, kw_only=True):
         dataset: Ids of the datasets, in one text.
         trained_on: Datasets of the training.
         dataset_names: Names of the datasets.
+        bases: What the training began from.
         model: Model as written in the run table.
         accepted: Acceptance, if the result was accepted from an earlier one.
         settings: All settings, by dotted key.
@@ -453,6 +466,7 @@ class ReportedRun(Record, frozen=True, kw_only=True):
     dataset: str = ""
     trained_on: list[ReportedDataset] = field(default_factory=list)
     dataset_names: list[str] = field(default_factory=list)
+    bases: list[ReportedBase] | UnsetType = UNSET
     model: str | None = None
     accepted: ReportedAcceptance | None = None
     settings: dict[str, Any] = field(default_factory=dict)

@@ -66,6 +66,29 @@ class _OnDatasets(Record, frozen=True, kw_only=True):
         return {self.dataset.id: "1"} if self.dataset else {}
 
 
+class BaseRef(Record, frozen=True, kw_only=True):
+    """What a run begins from.
+
+    Attributes:
+        kind: What the run does with the base, such as `init`.
+        source: `run`, `file`, or `hf` for a folder of transformers.
+        run: Id of a run; empty for a file or folder.
+        identity: Digest of the identity document of a run, or of the content of a file or folder.
+        state: Which weights of a run: `best`, the sealed ones, or `last`, of its last training checkpoint.
+        step: Optimiser step of that training checkpoint.
+        sha256: SHA-256 of the weights that the training read: of the sealed weights or the file, or of the
+            manifest of the training checkpoint.
+    """
+
+    kind: str
+    source: str
+    run: str = ""
+    identity: str
+    state: str = "best"
+    step: int | UnsetType = UNSET
+    sha256: str | UnsetType = UNSET
+
+
 class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
     """run.json: a run with all settings resolved.
 
@@ -78,6 +101,7 @@ class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
         settings: All settings, including defaults.
         environment: Packages to install: `python`, and `requirements` from the lock.
         definitions: Digests of the definitions in the user's code, see `config.documents`.
+        bases: What the run begins from.
         action: Record of the job that resolved the run.
     """
 
@@ -89,6 +113,7 @@ class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
     settings: dict[str, Any]
     environment: dict[str, Any] = field(default_factory=dict)
     definitions: dict[str, Any] = field(default_factory=dict)
+    bases: list[BaseRef] | UnsetType = UNSET
     action: JobRecord | UnsetType = UNSET
 
     def __post_init__(self) -> None:
@@ -199,6 +224,36 @@ class PackedSamples(Record, frozen=True, kw_only=True):
     datasets: list[PackedDataset]
 
 
+class LoadedWeights(Record, frozen=True, kw_only=True):
+    """The weights with which a training began.
+
+    Attributes:
+        source: `run`, `file` or `hf`, as in `init_from`.
+        sha256: Digest of the file or folder that was read.
+        understood: What was read, for example the `state_dict` of a checkpoint.
+        loaded: Number of names that were loaded.
+        renamed: Number of names in the file that each prefix of `init.rename` changed.
+        ignored: Names that `init.ignore` left out.
+        missing: Names of the model that kept their initial values, since the file lacks them.
+        unexpected: Names in the file that the model lacks.
+        shapes: Names with another shape, and both shapes.
+        kinds: Names with another kind of numbers, and both types.
+        untied: Names that share a tensor in the model, but not their values in the file.
+    """
+
+    source: str
+    sha256: str
+    understood: list[str] = field(default_factory=list)
+    loaded: int
+    renamed: dict[str, int] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    untied: list[str] = field(default_factory=list)
+
+
 class Training(Record, frozen=True, kw_only=True):
     """End of a training, see `training.fit.Trained`.
 
@@ -216,6 +271,7 @@ class Training(Record, frozen=True, kw_only=True):
         arguments: Arguments of the training script.
         evaluation: Evaluation by the training script.
         environment: Environment of the training script.
+        init: Weights with which the training began, if they are of another run or of a file.
     """
 
     best_score: float | UnsetType | None = UNSET
@@ -231,6 +287,7 @@ class Training(Record, frozen=True, kw_only=True):
     arguments: list[str] | UnsetType = UNSET
     evaluation: ScriptEvaluation | UnsetType | None = UNSET
     environment: ScriptInstalled | UnsetType = UNSET
+    init: LoadedWeights | UnsetType = UNSET
 
 
 class RankReport(Record, frozen=True, kw_only=True):
@@ -302,6 +359,7 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
         run: Id of the run.
         identity: Digest of the identity document at the training.
         manifest_sha256: SHA-256 of the manifest that the training read.
+        bases: What the training began from, with the digests of the weights.
         files: SHA-256 of the sealed files, by name.
         seed: Seed of all randomness.
         started: Start time, UTC, ISO 8601.
@@ -331,6 +389,7 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
     run: str = ""
     identity: str = ""
     manifest_sha256: str | UnsetType = UNSET
+    bases: list[BaseRef] | UnsetType = UNSET
     files: dict[Name, str] = field(default_factory=dict)
     seed: int | UnsetType = UNSET
     started: str | None = None

@@ -33,6 +33,7 @@ def render_page(report: Report) -> str:
     page = load_template().render(
         document=document,
         records=records,
+        trained={run.training_id or run.id: run for run in runs},
         datasets={dataset["id"]: dataset for dataset in report.datasets},
         environments=report.environments,
         groups=boards.groups,

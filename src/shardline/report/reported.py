@@ -23,6 +23,7 @@ from shardline.records.reports import (
     Curve,
     ReportedAcceptance,
     ReportedAttempt,
+    ReportedBase,
     ReportedCalibration,
     ReportedDataset,
     ReportedGoodput,
@@ -90,6 +91,11 @@ def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, str]]:
         dataset=", ".join(spec.mix),
         trained_on=_datasets(spec, provenance, asked),
         dataset_names=list(asked.dataset_names),
+        bases=[
+            ReportedBase(**structs.asdict(one), name=asked.bases.get(one.run, ""))
+            for one in provenance.bases or spec.bases or []
+        ]
+        or UNSET,
         model=spec.model or None,
         accepted=_accepted(accepted) if accepted else None,
         settings=settings,
@@ -207,6 +213,7 @@ def _training(
         seed=seed,
         host=provenance.host,
         certificate=provenance.certificate,
+        init=trained.init,
         action=action,
     )
 

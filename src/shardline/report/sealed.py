@@ -29,6 +29,7 @@ class TableEntry:
         names: Names in the table.
         dataset_names: Names of the dataset in the config; one text for a mix.
         datasets: Dataset names by id; may be empty for a single dataset.
+        bases: Names by id of the runs that the run begins from.
         varied: Settings that vary within a grid of the table, by dotted key.
         in_table: Whether the run is in the leaderboard; runs of scaling studies are not.
         notes: Text of `config/notes/{name}.md` by name.
@@ -40,6 +41,7 @@ class TableEntry:
     names: tuple[str, ...]
     dataset_names: tuple[str, ...]
     datasets: Mapping[str, str] = field(default_factory=dict)
+    bases: Mapping[str, str] = field(default_factory=dict)
     varied: Mapping[str, Any] = field(default_factory=dict)
     in_table: bool = True
     notes: Mapping[str, str] = field(default_factory=dict)

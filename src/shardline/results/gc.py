@@ -83,6 +83,12 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
     return found + _dangling(project, {os.path.realpath(item.path) for item in found})
 
 
+def runs_among(project: Project, garbage: Iterable[Garbage]) -> list[str]:
+    """Return the ids of the runs whose results are in a list of garbage."""
+    folder = project.layout.folder_of("run")
+    return [item.path.name.removesuffix(_DOOMED) for item in garbage if item.path.parent == folder]
+
+
 def last_results(project: Project, garbage: Iterable[Garbage]) -> list[str]:
     """Return the runs of the config that would lose their only sealed model."""
     models = [
@@ -108,7 +114,8 @@ class _Known:
         kind: NamedKind,
         present: Mapping[str, RunPlan] | Mapping[str, DatasetPlan],
     ) -> None:
-        self._kept = {one.id for one in present.values()}
+        bases = (base for one in present.values() for base in getattr(one, "bases", ()))
+        self._kept = {one.id for one in present.values()} | {base.run for base in bases}
         self._names = {name for one in present.values() for name in one.names}
         self._had = names_that_have_been(layout, kind)
 
@@ -162,9 +169,10 @@ def _old_failures(project: Project) -> Iterator[Garbage]:
 
 def _unneeded_checkpoints(project: Project) -> Iterator[Garbage]:
     """Yield the training checkpoints of sealed runs beyond `runtime.checkpoint.after_sealing`."""
-    keep = project.runtime.checkpoint.after_sealing
+    asked = project.runtime.checkpoint.after_sealing
     for key, run in project.runs.items():
         work = project.layout.work(run.id)
+        keep = "last" if asked == "none" and "last" in run.needed_states else asked
         is_whole = is_trained(run) and (run.folder / "provenance.json").exists()
         if key == run.id and is_whole and not work.is_symlink() and not progress_of(run):
             for path in superfluous(work / "checkpoints", keep):

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.errors import DataError
@@ -20,23 +22,66 @@ FAILED, RUNNING, STOPPED, MISSING = "failed", "running", "stopped", "missing"
 _ENVIRONMENT_RULES = ("lock_envs", "create_env", "build_image")
 
 
-def failure_of(run: RunPlan) -> Failure | None:
-    """Return the first failure among the jobs that a run still needs, or None."""
-    return next(_failures(run), None)
+def failure_of(run: RunPlan, runs: Mapping[str, RunPlan] | None = None) -> Failure | None:
+    """Return the first failure among the jobs that a run still needs, or None.
+
+    Args:
+        runs: Runs of the project by id, whose failures count where the run begins from them.
+    """
+    return next(_failures(run, runs or {}), None)
 
 
-def _failures(run: RunPlan) -> Iterator[Failure]:
+def _failures(run: RunPlan, runs: Mapping[str, RunPlan]) -> Iterator[Failure]:
     folder = run.layout.failures
     if run.is_sealed or not folder.is_dir():
         return
     if not run.has_model:
-        yield from failures_of(folder, "train", run.id)
-        yield from failures_of(folder, "resolve_run", run.id)
-        for part in run.parts:
-            yield from _failures_of_dataset(part.dataset)
-        for rule in _ENVIRONMENT_RULES:
-            yield from failures_of(folder, rule)
+        yield from _failures_of_training(run, folder)
+        for through, base in _untrained_bases(run, runs):
+            for one in _failures_of_training(base, folder):
+                sentence = f"it begins from {through}, which {_ended(one)}: {one.sentence}"
+                yield structs.replace(one, sentence=sentence)
     yield from failures_of(folder, "evaluate", f"{run.id}-{run.evaluation_id}")
+
+
+def _failures_of_training(run: RunPlan, folder: Path) -> Iterator[Failure]:
+    yield from failures_of(folder, "train", run.id)
+    yield from failures_of(folder, "resolve_run", run.id)
+    for part in run.parts:
+        yield from _failures_of_dataset(part.dataset)
+    for rule in _ENVIRONMENT_RULES:
+        yield from failures_of(folder, rule)
+
+
+def _untrained_bases(
+    run: RunPlan, runs: Mapping[str, RunPlan], through: str = ""
+) -> Iterator[tuple[str, RunPlan]]:
+    """Yield the runs without a model that a run begins from, directly or not, with the way to each in words."""
+    for one in run.bases:
+        base = runs.get(one.run)
+        if base is not None and not base.has_model:
+            way = f"{through}{base.name} ({base.id})"
+            yield way, base
+            yield from _untrained_bases(base, runs, f"{way}, which begins from ")
+
+
+def _ended(failure: Failure) -> str:
+    return "diverged" if failure.kind == "diverged" else "failed"
+
+
+def base_without_model(run: RunPlan, runs: Mapping[str, RunPlan]) -> str | None:
+    """Return which base keeps a run from being trained, as a sentence; None if there is none.
+
+    Args:
+        runs: Runs of the project by id.
+    """
+    if run.has_model:
+        return None
+    untrained = [*_untrained_bases(run, runs)]
+    for through, base in untrained:
+        if failure := next(_failures_of_training(base, run.layout.failures), None):
+            return f"it begins from {through}, which {_ended(failure)}"
+    return f"it begins from {untrained[0][0]}, which is not trained" if untrained else None
 
 
 def _failures_of_dataset(dataset: DatasetPlan) -> Iterator[Failure]:
@@ -53,7 +98,7 @@ def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
     training has `rule`, `step`, `steps`, `steps_per_s` and `left_s`.
     """
     return {
-        key: _outcome(key, run)
+        key: _outcome(key, run, project.runs)
         for key, run in project.runs.items()
         if not (run.is_sealed and _has_records(run))
     }
@@ -65,7 +110,7 @@ def _has_records(run: RunPlan) -> bool:
     return all((run.folder / name).exists() for name in names)
 
 
-def _outcome(key: str, run: RunPlan) -> dict[str, object]:
+def _outcome(key: str, run: RunPlan, runs: Mapping[str, RunPlan]) -> dict[str, object]:
     known = {
         "id": key,
         "names": list(run.names),
@@ -74,9 +119,9 @@ def _outcome(key: str, run: RunPlan) -> dict[str, object]:
     }
     if not run.has_model and (progress := progress_of(run)):
         return {**known, **_running(run, progress)}
-    if failure := failure_of(run):
+    if failure := failure_of(run, runs):
         return {**known, **_failed(failure)}
-    return {**known, **_missing(run)}
+    return {**known, **_missing(run, base_without_model(run, runs))}
 
 
 def _running(run: RunPlan, progress: Progress) -> dict[str, object]:
@@ -106,7 +151,7 @@ def _failed(failure: Failure) -> dict[str, object]:
     }
 
 
-def _missing(run: RunPlan) -> dict[str, object]:
+def _missing(run: RunPlan, base: str | None) -> dict[str, object]:
     again = "give the same `snakemake` command again"
     if run.has_model:
         found = {
@@ -121,7 +166,7 @@ def _missing(run: RunPlan) -> dict[str, object]:
     cause = (
         f"the training ended after step {step:,}, and no error is recorded"
         if step
-        else "the training has not started"
+        else f"the training has not started{f': {base}' if base else ''}"
     )
     remedy = f"{again}; the training resumes from its last checkpoint" if step else again
     log = _log(run, "train", run.id)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from shardline.config.causes import (
     Cause,
     Definitions,
+    changed_bases,
     find_causes,
     find_dataset_causes,
     part_of,
@@ -79,12 +80,12 @@ def explain(project: Project, run: RunPlan) -> Explanation:
     Compares a run without a model with the nearest older training, and a run without an
     evaluation with the nearest older evaluation of its model.
     """
-    state = state_of(run, sealed_names(project.layout))
+    state = state_of(run, sealed_names(project.layout), project.runs)
     known: dict[str, Any] = {"edited": edited_of([run])}
     if state is State.DONE:
         return Explanation(run=run, state=state, variables=_other_variables(project, run), **known)
     known |= {
-        "failure": failure_of(run) if state is State.FAILED else None,
+        "failure": failure_of(run, project.runs) if state is State.FAILED else None,
         "progress": progress_of(run) if state is State.RUNNING else None,
     }
     if is_trained(run):
@@ -92,7 +93,7 @@ def explain(project: Project, run: RunPlan) -> Explanation:
         causes = nearest and find_causes(nearest[1], run.evaluation_document)
     else:
         nearest = nearest_document(_trainings(run), run.document)
-        causes = nearest and training_causes(nearest[1], run, nearest[0].parent)
+        causes = nearest and training_causes(nearest[1], run, nearest[0].parent, project.runs)
     if nearest is None:
         return Explanation(run=run, state=state, **known)
     found = tuple(causes or ())
@@ -145,34 +146,41 @@ def read_definitions(folder: Path) -> Mapping[str, object]:
     return part_of(record, "definitions")
 
 
-def training_causes(old: IdentityDocument, run: RunPlan, folder: Path) -> list[Cause]:
+def training_causes(
+    old: IdentityDocument, run: RunPlan, folder: Path, runs: Mapping[str, RunPlan] | None = None
+) -> list[Cause]:
     """Return the differences between an older training and a run of the config.
 
     Args:
         old: Identity document of the older training.
         folder: Results folder of the older training.
+        runs: Runs of the config by id.
     """
     asked: dict[str, _KnownDataset] = {
         one.id: _KnownDataset(one.names, one.document, one.definitions)
         for one in (part.dataset for part in run.parts)
     }
     definitions = (read_definitions(folder), run.definitions)
-    return causes_of_trainings(run.layout, old, run.document, definitions, asked)
+    return causes_of_trainings(run.layout, old, run.document, definitions, asked, runs)
 
 
 def causes_of_trainings(
     layout: ResultsLayout, old: IdentityDocument, new: IdentityDocument, definitions: Definitions,
-    asked: Mapping[str, _KnownDataset] | None = None,
+    asked: Mapping[str, _KnownDataset] | None = None, runs: Mapping[str, RunPlan] | None = None,
 ) -> list[Cause]:  # fmt: skip
-    """Return the differences between two trainings, with the differences within their datasets.
+    """Return the differences between two trainings, with the differences within their datasets and bases.
 
     Args:
         old: Identity document of the older training.
         new: Identity document of the newer training.
         definitions: Definitions of the user's code behind each training.
         asked: Datasets of the newer training, by id; None for the recorded datasets.
+        runs: Runs of the config by id, which may be bases of the newer training.
     """
-    found = find_causes(old, new, definitions)
+    bases, found = changed_bases(old, new), list[Cause]()
+    for cause in find_causes(old, new, definitions):
+        pair = bases.get(cause.text)
+        found += _within_base(layout, cause, *pair, runs or {}) if pair else [cause]
     places = [place for place, cause in enumerate(found) if cause.kind == "dataset"]
     if not places:
         return found
@@ -181,6 +189,34 @@ def causes_of_trainings(
     inside = _causes_of_datasets(before, after, read[0], read[1] | dict(asked or {}))
     rest = [cause for cause in found if cause.kind != "dataset"]
     return [*rest[: places[0]], *(inside or [found[i] for i in places]), *rest[places[0] :]]
+
+
+def _within_base(
+    layout: ResultsLayout, cause: Cause, before: str, after: str, runs: Mapping[str, RunPlan]
+) -> list[Cause]:
+    """Return the differences within a base, if both trainings begin from a run of the same name.
+
+    Args:
+        cause: Difference that names the ids of the bases, returned if their names differ.
+        before: Id of the base of the older training.
+        after: Id of the base of the newer training.
+    """
+    had = names_that_have_been(layout, "run")
+    names = set(runs[after].names if after in runs else had.get(after, []))
+    common = [name for name in had.get(before, []) if name in names]
+    if not common:
+        return [cause]
+    folder, other = layout.run(before), layout.run(after)
+    old = read_if_sound(folder / "identity.json")
+    if not old:
+        inside = [f"{before} -> {after}; nothing is recorded of {before}"]
+    elif after in runs:
+        inside = [one.text for one in training_causes(old, runs[after], folder, runs)]
+    else:
+        new, definitions = read_if_sound(other / "identity.json"), read_definitions(other)
+        found = causes_of_trainings(layout, old, new, (read_definitions(folder), definitions))
+        inside = [one.text for one in found]
+    return [Cause("base", f"through run {common[-1]}: {text}") for text in inside]
 
 
 def _causes_of_datasets(

@@ -1,12 +1,14 @@
 """State of each run: done, trained, running, failed, stopped, stale or new."""
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from shardline.config.bases import Base
 from shardline.config.layout import ResultsLayout, names_that_have_been
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -41,8 +43,8 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
     names = sealed_names(project.layout)
     records: list[dict[str, Any]] = []
     for run in project.runs.values():
-        state = state_of(run, names)
-        failure = failure_of(run) if state is State.FAILED else None
+        state = state_of(run, names, project.runs)
+        failure = failure_of(run, project.runs) if state is State.FAILED else None
         progress = progress_of(run) if state is State.RUNNING else None
         records.append(
             {
@@ -51,6 +53,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "id": run.id,
                 "dataset": run.dataset_name,
                 "model": run.row.model,
+                "bases": [_base(one) for one in run.bases],
                 "state": state.value,
                 "step": last_step(run) if state is State.STOPPED else None,
                 "progress": asdict(progress) if progress else None,
@@ -80,17 +83,25 @@ def read_if_sound(path: Path) -> dict[str, Any]:
         return {}
 
 
-def state_of(run: RunPlan, known_names: set[str]) -> State:
+def _base(base: Base) -> dict[str, Any]:
+    kept = ("kind", "source", "name", "run", "state", "identity")
+    return {key: getattr(base, key) for key in kept}
+
+
+def state_of(
+    run: RunPlan, known_names: set[str], runs: Mapping[str, RunPlan] | None = None
+) -> State:
     """Return a run's state.
 
     Args:
         known_names: Names of all sealed models, from `sealed_names`.
+        runs: Runs of the project by id, see `failure_of`.
     """
     if run.is_sealed:
         return State.DONE
     if not is_trained(run) and progress_of(run):
         return State.RUNNING
-    if failure_of(run):
+    if failure_of(run, runs):
         return State.FAILED
     if is_trained(run):
         return State.TRAINED

@@ -33,6 +33,7 @@ from shardline.training.compiled import compile_model, is_compiled
 from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
+from shardline.training.init_weights import attach_init
 from shardline.training.interventions import read_plan
 from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
@@ -214,6 +215,11 @@ def _fit(
     plan_validations(trainer, settings, data, spec.title)
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
+    if state is None:
+        attach_init(
+            model, spec, task.work, look=manager.look_before_loading, is_first=world.rank == 0,
+            is_verified=isinstance(task.action, Train),
+        )  # fmt: skip
     if isinstance(task.action, Find):  # the settings are tried alone
         model.configure_callbacks = list  # type: ignore[method-assign]
     attach_callbacks(model, spec, task.runtime.callbacks, task.work, is_new=state is None)

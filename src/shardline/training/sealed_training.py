@@ -37,7 +37,7 @@ from shardline.records.measured import (
     Throughput,
     Weights,
 )
-from shardline.records.runs import PackedSamples, Training
+from shardline.records.runs import LoadedWeights, PackedSamples, Training
 from shardline.supervision.attempt_log import (
     begin_attempt,
     read_attempts,
@@ -165,6 +165,7 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
         checkpoint_s=trained.checkpoint_s,
         interventions=[*trained.interventions],
         own_optimizer=trained.own_optimizer or UNSET,
+        init=_loaded(task) or UNSET,
     )
     readings = stopwatch.readings, stopwatch.steps_a_reading
 
@@ -176,6 +177,13 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
         return found
 
     return result, measured
+
+
+def _loaded(task: RankTask) -> LoadedWeights | None:
+    """Return the record of the weights with which the training began, in this attempt or an earlier one."""
+    from shardline.training.init_weights import read_loaded
+
+    return read_loaded(task.work) if task.run.init else None
 
 
 def _train_first_steps(task: RankTask, action: Train, first: ShortTraining, world: World) -> None:

@@ -33,6 +33,7 @@ RUN = st.fixed_dictionaries(
         "state": st.sampled_from(list(State)), "step": st.none() | st.integers(0, 10**6),
         "headline": st.none() | st.just({"metric": "accuracy", "value": 0.5}),
         "failure": st.none() | FAILURE, "warnings": st.lists(WARNING, max_size=2),
+        "bases": st.lists(st.builds(lambda name: {"name": f"run:{name}"}, NAME), max_size=1),
     }
 )  # fmt: skip
 CAUSES = st.lists(
@@ -91,7 +92,8 @@ def test_a_list_of_runs(printed, runs):
     failed = [one["failure"]["sentence"] for one in runs if one["failure"]]
     cells = [one[key] for one in runs for key in ("run", "dataset", "model", "id")]
     warnings = [found["sentence"] for one in runs for found in one["warnings"]]
-    holds(printed(lambda: show_runs(runs)), *failed, *warnings, *cells)
+    bases = [base["name"] for one in runs for base in one["bases"]]
+    holds(printed(lambda: show_runs(runs)), *failed, *warnings, *cells, *bases)
 
 
 @HELD

@@ -765,6 +765,14 @@ OPTIM_CASES = {
     "frozen by a script": case(
         SCRIPT | {"@freeze": "[[a.*]]"}, "a training script freezes", "leave it out", {"@freeze": DROP},
     ),
+    "weights of a script": case(
+        SCRIPT | {"/w.pt": "weights", "@init_from": "file:w.pt"}, "a training script loads its weights itself",
+        "leave it out", {"@init_from": DROP},
+    ),
+    "how to load no weights": case(
+        {"@init.strict": "false"}, "init.strict=False is given without init_from", r"set (init_from)",
+        {"/w.pt": "weights", "@$1": "file:w.pt"},
+    ),
     "a rate among the arguments": case(
         {"@optim.args.lr": "0.1"}, "lr is a setting of its own", r"write (optim\.lr)",
         {"@optim.args.lr": DROP, "@$1": "0.1"},

@@ -48,6 +48,15 @@ def test_a_source_may_read_its_files_and_its_code(net):
     assert "list it in source.files" in watch_reads.finish()
 
 
+def test_a_model_may_read_its_initial_weights(net):
+    net.workspace.write("base.pt", "weights")
+    net.rows[0]["init_from"] = "file:base.pt"
+    project = net.load()
+    watch(project, project.named_runs()["net"])
+    Path("base.pt").read_bytes()
+    assert not any("base.pt" in path for path in watch_reads.found())
+
+
 def test_a_source_may_read_its_tokenizer(net):
     net.workspace.write("data/tokenizer.json", '{"model": {"vocab": {"a": 0}}}')
     source = {"type": "text", "files": ["data/a.csv"], "tokenizer": "data/tokenizer.json"}

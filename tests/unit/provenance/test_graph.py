@@ -31,13 +31,19 @@ IDENTITY: dict[str, Any] = {"settings": {"seed": 1}, "versions": {"training": 1}
 SUMMARY = {"count": 1, "mean": [0.0], "std": [0.0], "min": [0.0], "max": [0.0]}
 
 # Of each dataset its number of parts, and which jobs ran before; of each run its datasets, whether it is a script,
-# and how much of an earlier run it has accepted: nothing, the training, or the evaluation too.
+# how much of an earlier run it has accepted (nothing, the training, or the evaluation too), and which weights of the
+# run before it began from.
 BEFORE = {"prepare_data": "prepared", "plan_splits": "splits"}
 DATASETS = st.lists(
     st.tuples(st.integers(1, 3), st.sets(st.sampled_from(sorted(BEFORE)))), min_size=1, max_size=3
 )
 RUNS = st.lists(
-    st.tuples(st.sets(st.integers(0, 2), min_size=1), st.booleans(), st.integers(0, 2)),
+    st.tuples(
+        st.sets(st.integers(0, 2), min_size=1),
+        st.booleans(),
+        st.integers(0, 2),
+        st.sampled_from([None, "best", "last"]),
+    ),
     min_size=1,
     max_size=3,
 )
@@ -62,11 +68,12 @@ class Records:
         for dataset, (parts, before) in zip(self.datasets, datasets, strict=True):
             self.seal_dataset(dataset, parts, before)
         self.runs = []
-        for number, (read, is_script, accepted) in enumerate(runs):
+        for number, (read, is_script, accepted, state) in enumerate(runs):
             used = sorted({self.datasets[one % len(datasets)] for one in read})
             earlier, run = f"a{number:011x}", f"b{number:011x}"
             model = "script: train.py" if is_script else "linear"
-            self.make_run(earlier if accepted else run, used, model)
+            base = (self.runs[-1][0], state) if self.runs and state else None
+            self.make_run(earlier if accepted else run, used, model, base)
             if accepted:
                 self.accept(earlier, run, used, model, takes_evaluation=accepted == 2)
             else:
@@ -132,7 +139,15 @@ class Records:
             "settings": {"seed": 1, "evaluation": {"split": "test"}},
         }  # fmt: skip
 
-    def make_run(self, run: str, used: list[str], model: str) -> None:
+    def base(self, run: str, state: str) -> dict[str, Any]:
+        step = {"step": 3} if state == "last" else {}
+        return {
+            "kind": "init", "source": "run", "run": run, "identity": "", "state": state, "sha256": "d" * 64, **step,
+        }  # fmt: skip
+
+    def make_run(
+        self, run: str, used: list[str], model: str, begins_from: tuple[str, str] | None = None
+    ) -> None:
         folder = f"results/runs/{run}"
         spec = self.spec(run, used, model)
         written = {f"{folder}/run.json", f"{folder}/identity.json"}
@@ -143,8 +158,18 @@ class Records:
             (self.layout.root / folder / name).write_text(run)
         read = {f"{folder}/run.json", *(f"results/datasets/{one}/manifest.json" for one in used)}
         names = {f"{folder}/{name}" for name in ("model.safetensors", "metrics.jsonl", "provenance.json")}  # fmt: skip
+        bases = {}
+        if begins_from:
+            base, state = begins_from
+            bases = {"bases": [self.base(base, state)]}
+            read.add(f"results/runs/{base}/model.safetensors")
+            read |= {
+                f"store/work/{base}/checkpoints/step-00000003/manifest.json"
+                for _ in range(state == "last")
+            }
         trained = {
-            "run": run, "datasets": spec["datasets"], "action": self.job(f"train/{run}", read, names),
+            "run": run, "datasets": spec["datasets"], **bases,
+            "action": self.job(f"train/{run}", read, names),
         }  # fmt: skip
         self.write(f"{folder}/provenance.json", trained)
         self.evaluate(run, used, model)
@@ -360,9 +385,34 @@ def test_what_ended_after_the_start_ran_and_the_rest_was_fresh():
     assert with_plan.edges == edges()
 
 
+def test_the_chain_of_runs_ends_at_runs_outside_of_the_report_and_at_files(tmp_path: Path) -> None:
+    runs = [({0}, False, 0, None), ({0}, False, 0, "best"), ({0}, False, 0, "last")]
+    records = Records(tmp_path, [(1, set())], runs)
+    (first, _), (second, _), (third, evaluation) = records.runs
+    found = trace(records.layout.model(third), records.layout)
+    assert {f"train/{run}" for run in (first, second, third)} <= found.actions.keys()
+    # a crate of the last run alone has the digest of what it began from
+    records.runs = [(third, evaluation)]
+    contents = collect(records.project, records_of(records.project))
+    assert not contents.items[f"results/runs/{second}/model.safetensors"].is_here
+    # a file of the user's
+    path = records.layout.run(first) / "provenance.json"
+    base = {"kind": "init", "source": "file", "identity": "e" * 64}
+    write_json(path, {**json.loads(path.read_bytes()), "bases": [base]})
+    found = trace(records.layout.model(third), records.layout)
+    assert any(file.digest == f"sha256:{'e' * 64}" for file in found.files.values())
+    records.runs = [(first, evaluation)]
+    described = describe(
+        collect(records.project, records_of(records.project)),
+        job_record(f"render_report/{REPORT}"),
+    )
+    (weights,) = [one for one in described["@graph"] if one["@id"].startswith("#weights/")]
+    assert "e" * 12 in weights["name"]
+
+
 @pytest.mark.parametrize("before", [set(), {"prepare_data"}, {"plan_splits"}, {*BEFORE}])
 def test_the_records_of_earlier_jobs_outlive_their_files(before: set[str], tmp_path: Path) -> None:
-    records = Records(tmp_path, [(1, before)], [({0}, False, 0)])
+    records = Records(tmp_path, [(1, before)], [({0}, False, 0, None)])
     folder = tmp_path / "results/datasets" / records.datasets[0]
     sealed = json.loads((folder / "provenance.json").read_bytes())
     for rule, key in {"prepare_data": "prepared", "plan_splits": "plan"}.items():

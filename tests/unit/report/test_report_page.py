@@ -243,3 +243,44 @@ def test_files_of_a_profiler_are_linked_if_they_lie_in_the_projects_folder(tmp_p
     link = f'<a href="../../../{folder.replace(" ", "%20")}/">'
     assert (link in page) == folder.startswith("store")
     assert folder in page
+
+
+def test_the_page_shows_the_initial_weights_and_what_was_left_out(tmp_path):
+    init = {
+        "source": "run",
+        "sha256": "ab" * 32,
+        "loaded": 1,
+        "ignored": ["head.<b>"],
+        "missing": ["neck.w [3]"],
+    }
+    trained = {"training": {"steps": 20, "epochs": 2, "init": init}}
+    page = page_of(write_run(tmp_path, "one", provenance=trained))
+    assert "<td>1 tensor of another run<br>" in page
+    assert "left out by init.ignore: head.&lt;b&gt;" in page
+    assert "missing in the file: neck.w [3]" in page
+    assert "initial weights" not in page_of(write_run(tmp_path, "two"))
+
+
+def test_the_lineage_shows_the_chain_of_runs_that_a_run_begins_from(tmp_path):
+    def ids(*names: str) -> list[str]:
+        return [json.loads(write_run(tmp_path, name).run.read_bytes())["run"] for name in names]
+
+    base, tuned = ids("base", "tuned")
+
+    def begin(name: str, **of: object):
+        made = {"kind": "init", "identity": "e" * 64, **of}
+        names = {base: "base", tuned: "tuned"}
+        return write_run(tmp_path, name, provenance={"bases": [made]}, asked={"bases": names})
+
+    page = page_of(
+        begin("base", source="hf"),
+        begin("tuned", source="run", run=base, sha256="d" * 64),
+        begin("again", source="run", run=tuned, state="last", step=1200),
+    )
+    found = re.findall(r"<li><b>Begins from</b> (.*?)</li>", page)
+    texts = [re.sub(r"<.*?>", "", one) for one in found]
+    first = "a folder with content eeeeeeeeeeeeeeee…"
+    second = f"run base {base}, weights dddddddddddddddd…, by train/{base}"
+    third = f"run tuned {tuned}, its last training checkpoint (step 1,200), by train/{tuned}"
+    assert sorted(texts) == sorted([first, second, first, third, second, first])
+    assert "Begins from" not in page_of(write_run(tmp_path, "alone"))

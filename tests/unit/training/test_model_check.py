@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from shardline.config.resolved import RunSpec, as_type
+from shardline.config.resolved import InitWeights, RunSpec, as_type
 from shardline.config.settings import fill, schema_of
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.nested import with_values
@@ -49,6 +51,7 @@ def check(tmp_path, monkeypatch):
         source: str = SOURCE,
         is_elsewhere: bool = False,
         callbacks: Sequence[Any] = (),
+        init: InitWeights | None = None,
         **settings,
     ):
         for old, new in changes:
@@ -65,6 +68,7 @@ def check(tmp_path, monkeypatch):
             model="mypkg.models:Net",
             model_class="checked_models:Net",
             settings=as_type(fill(given, schema_of(RunSettings)), RunSettings),
+            init=init,
         )
         dataset = CheckedDataset(
             id="ba9876543210", name="rings", manifest=tmp_path / "none", shards=tmp_path / "none",
@@ -592,4 +596,20 @@ def test_optimisers_schedules_groups_and_frozen_parameters_are_checked(check):
     (problem,) = check(**RADAM | {"freeze": ["nett.*"]}).problems
     assert problem.startswith(
         "freeze.0=nett.* matches no parameter of the model, which has net.1.weight,"
+    )
+
+
+def test_initial_weights_are_tried_where_their_file_exists(check, tmp_path):
+    file = tmp_path / "base.safetensors"
+    init = InitWeights(source="run", name="run:base", file=file)
+    found = check(init=init)
+    assert found.problems == []
+    assert found.not_checked == [
+        "init_from=run:base was not checked: this run has no sealed weights yet; names and shapes are compared when "
+        "the training begins"
+    ]
+    save_file({"net.weight": torch.rand(2)}, file)
+    (problem,) = check(init=init).problems
+    assert problem.startswith(
+        "init_from=run:base has no weight that fits the model: missing in the file ("
     )

@@ -48,7 +48,8 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
             step, style = f"{step}, warning", "yellow"
         rows.append(
             [
-                *(record[key] for key in ("run", "dataset", "model")),
+                *(record[key] for key in ("run", "dataset")),
+                " from ".join([record["model"], *(one["name"] for one in record["bases"])]),
                 Text(record["state"] + step, style=style),
                 _headline(record["headline"]),
                 Text(record["id"], style="dim"),

@@ -272,3 +272,9 @@ def _add_run(contents: Contents, run: str, evaluation: str) -> None:
         is_here=contents.with_data,
         known_sha256=read.provenance.files.get(model.name),
     )
+    for base in read.provenance.bases or []:
+        if base.run:  # a run outside of the report, unless its own files are added too
+            path = contents.paths.model(base.run)
+            known = (base.sha256 or None) if base.state == "best" else None
+            item = Item(source=contents.project.workdir / path, is_here=False, known_sha256=known)
+            contents.items.setdefault(str(path), item)

@@ -7,7 +7,7 @@ from shardline.core.files import read_json
 from shardline.provenance.crate.contents import CONFIG, WORKFLOW, Contents
 from shardline.provenance.crate.entities import Entities, image, refer
 from shardline.provenance.nodes import ActionNode
-from shardline.provenance.rules import ORDER, RULES, SOURCE
+from shardline.provenance.rules import ORDER, RULES, SOURCE, WEIGHTS
 from shardline.records.jobs import JobRecord
 from shardline.records.runs import TrainingProvenance
 
@@ -82,6 +82,8 @@ def _files(
     for parameter, names in (job.inputs if direction == "input" else job.outputs).items():
         if parameter == SOURCE:
             found.append(_source(entities, contents, job.ids["dataset"]))
+        if parameter == WEIGHTS:
+            found += [_weights(entities, name) for name in names]
         for path in (path for name in names for path in _paths(contents, parameter, job, name)):
             if what := entities.get(path):
                 kind = "Dataset" if path.endswith("/") else "File"
@@ -110,6 +112,11 @@ def _source(entities: Entities, contents: Contents, dataset: str) -> Entity:
         "source", dataset, "CreativeWork", name=f"Source of {dataset}",
         description=f"{kind}; not in this crate.{''.join(files)}",
     )  # fmt: skip
+
+
+def _weights(entities: Entities, name: str) -> Entity:
+    description = f"A {name} (its digest), from which a training began; not in this crate."
+    return entities.local("weights", name, "CreativeWork", name=name, description=description)
 
 
 def _environment(entities: Entities, record: JobRecord) -> list[Entity]:
