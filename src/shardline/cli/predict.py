@@ -1,5 +1,6 @@
 """The command `predict`, which runs the steps of the prediction rules in one process."""
 
+import glob
 import logging
 import shutil
 import sys
@@ -230,7 +231,7 @@ def _dataset(
             "source would read these files; restore its entry and files, or check out the config of the training"
         )
     for one in rows:
-        if not any(Path().glob(one)) and not Path(one).exists():
+        if not glob.glob(one) and not Path(one).exists():  # noqa: PTH207  # pathlib has no absolute patterns
             hint = suggest(one, named)
             raise ConfigError(f"{one} is neither a dataset of the config nor a file; {hint}")
     return files_as_dataset(project, rows, datasets[0], "FILES")
