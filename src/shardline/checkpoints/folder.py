@@ -47,7 +47,30 @@ class Pointer(msgspec.Struct, frozen=True):
     newest: str
 
 
-class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
+class Continued(msgspec.Struct, frozen=True, kw_only=True):
+    """The shorter run whose state a training began with.
+
+    Attributes:
+        run: Id of the shorter run.
+        identity: Identity of the shorter run.
+        step: Optimizer steps in its state.
+        seconds: Seconds of training up to its state.
+        ranks: Number of ranks that trained up to its state.
+    """
+
+    run: str
+    identity: str
+    step: int
+    seconds: float
+    ranks: int
+
+    @property
+    def device_hours(self) -> float:
+        """Hours of all devices that need not be trained again."""
+        return self.seconds * self.ranks / 3600
+
+
+class StateManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Content of a training checkpoint's manifest.json.
 
     Attributes:
@@ -58,6 +81,9 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
         best: Files of the best weights at this step, which are beside the folder.
         written: Time of writing (UTC).
         files: Files in the folder.
+        bound: Reasons why a longer training does not pass through this state; None if unknown, for a state of an
+            earlier Shardline.
+        continued: The shorter run that the training began with; None if it began at step 0.
     """
 
     identity: str
@@ -67,6 +93,8 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
     best: Digests
     written: str
     files: Digests
+    bound: list[str] | None = None
+    continued: Continued | None = None
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +158,7 @@ def newest_good(folder: Path, identity: str) -> tuple[TrainingCheckpoint | None,
                     f"training checkpoint {path} belongs to another run (identity {saved.identity[:12]}), expected "
                     f"identity {identity[:12]}; move {folder} away to train from the start"
                 )
-            if not (problem := _problem(saved)):
+            if not (problem := problem_of(saved)):
                 return saved, passed
         passed.append(f"training checkpoint {path} is damaged: {problem}")
     return None, passed
@@ -152,7 +180,7 @@ def find_damage(folder: Path, identity: str) -> tuple[int, list[str]]:
         if saved and saved.identity != identity:
             problem = f"it belongs to another run (identity {saved.identity[:12]})"
         elif saved:
-            problem = _problem(saved)
+            problem = problem_of(saved)
         if not problem:
             good += 1
         elif path.exists():  # a running training removes old checkpoints
@@ -201,7 +229,7 @@ def _read(path: Path) -> tuple[TrainingCheckpoint | None, str]:
         return None, f"its {MANIFEST} is not readable"
 
 
-def _problem(saved: TrainingCheckpoint) -> str:
+def problem_of(saved: TrainingCheckpoint) -> str:
     """Return the first problem with the files of a checkpoint, empty if they are intact."""
     if saved.path.name != folder_name(saved.step):
         return f"its {MANIFEST} is of step {saved.step}"
@@ -242,7 +270,8 @@ def folder_name(step: int) -> str:
 @contextmanager
 def saving(
     folder: Path, *, step: int, epoch: int, identity: str, world_size: int, keep: int,
-    best: Digests | None = None, known: Digests | None = None,
+    best: Digests | None = None, known: Digests | None = None, bound: list[str] | None = None,
+    continued: Continued | None = None,
 ) -> Iterator[Path]:  # fmt: skip
     """Yield a temporary folder for one training checkpoint, then sync and rename it at the end of the block.
 
@@ -253,6 +282,7 @@ def saving(
         keep: Number of training checkpoints to keep, including this one.
         best: Size and digest of the best weights at this step.
         known: Size and digest of files with known digests; may be filled within the block.
+        bound, continued: See `StateManifest`.
 
     Raises:
         DataError: The checkpoint could not be written. Earlier checkpoints are unchanged.
@@ -266,7 +296,7 @@ def saving(
             files = _synced(scratch, known or {})
             manifest = StateManifest(
                 identity=identity, step=step, epoch=epoch, world_size=world_size, best=best or {}, files=files,
-                written=utc_stamp(timespec="seconds"),
+                written=utc_stamp(timespec="seconds"), bound=bound, continued=continued,
             )  # fmt: skip
             write_json(scratch / MANIFEST, seal(msgspec.to_builtins(manifest)))
             for inner in scratch.rglob("*"):
@@ -353,10 +383,12 @@ def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
         return []
     if keep == "none":
         return [folder]
-    newest = next(iter(list_saved(folder)), None)
-    if newest is None:
+    saved = list_saved(folder)
+    if not saved:
         return []
-    kept = {newest.path.name, *newest.best}
+    # a longer run can continue from an earlier state if the training's end is not a part of its own
+    longest = next((one for one in saved if one.bound == []), saved[0])
+    kept = {name for one in (saved[0], longest) for name in (one.path.name, *one.best)}
     found = (path for pattern in ("step-*", BEST) for path in folder.glob(pattern))
     return sorted(path for path in found if path.name not in kept)
 

@@ -71,6 +71,7 @@ class CheckpointManager(Callback):
         may_save: Called by all ranks before a state is saved. Returns False to skip the save, and raises if the
             training has to roll back.
         records: Records of the training, of which a resumed training keeps those before its state; None for none.
+        bound: Called for each saved state. Returns why a longer training does not pass through it; None if unknown.
 
     Attributes:
         seconds: Total time for which trainings waited for saves, in seconds.
@@ -79,12 +80,12 @@ class CheckpointManager(Callback):
     def __init__(
         self, folder: Path, identity: str, policy: CheckpointPolicy, best: BestCheckpoint, *,
         may_save: Callable[[pl.Trainer], bool] = lambda trainer: True,
-        records: Records | None = None,
+        records: Records | None = None, bound: Callable[[pl.Trainer], list[str] | None] = lambda trainer: None,
     ) -> None:  # fmt: skip
         self.seconds = 0.0
         self._folder, self._identity = folder, identity
         self._policy, self._best = policy, best
-        self._may_save, self._records = may_save, records
+        self._may_save, self._records, self._bound = may_save, records, bound
         self._cadence = Cadence(policy.every_steps, 60 * policy.every_min)
         self._writer = StateWriter(folder, identity, policy.keep)
         self._background, self._snapshot = Background(), Snapshot()
@@ -124,7 +125,9 @@ class CheckpointManager(Callback):
             self._rewind(0, 0)
             return None
         self._step, self._resumed_folder = saved.step, saved.path
-        self._writer.known = dict(saved.best)
+        self._writer.known, self._writer.continued = dict(saved.best), saved.continued
+        if saved.bound is None:  # nobody has looked at the training up to this state
+            self._bound = lambda trainer: None
         return saved.path / STATE
 
     def _choose(self) -> tuple[TrainingCheckpoint | None, str]:
@@ -324,6 +327,7 @@ class CheckpointManager(Callback):
                 world_size=trainer.world_size,
                 new_best=new_best,
                 best=self._best.names,
+                bound=self._bound(trainer),
             )
             self._background.start(lambda: self._write(write, replace(shards, parts=parts)))
         elif shards.parts:

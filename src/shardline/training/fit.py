@@ -34,6 +34,7 @@ from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
+from shardline.training.length import LengthBound
 from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
@@ -114,9 +115,10 @@ def train(
         best = BestCheckpoint(
             saved, validated, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
         )
+        bound = LengthBound()
         manager = CheckpointManager(
-            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger
-        )
+            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger, bound=bound.reasons
+        )  # fmt: skip
         around = [
             *callbacks,
             Heartbeat(),
@@ -128,7 +130,7 @@ def train(
         ]
         # the manager comes first: between two epochs it must act before all other callbacks
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
-        ordered = [manager, validated, seeds, OptimizerSteps(plan), watch, *around, best]
+        ordered = [manager, validated, seeds, OptimizerSteps(plan), watch, bound, *around, best]
         try:
             trainer, resumed_step, packs, consumed = _fit(
                 task,
@@ -139,6 +141,7 @@ def train(
                 partial(new_trainer, observed=observers(runtime, task.work, attempt)),
                 logger,
                 ordered,
+                bound,
             )
         except RollbackRequired as error:
             trouble = error.trouble
@@ -169,7 +172,7 @@ def train(
 def _fit(
     task: RankTask, settings: RunSettings, world: World, set_by_row: Sequence[str],
     manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], logger: JsonLinesLogger,
-    callbacks: list[Callback],
+    callbacks: list[Callback], bound: LengthBound,
 ) -> tuple[pl.Trainer, int, PackedSamples | None, ConsumedSteps]:  # fmt: skip
     """Train to the end; return the trainer, the resumed optimiser step, the packs and the steps.
 
@@ -211,7 +214,7 @@ def _fit(
         log_every_steps=task.runtime.log_every_steps,
         num_epochs=data.num_epochs,
     )
-    plan_validations(trainer, settings, data, spec.title)
+    bound.data, bound.places = data, plan_validations(trainer, settings, data, spec.title)
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     if isinstance(task.action, Find):  # the settings are tried alone

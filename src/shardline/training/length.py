@@ -1,0 +1,79 @@
+"""What in a training depends on its length, so that a longer training does not pass through its states."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning import callbacks as lightning
+from pytorch_lightning.callbacks import Callback
+
+from shardline.checkpoints.boundaries import is_in_epoch
+from shardline.core.lightning_compat import length_reads
+from shardline.data.datamodule import ShardDataModule
+from shardline.training.validation_places import Places
+
+_HARMLESS = (lightning.Timer, lightning.ModelCheckpoint)  # but see `_ends`
+_LIBRARIES = ("shardline", "pytorch_lightning", "lightning")
+
+
+class LengthBound(Callback):
+    """Callback that knows why a longer training does not pass through the present state.
+
+    Attributes:
+        data: Data module of the run.
+        places: Places of validations, if they are not where Lightning has them.
+    """
+
+    def __init__(self) -> None:
+        self.data: ShardDataModule | None = None
+        self.places: Places | None = None
+        self._before: list[str] = []  # of earlier attempts
+        self._reads: dict[str, None] = {}
+
+    @property
+    def state_key(self) -> str:
+        """Key of this callback's state in training checkpoints."""
+        return "LengthBound"
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Find the record of the Trainer."""
+        self._reads = length_reads(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the code that has read the training's length, which a resumed training may not read again."""
+        return {"reads": [*dict.fromkeys((*self._before, *self._reads))]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what earlier attempts have found."""
+        self._before = [*state_dict["reads"]]
+
+    def reasons(self, trainer: pl.Trainer) -> list[str]:
+        """Return the reasons, a clause each."""
+        assert self.data is not None
+        found = [f"{reader}, which a longer training changes" for reader in self.state_dict()["reads"]]
+        if trainer.should_stop:
+            found.append("its training was stopped early")
+        is_within, order = is_in_epoch(trainer), self.data.order
+        is_end = not is_within and trainer.current_epoch >= self.data.num_epochs
+        epoch = trainer.current_epoch - is_end
+        if (is_within or is_end) and order.steps(epoch) != order.epoch_steps(epoch):
+            found.append("trainer.max_steps ends its training within an epoch")
+        if is_end:
+            found += _ends(trainer)
+            if self.places and self.places.is_only_at_end:
+                found.append("its last validation is one that only the end of a training has")
+        return found
+
+
+def _ends(trainer: pl.Trainer) -> Iterator[str]:
+    """Yield a clause for each callback, and for the model, that acts at the end of a training."""
+    owners: list[Any] = [*trainer.callbacks, trainer.lightning_module]  # type: ignore[attr-defined]
+    for one in owners:
+        hook = getattr(type(one), "on_train_end", None)
+        of = str(getattr(hook, "__module__", "")).split(".")
+        is_plain = of[0] in _LIBRARIES and (of[0] == "shardline" or "callbacks" not in of)
+        if is_plain or of[-2:] == ["callbacks", "callback"]:
+            continue
+        if isinstance(one, _HARMLESS) and of[0] in _LIBRARIES and not getattr(one, "save_last", 0):
+            continue
+        yield f"{type(one).__name__}.on_train_end changes the state at the end of a training"
