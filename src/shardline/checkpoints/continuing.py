@@ -5,7 +5,7 @@ state is taken over last. So a kill in between leaves a folder without a state, 
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shardline.checkpoints.folder import (
@@ -21,12 +21,14 @@ from shardline.core.files import link_or_copy, make_folder, writing
 
 # Files of the jobs of a run, not of its training. All others are copied, since callbacks may write any file.
 _OF_JOBS = {
-    "attempts", "attempts.jsonl", "checkpoints", "counted_files.json", "divergence.json", "errors", "holder.json", "lock",
-    "machine", "modules", "output", "profiler", "rank.json", "stop.json", "tracking", "watch",
+    "attempts", "attempts.jsonl", "checkpoints", "counted_files.json", "divergence.json", "errors", "holder.json",
+    "identity.json", "lock", "machine", "modules", "output", "profiler", "rank.json", "stop.json", "tracking", "watch",
 }  # fmt: skip
 
 
-def states_to_continue(folder: Path, *, world_size: int) -> Iterator[tuple[TrainingCheckpoint, str]]:
+def states_to_continue(
+    folder: Path, *, world_size: int
+) -> Iterator[tuple[TrainingCheckpoint, str]]:
     """Yield the training checkpoints of a shorter run, newest first, each with why a longer run has no such state.
 
     Args:
@@ -37,12 +39,18 @@ def states_to_continue(folder: Path, *, world_size: int) -> Iterator[tuple[Train
         if saved.world_size != world_size:
             yield saved, f"{saved.world_size} ranks trained it, not {world_size}"
         elif saved.bound is None:
-            yield saved, "an earlier Shardline saved its state, without what depends on the training's length"
+            yield (
+                saved,
+                "an earlier Shardline saved its state, without what depends on the training's length",
+            )
         else:
-            yield saved, "; ".join(saved.bound)
+            yield saved, "; ".join(saved.bound.reasons)
 
 
-def take_over(saved: TrainingCheckpoint, work: Path, *, identity: str, continued: Continued) -> None:
+def take_over(
+    saved: TrainingCheckpoint, work: Path, *, identity: str, continued: Continued,
+    before: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
     """Take a state of a shorter run over, with the files that its training had written.
 
     No job may train in the folder. Training checkpoints of the longer run that are there are removed.
@@ -52,11 +60,13 @@ def take_over(saved: TrainingCheckpoint, work: Path, *, identity: str, continued
         work: Folder of the longer run in the store.
         identity: Identity of the longer run.
         continued: Record of the shorter run.
+        before: Called once the state was verified, before anything is taken over.
 
     Raises:
         DataError: A file of the state is damaged, or cannot be taken over.
     """
     check_intact(saved)
+    before()
     folder = work / "checkpoints"
     with writing(work):
         make_folder(folder)
@@ -65,7 +75,7 @@ def take_over(saved: TrainingCheckpoint, work: Path, *, identity: str, continued
         links = [_link(saved.path.parent / name, folder / name) for name in saved.best]
     with saving(
         folder, step=saved.step, epoch=saved.epoch, identity=identity, world_size=saved.world_size, keep=1,
-        best=saved.best, known=dict(saved.files), bound=[], continued=continued,
+        best=saved.best, known=dict(saved.files), bound=saved.bound, continued=continued,
     ) as scratch:  # fmt: skip
         links += [_link(saved.path / name, scratch / name) for name in saved.files]
     if not all(links):
@@ -88,7 +98,9 @@ def _copy_records(source: Path, work: Path) -> None:
             continue
         target = work / path.name
         if path.is_dir():
-            shutil.rmtree(target, ignore_errors=True)  # files of other attempts must not be mixed in
+            shutil.rmtree(
+                target, ignore_errors=True
+            )  # files of other attempts must not be mixed in
             shutil.copytree(path, target)
         else:
             shutil.copyfile(path, target)

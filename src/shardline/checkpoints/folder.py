@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,6 +47,22 @@ class Pointer(msgspec.Struct, frozen=True):
     newest: str
 
 
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the state of a training depends on the training's length.
+
+    Attributes:
+        reasons: Reasons why a longer training does not pass through this state, a clause each.
+        is_within: Whether the state is within an epoch, and not between two.
+        epoch_end: Optimizer steps at the end of this epoch, if the training does not end before.
+        planned: Optimizer steps of the whole training.
+    """
+
+    reasons: list[str]
+    is_within: bool
+    epoch_end: int
+    planned: int
+
+
 class Continued(msgspec.Struct, frozen=True, kw_only=True):
     """The shorter run whose state a training began with.
 
@@ -56,6 +72,7 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True):
         step: Optimizer steps in its state.
         seconds: Seconds of training up to its state.
         ranks: Number of ranks that trained up to its state.
+        settings: Tables `trainer` and `schedule` of its settings.
     """
 
     run: str
@@ -63,6 +80,7 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     seconds: float
     ranks: int
+    settings: dict[str, Any] = {}
 
     @property
     def device_hours(self) -> float:
@@ -81,8 +99,8 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         best: Files of the best weights at this step, which are beside the folder.
         written: Time of writing (UTC).
         files: Files in the folder.
-        bound: Reasons why a longer training does not pass through this state; None if unknown, for a state of an
-            earlier Shardline.
+        bound: How far the state depends on the training's length; None if unknown, for a state of an earlier
+            Shardline.
         continued: The shorter run that the training began with; None if it began at step 0.
     """
 
@@ -93,7 +111,7 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     best: Digests
     written: str
     files: Digests
-    bound: list[str] | None = None
+    bound: Bound | None = None
     continued: Continued | None = None
 
 
@@ -270,7 +288,7 @@ def folder_name(step: int) -> str:
 @contextmanager
 def saving(
     folder: Path, *, step: int, epoch: int, identity: str, world_size: int, keep: int,
-    best: Digests | None = None, known: Digests | None = None, bound: list[str] | None = None,
+    best: Digests | None = None, known: Digests | None = None, bound: Bound | None = None,
     continued: Continued | None = None,
 ) -> Iterator[Path]:  # fmt: skip
     """Yield a temporary folder for one training checkpoint, then sync and rename it at the end of the block.
@@ -387,7 +405,7 @@ def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
     if not saved:
         return []
     # a longer run can continue from an earlier state if the training's end is not a part of its own
-    longest = next((one for one in saved if one.bound == []), saved[0])
+    longest = next((one for one in saved if one.bound and not one.bound.reasons), saved[0])
     kept = {name for one in (saved[0], longest) for name in (one.path.name, *one.best)}
     found = (path for pattern in ("step-*", BEST) for path in folder.glob(pattern))
     return sorted(path for path in found if path.name not in kept)

@@ -24,6 +24,7 @@ from shardline.checkpoints.boundaries import (
     steps_recorded,
 )
 from shardline.checkpoints.folder import (
+    Bound,
     CheckpointPolicy,
     Digests,
     TrainingCheckpoint,
@@ -71,7 +72,7 @@ class CheckpointManager(Callback):
         may_save: Called by all ranks before a state is saved. Returns False to skip the save, and raises if the
             training has to roll back.
         records: Records of the training, of which a resumed training keeps those before its state; None for none.
-        bound: Called for each saved state. Returns why a longer training does not pass through it; None if unknown.
+        bound: Called for each saved state. Returns how far it depends on the training's length; None if unknown.
 
     Attributes:
         seconds: Total time for which trainings waited for saves, in seconds.
@@ -80,7 +81,7 @@ class CheckpointManager(Callback):
     def __init__(
         self, folder: Path, identity: str, policy: CheckpointPolicy, best: BestCheckpoint, *,
         may_save: Callable[[pl.Trainer], bool] = lambda trainer: True,
-        records: Records | None = None, bound: Callable[[pl.Trainer], list[str] | None] = lambda trainer: None,
+        records: Records | None = None, bound: Callable[[pl.Trainer], Bound | None] = lambda trainer: None,
     ) -> None:  # fmt: skip
         self.seconds = 0.0
         self._folder, self._identity = folder, identity

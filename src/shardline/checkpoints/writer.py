@@ -13,7 +13,7 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from safetensors.torch import save
 
-from shardline.checkpoints.folder import Continued, Digests, describe, saving
+from shardline.checkpoints.folder import Bound, Continued, Digests, describe, saving
 from shardline.core.errors import ConfigError
 from shardline.core.files import sync_file, write_bytes, writing
 from shardline.core.lightning_compat import State
@@ -137,7 +137,7 @@ class StateWriter:
 
     def write(
         self, state: State, *, world_size: int, new_best: Mapping[str, Weights],
-        best: set[str], beside: Callable[[Path], Digests] | None = None, bound: list[str] | None = None,
+        best: set[str], beside: Callable[[Path], Digests] | None = None, bound: Bound | None = None,
     ) -> None:  # fmt: skip
         """Write new best weights, then a training checkpoint that lists them.
 
@@ -147,7 +147,7 @@ class StateWriter:
             new_best: New best weights by file name.
             best: File names of all best weights at this step.
             beside: Function that writes further files of the checkpoint and returns their digests.
-            bound: Reasons why a longer training does not pass through this state.
+            bound: How far the state depends on the training's length.
 
         Raises:
             ConfigError: `torch.load` with `weights_only=True` cannot read the state.

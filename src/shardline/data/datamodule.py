@@ -261,6 +261,11 @@ class ShardDataModule(LightningDataModule):
         steps, batches = self.order.steps, self.batches_per_step
         return sum(-(-steps(epoch) // batches(epoch)) for epoch in range(self.num_epochs))
 
+    def steps_of(self, num_epochs: int) -> int:
+        """Return the number of optimiser steps in the first epochs of a training that does not end before."""
+        steps, batches = self.order.epoch_steps, self.batches_per_step
+        return sum(-(-steps(epoch) // batches(epoch)) for epoch in range(num_epochs))
+
     def train_dataloader(self) -> TrainLoader:
         """Return this rank's train batches; called for each epoch if epochs differ in length."""
         if self.trainer is not None:

@@ -117,7 +117,7 @@ def train(
         )
         bound = LengthBound()
         manager = CheckpointManager(
-            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger, bound=bound.reasons
+            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger, bound=bound.of_state
         )  # fmt: skip
         around = [
             *callbacks,

@@ -8,6 +8,7 @@ from pytorch_lightning import callbacks as lightning
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.boundaries import is_in_epoch
+from shardline.checkpoints.folder import Bound
 from shardline.core.lightning_compat import length_reads
 from shardline.data.datamodule import ShardDataModule
 from shardline.training.validation_places import Places
@@ -47,10 +48,12 @@ class LengthBound(Callback):
         """Restore what earlier attempts have found."""
         self._before = [*state_dict["reads"]]
 
-    def reasons(self, trainer: pl.Trainer) -> list[str]:
-        """Return the reasons, a clause each."""
+    def of_state(self, trainer: pl.Trainer) -> Bound:
+        """Return how far the present state depends on the length."""
         assert self.data is not None
-        found = [f"{reader}, which a longer training changes" for reader in self.state_dict()["reads"]]
+        found = [
+            f"{reader}, which a longer training changes" for reader in self.state_dict()["reads"]
+        ]
         if trainer.should_stop:
             found.append("its training was stopped early")
         is_within, order = is_in_epoch(trainer), self.data.order
@@ -62,7 +65,10 @@ class LengthBound(Callback):
             found += _ends(trainer)
             if self.places and self.places.is_only_at_end:
                 found.append("its last validation is one that only the end of a training has")
-        return found
+        epoch_end = self.data.steps_of(trainer.current_epoch + is_within)
+        return Bound(
+            reasons=found, is_within=is_within, epoch_end=epoch_end, planned=self.data.total_steps
+        )
 
 
 def _ends(trainer: pl.Trainer) -> Iterator[str]:
