@@ -26,7 +26,7 @@ def of_length(case: Case, key: str, length: int) -> Case:
 @contextmanager
 def without_ends() -> Iterator[None]:
     """Let the hook of the recorded models count for nothing: it changes nothing at the end of a training."""
-    with mock.patch("shardline.training.length._ends", lambda trainer: []):
+    with mock.patch("shardline.training.length._ends", return_value=[]):
         yield
 
 

@@ -1,6 +1,6 @@
 """A longer training that continues a shorter one ends with the bits of one that began at step 0.
 
-`SHARDLINE_CAMPAIGN_CHAINS=100 SHARDLINE_SEED=...` says how many chains of kills and extensions, and which (`make campaign`).
+`SHARDLINE_CAMPAIGN_CHAINS=100 SHARDLINE_SEED=...` says how many chains of kills and extensions, and which.
 """
 
 import os
@@ -41,6 +41,7 @@ _OTHERS = (
 )
 LONGER = [one for one in CASES if one.name not in _OTHERS]
 MODELS = "tests.support.longer_trainings"
+READS = f"{MODELS}:ReadsLength"
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ END = "on_train_end changes the state at the end of a training"
     ("of", "reasons"),
     [
         (COUNTING, {4: [], 14: [], 16: [f"Recorder.{END}", f"Counting.{END}"]}),
-        (Case(name="reads", model=f"{MODELS}:ReadsLength"), {2: [f"{MODELS}:ReadsLength.loss reads trainer.max_epochs"]}),
+        (Case(name="reads", model=READS), {2: [f"{READS}.loss reads trainer.max_epochs"]}),
         (
             Case(name="estimates", model=f"{MODELS}:Estimates"),
             {2: [], 4: [f"{MODELS}:Estimates.training_step reads trainer.estimated_stepping_batches"]},
