@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from shardline.checkpoints.continuing import states_to_continue
-from shardline.checkpoints.folder import Continued, TrainingCheckpoint
+from shardline.checkpoints.folder import Continued, TrainingCheckpoint, last_step
 from shardline.config.layout import ResultsLayout, names_that_have_been, title_of
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -179,6 +179,18 @@ def choose(
     return Choice(refused=tuple(refused))
 
 
+def states_to_keep(project: Project) -> dict[str, str]:
+    """Return the trainings whose states a run of the config may continue: the title of this run by their id."""
+    known, found = Trainings(project.layout), dict[str, str]()
+    for run in project.runs.values():
+        if run.has_model:
+            continue
+        own_step = last_step(project.layout.work(run.id) / "checkpoints")
+        if alike := choose(project, run, own_step=own_step, known=known).alike:
+            found[alike.id] = run.name
+    return found
+
+
 def shorter_runs(project: Project, is_made: Callable[[RunPlan], bool]) -> dict[str, RunPlan]:
     """Return the run of the table that each run waits for, to continue it: the longest of the shorter ones, by id.
 
@@ -273,7 +285,8 @@ def schedule_differs(
         # The ranks check again with the data, whose epochs may differ in length.
         if epochs == alike.trainer.max_epochs and alike.trainer.max_steps < 0:
             return planned
-        return epochs * saved.step // saved.epoch if saved.epoch else _MANY * epochs
+        done = saved.epoch + saved.bound.is_within if saved.bound else 0
+        return epochs * saved.bound.epoch_end // done if saved.bound and done else _MANY * epochs
 
     until = same_until(alike.settings(run.settings), run.settings, steps_of)
     if until >= saved.step or has_own_optimizer(project, run):
