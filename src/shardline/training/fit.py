@@ -197,7 +197,7 @@ def _fit(
         model,
         spec,
         num_epochs=data.num_epochs,
-        total_steps=lambda: data.total_steps,
+        total_steps=lambda: data.horizon(settings.schedule),
         set_by_row=set_by_row,
     )
     check_validates(settings, model)
