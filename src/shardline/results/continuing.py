@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -20,6 +19,7 @@ from shardline.config.layout import ResultsLayout, names_that_have_been, title_o
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain, as_type
+from shardline.config.schedules import length, same_until
 from shardline.config.scripts import is_script
 from shardline.config.settings.optim_settings import Schedule
 from shardline.config.settings.run_settings import RunSettings, Trainer
@@ -31,7 +31,10 @@ from shardline.results.running import fresh_heartbeat
 from shardline.results.states import IDENTITY, read_if_sound
 
 # settings that decide how long a run trains, by table
-LENGTH = {"trainer": ("max_epochs", "max_steps"), "schedule": ("epochs", "steps")}
+LENGTH = {
+    "trainer": ("max_epochs", "max_steps"),
+    "schedule": ("epochs", "steps", "decay_steps", "decay"),
+}
 DOCUMENT = "identity.json"  # in a run's folder of the store, as in its folder of results
 
 
@@ -140,13 +143,13 @@ class Trainings:
 
 def _rest(document: IdentityDocument) -> str:
     """Return the digest of a document without the settings that decide how long the run trains."""
-    settings = {
-        name: {key: value for key, value in table.items() if key not in LENGTH.get(name, ())}
-        if isinstance(table, Mapping)
-        else table
-        for name, table in document["settings"].items()
-    }
-    return digest({**document, "settings": {k: v for k, v in settings.items() if v != {}}})
+    settings = dict(document["settings"])
+    for name, keys in LENGTH.items():
+        left = {key: value for key, value in settings.get(name, {}).items() if key not in keys}
+        settings[name] = left
+    if settings["schedule"].get("name") == "wsd":  # constant until its decay
+        settings["schedule"]["name"] = "constant"
+    return digest({**document, "settings": settings})
 
 
 def choose(
@@ -215,17 +218,22 @@ def shorter_runs(project: Project, is_made: Callable[[RunPlan], bool]) -> dict[s
 def _longest_before(run: RunPlan, runs: Sequence[RunPlan]) -> RunPlan | None:
     best: RunPlan | None = None
     for one in runs:
-        length = one.settings.trainer
-        is_better = best is None or is_shorter(best.settings.trainer, length)
-        if is_better and is_shorter(length, run.settings.trainer):
+        ends = one.settings.trainer
+        is_better = best is None or is_shorter(best.settings.trainer, ends)
+        if is_better and is_shorter(ends, run.settings.trainer):
             best = one
     return best
 
 
 def _can_share(project: Project, shorter: RunPlan, run: RunPlan) -> bool:
-    """Return whether the learning rates of two runs begin alike, as far as the settings show."""
-    until = same_until(shorter.settings, run.settings, lambda epochs: _MANY * epochs)
-    return until > 0 or has_own_optimizer(project, run)
+    """Return whether the learning rates of two runs are alike to the shorter one's end, as far as settings show."""
+
+    def steps_of(epochs: int) -> int:
+        return _MANY * epochs
+
+    until = same_until(shorter.settings, run.settings, steps_of)
+    # of a state before the end, little more is trained again
+    return until >= length(shorter.settings, steps_of) - 1 or has_own_optimizer(project, run)
 
 
 def reads_of(project: Project, run: RunPlan) -> str:
@@ -291,10 +299,11 @@ def schedule_differs(
     until = same_until(alike.settings(run.settings), run.settings, steps_of)
     if until >= saved.step or has_own_optimizer(project, run):
         return ""
-    name = run.settings.schedule.name
+    if until:
+        return f"the learning rates differ from step {until:,} on"
     return (
-        f"schedule.name={name} is another learning rate over another length; set schedule.epochs or schedule.steps to "
-        "the same horizon for both"
+        f"schedule.name={run.settings.schedule.name} is another learning rate over another length; set schedule.epochs "
+        "or schedule.steps to the same horizon for both"
     )
 
 
@@ -304,17 +313,6 @@ def has_own_optimizer(project: Project, run: RunPlan) -> bool:
 
 
 _MANY = 1_000_000_007  # steps of an epoch where only an equal number of epochs can be equal
-
-
-def same_until(a: RunSettings, b: RunSettings, steps_of: Any) -> int:
-    """Return the step up to which the learning rates of two runs are equal."""
-    if (
-        a.schedule != b.schedule
-        or b.schedule.name in ("linear", "cosine")
-        or ":" in b.schedule.name
-    ):
-        return 0
-    return _MANY * _MANY
 
 
 def is_shorter(a: Trainer, b: Trainer) -> bool:

@@ -34,7 +34,7 @@ from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
-from shardline.training.length import LengthBound
+from shardline.training.length import LengthBound, check_continued
 from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
@@ -200,7 +200,7 @@ def _fit(
         model,
         spec,
         num_epochs=data.num_epochs,
-        total_steps=lambda: data.total_steps,
+        total_steps=lambda: data.horizon(settings.schedule),
         set_by_row=set_by_row,
     )
     check_validates(settings, model)
@@ -215,6 +215,8 @@ def _fit(
         num_epochs=data.num_epochs,
     )
     bound.data, bound.places = data, plan_validations(trainer, settings, data, spec.title)
+    if world.rank == 0:
+        check_continued(task.work, settings, data, has_schedule=not has_own_optimizer(model))
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     if isinstance(task.action, Find):  # the settings are tried alone

@@ -1,14 +1,21 @@
 """What in a training depends on its length, so that a longer training does not pass through its states."""
 
+import shutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from msgspec import structs
 from pytorch_lightning import callbacks as lightning
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.boundaries import is_in_epoch
-from shardline.checkpoints.folder import Bound
+from shardline.checkpoints.folder import Bound, discard_from, list_saved
+from shardline.config.resolved import as_type
+from shardline.config.schedules import same_until
+from shardline.config.settings.optim_settings import Schedule
+from shardline.config.settings.run_settings import RunSettings, Trainer
 from shardline.core.lightning_compat import length_reads
 from shardline.data.datamodule import ShardDataModule
 from shardline.training.validation_places import Places
@@ -69,6 +76,36 @@ class LengthBound(Callback):
         return Bound(
             reasons=found, is_within=is_within, epoch_end=epoch_end, planned=self.data.total_steps
         )
+
+
+def check_continued(
+    work: Path, settings: RunSettings, data: ShardDataModule, *, has_schedule: bool
+) -> None:
+    """Remove the state of a shorter training if its learning rates were others, as the exact steps of the data show.
+
+    The job that took the state over did not read the data. Only rank 0 calls this, before the training resumes.
+
+    Args:
+        has_schedule: Whether the model uses the schedule of the settings.
+    """
+    newest = next(iter(list_saved(work / "checkpoints")), None)
+    one = newest and newest.continued
+    if not one or not one.settings or not has_schedule:
+        return
+    shorter = structs.replace(
+        settings,
+        trainer=as_type(one.settings["trainer"], Trainer),
+        schedule=as_type(one.settings["schedule"], Schedule),
+    )
+    until = same_until(shorter, settings, data.steps_of)
+    if one.step > until:
+        print(
+            f"warning: the run {one.run} is not continued from step {one.step:,}, since the learning rates differ from "
+            f"step {until:,} on; training from step 0",
+            flush=True,
+        )
+        discard_from(work / "checkpoints", 0)
+        shutil.rmtree(work / "ledger", ignore_errors=True)
 
 
 def _ends(trainer: pl.Trainer) -> Iterator[str]:

@@ -79,10 +79,19 @@ OF_MODELS: dict[str, Any] = {
     "schedule.args": {"step_size": 3},
     "schedule.interval": "epoch",
     "schedule.monitor": "val_loss",
+    "schedule.epochs": 30,
+    "schedule.steps": 900,
+    "schedule.decay_steps": 12,
+    "schedule.decay": "sqrt",
     "callbacks": ["LearningRateMonitor"],
 }
 # settings that others need beside them
+WSD = ("defaults.schedule", {"name": "wsd", "decay_steps": 9})
 BESIDE: dict[str, tuple[str, Any]] = {
+    "schedule.epochs": ("defaults.schedule.name", "cosine"),
+    "schedule.steps": ("defaults.schedule.name", "cosine"),
+    "schedule.decay_steps": WSD,
+    "schedule.decay": WSD,
     "trainer.gradient_clip_algorithm": ("defaults.trainer.gradient_clip", 0.5),
     "trainer.benchmark": ("defaults.deterministic", False),
 }
@@ -127,7 +136,7 @@ def test_setting(key: str, place: Place) -> None:
         folded = {n: {**of, "splits": {"folds": 3}} for n, of in config["datasets"].items()}
         place.write_config({**config, "datasets": folded})
         place.set("defaults.fold", 0)
-    if key.startswith("schedule.") and key in OF_MODELS:
+    if key.startswith("schedule.") and key in OF_MODELS and key not in BESIDE:
         place.set("defaults.schedule.name", "torch.optim.lr_scheduler:StepLR")
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")

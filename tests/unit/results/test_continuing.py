@@ -116,6 +116,27 @@ def test_the_reason_names_schedule_divergence_and_what_was_deleted(short):
     assert str(chosen(short)).endswith("since its training checkpoints are deleted")
 
 
+@pytest.mark.parametrize(
+    ("short_schedule", "schedule", "at", "step"),
+    [
+        ({"name": "linear", "epochs": 50}, {"name": "linear", "epochs": 50}, 200, 200),
+        ({"name": "linear", "steps": 900}, {"name": "linear", "steps": 900}, 200, 200),
+        ({"name": "linear", "epochs": 50}, {"name": "linear", "epochs": 60}, 200, None),
+        # the branch decays from step 250 on, the shorter run of a kind from step 150 on
+        ({"name": "constant"}, {"name": "wsd", "decay_steps": 50}, 200, 200),
+        ({"name": "wsd", "decay_steps": 50}, {"name": "wsd", "decay_steps": 50}, 150, 150),
+        ({"name": "wsd", "decay_steps": 50}, {"name": "wsd", "decay_steps": 50}, 160, None),
+    ],
+    ids=str,
+)
+def test_schedules_that_are_equal_up_to_a_state_are_continued(short, short_schedule, schedule, at, step):
+    for row, table in zip(short.rows, (short_schedule, schedule), strict=True):
+        row |= {f"schedule.{key}": value for key, value in table.items()}
+    save(short.run("short"), at)
+    saved = chosen(short).saved
+    assert (saved and saved.step) == step
+
+
 def test_a_model_that_reads_the_length_is_not_continued(short):
     for row in short.rows:
         row |= {"dataset": "rows", "model": "mypkg.models:Net"}

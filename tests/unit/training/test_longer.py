@@ -94,9 +94,9 @@ def test_chains_of_extensions_and_kills_change_nothing(trainings, tmp_path_facto
     ("of", "key", "length", "step"),
     [
         (COUNTING, EPOCHS, 3, 12),
-        (case("Counting", "interval", trainer__val_check_interval=3), EPOCHS, 3, 10),
+        (case("Counting", "every 3 steps", trainer__val_check_interval=3), EPOCHS, 3, 10),
         (
-            case("Plateau", "steps", trainer__val_check_interval=2, trainer__max_steps=10),
+            case("Plateau", "10 steps", trainer__val_check_interval=2, trainer__max_steps=10),
             STEPS,
             9,
             8,
