@@ -32,6 +32,19 @@ def test_a_longer_run_continues_the_shorter_one_of_its_table(tiny):
         workspace.the("logs/train/<long>.log").read_text()
     )
     assert "Nothing to be done" in workspace.snakemake().stdout
+    lineage = shardline(workspace, "lineage", "results/latest/long/model.safetensors")
+    assert f"train/{workspace.identity('short')}" in lineage
+    report = workspace.path / "results/report"
+    assert f"run {workspace.identity('short')} from step {step}, which saved" in (
+        (report / "index.html").read_text()
+    )
+    crate = json.loads((report / "ro-crate-metadata.json").read_text())
+    states = [
+        one
+        for one in crate["@graph"]
+        if one.get("name", "").startswith("Training checkpoint of run")
+    ]
+    assert [one["name"].rpartition(" ")[2] for one in states] == [str(step)]
     assert "none with problems" in shardline(workspace, "verify", "--deep")
     # which begins at step 0
     again = shardline(workspace, "rerun", "long", "--profile", str(REPOSITORY / "profiles/local"))

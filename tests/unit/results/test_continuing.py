@@ -129,7 +129,9 @@ def test_the_reason_names_schedule_divergence_and_what_was_deleted(short):
     ],
     ids=str,
 )
-def test_schedules_that_are_equal_up_to_a_state_are_continued(short, short_schedule, schedule, at, step):
+def test_schedules_that_are_equal_up_to_a_state_are_continued(
+    short, short_schedule, schedule, at, step
+):
     for row, table in zip(short.rows, (short_schedule, schedule), strict=True):
         row |= {f"schedule.{key}": value for key, value in table.items()}
     save(short.run("short"), at)
