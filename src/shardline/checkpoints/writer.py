@@ -135,7 +135,7 @@ class StateWriter:
 
     def write(
         self, state: State, *, world_size: int, new_best: Mapping[str, Weights],
-        best: set[str], beside: Callable[[Path], Digests] | None = None,
+        best: set[str], beside: Callable[[Path], Digests] | None = None, milestone: bool = False,
     ) -> None:  # fmt: skip
         """Write new best weights, then a training checkpoint that lists them.
 
@@ -145,6 +145,7 @@ class StateWriter:
             new_best: New best weights by file name.
             best: File names of all best weights at this step.
             beside: Function that writes further files of the checkpoint and returns their digests.
+            milestone: Whether the checkpoint stays when others are removed.
 
         Raises:
             ConfigError: `torch.load` with `weights_only=True` cannot read the state.
@@ -165,6 +166,7 @@ class StateWriter:
             keep=self.keep,
             best={name: self.known[name] for name in sorted(best)},
             known=known,
+            milestone=milestone,
         ) as scratch:
             if beside is not None:
                 known |= beside(scratch)
