@@ -102,6 +102,7 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         bound: How far the state depends on the training's length; None if unknown, for a state of an earlier
             Shardline.
         continued: The shorter run that the training began with; None if it began at step 0.
+        milestone: Whether the checkpoint stays when others are removed, see `checkpoint.milestones`.
     """
 
     identity: str
@@ -113,6 +114,7 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     files: Digests
     bound: Bound | None = None
     continued: Continued | None = None
+    milestone: bool = False
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,8 +290,8 @@ def folder_name(step: int) -> str:
 @contextmanager
 def saving(
     folder: Path, *, step: int, epoch: int, identity: str, world_size: int, keep: int,
-    best: Digests | None = None, known: Digests | None = None, bound: Bound | None = None,
-    continued: Continued | None = None,
+    best: Digests | None = None, known: Digests | None = None, milestone: bool = False,
+    bound: Bound | None = None, continued: Continued | None = None,
 ) -> Iterator[Path]:  # fmt: skip
     """Yield a temporary folder for one training checkpoint, then sync and rename it at the end of the block.
 
@@ -301,6 +303,7 @@ def saving(
         best: Size and digest of the best weights at this step.
         known: Size and digest of files with known digests; may be filled within the block.
         bound, continued: See `StateManifest`.
+        milestone: Whether the checkpoint stays when others are removed.
 
     Raises:
         DataError: The checkpoint could not be written. Earlier checkpoints are unchanged.
@@ -314,7 +317,7 @@ def saving(
             files = _synced(scratch, known or {})
             manifest = StateManifest(
                 identity=identity, step=step, epoch=epoch, world_size=world_size, best=best or {}, files=files,
-                written=utc_stamp(timespec="seconds"), bound=bound, continued=continued,
+                written=utc_stamp(timespec="seconds"), milestone=milestone, bound=bound, continued=continued,
             )  # fmt: skip
             write_json(scratch / MANIFEST, seal(msgspec.to_builtins(manifest)))
             for inner in scratch.rglob("*"):
@@ -359,16 +362,31 @@ def _take_name(scratch: Path, path: Path) -> None:
 def _prune(folder: Path, *, newest: Path, keep: int) -> None:
     """Remove old checkpoints, later ones from before a rollback, and best weights that no manifest lists.
 
+    Earlier milestones stay.
+
     `newest` was just written, so at least one intact checkpoint always remains.
     """
     found = _folders(folder)
     later = sum(_step_of(path) > _step_of(newest) for path in found)
-    for path in (*found[:later], *found[later + keep :]):
+    stay = {saved.path for saved in list_saved(folder) if saved.milestone}
+    for path in (*found[:later], *(one for one in found[later + keep :] if one not in stay)):
         _remove(path)
     kept = {name for saved in list_saved(folder) for name in saved.best}
     for path in folder.glob(BEST):
         if path.name not in kept:
             path.unlink(missing_ok=True)
+
+
+def mark_milestone(folder: Path) -> None:
+    """Make a training checkpoint stay that was saved before its step was named as a milestone.
+
+    Args:
+        folder: Folder of the training checkpoint.
+    """
+    saved, _ = _read(folder)
+    if saved and not saved.milestone:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        write_json(folder / MANIFEST, seal({**manifest, "milestone": True}))
 
 
 def discard_from(folder: Path, step: int) -> None:
@@ -391,7 +409,7 @@ def discard_from(folder: Path, step: int) -> None:
 def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
     """Return the files and folders of training checkpoints to remove after a run is sealed.
 
-    Checkpoints that a script wrote have no manifest, so only `none` removes them.
+    Milestones stay. Checkpoints that a script wrote have no manifest, so only `none` removes them.
 
     Args:
         folder: `checkpoints/` in the run's folder of the store.
@@ -399,14 +417,17 @@ def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
     """
     if keep == "all" or folder.is_symlink() or not folder.is_dir():
         return []
-    if keep == "none":
-        return [folder]
     saved = list_saved(folder)
-    if not saved:
+    stay = [one for one in saved if one.milestone]
+    if keep == "none" and not stay:
+        return [folder]
+    if keep == "last" and saved:
+        # a longer run can continue from an earlier state if the training's end is not a part of its own
+        longest = next((one for one in saved if one.bound and not one.bound.reasons), saved[0])
+        stay += [saved[0], longest]
+    if not stay:
         return []
-    # a longer run can continue from an earlier state if the training's end is not a part of its own
-    longest = next((one for one in saved if one.bound and not one.bound.reasons), saved[0])
-    kept = {name for one in (saved[0], longest) for name in (one.path.name, *one.best)}
+    kept = {name for one in stay for name in (one.path.name, *one.best)}
     found = (path for pattern in ("step-*", BEST) for path in folder.glob(pattern))
     return sorted(path for path in found if path.name not in kept)
 

@@ -137,7 +137,8 @@ class StateWriter:
 
     def write(
         self, state: State, *, world_size: int, new_best: Mapping[str, Weights],
-        best: set[str], beside: Callable[[Path], Digests] | None = None, bound: Bound | None = None,
+        best: set[str], beside: Callable[[Path], Digests] | None = None, milestone: bool = False,
+        bound: Bound | None = None,
     ) -> None:  # fmt: skip
         """Write new best weights, then a training checkpoint that lists them.
 
@@ -148,6 +149,7 @@ class StateWriter:
             best: File names of all best weights at this step.
             beside: Function that writes further files of the checkpoint and returns their digests.
             bound: How far the state depends on the training's length.
+            milestone: Whether the checkpoint stays when others are removed.
 
         Raises:
             ConfigError: `torch.load` with `weights_only=True` cannot read the state.
@@ -170,6 +172,7 @@ class StateWriter:
             known=known,
             bound=bound,
             continued=self.continued,
+            milestone=milestone,
         ) as scratch:
             if beside is not None:
                 known |= beside(scratch)

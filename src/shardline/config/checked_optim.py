@@ -41,6 +41,8 @@ def _of_script(settings: RunSettings) -> Iterator[str]:
             )
     if settings.freeze:
         yield "freeze is given, but a training script freezes its parameters itself; leave it out"
+    if settings.checkpoint.milestones:
+        yield "checkpoint.milestones is given, but a training script saves its states itself; leave it out"
 
 
 def _of_optimiser(settings: RunSettings) -> Iterator[str]:

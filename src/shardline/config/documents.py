@@ -128,6 +128,9 @@ def script_index(code: CodeIndex, workdir: Path, path: str) -> CodeIndex:
     return CodeIndex((*beside, *code.roots), main=files[0], workdir=workdir)
 
 
+# Keys of `checkpoint` that change no result.
+NOT_COUNTED = {"milestones", "keep_last"}
+
 # Keys of a dataset that only divide the work; all others decide what is built.
 _NOT_IN_DATASET = {"shards_per_job"}
 
@@ -400,6 +403,10 @@ def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, A
     counted.pop("code_files", None)  # the bytes count, not the paths
     counted.pop("uncounted_args", None)  # it decides what counts, but changes no result
     counted.pop("environment", None)  # its packages count
+    if "checkpoint" in counted:  # training checkpoints that stay change no result
+        counted["checkpoint"] = {
+            key: value for key, value in counted["checkpoint"].items() if key not in NOT_COUNTED
+        }
     if "data" in counted:
         counted["data"] = counted_data(counted["data"])
     return counted

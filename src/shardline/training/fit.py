@@ -15,11 +15,12 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file, save
 
 from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
+from shardline.checkpoints.boundaries import Milestones
 from shardline.checkpoints.manager import CheckpointManager
 from shardline.checkpoints.weights import plain_name
 from shardline.config.resolved import ActualGeometry, RunSpec, settings_on
+from shardline.config.settings.run_settings import Checkpoint, RunSettings
 from shardline.config.settings.run_settings import EarlyStopping as EarlyStoppingSettings
-from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_bytes
 from shardline.core.world import World
@@ -117,7 +118,8 @@ def train(
         )
         bound = LengthBound()
         manager = CheckpointManager(
-            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger, bound=bound.of_state
+            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger,
+            milestones=milestones_of(chosen), bound=bound.of_state,
         )  # fmt: skip
         around = [
             *callbacks,
@@ -252,6 +254,14 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
             for name, _ in trainer.lightning_module.named_parameters(remove_duplicate=False)
         ),
     )
+
+
+def milestones_of(settings: Checkpoint) -> Milestones:
+    """Return the milestones of a run."""
+    given = settings.milestones
+    if isinstance(given, list):
+        return Milestones(epochs=frozenset(given))
+    return Milestones(steps=frozenset(given.steps))
 
 
 def check_validates(settings: RunSettings, model: pl.LightningModule) -> None:

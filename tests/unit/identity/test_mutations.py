@@ -84,6 +84,7 @@ OF_MODELS: dict[str, Any] = {
     "schedule.decay_steps": 12,
     "schedule.decay": "sqrt",
     "callbacks": ["LearningRateMonitor"],
+    "checkpoint.milestones": [2, 5],
 }
 # settings that others need beside them
 WSD = ("defaults.schedule", {"name": "wsd", "decay_steps": 9})
@@ -95,6 +96,7 @@ BESIDE: dict[str, tuple[str, Any]] = {
     "trainer.gradient_clip_algorithm": ("defaults.trainer.gradient_clip", 0.5),
     "trainer.benchmark": ("defaults.deterministic", False),
 }
+UNCOUNTED = ("data.workers", "uncounted_args", "checkpoint.milestones", "checkpoint.keep_last")
 OF_SCRIPTS = {"environment": {"venv": "own.lock"}, "fold": 1}
 
 
@@ -145,11 +147,7 @@ def test_setting(key: str, place: Place) -> None:
     if key in ("trainer.compile", "trainer.sync_batchnorm"):  # which no sharded model has
         place.edit("config/runs.tsv", lambda text: re.sub(r"(?m)^sharded.*\n", "", text))
     assert documented_stage(key) == (
-        "nothing"
-        if key in ("data.workers", "uncounted_args")
-        else "evaluate"
-        if key.startswith("evaluation.")
-        else "train"
+        "nothing" if key in UNCOUNTED else "evaluate" if key.startswith("evaluation.") else "train"
     )
     before = place.stages()
     # a script reads what the evaluation is to be, and one row has its own strategy
@@ -160,7 +158,7 @@ def test_setting(key: str, place: Place) -> None:
     )
     if key == "strategy":
         expected = expected - of_runs("sharded")
-    if key in ("data.workers", "uncounted_args"):
+    if key in UNCOUNTED:
         expected = set()
     assert stale(before, with_other(place, key)) == (
         (expected | REPORT) & before.keys() if expected else set()
