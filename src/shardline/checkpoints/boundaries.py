@@ -10,6 +10,7 @@ and ready batches.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -114,6 +115,32 @@ class Cadence:
             return 0
         step_s = past_s / max(1, step - self._step)
         return min(max(1, int((self.every_s - past_s) / step_s / 2)), _LONGEST_WAIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Milestones:
+    """When a training saves a state that stays.
+
+    Attributes:
+        epochs: Numbers of completed epochs; the state is saved between two epochs, or at the end.
+        steps: Numbers of optimizer steps; the state is saved behind the hooks of the step.
+    """
+
+    epochs: frozenset[int] = frozenset()
+    steps: frozenset[int] = frozenset()
+
+    def is_due(self, trainer: pl.Trainer, saved_step: int) -> bool:
+        """Return whether the present state stays.
+
+        Args:
+            saved_step: Step of the last saved state. A model with several optimizers may pass a step without a state.
+        """
+        if not is_in_epoch(trainer) and trainer.current_epoch in self.epochs:
+            return True
+        return any(saved_step < step <= trainer.global_step for step in self.steps)
+
+
+NO_MILESTONES = Milestones()
 
 
 def settle(checkpoint: State, *, is_mid_epoch: bool) -> None:

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,7 +47,48 @@ class Pointer(msgspec.Struct, frozen=True):
     newest: str
 
 
-class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the state of a training depends on the training's length.
+
+    Attributes:
+        reasons: Reasons why a longer training does not pass through this state, a clause each.
+        is_within: Whether the state is within an epoch, and not between two.
+        epoch_end: Optimizer steps at the end of this epoch, if the training does not end before.
+        planned: Optimizer steps of the whole training.
+    """
+
+    reasons: list[str]
+    is_within: bool
+    epoch_end: int
+    planned: int
+
+
+class Continued(msgspec.Struct, frozen=True, kw_only=True):
+    """The shorter run whose state a training began with.
+
+    Attributes:
+        run: Id of the shorter run.
+        identity: Identity of the shorter run.
+        step: Optimizer steps in its state.
+        seconds: Seconds of training up to its state.
+        ranks: Number of ranks that trained up to its state.
+        settings: Tables `trainer` and `schedule` of its settings.
+    """
+
+    run: str
+    identity: str
+    step: int
+    seconds: float
+    ranks: int
+    settings: dict[str, Any] = {}
+
+    @property
+    def device_hours(self) -> float:
+        """Hours of all devices that need not be trained again."""
+        return self.seconds * self.ranks / 3600
+
+
+class StateManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Content of a training checkpoint's manifest.json.
 
     Attributes:
@@ -58,6 +99,10 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
         best: Files of the best weights at this step, which are beside the folder.
         written: Time of writing (UTC).
         files: Files in the folder.
+        bound: How far the state depends on the training's length; None if unknown, for a state of an earlier
+            Shardline.
+        continued: The shorter run that the training began with; None if it began at step 0.
+        milestone: Whether the checkpoint stays when others are removed, see `checkpoint.milestones`.
     """
 
     identity: str
@@ -67,6 +112,9 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
     best: Digests
     written: str
     files: Digests
+    bound: Bound | None = None
+    continued: Continued | None = None
+    milestone: bool = False
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +178,7 @@ def newest_good(folder: Path, identity: str) -> tuple[TrainingCheckpoint | None,
                     f"training checkpoint {path} belongs to another run (identity {saved.identity[:12]}), expected "
                     f"identity {identity[:12]}; move {folder} away to train from the start"
                 )
-            if not (problem := _problem(saved)):
+            if not (problem := problem_of(saved)):
                 return saved, passed
         passed.append(f"training checkpoint {path} is damaged: {problem}")
     return None, passed
@@ -152,7 +200,7 @@ def find_damage(folder: Path, identity: str) -> tuple[int, list[str]]:
         if saved and saved.identity != identity:
             problem = f"it belongs to another run (identity {saved.identity[:12]})"
         elif saved:
-            problem = _problem(saved)
+            problem = problem_of(saved)
         if not problem:
             good += 1
         elif path.exists():  # a running training removes old checkpoints
@@ -171,7 +219,7 @@ def read_good(path: Path) -> TrainingCheckpoint:
     """
     chosen = path if (path / MANIFEST).is_file() else next(iter(_folders(path)), path)
     saved, problem = _read(chosen)
-    if saved is None or (problem := _problem(saved)):
+    if saved is None or (problem := problem_of(saved)):
         raise DataError(
             f"training checkpoint {chosen} is damaged: {problem}; train its run again, or name another state"
         )
@@ -219,7 +267,7 @@ def _read(path: Path) -> tuple[TrainingCheckpoint | None, str]:
         return None, f"its {MANIFEST} is not readable"
 
 
-def _problem(saved: TrainingCheckpoint) -> str:
+def problem_of(saved: TrainingCheckpoint) -> str:
     """Return the first problem with the files of a checkpoint, empty if they are intact."""
     if saved.path.name != folder_name(saved.step):
         return f"its {MANIFEST} is of step {saved.step}"
@@ -260,7 +308,8 @@ def folder_name(step: int) -> str:
 @contextmanager
 def saving(
     folder: Path, *, step: int, epoch: int, identity: str, world_size: int, keep: int,
-    best: Digests | None = None, known: Digests | None = None,
+    best: Digests | None = None, known: Digests | None = None, milestone: bool = False,
+    bound: Bound | None = None, continued: Continued | None = None,
 ) -> Iterator[Path]:  # fmt: skip
     """Yield a temporary folder for one training checkpoint, then sync and rename it at the end of the block.
 
@@ -271,6 +320,8 @@ def saving(
         keep: Number of training checkpoints to keep, including this one.
         best: Size and digest of the best weights at this step.
         known: Size and digest of files with known digests; may be filled within the block.
+        bound, continued: See `StateManifest`.
+        milestone: Whether the checkpoint stays when others are removed.
 
     Raises:
         DataError: The checkpoint could not be written. Earlier checkpoints are unchanged.
@@ -284,7 +335,7 @@ def saving(
             files = _synced(scratch, known or {})
             manifest = StateManifest(
                 identity=identity, step=step, epoch=epoch, world_size=world_size, best=best or {}, files=files,
-                written=utc_stamp(timespec="seconds"),
+                written=utc_stamp(timespec="seconds"), milestone=milestone, bound=bound, continued=continued,
             )  # fmt: skip
             write_json(scratch / MANIFEST, seal(msgspec.to_builtins(manifest)))
             for inner in scratch.rglob("*"):
@@ -329,16 +380,31 @@ def _take_name(scratch: Path, path: Path) -> None:
 def _prune(folder: Path, *, newest: Path, keep: int) -> None:
     """Remove old checkpoints, later ones from before a rollback, and best weights that no manifest lists.
 
+    Earlier milestones stay.
+
     `newest` was just written, so at least one intact checkpoint always remains.
     """
     found = _folders(folder)
     later = sum(_step_of(path) > _step_of(newest) for path in found)
-    for path in (*found[:later], *found[later + keep :]):
+    stay = {saved.path for saved in list_saved(folder) if saved.milestone}
+    for path in (*found[:later], *(one for one in found[later + keep :] if one not in stay)):
         _remove(path)
     kept = {name for saved in list_saved(folder) for name in saved.best}
     for path in folder.glob(BEST):
         if path.name not in kept:
             path.unlink(missing_ok=True)
+
+
+def mark_milestone(folder: Path) -> None:
+    """Make a training checkpoint stay that was saved before its step was named as a milestone.
+
+    Args:
+        folder: Folder of the training checkpoint.
+    """
+    saved, _ = _read(folder)
+    if saved and not saved.milestone:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        write_json(folder / MANIFEST, seal({**manifest, "milestone": True}))
 
 
 def discard_from(folder: Path, step: int) -> None:
@@ -361,7 +427,7 @@ def discard_from(folder: Path, step: int) -> None:
 def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
     """Return the files and folders of training checkpoints to remove after a run is sealed.
 
-    Checkpoints that a script wrote have no manifest, so only `none` removes them.
+    Milestones stay. Checkpoints that a script wrote have no manifest, so only `none` removes them.
 
     Args:
         folder: `checkpoints/` in the run's folder of the store.
@@ -369,12 +435,17 @@ def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
     """
     if keep == "all" or folder.is_symlink() or not folder.is_dir():
         return []
-    if keep == "none":
+    saved = list_saved(folder)
+    stay = [one for one in saved if one.milestone]
+    if keep == "none" and not stay:
         return [folder]
-    newest = next(iter(list_saved(folder)), None)
-    if newest is None:
+    if keep == "last" and saved:
+        # a longer run can continue from an earlier state if the training's end is not a part of its own
+        longest = next((one for one in saved if one.bound and not one.bound.reasons), saved[0])
+        stay += [saved[0], longest]
+    if not stay:
         return []
-    kept = {newest.path.name, *newest.best}
+    kept = {name for one in stay for name in (one.path.name, *one.best)}
     found = (path for pattern in ("step-*", BEST) for path in folder.glob(pattern))
     return sorted(path for path in found if path.name not in kept)
 

@@ -14,7 +14,9 @@ from shardline.checkpoints import averaging, model_extras, ranks
 from shardline.checkpoints.arrangement import Arrangement
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.boundaries import (
+    NO_MILESTONES,
     Cadence,
+    Milestones,
     after_batch,
     after_hook,
     can_save,
@@ -24,9 +26,11 @@ from shardline.checkpoints.boundaries import (
     steps_recorded,
 )
 from shardline.checkpoints.folder import (
+    Bound,
     CheckpointPolicy,
     Digests,
     TrainingCheckpoint,
+    mark_milestone,
     newest_good,
     remove_scratch,
     scratch_folder,
@@ -71,6 +75,8 @@ class CheckpointManager(Callback):
         may_save: Called by all ranks before a state is saved. Returns False to skip the save, and raises if the
             training has to roll back.
         records: Records of the training, of which a resumed training keeps those before its state; None for none.
+        bound: Called for each saved state. Returns how far it depends on the training's length; None if unknown.
+        milestones: When to save a state that stays.
 
     Attributes:
         seconds: Total time for which trainings waited for saves, in seconds.
@@ -79,12 +85,14 @@ class CheckpointManager(Callback):
     def __init__(
         self, folder: Path, identity: str, policy: CheckpointPolicy, best: BestCheckpoint, *,
         may_save: Callable[[pl.Trainer], bool] = lambda trainer: True,
-        records: Records | None = None,
+        records: Records | None = None, milestones: Milestones = NO_MILESTONES,
+        bound: Callable[[pl.Trainer], Bound | None] = lambda trainer: None,
     ) -> None:  # fmt: skip
         self.seconds = 0.0
         self._folder, self._identity = folder, identity
         self._policy, self._best = policy, best
-        self._may_save, self._records = may_save, records
+        self._may_save, self._records, self._milestones = may_save, records, milestones
+        self._bound = bound
         self._cadence = Cadence(policy.every_steps, 60 * policy.every_min)
         self._writer = StateWriter(folder, identity, policy.keep)
         self._background, self._snapshot = Background(), Snapshot()
@@ -128,7 +136,9 @@ class CheckpointManager(Callback):
             self._rewind(0, 0)
             return None
         self._step, self._resumed_folder = saved.step, saved.path
-        self._writer.known = dict(saved.best)
+        self._writer.known, self._writer.continued = dict(saved.best), saved.continued
+        if saved.bound is None:  # nobody has looked at the training up to this state
+            self._bound = lambda trainer: None
         return saved.path / STATE
 
     def _choose(self) -> tuple[TrainingCheckpoint | None, str]:
@@ -169,6 +179,9 @@ class CheckpointManager(Callback):
         for sentence in (*left, *ranks.restore(trainer, self._resumed[_RANKS])):
             print(f"warning: {sentence}", flush=True)
         self._resumed = {}
+        if trainer.is_global_zero and self._milestones.is_due(trainer, self._step - 1):
+            assert self._resumed_folder is not None
+            mark_milestone(self._resumed_folder)
         if self._records:
             self._records.continue_training()
 
@@ -192,7 +205,8 @@ class CheckpointManager(Callback):
         if not can_save(trainer):
             return
         has_best = self._best.has_new and bool(Validations.of(trainer))
-        if has_best or self._cadence.is_due(trainer):
+        is_due = self._milestones.is_due(trainer, self._step) or self._cadence.is_due(trainer)
+        if has_best or is_due:
             self.save(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -201,7 +215,11 @@ class CheckpointManager(Callback):
         assert can_save(trainer)
         if self._resumed:
             self._restore(trainer)
-        elif self._best.has_new or self._cadence.is_due(trainer):
+        elif (
+            self._best.has_new
+            or self._milestones.is_due(trainer, self._step)
+            or self._cadence.is_due(trainer)
+        ):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -314,6 +332,7 @@ class CheckpointManager(Callback):
         self._warn_of_unsaved(trainer)
         state[_RANKS] = ranks.gather(ranks.collect(trainer, is_mid_epoch=is_mid_epoch), trainer)
         new_best = self._best.take_new()
+        milestone = self._milestones.is_due(trainer, self._step)
         self._step = trainer.global_step
         self._cadence.begin(self._step)
         scratch = scratch_folder(self._folder, self._step)
@@ -328,6 +347,8 @@ class CheckpointManager(Callback):
                 world_size=trainer.world_size,
                 new_best=new_best,
                 best=self._best.names,
+                bound=self._bound(trainer),
+                milestone=milestone,
             )
             self._background.start(lambda: self._write(write, replace(shards, parts=parts)))
         elif shards.parts:

@@ -17,6 +17,7 @@ from shardline.config.code_paths import (
 )
 from shardline.config.objects import counted_objects
 from shardline.config.resolved import settings_of, without_legacy_values
+from shardline.config.schedules import is_of_training
 from shardline.config.settings import Plain
 from shardline.core.canonical import short_digest
 from shardline.core.one_lightning import DISTRIBUTIONS, Package
@@ -126,6 +127,9 @@ def script_index(code: CodeIndex, workdir: Path, path: str) -> CodeIndex:
     beside = dict.fromkeys(file.parent for file in files)
     return CodeIndex((*beside, *code.roots), main=files[0], workdir=workdir)
 
+
+# Keys of `checkpoint` that change no result.
+NOT_COUNTED = {"milestones", "keep_last"}
 
 # Keys of a dataset that only divide the work; all others decide what is built.
 _NOT_IN_DATASET = {"shards_per_job"}
@@ -400,15 +404,30 @@ def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, A
     counted = without_legacy_values(settings, settings_of("train"))
     if not is_script:
         counted = counted_objects(counted)
+        counted = _without_own_horizon(counted, settings)
     if CALLBACKS in counted:
         counted[CALLBACKS] = counted_callbacks(counted[CALLBACKS])
     counted.pop("init_from", None)  # the identity of the base counts, not its name
     counted.pop("code_files", None)  # the bytes count, not the paths
     counted.pop("uncounted_args", None)  # it decides what counts, but changes no result
     counted.pop("environment", None)  # its packages count
+    if "checkpoint" in counted:  # training checkpoints that stay change no result
+        counted["checkpoint"] = {
+            key: value for key, value in counted["checkpoint"].items() if key not in NOT_COUNTED
+        }
     if "data" in counted:
         counted["data"] = counted_data(counted["data"])
     return counted
+
+
+def _without_own_horizon(counted: dict[str, Any], settings: Plain) -> dict[str, Any]:
+    """Return counted settings without a horizon of the schedule that is the length of the training."""
+    schedule = counted.get("schedule", {})
+    ends = {"epochs", "steps"} & schedule.keys()
+    if not ends or not is_of_training(settings["schedule"], settings["trainer"]):
+        return counted
+    left = {key: value for key, value in schedule.items() if key not in ends}
+    return {**counted, "schedule": left}
 
 
 def _ranks_of_steps(settings: Plain) -> int:

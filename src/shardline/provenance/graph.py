@@ -264,7 +264,9 @@ class ProvenanceGraph:
         )  # fmt: skip
         weights = [self._weights(one) for one in bases if not one.run]
         read = {key: names for key, names in action.inputs.items() if names or key not in OF_BASES}
-        return replace(action, inputs={**read, **({WEIGHTS: weights} if weights else {})})
+        read |= {WEIGHTS: weights} if weights else {}
+        read |= self._shorter(training)
+        return replace(action, inputs=read)
 
     def _weights(self, base: BaseRef) -> str:
         """Add a file or folder of weights that a training began from, and return its name."""
@@ -272,6 +274,14 @@ class ProvenanceGraph:
         name = f"{kind} of weights {base.identity[:DIGEST_LENGTH]}"
         file = FileNode(name=f"{name}: its content", digest=f"sha256:{base.identity}")
         return self._source(name, [file] if base.source == "file" else [])
+
+    def _shorter(self, training: TrainingProvenance | None) -> dict[str, list[str]]:
+        """Return the training checkpoint of the shorter run that a training continued."""
+        if not training or not training.continued:
+            return {}
+        of = training.continued
+        work = filled(self.templates["work"], {"run": of.run})
+        return {rules.SHORTER: [f"{work}checkpoints/step-{of.step:08d}/manifest.json"]}
 
     def _settings_of_training(
         self, run: str, spec: ResolvedRun, identity: Mapping[str, Any]

@@ -12,6 +12,7 @@ from shardline.config.layout import ResultsLayout
 SOURCE, ASKED = "source", "asked"  # source of a dataset; config and run table
 WEIGHTS = "weights"  # parameter of a file or folder of weights that a training begins from
 OF_BASES = {"bases": "base", "state": "state"}  # what a training begins from, if another run
+SHORTER = "shorter"  # parameter of the training checkpoint that a longer training continued
 ACCEPT = "accept"  # not a rule: the command that accepts files of an earlier result
 _ID = "[0-9a-f]{12}"
 IDS = {

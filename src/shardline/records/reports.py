@@ -14,7 +14,14 @@ from shardline.records.datasets import Reference
 from shardline.records.evaluations import Calibration, Mistake, Residuals, ShownSamples
 from shardline.records.jobs import Commit, JobRecord
 from shardline.records.measured import Goodput, Intervention, Number, Resources, Throughput
-from shardline.records.runs import BaseRef, Certificate, LoadedWeights, PackedSamples, Places
+from shardline.records.runs import (
+    BaseRef,
+    Certificate,
+    Continued,
+    LoadedWeights,
+    PackedSamples,
+    Places,
+)
 
 GroupKey = tuple[str, str, str, str, str]
 
@@ -139,6 +146,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
         host: Machine of rank 0.
         certificate: Resume certificate that is valid for the training.
         init: Weights with which the training began, if they are of another run or of a file.
+        continued: The shorter run that the training continued, if it did.
         action: Id of the training's record.
     """
 
@@ -160,6 +168,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
     host: str | None = None
     certificate: Certificate | None = None
     init: LoadedWeights | UnsetType = UNSET
+    continued: Continued | UnsetType = UNSET
     action: str = ""
 
 

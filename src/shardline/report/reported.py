@@ -214,6 +214,7 @@ def _training(
         host=provenance.host,
         certificate=provenance.certificate,
         init=trained.init,
+        continued=provenance.continued,
         action=action,
     )
 

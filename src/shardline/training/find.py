@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.folder import CheckpointPolicy
+from shardline.config.schedules import fitting
 from shardline.config.settings.run_settings import Trainer
 from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_json
@@ -56,6 +57,7 @@ def find(task: RankTask, action: Find, world: World) -> None:
             settings.trainer, max_epochs=max(num_steps + 1, settings.trainer.max_epochs),
             validate_every_epochs=1 << 30, **ends,
         ),
+        schedule=fitting(settings.schedule, num_steps),
         divergence=replace(settings.divergence, policy="stop", max_loss=None),
         early_stopping=replace(settings.early_stopping, patience=0),
     )  # fmt: skip

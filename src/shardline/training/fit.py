@@ -15,11 +15,12 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file, save
 
 from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
+from shardline.checkpoints.boundaries import Milestones
 from shardline.checkpoints.manager import CheckpointManager
 from shardline.checkpoints.weights import plain_name
 from shardline.config.resolved import ActualGeometry, RunSpec, settings_on
+from shardline.config.settings.run_settings import Checkpoint, RunSettings
 from shardline.config.settings.run_settings import EarlyStopping as EarlyStoppingSettings
-from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_bytes
 from shardline.core.world import World
@@ -35,6 +36,7 @@ from shardline.training.divergence import LossWatch, RollbackRequired, check_pol
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.init_weights import attach_init
 from shardline.training.interventions import read_plan
+from shardline.training.length import LengthBound, check_continued
 from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
@@ -115,9 +117,11 @@ def train(
         best = BestCheckpoint(
             saved, validated, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
         )
+        bound = LengthBound()
         manager = CheckpointManager(
-            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger
-        )
+            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger,
+            milestones=milestones_of(chosen), bound=bound.of_state,
+        )  # fmt: skip
         around = [
             *callbacks,
             Heartbeat(),
@@ -129,7 +133,7 @@ def train(
         ]
         # the manager comes first: between two epochs it must act before all other callbacks
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
-        ordered = [manager, validated, seeds, OptimizerSteps(plan), watch, *around, best]
+        ordered = [manager, validated, seeds, OptimizerSteps(plan), watch, bound, *around, best]
         try:
             trainer, resumed_step, packs, consumed = _fit(
                 task,
@@ -140,6 +144,7 @@ def train(
                 partial(new_trainer, observed=observers(runtime, task.work, attempt)),
                 logger,
                 ordered,
+                bound,
             )
         except RollbackRequired as error:
             trouble = error.trouble
@@ -170,7 +175,7 @@ def train(
 def _fit(
     task: RankTask, settings: RunSettings, world: World, set_by_row: Sequence[str],
     manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], logger: JsonLinesLogger,
-    callbacks: list[Callback],
+    callbacks: list[Callback], bound: LengthBound,
 ) -> tuple[pl.Trainer, int, PackedSamples | None, ConsumedSteps]:  # fmt: skip
     """Train to the end; return the trainer, the resumed optimiser step, the packs and the steps.
 
@@ -198,7 +203,7 @@ def _fit(
         model,
         spec,
         num_epochs=data.num_epochs,
-        total_steps=lambda: data.total_steps,
+        total_steps=lambda: data.horizon(settings.schedule),
         set_by_row=set_by_row,
     )
     check_validates(settings, model)
@@ -212,7 +217,9 @@ def _fit(
         log_every_steps=task.runtime.log_every_steps,
         num_epochs=data.num_epochs,
     )
-    plan_validations(trainer, settings, data, spec.title)
+    bound.data, bound.places = data, plan_validations(trainer, settings, data, spec.title)
+    if world.rank == 0:
+        check_continued(task.work, settings, data, has_schedule=not has_own_optimizer(model))
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     if state is None:
@@ -253,6 +260,14 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
             for name, _ in trainer.lightning_module.named_parameters(remove_duplicate=False)
         ),
     )
+
+
+def milestones_of(settings: Checkpoint) -> Milestones:
+    """Return the milestones of a run."""
+    given = settings.milestones
+    if isinstance(given, list):
+        return Milestones(epochs=frozenset(given))
+    return Milestones(steps=frozenset(given.steps))
 
 
 def check_validates(settings: RunSettings, model: pl.LightningModule) -> None:

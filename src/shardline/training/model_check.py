@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 
 from shardline.checkpoints.folder import CheckpointPolicy, list_saved
 from shardline.config.resolved import DatasetPlace, RunSpec
+from shardline.config.schedules import fitting
 from shardline.config.settings.run_settings import Data, RunSettings
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.suggest import did_you_mean
@@ -257,6 +258,7 @@ def _on_two_rows(settings: RunSettings) -> RunSettings:
             overfit_batches=0,
             sync_batchnorm=False,
         ),
+        schedule=fitting(settings.schedule, _STEPS),
         # the loss of two rows may be larger than that of a batch
         divergence=replace(settings.divergence, max_loss=None),
     )

@@ -11,7 +11,8 @@ import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from shardline.config.checked_optim import MATCH, SHIPPED_OPTIMISERS, SHIPPED_SCHEDULES
-from shardline.config.resolved import RunSpec
+from shardline.config.resolved import RunSpec, as_plain
+from shardline.config.schedules import is_of_training, too_short
 from shardline.config.settings.optim_settings import Optim, Schedule
 from shardline.core.construct import make_object, parameters_of
 from shardline.core.error_texts import import_class
@@ -57,8 +58,8 @@ def attach_optimizer(
 
     Args:
         num_epochs: Epochs of the training.
-        total_steps: Function that returns the optimiser steps of the whole training, at which
-            schedules end, once the callbacks are known. (Lightning's estimate would load the data
+        total_steps: Function that returns the optimiser steps at which the schedule ends,
+            once the callbacks are known. (Lightning's estimate would load the data
             before the state is restored, and lose the resumed position.)
         set_by_row: Dotted keys that the run's own row sets.
 
@@ -79,13 +80,18 @@ def attach_optimizer(
     def configure_optimizers(self: pl.LightningModule) -> dict[str, Any]:
         world_size, where = settings.nodes * settings.devices, f'run "{spec.title}"'
         optimizer = make_optimizer(self, settings.optim, world_size, where)
+        steps, epochs = total_steps(), settings.schedule.epochs or num_epochs
         schedule = make_schedule(
-            optimizer, settings.schedule, total_steps(), num_epochs=num_epochs, where=where
+            optimizer, settings.schedule, steps, num_epochs=epochs, where=where
         )
-        steps: dict[str, Any] = {"scheduler": schedule, "interval": settings.schedule.interval}
+        has_end = settings.schedule.epochs or settings.schedule.steps
+        is_own = is_of_training(as_plain(settings.schedule), as_plain(settings.trainer))
+        if has_end and not (isinstance(schedule, LambdaLR) or is_own):
+            _hold(self, (steps if settings.schedule.interval == "step" else epochs) - 1)
+        taken: dict[str, Any] = {"scheduler": schedule, "interval": settings.schedule.interval}
         if settings.schedule.monitor is not None:
-            steps["monitor"] = settings.schedule.monitor
-        return {"optimizer": optimizer, "lr_scheduler": steps}
+            taken["monitor"] = settings.schedule.monitor
+        return {"optimizer": optimizer, "lr_scheduler": taken}
 
     model.configure_optimizers = MethodType(configure_optimizers, model)  # type: ignore[method-assign]
 
@@ -153,10 +159,25 @@ def _accepted(passed: Mapping[str, float], named: NamedObject, where: str) -> di
     return found
 
 
-def lr_factor(step: int, *, name: str, warmup_steps: int, total_steps: int) -> float:
-    """Return the learning rate factor at a step: linear warm-up, then the named schedule."""
+def lr_factor(
+    step: int, *, name: str, warmup_steps: int, total_steps: int, decay_steps: int = 0, decay: str = "linear"
+) -> float:  # fmt: skip
+    """Return the learning rate factor at a step: linear warm-up, then the named schedule.
+
+    `wsd` (warm-up, stable, decay) is from Hu et al. 2024 (MiniCPM, arXiv:2404.06395), and its decay by
+    one minus the square root from Hägele et al. 2024 (arXiv:2405.18392).
+    """
     if step < warmup_steps:
         return (step + 1) / warmup_steps
+    if name == "wsd":
+        done = min(1.0, max(0.0, 1 - (total_steps - step) / decay_steps))
+        match decay:
+            case "cosine":
+                return 0.5 * (1 + math.cos(math.pi * done))
+            case "sqrt":
+                return 1 - math.sqrt(done)
+            case _:
+                return 1 - done
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
     match name:
         case "linear":
@@ -183,15 +204,17 @@ def make_schedule(
     optimizer: torch.optim.Optimizer, settings: Schedule, total_steps: int, *, num_epochs: int = 0,
     where: str = "schedule",
 ) -> torch.optim.lr_scheduler.LRScheduler:  # fmt: skip
-    """Make the learning rate schedule over `total_steps` optimiser steps.
+    """Make the learning rate schedule over `total_steps` optimiser steps, behind which the rate stays.
 
     Args:
-        num_epochs: Epochs of the training, the `total_steps` of a schedule that steps after each epoch.
+        num_epochs: Epochs of the schedule, the `total_steps` of one that steps after each epoch.
         where: Start of messages.
 
     Raises:
         ConfigError: The class rejects its arguments, or needs other values of `monitor` and `interval`.
     """
+    if problem := too_short(settings, total_steps):
+        raise ConfigError(f"{where}: {problem}")
     if settings.name in SHIPPED_SCHEDULES:
         return LambdaLR(
             optimizer,
@@ -200,12 +223,20 @@ def make_schedule(
                 name=settings.name,
                 warmup_steps=settings.warmup_steps,
                 total_steps=total_steps,
+                decay_steps=settings.decay_steps,
+                decay=settings.decay,
             ),
         )
     named = _named("schedule", settings.name, settings.args)
     more, (known, _) = {}, parameters_of(import_class(named.path, f"{where}: schedule.name"))
     if "total_steps" in known and "epochs" not in settings.args:  # of which OneCycleLR makes it
         more["total_steps"] = total_steps if settings.interval == "step" else num_epochs
+    has_end = settings.epochs is not None or settings.steps is not None
+    if has_end and not {*more} - {*settings.args}:
+        raise ConfigError(
+            f"{where}: schedule.{'steps' if settings.epochs is None else 'epochs'} is given, but {named.path} takes no "
+            "total_steps from it; leave it out, or set the length in schedule.args"
+        )
     schedule = make_object(named, where, first=[optimizer], more=more)
     if not isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
         raise ConfigError(
@@ -223,3 +254,15 @@ def make_schedule(
             f"{where}: schedule.monitor={settings.monitor}, but {named.path} watches no metric; leave it out"
         )
     return schedule
+
+
+def _hold(model: pl.LightningModule, last: int) -> None:
+    """Let the schedule take no step behind its last one, where classes such as OneCycleLR raise an error."""
+    take_step = model.lr_scheduler_step
+
+    def lr_scheduler_step(self: pl.LightningModule, scheduler: Any, metric: Any) -> None:
+        if scheduler.last_epoch < last:
+            take_step(scheduler, metric)
+
+    # a method of the schedule would be in its state
+    model.lr_scheduler_step = MethodType(lr_scheduler_step, model)  # type: ignore[method-assign]

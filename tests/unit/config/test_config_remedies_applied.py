@@ -757,6 +757,7 @@ SAMPLE_CASES = {
 # --- environments of scripts -----------------------------------------------------------------------------
 
 STEP = "torch.optim.lr_scheduler:StepLR"
+ONE_CYCLE = "torch.optim.lr_scheduler:OneCycleLR"
 OPTIM_CASES = {
     "an optimiser of a script": case(
         SCRIPT | {"@optim.name": "torch.optim:RAdam"}, "but a training script makes its optim itself",
@@ -799,6 +800,27 @@ OPTIM_CASES = {
     ),
     "a metric of a shipped schedule": case(
         {"@schedule.monitor": "val_loss"}, "watches no metric", "leave it out", {"@schedule.monitor": DROP},
+    ),
+    "a schedule with two ends": case(
+        {"@schedule.name": "cosine", "@schedule.epochs": "2", "@schedule.steps": "9"},
+        "are two ends of one schedule", "drop one", {"@schedule.steps": DROP},
+    ),
+    "an end of a constant schedule": case(
+        {"@schedule.epochs": "2"}, "has no end", "leave it out", {"@schedule.epochs": DROP},
+    ),
+    "an end in steps of a schedule in epochs": case(
+        {"@schedule.name": ONE_CYCLE, "@schedule.interval": "epoch", "@schedule.steps": "9"},
+        "interval=epoch counts epochs", r"use (schedule\.epochs)", {"@schedule.steps": DROP, "@$1": "9"},
+    ),
+    "a decay of another schedule": case(
+        {"@schedule.decay_steps": "9"}, "has no such phase", r"use schedule.name=(\w+)", {"@schedule.name": "$1"},
+    ),
+    "no decay": case(
+        {"@schedule.name": "wsd"}, "needs schedule.decay_steps", "set it", {"@schedule.decay_steps": "9"},
+    ),
+    "phases that do not fit": case(
+        {"@schedule.name": "wsd", "@schedule.decay_steps": "9", "@schedule.steps": "8"}, "more than the 8 steps",
+        "shorten one", {"@schedule.decay_steps": "8"},
     ),
 }  # fmt: skip
 

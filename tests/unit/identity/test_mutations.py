@@ -79,15 +79,25 @@ OF_MODELS: dict[str, Any] = {
     "schedule.args": {"step_size": 3},
     "schedule.interval": "epoch",
     "schedule.monitor": "val_loss",
+    "schedule.epochs": 30,
+    "schedule.steps": 900,
+    "schedule.decay_steps": 12,
+    "schedule.decay": "sqrt",
     "callbacks": ["LearningRateMonitor"],
     "init_from": "file:base.safetensors",
     "init.rename": {"a.": "b."},
     "init.ignore": ["a.*"],
     "init.strict": False,
     "init.part": "model_ema",
+    "checkpoint.milestones": [2, 5],
 }
 # settings that others need beside them
+WSD = ("defaults.schedule", {"name": "wsd", "decay_steps": 9})
 BESIDE: dict[str, tuple[str, Any]] = {
+    "schedule.epochs": ("defaults.schedule.name", "cosine"),
+    "schedule.steps": ("defaults.schedule.name", "cosine"),
+    "schedule.decay_steps": WSD,
+    "schedule.decay": WSD,
     "trainer.gradient_clip_algorithm": ("defaults.trainer.gradient_clip", 0.5),
     "trainer.benchmark": ("defaults.deterministic", False),
     **dict.fromkeys(
@@ -95,6 +105,7 @@ BESIDE: dict[str, tuple[str, Any]] = {
         ("defaults.init_from", "file:base.safetensors"),
     ),
 }
+UNCOUNTED = ("data.workers", "uncounted_args", "checkpoint.milestones", "checkpoint.keep_last")
 OF_SCRIPTS = {"environment": {"venv": "own.lock"}, "fold": 1}
 
 
@@ -136,7 +147,7 @@ def test_setting(key: str, place: Place) -> None:
         folded = {n: {**of, "splits": {"folds": 3}} for n, of in config["datasets"].items()}
         place.write_config({**config, "datasets": folded})
         place.set("defaults.fold", 0)
-    if key.startswith("schedule.") and key in OF_MODELS:
+    if key.startswith("schedule.") and key in OF_MODELS and key not in BESIDE:
         place.set("defaults.schedule.name", "torch.optim.lr_scheduler:StepLR")
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
@@ -147,11 +158,7 @@ def test_setting(key: str, place: Place) -> None:
     if key in ("trainer.compile", "trainer.sync_batchnorm"):  # which no sharded model has
         place.edit("config/runs.tsv", lambda text: re.sub(r"(?m)^sharded.*\n", "", text))
     assert documented_stage(key) == (
-        "nothing"
-        if key in ("data.workers", "uncounted_args")
-        else "evaluate"
-        if key.startswith("evaluation.")
-        else "train"
+        "nothing" if key in UNCOUNTED else "evaluate" if key.startswith("evaluation.") else "train"
     )
     before = place.stages()
     # a script reads what the evaluation is to be, and one row has its own strategy
@@ -162,7 +169,7 @@ def test_setting(key: str, place: Place) -> None:
     )
     if key == "strategy":
         expected = expected - of_runs("sharded")
-    if key in ("data.workers", "uncounted_args"):
+    if key in UNCOUNTED:
         expected = set()
     assert stale(before, with_other(place, key)) == (
         (expected | REPORT) & before.keys() if expected else set()

@@ -4,12 +4,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from shardline.config.settings import Natural, NotNegative, Positive, Settings, Text
+from shardline.config.settings import Count, Natural, NotNegative, Positive, Settings, Text
 
 # a shipped name, or an import path with dots or a colon
 _PATH = r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*"
 _OPTIMISERS = ("sgd", "adam", "adamw")
-_SCHEDULES = ("constant", "linear", "cosine")
+_SCHEDULES = ("constant", "linear", "cosine", "wsd")
 OptimName = Annotated[
     str,
     Meta(
@@ -25,6 +25,7 @@ ScheduleName = Annotated[
     ),
 ]
 Arguments = Annotated[dict[str, Any], Meta(extra={"legacy_value": {}})]
+_Horizon = Annotated[Count | None, Meta(extra={"legacy_value": None})]
 
 
 class Optim(Settings, frozen=True, kw_only=True):
@@ -53,11 +54,21 @@ class Schedule(Settings, frozen=True, kw_only=True):
     """The learning rate over time."""
 
     name: ScheduleName = "constant"
-    """Schedule after the warm-up; `linear` and `cosine` end at zero. Or the import path of a class
-    (`torch.optim.lr_scheduler:StepLR`). Its constructor gets the optimiser, `schedule.args` and, if it has this
-    argument, `total_steps`."""
+    """Schedule after the warm-up. `linear` and `cosine` fall to zero, `wsd` stays and then falls to zero. Or the import
+    path of a class (`torch.optim.lr_scheduler:StepLR`). Its constructor gets the optimiser, `schedule.args` and, if it
+    has this argument, `total_steps`."""
+    epochs: _Horizon = None
+    """Epochs after which the schedule ends. Default: those of the training. Behind its end, the rate stays."""
+    steps: _Horizon = None
+    """Optimiser steps after which the schedule ends, instead of `schedule.epochs`."""
     warmup_steps: Natural = 0
     """Number of optimiser steps of linear warm-up."""
+    decay_steps: Annotated[Natural, Meta(extra={"legacy_value": 0})] = 0
+    """Number of optimiser steps in which `wsd` falls to zero, the last of the schedule."""
+    decay: Annotated[
+        Literal["linear", "cosine", "sqrt"], Meta(extra={"legacy_value": "linear"})
+    ] = "linear"
+    """How `wsd` falls: `linear`, `cosine`, or `sqrt`: one minus the root of the part that is done."""
     args: Arguments = {}
     """Arguments of a schedule that is named by import path, such as `schedule.args.step_size`."""
     interval: Annotated[Literal["step", "epoch"], Meta(extra={"legacy_value": "step"})] = "step"

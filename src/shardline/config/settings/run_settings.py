@@ -195,13 +195,26 @@ class EarlyStopping(Settings, frozen=True, kw_only=True):
     """Stop as soon as the metric is better than this."""
 
 
+class Milestones(Settings, frozen=True, kw_only=True):
+    """Optimiser steps after which training checkpoints stay."""
+
+    steps: list[Count]
+    """Numbers of optimiser steps, such as `[1000, 2000]`."""
+
+
 class Checkpoint(Settings, frozen=True, kw_only=True):
-    """Choice of the training checkpoint whose weights are sealed."""
+    """Choice of the training checkpoint whose weights are sealed, and of those that stay."""
 
     monitor: Text = "val_loss"
     """Logged metric that decides which weights are sealed."""
     mode: Direction = "min"
     """Whether lower or higher is better."""
+    milestones: Annotated[list[Count] | Milestones, Meta(extra={"legacy_value": []})] = []
+    """Epochs after which the training checkpoint stays, such as `[10, 20]`, or a table `{steps: [1000, 2000]}`. Other
+    runs may begin from them. Does not count in the identity."""
+    keep_last: _Off = False
+    """Keep the last training checkpoint of the sealed run, whatever `runtime.checkpoint.after_sealing` says. Does not
+    count in the identity."""
 
 
 class Divergence(Settings, frozen=True, kw_only=True):

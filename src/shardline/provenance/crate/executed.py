@@ -7,9 +7,9 @@ from shardline.core.files import read_json
 from shardline.provenance.crate.contents import CONFIG, WORKFLOW, Contents
 from shardline.provenance.crate.entities import Entities, image, refer
 from shardline.provenance.nodes import ActionNode
-from shardline.provenance.rules import ORDER, RULES, SOURCE, WEIGHTS
+from shardline.provenance.rules import ORDER, RULES, SHORTER, SOURCE, WEIGHTS
 from shardline.records.jobs import JobRecord
-from shardline.records.runs import TrainingProvenance
+from shardline.records.runs import Continued, TrainingProvenance
 
 _SOURCE_FILES = 10  # listed with digests; more files are only in the manifest
 
@@ -84,6 +84,8 @@ def _files(
             found.append(_source(entities, contents, job.ids["dataset"]))
         if parameter == WEIGHTS:
             found += [_weights(entities, name) for name in names]
+        if parameter == SHORTER and job.training and job.training.continued:
+            found.append(_state(entities, job.training.continued))
         for path in (path for name in names for path in _paths(contents, parameter, job, name)):
             if what := entities.get(path):
                 kind = "Dataset" if path.endswith("/") else "File"
@@ -117,6 +119,14 @@ def _source(entities: Entities, contents: Contents, dataset: str) -> Entity:
 def _weights(entities: Entities, name: str) -> Entity:
     description = f"A {name} (its digest), from which a training began; not in this crate."
     return entities.local("weights", name, "CreativeWork", name=name, description=description)
+
+
+def _state(entities: Entities, of: Continued) -> Entity:
+    return entities.local(
+        "state", f"{of.run}-{of.step}", "CreativeWork", name=f"Training checkpoint of run {of.run}, step {of.step}",
+        description=f"The training continued it, which saved {of.seconds:.0f} s and {of.device_hours:.3g} device "
+        "hours; not in this crate.",
+    )  # fmt: skip
 
 
 def _environment(entities: Entities, record: JobRecord) -> list[Entity]:

@@ -18,6 +18,7 @@ from shardline.config.objects import paths_of_callbacks
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
+from shardline.config.schedules import ends_early
 from shardline.config.scripts import is_script
 from shardline.config.settings.run_settings import default_settings
 from shardline.core.canonical import short_digest
@@ -90,6 +91,8 @@ def check_models(
         ]
         if problem := _too_few_rows(runs[key], result.num_rows):
             checked.findings.append(Finding(kind="error", sentence=problem, runs=names))
+        if not result.own_optimizer and (early := ends_early(runs[key].settings)):
+            checked.findings.append(Finding(kind="warning", sentence=early, runs=names))
         if result.own_optimizer and (unused := _unused_settings(runs[key])):
             checked.findings.append(Finding(kind="warning", sentence=unused, runs=names))
         checked.findings += [
@@ -161,6 +164,8 @@ def _identity_of(project: Project, run: RunPlan) -> str:
         "accelerator": settings["accelerator"],
         "evaluation": settings["evaluation"],
     }  # fmt: skip
+    if settings["schedule"]["epochs"] or settings["schedule"]["steps"]:
+        counted["has_horizon"] = True
     if settings["callbacks"]:
         counted |= {
             "callbacks": settings["callbacks"],

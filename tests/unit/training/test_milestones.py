@@ -1,0 +1,144 @@
+"""Milestones: states that stay, as those that a training saves anyway, whatever kills it."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load
+
+from shardline.checkpoints.folder import find_damage, list_saved, prune_sealed, superfluous
+from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings, flat
+
+EPOCH, EPOCHS = 4, 4  # steps of an epoch, and epochs
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+    return build_trainings(tmp_path_factory.mktemp("project") / "tiny")
+
+
+def case(milestones: Any = (), model: str = "Counting", **more: Any) -> Case:
+    listed = [*milestones] if isinstance(milestones, tuple) else milestones
+    given = {"checkpoint.milestones": listed, **{k.replace("__", "."): v for k, v in more.items()}}
+    return Case(
+        name=f"{model} {given}", model=f"tests.support.killed_models:{model}", settings=given
+    )
+
+
+def saved_in(chain: Chain) -> dict[int, Path]:
+    """Return the milestones of a training by step, all of them intact."""
+    folder = chain.root / "work/checkpoints"
+    found = list_saved(folder)
+    assert find_damage(folder, found[0].identity) == (len(found), [])
+    return {one.step: one.path for one in found if one.milestone}
+
+
+def state_at(path: Path) -> dict[str, Any]:
+    state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    state["callbacks"] = {k: v for k, v in state["callbacks"].items() if k != "Stopwatch"}
+    return flat(state)
+
+
+def weights_of(model: bytes) -> dict[str, bytes]:
+    """Return the weights of a sealed model, without the identity beside them."""
+    return {name: one.numpy().tobytes() for name, one in load(model).items()}
+
+
+@pytest.fixture(scope="module")
+def every(
+    trainings: Trainings, tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, dict[str, Any]]:
+    """The states of a training that saves each step and keeps all."""
+    chain = Chain(trainings, case(), tmp_path_factory.mktemp("every"), every_steps=1, keep=99)
+    chain.attempt(None)
+    return {one.step: state_at(one.path) for one in list_saved(chain.root / "work/checkpoints")}
+
+
+@pytest.mark.parametrize(
+    ("milestones", "steps"),
+    [((1, 3), {4, 12}), ({"steps": [4, 6]}, {4, 6}), ((4,), {16}), ((9,), set()), ({"steps": [99]}, set())],
+)  # fmt: skip
+def test_milestones_are_the_states_that_a_training_saves(
+    trainings, tmp_path, every, milestones, steps
+) -> None:
+    chain = Chain(trainings, case(milestones), tmp_path, every_steps=5, keep=1)
+    outcome = chain.run([])
+    found = saved_in(chain)
+    assert found.keys() == steps
+    for step, path in found.items():
+        assert state_at(path) == every[step]
+    plain = Chain(trainings, case(), tmp_path / "plain", every_steps=5, keep=1).run([])
+    assert outcome.differences(replace(plain, model=outcome.model)) == []
+    assert weights_of(outcome.model) == weights_of(plain.model)
+
+
+@settings(max_examples=6, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+@given(data=st.data())
+def test_milestones_are_whole_whatever_kills_the_training(
+    trainings, every, tmp_path_factory, data
+) -> None:
+    steps = data.draw(st.sets(st.integers(1, 16), min_size=1, max_size=4), "milestones")
+    own = case({"steps": sorted(steps)})
+    unbroken, places = trainings.unbroken(own)
+    # every second one while a state is being written
+    of_files = [
+        place for place in places if place.partition(" ")[0] in ("open", "rename", "make", "remove")
+    ]
+    place = st.sampled_from(sorted(places)) | st.sampled_from(sorted(of_files))
+    kill = st.builds(Kill, place=place, step=st.integers(0, 16), torn=st.none() | st.floats(0, 1))
+    kills = sorted(
+        data.draw(st.lists(kill, min_size=1, max_size=6), "kills"), key=lambda one: one.step
+    )
+    chain = Chain(
+        trainings, own, tmp_path_factory.mktemp("killed"), every_steps=data.draw(st.integers(0, 5)),
+        keep=1, lateness=data.draw(st.integers(0, 40)),
+    )  # fmt: skip
+    assert chain.run(kills).differences(unbroken) == []
+    found = saved_in(chain)
+    assert found.keys() == steps
+    for step, path in found.items():
+        assert state_at(path) == every[step]
+
+
+def test_a_state_from_before_its_milestone_was_named_becomes_one(trainings, tmp_path) -> None:
+    kill = Kill(place="model.training_step", step=4)
+    chain = Chain(trainings, case(), tmp_path, every_steps=2, keep=1)
+    chain.attempt(kill)
+    (saved,) = list_saved(chain.root / "work/checkpoints")
+    assert (saved.step, saved.milestone) == (4, False)
+    chain._case = case((1,))
+    _rename(saved.path, trainings.spec_of(chain._case).identity)
+    chain.attempt(None)
+    assert saved_in(chain).keys() == {4}
+
+
+def _rename(folder: Path, identity: str) -> None:
+    """Let a state be of another case, which is another run in these tests alone."""
+    from shardline.core.files import write_json
+    from shardline.core.seals import seal
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    write_json(folder / "manifest.json", seal({**manifest, "identity": identity}))
+
+
+@pytest.mark.parametrize(
+    ("keep", "steps"), [("none", {4}), ("last", {4, 16}), ("all", {4, 14, 16})]
+)
+def test_milestones_stay_after_sealing(trainings, tmp_path, keep, steps) -> None:
+    chain = Chain(trainings, case((1,)), tmp_path, every_steps=2, keep=2)
+    chain.run([])
+    folder = chain.root / "work/checkpoints"
+    prune_sealed(folder, keep)
+    saved = list_saved(folder)
+    assert {one.step for one in saved} == steps
+    assert find_damage(folder, saved[0].identity)[0] == len(saved)
+    assert superfluous(folder, keep) == []
+    shutil.rmtree(saved[-1].path)
+    if keep == "none":
+        assert superfluous(folder, keep) == [folder]
