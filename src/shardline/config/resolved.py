@@ -222,6 +222,20 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Fraction(self.weight)
 
 
+class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sealed run whose weights or outputs another run averages.
+
+    Attributes:
+        run: Id of the run.
+        file: Its sealed weights.
+        title: The name of the run in messages.
+    """
+
+    run: str
+    file: Path
+    title: str
+
+
 class RunSpec(Struct, frozen=True, kw_only=True):
     """A resolved run.
 
@@ -234,6 +248,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         model_class: Import path of the model, or the script.
         environment: Packages to install: `python`, and `requirements` of the lock.
         lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
+        members: Runs that `settings.average` or `settings.ensemble` names, in their order.
     """
 
     run: str
@@ -245,6 +260,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     settings: RunSettings
     environment: dict[str, Any] = {}
     lightning: tuple[str, ...] = ()
+    members: tuple[Member, ...] = ()
 
     @classmethod
     def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":

@@ -199,6 +199,40 @@ class PackedSamples(Record, frozen=True, kw_only=True):
     datasets: list[PackedDataset]
 
 
+class AveragedMember(Record, frozen=True, kw_only=True):
+    """A run whose weights an average may contain.
+
+    Attributes:
+        run: Id of the run.
+        sha256: SHA-256 of its sealed weights.
+        is_chosen: Whether the average contains its weights.
+        score: For a greedy average, `checkpoint.monitor` of this member alone.
+        tried: For a greedy average, `checkpoint.monitor` of the members chosen before and this one.
+    """
+
+    run: Id
+    sha256: str
+    is_chosen: bool
+    score: float | UnsetType | None = UNSET
+    tried: float | UnsetType | None = UNSET
+
+
+class AveragedWeights(Record, frozen=True, kw_only=True):
+    """How the weights of an average were made.
+
+    Attributes:
+        members: The members, in the order of the config.
+        greedy: Split with which members were chosen; null for the average of all.
+        batch_norms: Number of layers whose running statistics were recomputed.
+        batches: Number of training batches that each layer saw.
+    """
+
+    members: list[AveragedMember]
+    greedy: str | None = None
+    batch_norms: int = 0
+    batches: int = 0
+
+
 class Training(Record, frozen=True, kw_only=True):
     """End of a training, see `training.fit.Trained`.
 
@@ -212,6 +246,7 @@ class Training(Record, frozen=True, kw_only=True):
         checkpoint_s: Seconds that the last attempt spent on saving training checkpoints.
         interventions: Interventions after a divergence.
         own_optimizer: True if the model's `configure_optimizers` is used, so `optim` and `schedule` had no effect.
+        average: How the weights of an average were made, without a training.
         script: Path of the training script.
         arguments: Arguments of the training script.
         evaluation: Evaluation by the training script.
@@ -227,6 +262,7 @@ class Training(Record, frozen=True, kw_only=True):
     checkpoint_s: float | UnsetType = UNSET
     interventions: list[Intervention] | UnsetType = UNSET
     own_optimizer: bool | UnsetType = UNSET
+    average: AveragedWeights | UnsetType = UNSET
     script: str | UnsetType = UNSET
     arguments: list[str] | UnsetType = UNSET
     evaluation: ScriptEvaluation | UnsetType | None = UNSET
