@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -65,7 +66,7 @@ def mean_of(files: Sequence[Path]) -> Weights:
     Args:
         files: Files that `check_alike` accepts; one weight of each is in memory at a time.
     """
-    opened = [safe_open(path, framework="pt") for path in files]
+    opened: list[Any] = [safe_open(path, framework="pt") for path in files]
     found = {}
     for name in sorted(opened[0].keys()):
         first = opened[0].get_tensor(name)

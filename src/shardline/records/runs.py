@@ -1,6 +1,6 @@
 """Files of a run: `run.json`, `provenance.json`, evaluations and predictions."""
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType, field
 
@@ -199,36 +199,38 @@ class PackedSamples(Record, frozen=True, kw_only=True):
     datasets: list[PackedDataset]
 
 
-class AveragedMember(Record, frozen=True, kw_only=True):
-    """A run whose weights an average may contain.
+class CombinedMember(Record, frozen=True, kw_only=True):
+    """A run whose weights or outputs another run averages.
 
     Attributes:
         run: Id of the run.
         sha256: SHA-256 of its sealed weights.
-        is_chosen: Whether the average contains its weights.
+        is_chosen: Whether the average contains it.
         score: For a greedy average, `checkpoint.monitor` of this member alone.
         tried: For a greedy average, `checkpoint.monitor` of the members chosen before and this one.
     """
 
     run: Id
     sha256: str
-    is_chosen: bool
+    is_chosen: bool = True
     score: float | UnsetType | None = UNSET
     tried: float | UnsetType | None = UNSET
 
 
-class AveragedWeights(Record, frozen=True, kw_only=True):
-    """How the weights of an average were made.
+class CombinedRuns(Record, frozen=True, kw_only=True):
+    """How an average or an ensemble of sealed runs was made, without a training.
 
     Attributes:
+        kind: `average` of weights, or `ensemble` of outputs.
         members: The members, in the order of the config.
-        greedy: Split with which members were chosen; null for the average of all.
-        batch_norms: Number of layers whose running statistics were recomputed.
-        batches: Number of training batches that each layer saw.
+        how: How members were chosen or outputs averaged: `uniform`, `greedy`, `probabilities` or `logits`.
+        batch_norms: Number of layers of an average whose running statistics were recomputed.
+        batches: Number of training batches that each of these layers saw.
     """
 
-    members: list[AveragedMember]
-    greedy: str | None = None
+    kind: Literal["average", "ensemble"]
+    members: list[CombinedMember]
+    how: Literal["uniform", "greedy", "probabilities", "logits"]
     batch_norms: int = 0
     batches: int = 0
 
@@ -246,7 +248,7 @@ class Training(Record, frozen=True, kw_only=True):
         checkpoint_s: Seconds that the last attempt spent on saving training checkpoints.
         interventions: Interventions after a divergence.
         own_optimizer: True if the model's `configure_optimizers` is used, so `optim` and `schedule` had no effect.
-        average: How the weights of an average were made, without a training.
+        combined: How an average or an ensemble was made, without a training.
         script: Path of the training script.
         arguments: Arguments of the training script.
         evaluation: Evaluation by the training script.
@@ -262,7 +264,7 @@ class Training(Record, frozen=True, kw_only=True):
     checkpoint_s: float | UnsetType = UNSET
     interventions: list[Intervention] | UnsetType = UNSET
     own_optimizer: bool | UnsetType = UNSET
-    average: AveragedWeights | UnsetType = UNSET
+    combined: CombinedRuns | UnsetType = UNSET
     script: str | UnsetType = UNSET
     arguments: list[str] | UnsetType = UNSET
     evaluation: ScriptEvaluation | UnsetType | None = UNSET

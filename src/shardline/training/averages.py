@@ -1,8 +1,13 @@
-"""Average the sealed weights of other runs, in place of a training; one rank does so alone."""
+"""Average the sealed weights of other runs, in place of a training; one rank does so alone.
 
+An ensemble averages outputs, so it has no weights of its own: its sealed file contains no tensor.
+"""
+
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytorch_lightning as pl
 from msgspec import structs
@@ -12,16 +17,18 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from shardline.checkpoints.averages import Soup, Weights, check_alike, choose, mean_of
 from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.weights import load_weights, plain_name
-from shardline.config.resolved import PlannedGeometry
-from shardline.config.settings.run_settings import Average, RunSettings
+from shardline.config.resolved import PlannedGeometry, RunSpec
+from shardline.config.settings.run_settings import Average, Ensemble, RunSettings
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, Diverged
+from shardline.core.files import write_bytes
 from shardline.core.lightning_compat import batch_norms, ignore_signals, training_steps
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule, model_dtype
 from shardline.launch.device import resolve_accelerator
-from shardline.records.runs import AveragedMember, AveragedWeights
-from shardline.training.fit import check_validates
+from shardline.records.metrics import MetricLine
+from shardline.records.runs import CombinedMember, CombinedRuns, Training
+from shardline.training.fit import check_validates, seal_weights
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.model import make_model
 from shardline.training.rank_task import RankTask
@@ -36,18 +43,71 @@ class Averaged:
     """An average of weights.
 
     Attributes:
+        record: How it was made.
         weights: The weights by name.
         metrics: Metrics of its validation.
-        score: `checkpoint.monitor` of its validation.
-        record: How it was made.
+        score: `checkpoint.monitor` of its validation; None for an ensemble.
         parameters: Names of the parameters in `weights`, which contains buffers too.
     """
 
-    weights: Weights
-    metrics: dict[str, float]
-    score: float
-    record: AveragedWeights
-    parameters: frozenset[str]
+    record: CombinedRuns
+    weights: Weights = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    score: float | None = None
+    parameters: frozenset[str] = frozenset()
+
+
+def seal_combined(task: RankTask, results: Path, world: World) -> tuple[Training, frozenset[str]]:
+    """Seal an average or an ensemble; return its record and the names of its parameters.
+
+    Args:
+        results: Folder for the sealed files.
+        world: This rank's place in the job, without other ranks.
+
+    Raises:
+        ConfigError, DataError, Diverged: See `average`.
+    """
+    spec, wanted = task.run, task.run.settings.combined
+    if isinstance(wanted, Ensemble):
+        made = Averaged(
+            record=CombinedRuns(kind="ensemble", members=_members(spec), how=wanted.outputs)
+        )
+    else:
+        made = average(task, world)
+    seal_weights(made.weights, spec, results / "model.safetensors")
+    values = {name: value if math.isfinite(value) else None for name, value in made.metrics.items()}
+    line = MetricLine(step=0, epoch=0, values=dict(sorted(values.items()))).to_json()
+    text = f"{json.dumps(line)}\n" if values else ""
+    write_bytes(task.work / "metrics.jsonl", text.encode())
+    write_bytes(results / "metrics.jsonl", text.encode())
+    training = Training(
+        best_score=made.score, steps=0, epochs=0, stopped_early=False, resumed_step=0,
+        combined=made.record,
+    )  # fmt: skip
+    return training, made.parameters
+
+
+def _members(
+    spec: RunSpec, chosen: Sequence[int] | None = None, scores: Sequence[Sequence[float]] = ()
+) -> list[CombinedMember]:
+    """Return the records of a run's members.
+
+    Args:
+        chosen: Positions of the members that count; None for all.
+        scores: Of a greedy choice, `score` and `tried` of each member.
+    """
+    found = []
+    for at, one in enumerate(spec.members):
+        pair = [value if math.isfinite(value) else None for value in scores[at]] if scores else ()
+        found.append(
+            CombinedMember(
+                run=one.run,
+                sha256=file_sha256(one.file),
+                is_chosen=chosen is None or at in chosen,
+                **dict(zip(("score", "tried"), pair, strict=False)),
+            )
+        )
+    return found
 
 
 def average(task: RankTask, world: World) -> Averaged:
@@ -57,7 +117,7 @@ def average(task: RankTask, world: World) -> Averaged:
     batches (the algorithm of `torch.optim.swa_utils.update_bn`). An average of one member is this member, unchanged.
 
     Args:
-        world: This rank's place in the job, whose device is used.
+        world: This rank's place in the job, without other ranks.
 
     Raises:
         ConfigError: The members' weights differ in names or shapes, or the model cannot be validated.
@@ -82,33 +142,18 @@ def average(task: RankTask, world: World) -> Averaged:
             f"{what}: {spec.settings.checkpoint.monitor} of the average is {soup.score}, so it cannot be sealed; "
             "average runs that begin from the same weights, or set greedy: validation"
         )
-    members = [
-        AveragedMember(
-            run=one.run,
-            sha256=file_sha256(one.file),
-            is_chosen=at in soup.chosen,
-            **(_of_greedy(scores[at], soup.tried[at]) if wanted.greedy else {}),
-        )
-        for at, one in enumerate(spec.members)
-    ]
+    pairs = [*zip(scores, soup.tried, strict=True)]
     is_mean = len(soup.chosen) > 1
-    record = AveragedWeights(
-        members=members,
-        greedy=wanted.greedy,
+    record = CombinedRuns(
+        kind="average",
+        members=_members(spec, soup.chosen, pairs),
+        how="greedy" if wanted.greedy else "uniform",
         batch_norms=run.num_norms if is_mean else 0,
         batches=run.num_batches if is_mean else 0,
     )
     return Averaged(
         weights=weights, metrics=metrics, score=soup.score, record=record, parameters=run.parameters
     )
-
-
-def _of_greedy(*values: float) -> dict[str, float | None]:
-    names = ("score", "tried")
-    return {
-        name: value if math.isfinite(value) else None
-        for name, value in zip(names, values, strict=True)
-    }
 
 
 class _Averages:
@@ -124,7 +169,7 @@ class _Averages:
     def __init__(self, task: RankTask, world: World) -> None:
         self._task, self._files = task, [one.file for one in task.run.members]
         self._settings = _on_one_rank(task.run.settings)
-        self._world = replace(world, rank=0, world_size=1, local_world_size=1, local_rank=0)
+        self._world = world
         self.measured: dict[tuple[int, ...], tuple[dict[str, float], Weights]] = {}
         self.num_norms = self.num_batches = 0
         self.parameters: frozenset[str] = frozenset()

@@ -1,17 +1,25 @@
 """Averages of sealed runs: weights, recomputed statistics, choice, and what is recorded."""
 
+import json
+import time
+
 import pytest
 import pytorch_lightning as pl
 import torch
 from msgspec import structs
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from shardline.config.resolved import Member, RunSpec
 from shardline.config.settings.run_settings import Average, Data, Evaluation, RunSettings, Trainer
+from shardline.core.digests import file_sha256
 from shardline.core.lightning_compat import batch_norms
 from shardline.data.datamodule import ShardDataModule
 from shardline.errors import ConfigError, Diverged
-from shardline.training.averages import average
+from shardline.supervision.attempt_log import begin_attempt
+from shardline.training import sealed_training
+from shardline.training.averages import average, seal_combined
+from shardline.training.goodput import Timeline
 from tests.support.evaluated_model import Rows, sealed_model
 from tests.support.rank_tasks import ALONE, rank_task
 
@@ -196,3 +204,34 @@ def test_a_member_is_read_as_it_is_sealed(sealed, tmp_path):
     average(task, ALONE)
     for one, weights in zip(task.run.members, before, strict=True):
         assert all(torch.equal(value, weights[name]) for name, value in load_file(one.file).items())
+
+
+def test_average_is_sealed_as_a_training_is(sealed, tmp_path):
+    task = task_of(sealed, tmp_path, models_of(2), greedy="validation")
+    task = structs.replace(
+        task, action=structs.replace(task.action, attempt=begin_attempt(task.work))
+    )
+    training, measured = sealed_training._combine(task, task.action, ALONE, Timeline(time.time()))
+    results = task.action.results
+    with safe_open(results / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"identity": task.run.identity}
+        assert {*file.keys()} == {*models_of(1)[0].state_dict()}
+    (line,) = (results / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"step": 0, "epoch": 0, "val_loss": training.best_score}
+    assert training.combined.kind == "average"
+    assert training.combined.members[1].sha256 == file_sha256(task.run.members[1].file)
+    found = measured()
+    assert found["weights"].largest > 0
+    assert found["goodput"].parts["validation"] > 0
+
+
+def test_ensemble_is_sealed_without_weights(sealed, tmp_path):
+    task = task_of(sealed, tmp_path, models_of(2))
+    settings = structs.replace(task.run.settings, average=None, ensemble=["run:a", "run:b"])
+    task = structs.replace(task, run=structs.replace(task.run, settings=settings))
+    training, parameters = seal_combined(task, task.action.results, ALONE)
+    with safe_open(task.action.results / "model.safetensors", "pt") as file:
+        assert not [*file.keys()]
+    assert (task.action.results / "metrics.jsonl").read_bytes() == b""
+    assert (training.best_score, parameters) == (None, frozenset())
+    assert training.combined.how == "probabilities"
