@@ -19,7 +19,7 @@ from shardline.config.project import titles_of
 from shardline.pipeline.hooks import check_one_owner, open_project, settle
 from shardline.pipeline.storage import Storage, logs_of
 from shardline.pipeline.hooks import check_jobs, workflow_errors
-from shardline.pipeline.jobs import Jobs, has_scripts
+from shardline.pipeline.jobs import Jobs, has_scripts, trained_runs
 from shardline.pipeline.storage import storage_of
 from shardline.pipeline.terminal_rows import finished
 
@@ -80,6 +80,8 @@ wildcard_constraints:
 
 spec_of_run = JOBS.of_job(lambda run: [run.folder / "run.json"])
 manifest_of_run = JOBS.of_job(lambda run: [part.dataset.manifest for part in run.parts])
+bases_of_run = JOBS.of_job(lambda run: [base.path for base in run.bases if base.run])
+TRAINED = trained_runs(PROJECT)
 model_of_run = JOBS.of_job(lambda run: [run.model])
 environment_of_run = JOBS.of_job(lambda run: [PROJECT.environment])
 script_environment_of_run = JOBS.of_job(lambda run: [run.environment_file])

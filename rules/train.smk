@@ -21,6 +21,7 @@ rule train:
     input:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
+        bases=ancient(bases_of_run),
         environment=ancient(environment_of_run) if ENVIRONMENT else [],
         script_environment=(
             ancient(script_environment_of_run) if SCRIPT_ENVIRONMENTS else []
@@ -38,6 +39,9 @@ rule train:
         "logs/train/{run}.log",
     benchmark:
         "benchmarks/train/{run}.tsv"
+    # no job makes the models of runs outside of the config, which others begin from
+    wildcard_constraints:
+        run=TRAINED,
     conda:
         "../envs/train.yaml"
     container:
@@ -117,6 +121,7 @@ rule train_first_steps:
     input:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
+        bases=ancient(bases_of_run),
         environment=ancient(ENVIRONMENT),
     output:
         metrics="results/first-steps/{run}-{steps}.jsonl",
@@ -144,6 +149,7 @@ rule train_first_steps:
 rule find_setting:
     input:
         manifest=ancient(manifest_of_run),
+        bases=ancient(bases_of_run),
         environment=ancient(ENVIRONMENT),
     output:
         found="results/found/{run}-{setting}.json",
@@ -172,6 +178,7 @@ rule train_again:
     input:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
+        bases=ancient(bases_of_run),
         environment=ancient(environment_of_run) if ENVIRONMENT else [],
         script_environment=(
             ancient(script_environment_of_run) if SCRIPT_ENVIRONMENTS else []

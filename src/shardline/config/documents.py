@@ -267,6 +267,7 @@ class Documents:
     def training(
         self, settings: Plain, paths: Mapping[str, str], datasets: Mapping[str, str],
         files: Mapping[str, str] | None = None, environment: Mapping[str, object] | None = None,
+        bases: Sequence[Mapping[str, str]] = (),
     ) -> IdentityDocument:  # fmt: skip
         """Return the document of a training.
 
@@ -278,6 +279,7 @@ class Documents:
             datasets: Weight of each dataset by digest, in the order of the mix.
             files: Digests of the files of `code_files` and of arguments, by position and name.
             environment: Counted part of the environment of the script, if it has its own.
+            bases: What counts of the bases of the run, see `Base.counted`.
         """
         is_script = scripts.is_script(paths["model"])
         trained = {part: path for part, path in paths.items() if not part.startswith(METRIC)}
@@ -295,11 +297,16 @@ class Documents:
         }:
             own["sample_code"] = named
         mixed = [[key, weight] for key, weight in datasets.items()]
+        if not bases:  # they load nothing
+            counted.pop("init", None)
         return {
             "stage": "train",
             "settings": counted,
             **_named("model", programs["model"]),
-            "inputs": {"datasets": mixed} if len(mixed) > 1 else {"dataset": mixed[0][0]},
+            "inputs": {
+                **({"datasets": mixed} if len(mixed) > 1 else {"dataset": mixed[0][0]}),
+                **({"bases": [*map(dict, bases)]} if bases else {}),
+            },
             **self.made_by("script" if is_script else "training", programs, settings),
             **own,
         }
@@ -395,6 +402,7 @@ def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, A
         counted = counted_objects(counted)
     if CALLBACKS in counted:
         counted[CALLBACKS] = counted_callbacks(counted[CALLBACKS])
+    counted.pop("init_from", None)  # the identity of the base counts, not its name
     counted.pop("code_files", None)  # the bytes count, not the paths
     counted.pop("uncounted_args", None)  # it decides what counts, but changes no result
     counted.pop("environment", None)  # its packages count

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from msgspec import convert, to_builtins
 
+from shardline.config.bases import with_content
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, WeightedDataset
 from shardline.config.predictions import document_of_files, document_of_prediction
@@ -183,7 +184,8 @@ def recheck_training(project: Project, run: RunPlan) -> None:
         project.load_environment,
     )
     weights = run.spec.datasets
-    now = document_of_run(project, settings, run.code_paths, weights, environment, where)
+    bases = with_content(run.bases, project.layout, project.digests, where)
+    now = document_of_run(project, settings, run.code_paths, weights, environment, where, bases)
     _refuse_other(run.id, run.document, now)
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from shardline.config import (
     checked_sources,
@@ -18,6 +18,14 @@ from shardline.config import (
     script_files,
     scripts,
     user_files,
+)
+from shardline.config.bases import (
+    Base,
+    Bases,
+    in_order,
+    references_of_row,
+    states_of_rows,
+    with_bases,
 )
 from shardline.config.callbacks import RUNTIME_CALLBACKS
 from shardline.config.checked_optim import check_optim
@@ -110,8 +118,9 @@ def load_project(
     problems = Problems()
     asked = settings.predictions
     rows = _expand_folds(config, rows, settings.mixes, problems)
+    needed = states_of_rows(rows, config["defaults"])
     if only is not None:
-        rows, asked = [row for row in rows if row.name in only], {}
+        rows, asked = with_bases(rows, only, config["defaults"]), {}
     entries, defaults, mixes = config["datasets"], config["defaults"], settings.mixes
     named = _load_datasets(project, rows, datasets, entries, mixes, where, problems)
     predicted = _load_predicted(project, asked, rows, entries, mixes, named, where, problems)
@@ -122,13 +131,23 @@ def load_project(
                 f"{where}: {RUNTIME_CALLBACKS} is given with runtime.check=false, and only the check finds a callback "
                 "that changes results; set runtime.check: true, or list it under `callbacks` of the runs"
             )
-    for row in rows:
+    bases = Bases(project.layout, project.digests, {row.name for row in rows})
+    loaded, ordered = dict[str, RunPlan](), [*rows]
+    with problems.gather():
+        ordered = in_order(rows, defaults)
+    for row in ordered:
         with problems.gather():
             weights = weights_of_row(row, mixes)
             parts = parts_of(weights, named) if weights.keys() <= named.keys() else ()
             checked = _checked_settings(project, row, defaults, parts)
-            if parts:
-                project.add_run(_load_run(project, row, parts, *checked))
+            found = bases.of(references_of_row(row, defaults), row.where)
+            if parts and found is not None:
+                loaded[row.name] = _load_run(project, row, parts, *checked, found)
+                bases.add(row.name, loaded[row.name].document)
+    for row in rows:  # in the order of the table
+        with problems.gather():
+            if row.name in loaded:
+                project.add_run(loaded[row.name])
     problems.refuse()
     predictions.add_predictions(project, asked, predicted, where)
     if only is None:
@@ -136,10 +155,15 @@ def load_project(
             settings.scaling,
             project,
             lambda row, base: _load_run(
-                project, row, base.parts, *_checked_settings(project, row, defaults, base.parts)
+                project,
+                row,
+                base.parts,
+                *_checked_settings(project, row, defaults, base.parts),
+                base.bases,
             ),
             where,
         )
+    project.link_bases(needed)
     project.digests.save()
     return project
 
@@ -287,7 +311,7 @@ def _checked_settings(
 
 def _load_run(
     project: Project, row: Row, parts: tuple[WeightedDataset, ...], model_class: str, plain_settings: Plain,
-    settings: RunSettings,
+    settings: RunSettings, bases: tuple[Base, ...] = (),
 ) -> RunPlan:  # fmt: skip
     program = {"model": model_class, **script_files.code_of_arguments(model_class, project.layout)}
     uses_io = scripts.is_script(model_class) and project.documents.use_io(program)
@@ -322,7 +346,9 @@ def _load_run(
     )
     lightning = _lightning_of(project, paths, parts, row.where)
     weights = {part.dataset.id: str(part.weight) for part in parts}
-    document = document_of_run(project, settings, paths, weights, environment, row.where)
+    if begun := next((one.resolved for one in bases if one.kind == "init"), None):
+        settings = structs.replace(settings, init_from=begun)
+    document = document_of_run(project, settings, paths, weights, environment, row.where, bases)
     digest = short_digest(document)
     return RunPlan(
         id=digest,
@@ -337,6 +363,7 @@ def _load_run(
         evaluation_document=project.documents.evaluation(plain_settings, paths, digest),
         definitions=project.documents.definitions(paths),
         lightning=lightning,
+        bases=bases,
     )
 
 

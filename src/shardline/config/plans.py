@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from shardline.config.bases import Base
 from shardline.config.layout import ResultsLayout
-from shardline.config.resolved import PythonObject, RunSpec
+from shardline.config.resolved import InitWeights, PythonObject, RunSpec
 from shardline.config.run_table import Row
 from shardline.config.scripts import ScriptEnvironment
 from shardline.config.settings import Plain
@@ -161,6 +162,8 @@ class RunPlan:
         evaluation_document: Identity document of the evaluation.
         definitions: Digests of the code of the user, see `Documents.definitions`.
         lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`.
+        bases: What the run begins from.
+        needed_states: States of this run that other runs of the config begin from, see `Base.state`.
     """
 
     id: str
@@ -175,6 +178,8 @@ class RunPlan:
     environment: ScriptEnvironment | None = None
     definitions: Definitions = field(default_factory=dict)
     lightning: tuple[str, ...] = ()
+    bases: tuple[Base, ...] = ()
+    needed_states: tuple[str, ...] = ()
 
     @property
     def dataset(self) -> DatasetPlan:
@@ -238,6 +243,24 @@ class RunPlan:
             model_class=self.model_class,
             settings=self.settings,
             lightning=self.lightning,
+            init=self._init,
+        )
+
+    @property
+    def _init(self) -> InitWeights | None:
+        base = next((one for one in self.bases if one.kind == "init"), None)
+        if base is None:
+            return None
+        init = self.settings.init
+        return InitWeights(
+            source=base.source,
+            name=base.name,
+            state=base.state,
+            file=base.path,
+            sha256="" if base.run else base.identity,
+            rename=init.rename or {},
+            ignore=init.ignore,
+            strict=init.strict,
         )
 
     @cached_property

@@ -1,12 +1,14 @@
 """The project of a config: its datasets and runs, with their identities and paths."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shardline.config import checked_sources, checks
+from shardline.config.bases import Base
 from shardline.config.checked_sources import Located
 from shardline.config.documents import Documents
 from shardline.config.layout import NamedKind, Names, ResultsLayout, add_names, name_history
@@ -126,6 +128,31 @@ class Project:
             run = replace(known, rows=(*known.rows, *(r for r in run.rows if r not in known.rows)))
         self.runs[key] = run
         return self.runs[key]
+
+    def link_bases(self, needed: Mapping[str, Collection[str]]) -> None:
+        """Set of each run which bases are outside of the project, and which of its states other runs need.
+
+        Args:
+            needed: States that rows need, also rows that are not loaded, by name or identity of their base.
+        """
+        if not needed:
+            return
+        ids = {run.id for run in self.runs.values()}
+        states = defaultdict[str, set[str]](set)
+        for one in (one for run in self.runs.values() for one in run.bases):
+            states[one.run].add(one.state)
+        for key, run in self.runs.items():
+            bases = [
+                replace(one, is_outside=bool(one.run) and one.run not in ids) for one in run.bases
+            ]
+            found = states[run.id].union(*(needed.get(name, ()) for name in run.names))
+            self.runs[key] = replace(run, bases=tuple(bases), needed_states=tuple(sorted(found)))
+
+    @property
+    def outside_bases(self) -> dict[str, Base]:
+        """The runs outside of the project that its runs begin from, by id."""
+        every = (base for run in self.runs.values() for base in run.bases)
+        return {base.run: base for base in every if base.is_outside}
 
     def load_environment(self, given: Environment, where: str) -> ScriptEnvironment:
         """Return an environment of a training script, see `scripts.load_environment`."""
@@ -332,7 +359,7 @@ def document_of_dataset(
 
 def document_of_run(
     project: Project, settings: RunSettings, paths: Mapping[str, str], weights: Mapping[str, str],
-    environment: ScriptEnvironment | None, where: str,
+    environment: ScriptEnvironment | None, where: str, bases: Sequence[Base] = (),
 ) -> IdentityDocument:  # fmt: skip
     """Return the identity document of a training.
 
@@ -341,6 +368,7 @@ def document_of_run(
         weights: Weight of each dataset by id.
         environment: Environment of the script, if it has its own.
         where: File and row, the start of messages.
+        bases: Bases of the run.
     """
     files = files_that_count(paths["model"], settings, project.layout, where)
     return project.documents.training(
@@ -349,6 +377,7 @@ def document_of_run(
         weights,
         project.digests.digest_all(files, workdir=project.workdir),
         environment.counted if environment else None,
+        [one.counted for one in bases],
     )
 
 

@@ -236,6 +236,32 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     title: str
 
 
+class InitWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The weights that a fresh training begins from.
+
+    Attributes:
+        source: `run`, `file` or `hf`, a folder of transformers.
+        name: The base for messages.
+        state: Which weights of a run, see `bases.Base`.
+        file: Sealed weights, the folder of a training checkpoint for the state `last`, or the file or
+            folder of the user; absolute, or relative to the folder of the project.
+        sha256: Digest of the file, of the manifest of a training checkpoint, or of the content of a folder, see
+            `bases.content_of`; empty while the base is not sealed.
+        rename: New beginnings of names by old ones.
+        ignore: Patterns of names of the model that keep their initial values.
+        strict: Whether other names or shapes are an error.
+    """
+
+    source: Literal["run", "file", "hf"]
+    name: str = ""
+    state: str = "best"
+    file: Path
+    sha256: str = ""
+    rename: dict[str, str] = {}
+    ignore: list[str] = []
+    strict: bool = True
+
+
 class RunSpec(Struct, frozen=True, kw_only=True):
     """A resolved run.
 
@@ -248,6 +274,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         model_class: Import path of the model, or the script.
         environment: Packages to install: `python`, and `requirements` of the lock.
         lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
+        init: Weights that a fresh training begins from.
         members: Runs that `settings.average` or `settings.ensemble` names, in their order.
     """
 
@@ -260,6 +287,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     settings: RunSettings
     environment: dict[str, Any] = {}
     lightning: tuple[str, ...] = ()
+    init: InitWeights | None = None
     members: tuple[Member, ...] = ()
 
     @classmethod

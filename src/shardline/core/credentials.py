@@ -54,9 +54,10 @@ URL_QUERY = re.compile(
 URL_TOKEN = re.compile(
     r"(?P<kept>:(?:\\?/){2}[^\s'\"/]{1,300}/t/)[^\s'\"/]{1,300}(?=/[^\s'\"]{1,300}\.(?:conda|tar\.bz2))"
 )
-# A login without a scheme, as in addresses of hosts and registries. `name:tag@sha256:...` is an image.
+# A login without a scheme, as in addresses of hosts and registries. `name:tag@sha256:...` is an image, and
+# `run:name@last` a base of a run.
 LOGIN = re.compile(
-    r"(?<![\w./@:+\\-])(?!mailto:)[A-Za-z_][\w.+-]{0,63}:(?!/)[^\s'\"\[\](){}]{1,200}"
+    r"(?<![\w./@:+\\-])(?!mailto:)(?!run:[^\s'\"@:]{1,250}@[a-z]{1,8}(?![\w.-]))[A-Za-z_][\w.+-]{0,63}:(?!/)[^\s'\"\[\](){}]{1,200}"
     r"@(?!sha(?:256|384|512):)(?=[A-Za-z0-9\[])",
     re.IGNORECASE,
 )

@@ -14,6 +14,7 @@ from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.files import write_json
+from shardline.pipeline.bases import init_of
 from shardline.pipeline.job_frame import only
 from shardline.pipeline.started_ranks import Inputs, has_gpus, own_work, places_of, run_on_ranks
 from shardline.records.base import encode, read_record
@@ -73,7 +74,7 @@ def _start(
     logging.info("trying a global batch of %d", batch)
     run_on_ranks(
         project,
-        structs.replace(run.spec, settings=settings),
+        structs.replace(run.spec, settings=settings, init=init_of(run, inputs, work)),
         Find(what=what, output=output),
         work=work,
         rank_logs=project.layout.declared.logs_of_parts("find_setting", run.id),

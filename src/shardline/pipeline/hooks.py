@@ -24,6 +24,7 @@ from shardline.core.variables import clean, ignored
 from shardline.launch.slurm.sacct import stand_before_sacct
 from shardline.launch.slurm.scancel import cancel_by_name
 from shardline.pipeline import invocation
+from shardline.pipeline.bases import check_bases
 from shardline.pipeline.links import publish
 from shardline.pipeline.storage import Storage, logs_of, results_of
 from shardline.pipeline.terminal_rows import rows_of_runs
@@ -70,6 +71,7 @@ def open_project(
     if not is_making:
         return project
     invocation.record()
+    check_bases(project, exists, has_store=not (storage and is_remote))
     sealed = all(exists(run.model) and exists(run.evaluation) for run in project.runs.values())
     # with a storage and remote jobs, each node has its own store
     if not (storage and is_remote) and not sealed:

@@ -268,3 +268,9 @@ def _resource(name: str, asked: Asked) -> Any:
 def has_scripts(project: Project) -> bool:
     """Return whether any run is a training script."""
     return any(is_script(run.model_class) for run in project.runs.values())
+
+
+def trained_runs(project: Project) -> str:
+    """Return a pattern of the ids of runs that jobs train, without bases outside of the config."""
+    outside = "|".join(sorted(project.outside_bases))
+    return (f"(?!{outside})" if outside else "") + "[0-9a-f]{12}"

@@ -29,6 +29,7 @@ from shardline.core.nested import flatten
 from shardline.core.redaction import mask
 from shardline.environments.installed import MODULES
 from shardline.environments.python import built_on_nodes, python_of_script
+from shardline.pipeline.bases import init_of
 from shardline.pipeline.job_frame import only
 from shardline.pipeline.started_ranks import (
     Inputs,
@@ -107,6 +108,7 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
             Path(model),
             runtime,
             is_in_place=Path(model).parent == layout.result("run", run.id),
+            needs_state="last" in run.needed_states,
         )
     if note := _early_end(Path(model).with_name("provenance.json"), run):
         job_progress.report(note=note)
@@ -126,17 +128,21 @@ def _early_end(provenance: Path, run: RunPlan) -> str:
     return mask(f"stopped early at {at} ({'; '.join(reasons)})")
 
 
-def _prune(work: Path, model: Path, runtime: Runtime, *, is_in_place: bool) -> None:
+def _prune(
+    work: Path, model: Path, runtime: Runtime, *, is_in_place: bool, needs_state: bool
+) -> None:
     """Delete training checkpoints that are no longer needed, once all sealed files are on disk.
 
     Args:
         is_in_place: whether the results are in their final place. Otherwise a storage gets them after
             this job, and one training checkpoint stays so that they can be sealed again.
+        needs_state: whether another run of the config begins from the last training checkpoint.
     """
     sealed = (model, *(model.with_name(name) for name in ("metrics.jsonl", "provenance.json")))
     if all(path.is_file() for path in sealed):
         keep = runtime.checkpoint.after_sealing
-        prune_sealed(work / "checkpoints", keep if is_in_place or keep != "none" else "last")
+        is_needed = needs_state or not is_in_place
+        prune_sealed(work / "checkpoints", "last" if is_needed and keep == "none" else keep)
 
 
 def train_first_steps(project: Project, steps: int, log: Path, output: str, inputs: Inputs) -> None:
@@ -212,7 +218,7 @@ def _training_task(
     # run.json dates from the first run with this identity: classes may have moved, or workers changed
     environment = read_run(run_json).environment
     task = RankTask(
-        run=structs.replace(run.spec, environment=environment),
+        run=structs.replace(run.spec, environment=environment, init=init_of(run, inputs, work)),
         action=action,
         datasets=places_of(run, inputs),
         work=work,

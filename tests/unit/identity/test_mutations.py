@@ -80,11 +80,19 @@ OF_MODELS: dict[str, Any] = {
     "schedule.interval": "epoch",
     "schedule.monitor": "val_loss",
     "callbacks": ["LearningRateMonitor"],
+    "init_from": "file:base.safetensors",
+    "init.rename": {"a.": "b."},
+    "init.ignore": ["a.*"],
+    "init.strict": False,
 }
 # settings that others need beside them
 BESIDE: dict[str, tuple[str, Any]] = {
     "trainer.gradient_clip_algorithm": ("defaults.trainer.gradient_clip", 0.5),
     "trainer.benchmark": ("defaults.deterministic", False),
+    **dict.fromkeys(
+        ("init.rename", "init.ignore", "init.strict"),
+        ("defaults.init_from", "file:base.safetensors"),
+    ),
 }
 OF_SCRIPTS = {"environment": {"venv": "own.lock"}, "fold": 1}
 
@@ -131,6 +139,8 @@ def test_setting(key: str, place: Place) -> None:
         place.set("defaults.schedule.name", "torch.optim.lr_scheduler:StepLR")
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
+    if key.startswith("init"):
+        place.write("base.safetensors", "weights")
     if key in BESIDE:
         place.set(*BESIDE[key])
     if key in ("trainer.compile", "trainer.sync_batchnorm"):  # which no sharded model has

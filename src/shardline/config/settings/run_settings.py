@@ -252,6 +252,17 @@ class Evaluation(Settings, frozen=True, kw_only=True):
     arguments of the constructor, except `name`, the name of the metric."""
 
 
+class Init(Settings, frozen=True, kw_only=True):
+    """How the weights of `init_from` become those of the model."""
+
+    rename: Annotated[dict[str, str] | None, Meta(extra={"legacy_value": None})] = None
+    """New beginnings of names by old ones, such as `{"encoder.": "backbone."}`."""
+    ignore: Annotated[list[Text], Meta(extra={"legacy_value": [], "unique": True})] = []
+    """Patterns of names of the model that keep their initial values, such as `["head.*"]`."""
+    strict: Annotated[bool, Meta(extra={"legacy_value": True})] = True
+    """Reject weights that are missing, unexpected or of another shape. `false` lists them in log and record."""
+
+
 class Environment(Settings, frozen=True, kw_only=True):
     """Environment of a training script, instead of Shardline's own: one of `venv`, `conda`, `image` and
     `python`."""
@@ -334,6 +345,11 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     """Callbacks of the training: Lightning's by name (`LearningRateMonitor`), your own by import path
     (`mypkg.callbacks:EMA`), or tables such as `{type: mypkg.callbacks:EMA, decay: 0.999}` with
     arguments of the constructor. Their code counts in the identity. See docs/how-to/set-the-trainer.md."""
+    init_from: Annotated[Text | None, Meta(extra={"legacy_value": None})] = None
+    """What the training begins from: `run:base` (the sealed weights of another run, by its name or identity),
+    `run:base@last` (those of its last step), `file:weights.safetensors` (or `.pt`, `.ckpt`), or `hf:FOLDER` of a
+    model of transformers. Its identity counts, not its name."""
+    init: Init = Init()
     code_files: str = ""
     """Files that the code of the model reads, other than by a literal path beside itself. Paths and
     patterns, separated by spaces (`conf/*.yaml data/vocab.txt`). Their bytes count in the

@@ -1,0 +1,90 @@
+"""Bases of runs in jobs: the weights that a training begins from, and the check that they are there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import structs
+
+from shardline.checkpoints.folder import MANIFEST, list_saved
+from shardline.config.bases import Base
+from shardline.config.layout import ResultsLayout
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project
+from shardline.config.resolved import InitWeights
+from shardline.core.digests import file_sha256
+from shardline.core.errors import ConfigError, DataError
+from shardline.pipeline.started_ranks import Inputs, seen_by_all
+
+
+def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
+    """Return the weights that a training begins from, as its ranks can read them.
+
+    Args:
+        inputs: `bases`; the project's own path if Snakemake passed none.
+        work: folder in the store, which all nodes see.
+
+    Raises:
+        DataError: the weights of the base are missing.
+    """
+    init = run.spec.init
+    if init is None or init.source != "run":
+        return init
+    base = next(one for one in run.bases if one.kind == "init")
+    if base.state == "last":
+        state = last_state(base, run.layout)
+        if state is None:
+            raise DataError(f"{run.row.where}: {_without_state(base)}")
+        return structs.replace(init, file=state, sha256=file_sha256(state / MANIFEST))
+    given = inputs.get("bases") or str(base.path)
+    model = Path(given if isinstance(given, str) else given[0])
+    if not model.is_file():
+        raise DataError(f"{run.row.where}: {_without_weights(base)}")
+    sha256 = file_sha256(model)
+    return structs.replace(init, file=seen_by_all(model, run.settings, work), sha256=sha256)
+
+
+def last_state(base: Base, layout: ResultsLayout) -> Path | None:
+    """Return the folder of the last training checkpoint of a sealed run; None if it is not kept."""
+    saved = list_saved(layout.work(base.run) / "checkpoints")
+    return saved[0].path if saved and saved[0].identity == base.identity else None
+
+
+def check_bases(project: Project, exists: Callable[[Path], bool], *, has_store: bool) -> None:
+    """Reject runs to train whose bases are missing, if no job makes these.
+
+    Args:
+        exists: function that returns whether a declared file exists.
+        has_store: whether this machine has the store of the jobs.
+
+    Raises:
+        ConfigError: weights of a base outside of the config, or the last state of a sealed base, are missing.
+    """
+    found = []
+    for run in project.runs.values():
+        bases = [one for one in run.bases if one.run]
+        for base in bases if bases and not exists(run.model) else ():
+            if base.is_outside and not exists(base.path):
+                found.append(f"{run.row.where}: {_without_weights(base)}")
+            elif has_store and base.state == "last" and _is_lost(base, project.layout, exists):
+                found.append(f"{run.row.where}: {_without_state(base)}")
+    if found:
+        raise ConfigError("\n".join(found))
+
+
+def _is_lost(base: Base, layout: ResultsLayout, exists: Callable[[Path], bool]) -> bool:
+    return exists(base.path) and last_state(base, layout) is None
+
+
+def _without_weights(base: Base) -> str:
+    return (
+        f"init_from={base.name}: the weights of run {base.run} are missing ({base.path}), expected a sealed run; put "
+        "its row into the table again, restore its results, or name another base"
+    )
+
+
+def _without_state(base: Base) -> str:
+    return (
+        f"init_from={base.name}: the last training checkpoint of run {base.run} is not kept, expected it in the store; "
+        f"begin from its sealed weights (run:{base.run}), or train it again (shardline rm {base.run}) with "
+        "runtime.checkpoint.after_sealing=last"
+    )
