@@ -1,8 +1,13 @@
 """Averages and ensembles of runs: what counts in their identity, and what must agree with their members."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
 
+from msgspec import structs
+
+from shardline.config.callbacks import CALLBACKS
+from shardline.config.layout import ResultsLayout
+from shardline.config.resolved import Member, RunSpec
 from shardline.config.scripts import is_script
 from shardline.config.settings import Plain
 from shardline.config.settings.run_settings import Ensemble, RunSettings
@@ -10,13 +15,14 @@ from shardline.config.validate import Problems
 from shardline.core.errors import ConfigError
 from shardline.records.identities import IdentityDocument, weights_of_inputs
 
-AVERAGE, ENSEMBLE = "average", "ensemble"
-KINDS = (AVERAGE, ENSEMBLE)
+AVERAGE: Final = "average"
+ENSEMBLE: Final = "ensemble"
+KINDS: tuple[Literal["average"], Literal["ensemble"]] = (AVERAGE, ENSEMBLE)
 
 # settings that an average or an ensemble reads, beside those of the evaluation
 _READ = {
     "accelerator", "code_files", "data", "deterministic", "devices", "elastic", "fold", "global_batch", "model_args",
-    "nodes", "precision", "runtime", "seed", "strategy", "uncounted_args",
+    "nodes", "precision", "seed", "strategy", "uncounted_args",
 }  # fmt: skip
 _READ_BY = {
     AVERAGE: {
@@ -27,7 +33,7 @@ _READ_BY = {
 }  # fmt: skip
 
 
-def kind_of(settings: Plain) -> str | None:
+def kind_of(settings: Plain) -> Literal["average", "ensemble"] | None:
     """Return `average` or `ensemble` if settings ask for one in place of a training, else None."""
     return next((kind for kind in KINDS if settings.get(kind) is not None), None)
 
@@ -61,14 +67,47 @@ def counted(settings: Plain) -> dict[str, Any]:
     return found | ({"trainer": trainer} if trainer else {}) | {kind: own}
 
 
+def code_read(paths: Mapping[str, str], settings: RunSettings) -> dict[str, str]:
+    """Return the import paths that a run reads, see `code_paths`: an average or an ensemble trains nothing.
+
+    Args:
+        paths: Import paths by part of the identity document.
+    """
+    if settings.combined is None:
+        return {**paths}
+    unread = ("optim", "schedule", CALLBACKS)
+    return {part: path for part, path in paths.items() if not part.startswith(unread)}
+
+
+def with_runs(settings: RunSettings, runs: Sequence[str]) -> RunSettings:
+    """Return the settings of an average or an ensemble with the ids of its members, as `run.json` has them.
+
+    It has no initial weights, whatever the defaults of the config say.
+    """
+    if settings.combined is None:
+        return settings
+    combined = structs.replace(settings.combined, of=[f"run:{run}" for run in runs])
+    key = ENSEMBLE if isinstance(combined, Ensemble) else AVERAGE
+    return structs.replace(settings, init_from=None, **{key: combined})
+
+
+def with_members(spec: RunSpec, layout: ResultsLayout) -> RunSpec:
+    """Return a run of `run.json` with the places of its members."""
+    named = spec.settings.combined.of if spec.settings.combined else []
+    ids = [one.partition(":")[2] for one in named]
+    members = tuple(Member(run=run, file=layout.model(run), title=f"run {run}") for run in ids)
+    return structs.replace(spec, members=members)
+
+
 def check_combined(
-    settings: RunSettings, set_by_row: Mapping[str, Any], model_class: str, where: str
-) -> None:
+    settings: RunSettings, set_by_row: Mapping[str, Any], model_class: str, where: str, *, has_test_step: bool | None
+) -> None:  # fmt: skip
     """Reject settings that an average or an ensemble does not read, and models that cannot be combined.
 
     Args:
         set_by_row: Settings in the run's own row, by dotted key.
         where: File and row, the start of messages.
+        has_test_step: Whether the model defines `test_step`; None if unknown.
 
     Raises:
         ConfigError: One line for each problem.
@@ -88,6 +127,11 @@ def check_combined(
             f"{kind} is given, but {model_class} is a training script, whose model Shardline does not know; combine "
             "its weights in the script"
         )
+    if kind == ENSEMBLE and has_test_step:
+        problems.found.append(
+            f"ensemble averages what forward returns, but {model_class} has a test_step, which is its evaluation; use "
+            "average, which averages the weights, or drop the test_step"
+        )
     read = _READ | _READ_BY[kind] | {"evaluation", *KINDS}
     for key in sorted(set_by_row):
         if not any(key == one or key.startswith(f"{one}.") for one in read):
@@ -96,6 +140,19 @@ def check_combined(
             )
     problems.found = [f"{where}: {text}" for text in problems.found]
     problems.refuse()
+
+
+def refuse_combined(settings: RunSettings, where: str, why: str) -> None:
+    """Reject an average or an ensemble where a training is expected.
+
+    Raises:
+        ConfigError: The run trains nothing.
+    """
+    if settings.combined is not None:
+        kind = ENSEMBLE if isinstance(settings.combined, Ensemble) else AVERAGE
+        raise ConfigError(
+            f"{where}: the run is {_an(kind)}, which trains nothing and {why}; name one of its members"
+        )
 
 
 def _an(kind: str) -> str:
