@@ -81,6 +81,10 @@ wildcard_constraints:
 spec_of_run = JOBS.of_job(lambda run: [run.folder / "run.json"])
 manifest_of_run = JOBS.of_job(lambda run: [part.dataset.manifest for part in run.parts])
 bases_of_run = JOBS.of_job(lambda run: [base.path for base in run.bases if base.run])
+members_of_ensemble = JOBS.of_job(lambda run: run.members_of_ensemble)
+members_of_prediction = JOBS.of_job(
+    lambda one: PROJECT.runs[one.spec.run].members_of_ensemble
+)
 TRAINED = trained_runs(PROJECT)
 model_of_run = JOBS.of_job(lambda run: [run.model])
 environment_of_run = JOBS.of_job(lambda run: [PROJECT.environment])

@@ -1,6 +1,7 @@
 rule predict:
     input:
         model=ancient(model_of_prediction),
+        bases=ancient(members_of_prediction),
         manifest=ancient(manifests_of_prediction),
         predicted=ancient(rows_of_prediction),
     output:

@@ -65,6 +65,7 @@ rule evaluate:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
         model=ancient(model_of_run),
+        bases=ancient(members_of_ensemble),
         provenance=ancient(provenance_of_run) if HAS_SCRIPTS else [],
     output:
         evaluation=report(

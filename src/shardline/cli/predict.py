@@ -14,6 +14,7 @@ from msgspec import structs
 
 from shardline.cli.app import AsJson, app
 from shardline.cli.display.terminal import say, say_json
+from shardline.config.combined import with_members
 from shardline.config.load import load_project
 from shardline.config.objects import code_of
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
@@ -191,7 +192,7 @@ def _result(prediction: PredictionPlan, run: str, output: Path, changes: list[st
 def _prediction(
     project: Project, recorded: SealedRun, rows: Sequence[str], split: str
 ) -> PredictionPlan:
-    spec = RunSpec.of(recorded.spec, name=recorded.title)
+    spec = with_members(RunSpec.of(recorded.spec, name=recorded.title), project.layout)
     if (
         run := project.runs.get(recorded.id)
     ) is not None:  # its class may have moved since the training

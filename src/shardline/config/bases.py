@@ -6,6 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Literal
 
+from shardline.config import combined
 from shardline.config.hub_models import check_folder
 from shardline.config.layout import ResultsLayout, identities_of
 from shardline.config.run_table import Row
@@ -20,7 +21,7 @@ from shardline.records.runs import BaseRef
 
 Kind = Literal["init", "average", "ensemble"]
 Source = Literal["run", "file", "hf"]
-KEYS = ("init_from",)  # settings that name bases
+KEYS = ("init_from", *combined.KINDS)  # settings that name bases
 STATES = ("best", "last")
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _HEX = frozenset("0123456789abcdef")
@@ -109,10 +110,19 @@ def references_of(settings: Plain, where: str) -> list[Reference]:
     Raises:
         ConfigError: A base is written in no known form.
     """
-    found = []
+    if kind := combined.kind_of(settings):  # trains nothing, so that it has no initial weights
+        members = combined.runs_of(settings)
+        found = [read_reference(text, kind=kind, key=kind, where=where) for text in members]
+        for one in found:
+            if one.source != "run" or one.state != "best":
+                raise ConfigError(
+                    f"{where}: {kind} names {one.text}, expected runs with their sealed weights; write run:NAME or "
+                    "run:IDENTITY"
+                )
+        return found
     if (text := settings.get("init_from")) is not None:
-        found.append(read_reference(text, kind="init", key="init_from", where=where))
-    return found
+        return [read_reference(text, kind="init", key="init_from", where=where)]
+    return []
 
 
 def read_reference(text: str, *, kind: Kind, key: str, where: str) -> Reference:
@@ -144,7 +154,8 @@ def references_of_row(row: Row, defaults: Plain) -> list[Reference]:
         ConfigError: The row sets how weights are loaded, but names none.
     """
     # without the other settings, since 10,000 rows each have 50
-    named = {key: row.settings.get(key, defaults.get(key)) for key in KEYS}
+    usual = {"init_from": defaults.get("init_from")}  # no other is allowed there
+    named = {key: row.settings.get(key, usual.get(key)) for key in KEYS}
     if named["init_from"] is None and (
         unused := next((key for key in row.settings if key.startswith("init.")), "")
     ):
@@ -261,6 +272,16 @@ class Bases:
     def add(self, row: str, document: IdentityDocument) -> None:
         """Add the identity document of a loaded row."""
         self._documents[row] = document
+
+    def document(self, base: Base) -> IdentityDocument | None:
+        """Return the identity document of a run that a row begins from; None if it is not recorded here."""
+        for row, document in self._documents.items():
+            if self._digest(row) == base.identity:
+                return document
+        try:
+            return read_object(self._layout.run(base.run) / "identity.json", remedy="")
+        except DataError:
+            return None
 
     def of(self, references: Sequence[Reference], where: str) -> tuple[Base, ...] | None:
         """Return the bases of a row; None if the row of one of them has errors, which are listed already.

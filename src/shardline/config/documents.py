@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shardline.config import scripts
+from shardline.config import combined, scripts
 from shardline.config.callbacks import CALLBACKS, counted_callbacks
 from shardline.config.checked_sources import SHIPPED_SOURCES, WITH_TOKENS
 from shardline.config.code_paths import (
@@ -407,6 +407,7 @@ def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, A
         counted = _without_own_horizon(counted, settings)
     if CALLBACKS in counted:
         counted[CALLBACKS] = counted_callbacks(counted[CALLBACKS])
+    counted = combined.counted(counted)
     counted.pop("init_from", None)  # the identity of the base counts, not its name
     counted.pop("code_files", None)  # the bytes count, not the paths
     counted.pop("uncounted_args", None)  # it decides what counts, but changes no result

@@ -32,6 +32,7 @@ from shardline.config.checked_optim import check_optim
 from shardline.config.checked_trainer import check_trainer
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, resolve_class
+from shardline.config.combined import check_combined, check_member, code_read, with_runs
 from shardline.config.folds import check_fold, rows_of_folds, with_share
 from shardline.config.hub_models import check_hub_model, open_tokenizer
 from shardline.config.layout import ResultsLayout
@@ -142,7 +143,10 @@ def load_project(
             checked = _checked_settings(project, row, defaults, parts)
             found = bases.of(references_of_row(row, defaults), row.where)
             if parts and found is not None:
-                loaded[row.name] = _load_run(project, row, parts, *checked, found)
+                run = loaded[row.name] = _load_run(project, row, parts, *checked, found)
+                for base in found:
+                    if base.kind != "init" and (member := bases.document(base)):
+                        check_member(run.document, member, base.name, row.where, kind=base.kind)
                 bases.add(row.name, loaded[row.name].document)
     for row in rows:  # in the order of the table
         with problems.gather():
@@ -315,6 +319,12 @@ def _load_run(
 ) -> RunPlan:  # fmt: skip
     program = {"model": model_class, **script_files.code_of_arguments(model_class, project.layout)}
     uses_io = scripts.is_script(model_class) and project.documents.use_io(program)
+    has_test_step = (
+        False
+        if scripts.is_script(model_class)
+        else project.documents.has_method(model_class, "test_step")
+    )
+    check_combined(settings, row.settings, model_class, row.where, has_test_step=has_test_step)
     check_optim(settings, row.where, is_script=scripts.is_script(model_class))
     check_samples(settings, parts, model_class, row.where, uses_io=uses_io)
     if len(parts) == 1:
@@ -325,7 +335,7 @@ def _load_run(
     )
     paths = {
         **program,
-        **code_of(plain_settings, model_class, project.code, row.where),
+        **code_read(code_of(plain_settings, model_class, project.code, row.where), settings),
     }
     if settings.elastic and scripts.is_script(model_class):
         raise ConfigError(
@@ -348,6 +358,7 @@ def _load_run(
     weights = {part.dataset.id: str(part.weight) for part in parts}
     if begun := next((one.resolved for one in bases if one.kind == "init"), None):
         settings = structs.replace(settings, init_from=begun)
+    settings = with_runs(settings, [one.run for one in bases])
     document = document_of_run(project, settings, paths, weights, environment, row.where, bases)
     digest = short_digest(document)
     return RunPlan(

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardline.config.bases import Base
 from shardline.config.layout import ResultsLayout
-from shardline.config.resolved import InitWeights, PythonObject, RunSpec
+from shardline.config.resolved import InitWeights, Member, PythonObject, RunSpec
 from shardline.config.run_table import Row
 from shardline.config.scripts import ScriptEnvironment
 from shardline.config.settings import Plain
@@ -245,7 +245,17 @@ class RunPlan:
             lightning=self.lightning,
             init=self._init,
             bases=tuple(one.record for one in self.bases),
+            members=tuple(
+                Member(run=one.run, file=one.path, title=one.name)
+                for one in self.bases
+                if one.kind != "init"
+            ),
         )
+
+    @property
+    def members_of_ensemble(self) -> list[Path]:
+        """The sealed models whose outputs this run averages; empty if it is no ensemble."""
+        return [one.path for one in self.bases if one.kind == "ensemble"]
 
     @property
     def _init(self) -> InitWeights | None:

@@ -222,6 +222,20 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Fraction(self.weight)
 
 
+class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sealed run whose weights or outputs another run averages.
+
+    Attributes:
+        run: Id of the run.
+        file: Its sealed weights.
+        title: The name of the run in messages.
+    """
+
+    run: str
+    file: Path
+    title: str
+
+
 class InitWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The weights that a fresh training begins from.
 
@@ -264,6 +278,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         lightning: Packages of Lightning that the code imports, see `Documents.lightning_of`; empty if unknown.
         init: Weights that a fresh training begins from.
         bases: What the run begins from, as its records contain it.
+        members: Runs that `settings.average` or `settings.ensemble` names, in their order.
     """
 
     run: str
@@ -277,6 +292,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     lightning: tuple[str, ...] = ()
     init: InitWeights | None = None
     bases: tuple[BaseRef, ...] = ()
+    members: tuple[Member, ...] = ()
 
     @classmethod
     def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":

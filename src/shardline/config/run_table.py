@@ -231,7 +231,8 @@ def _choices(text: str, key: str, where: str, schema: KeySchema) -> list[Any]:
         raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
     if cell == []:
         raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
-    values = [coerce(item, schema) for item in (cell if isinstance(cell, list) else [cell])]
+    is_grid = isinstance(cell, list) and not _is_value(cell, key)
+    values = [coerce(item, schema) for item in (cell if is_grid else [cell])]
     seen = set()
     for value in values:
         validate(value, schema, where=where, key=key, in_table=True)
@@ -239,6 +240,11 @@ def _choices(text: str, key: str, where: str, schema: KeySchema) -> list[Any]:
             raise ConfigError(f"{where}: {key}={text} lists {exact} twice; drop one")
         seen.add(exact)
     return [fill(value, schema) for value in values]
+
+
+def _is_value(cell: list[Any], key: str) -> bool:
+    """Return whether a list is one value: of runs to combine, such as [run:a, run:b]."""
+    return key in ("average", "ensemble") and all(isinstance(item, str) for item in cell)
 
 
 class _CellLoader(yaml.SafeLoader):

@@ -1,7 +1,7 @@
 """Place of one process among the ranks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,3 +39,8 @@ class World:
     def num_nodes(self) -> int:
         """Number of nodes."""
         return self.world_size // self.local_world_size
+
+
+def alone(world: World) -> World:
+    """Return the place of a rank that works without the others."""
+    return replace(world, rank=0, local_rank=0, world_size=1, local_world_size=1)

@@ -10,9 +10,10 @@ from shardline.config.bases import Base
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.resolved import InitWeights
+from shardline.config.resolved import InitWeights, Member, RunSpec
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import make_folder
 from shardline.pipeline.started_ranks import Inputs, seen_by_all
 from shardline.records.runs import BaseRef
 
@@ -72,6 +73,47 @@ def _files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
     return {key: Path(file) for key, file in zip(paths, listed, strict=True)}
 
 
+def members_of(run: RunPlan, inputs: Inputs) -> tuple[Member, ...]:
+    """Return the runs that an average or an ensemble combines, with the files that this job reads.
+
+    Args:
+        inputs: `bases`; the project's own paths if Snakemake passed none.
+
+    Raises:
+        DataError: the weights of a member are missing.
+    """
+    members, given = run.spec.members, inputs.get("bases")
+    if not members:
+        return ()
+    files = {one.run: one.file for one in members}
+    if given:  # each file once, whatever number of members it is
+        listed = dict.fromkeys([given] if isinstance(given, str) else given)
+        files = {run: Path(file) for run, file in zip(files, listed, strict=True)}
+    for base in run.bases:
+        if not files[base.run].is_file():
+            raise DataError(f"{run.row.where}: {_without_weights(base)}")
+    return tuple(structs.replace(one, file=files[one.run]) for one in members)
+
+
+def members_of_ensemble(run: RunPlan, inputs: Inputs) -> tuple[Member, ...]:
+    """Return the runs whose models an evaluation or a prediction reads; empty if a run is no ensemble."""
+    return members_of(run, inputs) if run.members_of_ensemble else ()
+
+
+def seen_members(spec: RunSpec, work: Path) -> RunSpec:
+    """Return a run whose members all nodes can read, see `seen_by_all`.
+
+    Args:
+        work: folder in the store, which all nodes see.
+    """
+    found = []
+    for one in spec.members if spec.settings.nodes > 1 else ():
+        make_folder(work / one.run)  # all files have the same name
+        file = seen_by_all(one.file, spec.settings, work / one.run)
+        found.append(structs.replace(one, file=file))
+    return structs.replace(spec, members=tuple(found)) if found else spec
+
+
 def last_state(base: Base, layout: ResultsLayout) -> Path | None:
     """Return the folder of the last training checkpoint of a sealed run; None if it is not kept."""
     saved = list_saved(layout.work(base.run) / "checkpoints")
@@ -105,9 +147,10 @@ def _is_lost(base: Base, layout: ResultsLayout, exists: Callable[[Path], bool]) 
 
 
 def _without_weights(base: Base) -> str:
+    key = "init_from" if base.kind == "init" else base.kind
     return (
-        f"init_from={base.name}: the weights of run {base.run} are missing ({base.path}), expected a sealed run; put "
-        "its row into the table again, restore its results, or name another base"
+        f"{key}={base.name}: the weights of run {base.run} are missing ({base.path}), expected a sealed run; put its "
+        "row into the table again, restore its results, or name another base"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import structs
 
+from shardline.config.combined import refuse_combined
 from shardline.config.job_plan import recheck_training
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -47,6 +48,7 @@ def find_setting(
             f'run "{run.name}" is a training script, whose steps Shardline does not know; try its settings in the '
             "script"
         )
+    refuse_combined(run.settings, run.row.where, "has no settings to try")
     recheck_training(project, run)
     with own_work(project, f"{run.id}-find-{what}") as work:
         if what == "lr":

@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from msgspec import UnsetType
+from msgspec import UnsetType, structs
 
 from shardline.config.checks import predicts_on_ranks
 from shardline.config.job_plan import recheck_prediction
@@ -19,6 +20,7 @@ from shardline.data.columns import stored_columns
 from shardline.data.folds import of_fold
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
 from shardline.pipeline import started_ranks
+from shardline.pipeline.bases import members_of_ensemble, seen_members
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
 from shardline.pipeline.started_ranks import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
@@ -38,6 +40,9 @@ def predict(project: Project, record: str, inputs: Inputs, log: Path) -> None:
     """
     run, prediction = only(project.runs), only(project.predictions)
     recheck_prediction(project, prediction)
+    members = members_of_ensemble(run, inputs)
+    spec = structs.replace(prediction.spec, members=members)
+    prediction = replace(prediction, spec=spec)
     given = inputs.get("predicted")
     manifest = (
         Path(str(given)) if given else prediction.layout.declared.manifest(prediction.rows.id)
@@ -170,7 +175,13 @@ def _on_ranks(
             folder=prediction.parts,
         )
         started_ranks.run_on_ranks(
-            project, run, action, work=work, rank_logs=rank_logs, log=log, datasets=trained_on
+            project,
+            seen_members(run, work),
+            action,
+            work=work,
+            rank_logs=rank_logs,
+            log=log,
+            datasets=trained_on,
         )
 
 

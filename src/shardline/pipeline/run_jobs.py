@@ -17,6 +17,7 @@ from shardline.core.files import json_bytes, write_bytes, write_json
 from shardline.core.one_lightning import keep
 from shardline.data.folds import of_fold
 from shardline.pipeline import started_ranks
+from shardline.pipeline.bases import members_of_ensemble, seen_members
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
 from shardline.pipeline.started_ranks import Inputs, files_of, places_of
 from shardline.pipeline.watched import end_watch, watch, write_watched_files
@@ -58,7 +59,7 @@ def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | N
     if own := is_script(run.model_class):  # a script evaluates itself
         result = _take_over(run, files, places)
     else:
-        result = _evaluate(project, run, files, places, log)
+        result = _evaluate(project, run, files, places, log, inputs)
     document = EvaluationResult(
         **structs.asdict(structs.replace(result, run=run.id)),
         files=UNSET if own else {run.model.name: file_sha256(files["model"])},
@@ -83,11 +84,11 @@ def _take_over(
 
 def _evaluate(
     project: Project, run: RunPlan, files: Mapping[str, Path], datasets: Sequence[DatasetPlace],
-    log: Path | None,
+    log: Path | None, inputs: Inputs,
 ) -> Evaluated:  # fmt: skip
     if log and _needs_ranks(project, run, datasets):
-        return _evaluate_on_ranks(project, run, files["model"], datasets, log)
-    return _evaluate_here(project, run, files["model"], datasets)
+        return _evaluate_on_ranks(project, run, files["model"], datasets, log, inputs)
+    return _evaluate_here(project, run, files["model"], datasets, inputs)
 
 
 def _needs_ranks(project: Project, run: RunPlan, datasets: Sequence[DatasetPlace]) -> bool:
@@ -106,8 +107,9 @@ def _needs_ranks(project: Project, run: RunPlan, datasets: Sequence[DatasetPlace
 
 
 def _evaluate_on_ranks(
-    project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace], log: Path
-) -> Evaluated:
+    project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace], log: Path,
+    inputs: Inputs,
+) -> Evaluated:  # fmt: skip
     rank_logs = project.layout.declared.logs_of_parts("evaluate", f"{run.id}-{run.evaluation_id}")
     with started_ranks.own_work(project, f"{run.id}-evaluation-{run.evaluation_id}") as work:
         write_watched_files(project, run, work)
@@ -117,14 +119,16 @@ def _evaluate_on_ranks(
             has_test_step="measured_by" in run.evaluation_document,
             has_samples="samples" in run.evaluation_document["versions"],
         )
+        spec = structs.replace(run.spec, members=members_of_ensemble(run, inputs))
+        spec = seen_members(spec, work)
         started_ranks.run_on_ranks(
-            project, run.spec, action, work=work, rank_logs=rank_logs, log=log, datasets=datasets
+            project, spec, action, work=work, rank_logs=rank_logs, log=log, datasets=datasets
         )
         return read_record(action.output, Evaluated, remedy=REMAKE)
 
 
 def _evaluate_here(
-    project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace]
+    project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace], inputs: Inputs
 ) -> Evaluated:
     if line := keep(run.lightning):  # before the first import of Lightning
         logging.info("%s", line)
@@ -136,7 +140,7 @@ def _evaluate_here(
     # `run.json` may be older: the class may have moved, or a setting that does not count changed
     watch(project, run)
     result = evaluate_model(
-        run.spec,
+        structs.replace(run.spec, members=members_of_ensemble(run, inputs)),
         model_file=model,
         datasets=datasets,
         verify=project.runtime.verify,

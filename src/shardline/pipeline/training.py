@@ -13,6 +13,7 @@ from msgspec import structs
 
 from shardline import __version__
 from shardline.checkpoints.folder import last_step, prune_sealed
+from shardline.config.combined import refuse_combined
 from shardline.config.job_plan import recheck_training
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -29,7 +30,7 @@ from shardline.core.nested import flatten
 from shardline.core.redaction import mask
 from shardline.environments.installed import MODULES
 from shardline.environments.python import built_on_nodes, python_of_script
-from shardline.pipeline.bases import init_of, read_bases
+from shardline.pipeline.bases import init_of, members_of, read_bases, seen_members
 from shardline.pipeline.continuing import continue_shorter
 from shardline.pipeline.job_frame import only
 from shardline.pipeline.started_ranks import (
@@ -159,6 +160,7 @@ def train_first_steps(project: Project, steps: int, log: Path, output: str, inpu
         RankError: a rank failed.
     """
     run = only(project.runs)
+    refuse_combined(run.settings, run.row.where, "has no first steps")
     recheck_training(project, run)
     with own_work(project, f"{run.id}-first-steps") as work:
         task, action = _training_task(
@@ -219,9 +221,15 @@ def _training_task(
     )
     # run.json dates from the first run with this identity: classes may have moved, or workers changed
     environment, init = read_run(run_json).environment, init_of(run, inputs, work)
-    bases = read_bases(run, inputs, init)
+    spec = structs.replace(
+        run.spec,
+        environment=environment,
+        init=init,
+        bases=read_bases(run, inputs, init),
+        members=members_of(run, inputs),
+    )
     task = RankTask(
-        run=structs.replace(run.spec, environment=environment, init=init, bases=bases),
+        run=seen_members(spec, work),
         action=action,
         datasets=places_of(run, inputs),
         work=work,

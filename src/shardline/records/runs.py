@@ -1,6 +1,6 @@
 """Files of a run: `run.json`, `provenance.json`, evaluations and predictions."""
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType, field
 
@@ -272,6 +272,42 @@ class Continued(Record, frozen=True, kw_only=True):
     device_hours: float
 
 
+class CombinedMember(Record, frozen=True, kw_only=True):
+    """A run whose weights or outputs another run averages.
+
+    Attributes:
+        run: Id of the run.
+        sha256: SHA-256 of its sealed weights.
+        is_chosen: Whether the average contains it.
+        score: For a greedy average, `checkpoint.monitor` of this member alone.
+        tried: For a greedy average, `checkpoint.monitor` of the members chosen before and this one.
+    """
+
+    run: Id
+    sha256: str
+    is_chosen: bool = True
+    score: float | UnsetType | None = UNSET
+    tried: float | UnsetType | None = UNSET
+
+
+class CombinedRuns(Record, frozen=True, kw_only=True):
+    """How an average or an ensemble of sealed runs was made, without a training.
+
+    Attributes:
+        kind: `average` of weights, or `ensemble` of outputs.
+        members: The members, in the order of the config.
+        how: How members were chosen or outputs averaged: `uniform`, `greedy`, `probabilities` or `logits`.
+        batch_norms: Number of layers of an average whose running statistics were recomputed.
+        batches: Number of training batches that each of these layers saw.
+    """
+
+    kind: Literal["average", "ensemble"]
+    members: list[CombinedMember]
+    how: Literal["uniform", "greedy", "probabilities", "logits"]
+    batch_norms: int = 0
+    batches: int = 0
+
+
 class Training(Record, frozen=True, kw_only=True):
     """End of a training, see `training.fit.Trained`.
 
@@ -285,6 +321,7 @@ class Training(Record, frozen=True, kw_only=True):
         checkpoint_s: Seconds that the last attempt spent on saving training checkpoints.
         interventions: Interventions after a divergence.
         own_optimizer: True if the model's `configure_optimizers` is used, so `optim` and `schedule` had no effect.
+        combined: How an average or an ensemble was made, without a training.
         script: Path of the training script.
         arguments: Arguments of the training script.
         evaluation: Evaluation by the training script.
@@ -301,6 +338,7 @@ class Training(Record, frozen=True, kw_only=True):
     checkpoint_s: float | UnsetType = UNSET
     interventions: list[Intervention] | UnsetType = UNSET
     own_optimizer: bool | UnsetType = UNSET
+    combined: CombinedRuns | UnsetType = UNSET
     script: str | UnsetType = UNSET
     arguments: list[str] | UnsetType = UNSET
     evaluation: ScriptEvaluation | UnsetType | None = UNSET

@@ -22,6 +22,7 @@ from shardline.records.evaluations import Evaluated, ShownSamples
 from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, RowValues, SampleRows, Spread
+from shardline.training.ensembles import check_scored
 from shardline.training.evaluate_steps import by_test_step, by_validation_step
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
@@ -93,6 +94,7 @@ def evaluate(
     first = next(batches)
     named = NamedMetrics(settings.evaluation.metrics, spec.title)
     is_scored = schema.task != "none" and is_scorable(model, first, schema)
+    check_scored(spec, is_scored=is_scored)
     if not (is_scored or named):
         return _alone(spec, model, run_batches) if ranks.rank == 0 else None
     ranks.join()

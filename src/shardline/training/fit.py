@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -320,7 +320,11 @@ def seal_model(trained: Trained, spec: RunSpec, path: Path) -> None:
     Raises:
         Diverged: A weight is NaN or infinite.
     """
-    weights = load_file(trained.best)
+    seal_weights(load_file(trained.best), spec, path)
+
+
+def seal_weights(weights: Mapping[str, torch.Tensor], spec: RunSpec, path: Path) -> None:
+    """Write weights as safetensors, all or nothing; see `seal_model`."""
     for name, value in weights.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise Diverged(
@@ -328,5 +332,5 @@ def seal_model(trained: Trained, spec: RunSpec, path: Path) -> None:
                 "trainer.gradient_clip"
             )
     # only one key of metadata: safetensors does not write several keys in a fixed order
-    weights = {name: value.clone().contiguous() for name, value in sorted(weights.items())}
-    write_bytes(path, save(weights, metadata={"identity": spec.identity}))
+    sealed = {name: value.clone().contiguous() for name, value in sorted(weights.items())}
+    write_bytes(path, save(sealed, metadata={"identity": spec.identity}))

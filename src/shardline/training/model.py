@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from shardline.checkpoints.weights import load_weights
 from shardline.config.resolved import RunSpec
+from shardline.config.settings.run_settings import Ensemble
 from shardline.core.construct import make_values
 from shardline.core.error_texts import check_arguments, import_class
 from shardline.core.errors import ConfigError
@@ -19,6 +20,7 @@ from shardline.data.columns import columns_of, features_of
 from shardline.data.sample_columns import sample_columns
 from shardline.identity import watch_reads
 from shardline.records.datasets import DatasetSchema
+from shardline.training.ensembles import join_outputs
 from shardline.training.models.classifier_base import Classifier
 
 
@@ -87,7 +89,17 @@ def _what(found: object) -> tuple[str, str]:
 
 
 def sealed_model(spec: RunSpec, schema: DatasetSchema, weights: Path) -> pl.LightningModule:
-    """Return a run's model in evaluation mode, with sealed weights; see `make_model`."""
+    """Return a run's model in evaluation mode, with sealed weights; see `make_model`.
+
+    The model of an ensemble has the weights of its members, and averages their outputs.
+    """
+    if isinstance(spec.settings.combined, Ensemble):
+        members = [_loaded(spec, schema, one.file) for one in spec.members]
+        return join_outputs(members, schema.task, spec.settings.combined.outputs, spec.title)
+    return _loaded(spec, schema, weights)
+
+
+def _loaded(spec: RunSpec, schema: DatasetSchema, weights: Path) -> pl.LightningModule:
     model = make_model(spec, schema)
     load_weights(model, load_file(weights))
     return model.eval()

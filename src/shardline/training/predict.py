@@ -29,6 +29,7 @@ from shardline.data.run_batches import RunBatches
 from shardline.data.statistics import ByColumn, pooled
 from shardline.data.statistics_file import read_statistics
 from shardline.records.datasets import Manifest
+from shardline.training.ensembles import check_scored
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.model import inputs_of, is_scorable, sealed_model
 from shardline.training.models.outputs import CLASSES, FLAGS, NotFiniteError, predicted_rows
@@ -121,7 +122,7 @@ class Outputs:
         self, spec: RunSpec, model: pl.LightningModule, normalize: Normalizer,
         manifest: Manifest, device: torch.device,
     ) -> None:  # fmt: skip
-        self._what = f'run "{spec.title}"'
+        self._what, self._spec = f'run "{spec.title}"', spec
         self._model, self._normalize, self._device = model, normalize, device
         self._schema, self._has_labels = manifest.schema, manifest.has_labels is not False
         self._own_step = is_overridden("predict_step", model)
@@ -159,6 +160,7 @@ class Outputs:
             or "features" in seen
             or is_scorable(self._model, seen, self._schema)
         )
+        check_scored(self._spec, is_scored=is_scored)
         if is_scored and isinstance(found, torch.Tensor):
             found = self._scored(found, rows)
         return self._named(found, rows, what)

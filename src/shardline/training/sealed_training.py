@@ -15,7 +15,7 @@ from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import write_bytes, write_json
-from shardline.core.world import World
+from shardline.core.world import World, alone
 from shardline.environments.installed import (
     differences_of,
     explain_differences,
@@ -114,6 +114,11 @@ def train_and_seal(task: RankTask, action: Train, world: World) -> None:
     if is_own:
         world_of_script = with_hosts(world, preflight["ranks"])
         training, measured = _run_script(task, action, world_of_script, timeline)
+    elif run.settings.combined:
+        if world.rank:  # one rank combines sealed runs alone
+            return
+        watch_reads.start_rank(task.work, task.runtime.watch_reads)
+        training, measured = _combine(task, action, alone(world), timeline)
     else:
         watch_reads.start_rank(task.work, task.runtime.watch_reads)
         training, measured = _train(task, action, world, timeline)
@@ -200,6 +205,24 @@ def _continued(task: RankTask) -> Continued | None:
         run=one.run, identity=one.identity, step=one.step, seconds=round(one.seconds, 3),
         device_hours=round(one.device_hours, 6),
     )  # fmt: skip
+
+
+def _combine(task: RankTask, action: Train, world: World, timeline: Timeline) -> _Trained:
+    """Average sealed runs in place of a training, and seal model and metrics."""
+    from shardline.training.averages import seal_combined
+
+    timeline.switch("validation")
+    result, parameters = seal_combined(task, action.results, world)
+    _report_reads(task, world)
+    seconds = timeline.seconds()
+    used = [used_by_rank(world, task.work, seconds)]
+
+    def measured() -> _Measured:
+        found = _measured(task, {action.attempt: seconds}, used)
+        found["weights"] = _weights(action, parameters)
+        return found
+
+    return result, measured
 
 
 def _train_first_steps(task: RankTask, action: Train, first: ShortTraining, world: World) -> None:

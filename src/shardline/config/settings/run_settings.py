@@ -293,6 +293,28 @@ class Environment(Settings, frozen=True, kw_only=True):
     version, such as `3.12`; default: that of Shardline."""
 
 
+class Average(Settings, frozen=True, kw_only=True):
+    """An average of sealed weights."""
+
+    of: Annotated[list[Text], Meta(min_length=1, extra={"unique": True})]
+    """Runs whose weights are averaged, such as `[run:a, run:b]`."""
+    greedy: Literal["validation"] | None = None
+    """`validation` adds a run only if the average does not get worse on the validation split, by
+    `checkpoint.monitor`, and tries the best run first. Default: the average of all runs."""
+
+
+class Ensemble(Settings, frozen=True, kw_only=True):
+    """An average of the outputs of sealed models."""
+
+    of: Annotated[list[Text], Meta(min_length=1, extra={"unique": True})]
+    """Runs whose outputs are averaged, such as `[run:a, run:b]`."""
+    outputs: Literal["probabilities", "logits"] = "probabilities"
+    """Outputs of a classifier that are averaged. Of numbers, the values are averaged."""
+
+
+_Runs = Annotated[list[Text], Meta(min_length=1, extra={"unique": True})]
+
+
 class RunSettings(Settings, frozen=True, kw_only=True):
     """Settings of a run: `defaults` in the config, and further columns of the run table."""
 
@@ -353,7 +375,23 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     environment: str | Environment = ""
     """Environment of a training script: a key of `environments`, or a table such as `{venv:
     requirements.lock}`. Empty: that of Shardline. Its packages count in the identity, not paths."""
+    average: Annotated[_Runs | Average | None, Meta(extra={"legacy_value": None})] = None
+    """Average the sealed weights of other runs instead of a training: a list such as `[run:a, run:b]`, or
+    a table `{of: [run:a, run:b], greedy: validation}`. Only in the run table. See
+    docs/how-to/average-runs.md."""
+    ensemble: Annotated[_Runs | Ensemble | None, Meta(extra={"legacy_value": None})] = None
+    """Average the outputs of other runs' sealed models instead of a training: a list such as `[run:a,
+    run:b]`, or a table `{of: [run:a, run:b], outputs: logits}`. Only in the run table."""
     evaluation: Evaluation = Evaluation()
+
+    @property
+    def combined(self) -> Average | Ensemble | None:
+        """The average or ensemble that takes the place of a training."""
+        if isinstance(self.average, list):
+            return Average(of=self.average)
+        if isinstance(self.ensemble, list):
+            return Ensemble(of=self.ensemble)
+        return self.average or self.ensemble
 
     @property
     def tested_fold(self) -> int | None:

@@ -194,8 +194,10 @@ def _identity_of(project: Project, run: RunPlan) -> str:
 
 def _task(project: Project, run: RunPlan, work: Path, options: dict[str, Any]) -> RankTask:
     """Return the task of the program for a run."""
+    # the model of an average or an ensemble is checked as one that is trained
+    settings = structs.replace(run.settings, average=None, ensemble=None)
     return RankTask(
-        run=structs.replace(run.spec, name=run.names[0]),
+        run=structs.replace(run.spec, name=run.names[0], settings=settings, members=()),
         action=Check(
             sources=tuple(
                 CheckedDataset(

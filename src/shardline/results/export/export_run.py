@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardline.config.project import Project
 from shardline.config.resolved import DatasetPlace, RunSpec
+from shardline.config.settings.run_settings import Ensemble
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import (
@@ -91,6 +92,11 @@ def export_run(
     """
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
+    if isinstance(recorded.run_spec.settings.combined, Ensemble):
+        raise ConfigError(
+            f"{recorded.title} is an ensemble, which has no weights of its own; export its members, or use average in "
+            "place of ensemble"
+        )
     changes = check_repeatable(project, recorded, "exported", force=force)
     keep(project.documents.lightning_of({"model": recorded.spec.model_class}))
     sealed = read_record(recorded.manifest, Manifest, remedy="run the pipeline again")
