@@ -34,6 +34,7 @@ class Attempt(Record, frozen=True, kw_only=True):
         steps_lost: Number of these steps that a later attempt repeated.
         lost_s: Seconds of work that a later attempt repeated.
         world: Number of ranks.
+        threads: CPU threads of each rank.
     """
 
     host: str
@@ -53,6 +54,7 @@ class Attempt(Record, frozen=True, kw_only=True):
     steps_lost: int | None = None
     lost_s: float | None = None
     world: int | None = None
+    threads: int | None = None
 
     @property
     def cause(self) -> str | None:
