@@ -59,5 +59,5 @@ def threads_of(
         is_alone: whether other jobs must not run beside it, because it measures performance.
     """
     devices, per_rank = settings.devices, runtime.threads_per_rank
-    takes_all = is_alone or not per_rank
+    takes_all = is_alone or settings.nodes > 1  # other machines are not counted
     return int(max(devices * (per_rank or 1), (cores or 1) if takes_all else 1))

@@ -61,7 +61,7 @@ class Start:
 def prepare_start(
     program: Sequence[str], *, run_id: str, geometry: ActualGeometry, accelerator: str,
     runtime: Runtime, env: Mapping[str, str], num_cpus: int, files: Sequence[str] = (),
-    python: Sequence[str] = (sys.executable,),
+    python: Sequence[str] = (sys.executable,), threads: int | None = None,
 ) -> Start:  # fmt: skip
     """Prepare the command that starts the ranks on this machine or from it.
 
@@ -74,6 +74,7 @@ def prepare_start(
         num_cpus: CPUs that this process may use.
         files: small files that the ranks read, for nodes that do not share this node's folder.
         python: command that starts Python in the ranks' environment; arguments follow it.
+        threads: CPU threads of a rank where the training began; None for a new training.
 
     Raises:
         LaunchError: machines or resources are missing, or the launcher cannot start the ranks.
@@ -84,7 +85,7 @@ def prepare_start(
     is_slurm = launcher in ("srun", "mpirun") or (nodes > 1 and not is_azure)
     allocation = allocation_of_launch(env) if is_slurm and not runtime.hosts else None
     hosts = processes.hosts if processes else _hosts(allocation, runtime.hosts, nodes)
-    cpus = _cpus_per_rank(allocation, runtime, geometry, num_cpus)
+    cpus = _cpus_per_rank(allocation, runtime, geometry, num_cpus, threads)
     if allocation:
         check_allocation(allocation, nodes=nodes, cpus=cpus * geometry.ranks)
     variables = rank_variables(cpus, runtime.variables, runtime.interface)
@@ -196,13 +197,18 @@ def _meeting_place(
 
 
 def _cpus_per_rank(
-    allocation: Allocation | None, runtime: Runtime, geometry: ActualGeometry, num_cpus: int
-) -> int:
+    allocation: Allocation | None, runtime: Runtime, geometry: ActualGeometry, num_cpus: int,
+    begun: int | None,
+) -> int:  # fmt: skip
+    """Return the CPU threads of a rank. On this machine they depend neither on its cores nor on other runs."""
     if runtime.threads_per_rank:
         return int(runtime.threads_per_rank)
+    if begun:
+        return begun
     if allocation:
         return max(1, allocation.cpus // geometry.ranks)
-    return max(1, num_cpus // geometry.devices)
+    # an Azure ML job has its nodes for itself
+    return max(1, num_cpus // geometry.devices) if runtime.launcher == "azureml" else 1
 
 
 def free_port(job: str, host: str) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from shardline.checkpoints.folder import last_step
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import DatasetPlace, PlannedGeometry, RunSpec
@@ -18,7 +19,7 @@ from shardline.config.settings.run_settings import RunSettings
 from shardline.core.files import make_folder
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.python import python_of_ranks
-from shardline.supervision.attempt_log import read_attempts
+from shardline.supervision.attempt_log import read_attempts, record_threads, threads_of_state
 from shardline.training.rank_task import (
     Evaluate,
     Find,
@@ -114,7 +115,7 @@ def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple
 
 def start_ranks(
     project: Project, task: RankTask, path: Path, log: Path,
-    python: Sequence[str], *, saves: bool = False,
+    python: Sequence[str], *, saves: bool = False, threads: int | None = None,
 ) -> None:  # fmt: skip
     """Start the ranks with the profile's launcher, and wait until they have ended.
 
@@ -122,6 +123,8 @@ def start_ranks(
         task: task of the ranks, without the actual geometry.
         path: path for the task, in the store, which all nodes see.
         saves: whether the ranks can save when they are asked to stop.
+        threads: CPU threads of a rank in a sealed training that is repeated. If None, an attempt that resumes
+            keeps the number of the attempt before.
     """
     from shardline.launch.host_commands import check_machines
     from shardline.launch.start import find_geometry, prepare_start
@@ -156,7 +159,10 @@ def start_ranks(
         num_cpus=cpus,
         files=[*own, *(str(one.manifest) for one in task.datasets)],
         python=python,
+        threads=threads or (_threads_begun(task.work, cpus // actual.devices) if saves else None),
     )
+    if saves:
+        record_threads(task.work, start.plan.cpus)
     logging.info("%s", start.summary)
     check_machines(start.plan)
     run_ranks(
@@ -170,6 +176,17 @@ def start_ranks(
         watch=_deadline(project.runtime, task.work) if saves else None,
         monitor=run.settings.checkpoint.monitor,
     )
+
+
+def _threads_begun(work: Path, of_old: int) -> int | None:
+    """Return the CPU threads of each rank in the attempt that a training resumes; None for a new training.
+
+    Args:
+        of_old: the number that versions used which did not record it.
+    """
+    saved_step = last_step(work / "checkpoints")
+    is_old = saved_step and len(read_attempts(work)) > 1
+    return threads_of_state(work, saved_step) or (max(1, of_old) if is_old else None)
 
 
 def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:

@@ -201,8 +201,16 @@ def train_again(project: Project, number: int, log: Path, model: str, inputs: In
         action = structs.replace(action, attempt=attempt)
         task = structs.replace(task, runtime=runtime, action=action)
         path = work / "attempts" / str(attempt) / "rank.json"
-        start_ranks(project, task, path, log, python_of(project, run, inputs), saves=True)
+        python, threads = python_of(project, run, inputs), _sealed_threads(project, run)
+        start_ranks(project, task, path, log, python, saves=True, threads=threads)
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _sealed_threads(project: Project, run: RunPlan) -> int | None:
+    """Return the CPU threads of each rank in a sealed training; None if unknown."""
+    sealed = read_if_sound(project.layout.result("run", run.id) / "provenance.json")
+    ranks = sealed.get("world", {}).get("ranks")
+    return ranks[0].get("threads") if ranks else None
 
 
 def _training_task(

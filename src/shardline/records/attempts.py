@@ -37,6 +37,7 @@ class Attempt(Record, frozen=True, kw_only=True):
         lost_s: Seconds of work that a later attempt repeated.
         world: Number of ranks.
         run: Id of the shorter run that the attempt trained, if this run has continued it.
+        threads: CPU threads of each rank.
     """
 
     host: str
@@ -57,6 +58,7 @@ class Attempt(Record, frozen=True, kw_only=True):
     lost_s: float | None = None
     world: int | None = None
     run: str | UnsetType = UNSET
+    threads: int | None = None
 
     @property
     def cause(self) -> str | None:

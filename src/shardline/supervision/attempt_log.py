@@ -174,6 +174,22 @@ def record_resumed_step(
     _write(work, attempts)
 
 
+def record_threads(work: Path, threads: int) -> None:
+    """Record the CPU threads of each rank in the line of the last attempt."""
+    attempts = read_attempts(work)
+    _write(work, [*attempts[:-1], structs.replace(attempts[-1], threads=threads)])
+
+
+def threads_of_state(work: Path, saved_step: int) -> int | None:
+    """Return the CPU threads of each rank with which the saved training began; None if unknown.
+
+    Args:
+        saved_step: optimiser step of the newest training checkpoint, 0 for none.
+    """
+    known = [one.threads for one in read_attempts(work) if one.threads] if saved_step else []
+    return known[-1] if known else None
+
+
 def _steps_lost(attempt: Attempt, step: int) -> int | None:
     """Return how many steps of an attempt are repeated by an attempt that resumes from `step`."""
     if attempt.resumed_step is None or attempt.last_step is None:

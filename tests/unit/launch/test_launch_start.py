@@ -28,11 +28,11 @@ RUNTIME = Runtime(remote_shell="ssh", rendezvous_timeout_s=60)
 TWO_BY_TWO = ActualGeometry(nodes=2, devices=2)
 
 
-def start(geometry=TWO_BY_TWO, env=None, num_cpus=8, *, accelerator="cpu", **runtime):
+def start(geometry=TWO_BY_TWO, env=None, num_cpus=8, *, accelerator="cpu", threads=None, **runtime):
     return prepare_start(
         ["-m", "x"], run_id="run-0123456789ab", geometry=geometry, accelerator=accelerator,
         runtime=structs.replace(RUNTIME, **runtime),
-        env={"PATH": "/bin", **(env or {})}, num_cpus=num_cpus,
+        env={"PATH": "/bin", **(env or {})}, num_cpus=num_cpus, threads=threads,
     )  # fmt: skip
 
 
@@ -119,9 +119,24 @@ def test_one_rank_alone_is_told_that_it_is_alone():
     assert "SLURM_PROCID" not in one.env
 
 
-def test_cores_are_shared_by_the_ranks_of_a_machine():
-    assert start(ActualGeometry(nodes=1, devices=3)).plan.cpus == 2
-    assert start(ActualGeometry(nodes=1, devices=2), threads_per_rank=5).plan.cpus == 5
+@pytest.mark.parametrize("num_cpus", [1, 2, 64])
+def test_threads_depend_neither_on_the_machine_s_cores_nor_on_other_runs(num_cpus):
+    for devices in (1, 3):
+        geometry = ActualGeometry(nodes=1, devices=devices)
+        assert start(geometry, num_cpus=num_cpus).plan.cpus == 1
+        assert start(geometry, num_cpus=num_cpus, threads_per_rank=5).plan.cpus == 5
+        assert (
+            start(
+                geometry, num_cpus=num_cpus, launcher="none" if devices == 1 else "torchrun"
+            ).plan.cpus
+            == 1
+        )
+
+
+def test_a_training_that_resumes_keeps_its_threads_unless_the_profile_names_them():
+    alone = ActualGeometry(nodes=1, devices=1)
+    assert start(alone, threads=8).plan.cpus == 8
+    assert start(alone, threads=8, threads_per_rank=2).plan.cpus == 2
 
 
 def test_ranks_in_slurm(in_slurm):

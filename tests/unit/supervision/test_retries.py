@@ -18,7 +18,9 @@ from shardline.supervision.attempt_log import (
     begin_attempt,
     read_attempts,
     record_resumed_step,
+    record_threads,
     sealed_log,
+    threads_of_state,
 )
 from shardline.supervision.failure_records import report_failure
 from shardline.supervision.retry_policy import check_retry, crash_loop
@@ -202,3 +204,12 @@ def test_what_slurm_says_of_a_jobs_end_and_return():
     preempted = parse_job("7", f"{name} {told} EndTime=Unknown PreemptTime=2026-01-01T10:30:00")
     assert (preempted.ends, preempted.is_preempted) == (None, True)
     assert not parse_job("7", f"JobName=bash {told}").is_own
+
+
+def test_an_attempt_records_its_threads_and_the_next_keeps_those_of_the_saved_state(tmp_path):
+    begin_attempt(tmp_path)
+    record_threads(tmp_path, 3)
+    begin_attempt(tmp_path)
+    assert [one.threads for one in read_attempts(tmp_path)] == [3, None]
+    assert threads_of_state(tmp_path, 40) == 3
+    assert threads_of_state(tmp_path, 0) is None, "nothing was saved, so nothing is resumed"

@@ -181,7 +181,8 @@ class Runtime(Settings, frozen=True, kw_only=True):
     ledger: bool = False
     """Write the row ids that each global step consumed to `work/{run}/ledger/` in the store."""
     threads_per_rank: Natural = 0
-    """CPU threads per rank; 0 divides the cores of the machine among its ranks."""
+    """CPU threads per rank; their number changes the last bits of sums on a CPU. 0, the default: one thread, or
+    the CPUs that a scheduler has allocated. A training that resumes, and a rerun, keep their number."""
     oversubscribe: bool = False
     """Allow more CPU ranks than cores."""
     log_every_steps: Count = 10
