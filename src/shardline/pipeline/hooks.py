@@ -28,6 +28,7 @@ from shardline.pipeline.links import publish
 from shardline.pipeline.storage import Storage, logs_of, results_of
 from shardline.pipeline.terminal_rows import rows_of_runs
 from shardline.results.staleness import edited_of
+from shardline.supervision.warm.client import offer
 
 
 def open_project(
@@ -70,6 +71,7 @@ def open_project(
     if not is_making:
         return project
     invocation.record()
+    offer(is_on=project.runtime.warm_ranks and not is_remote)
     sealed = all(exists(run.model) and exists(run.evaluation) for run in project.runs.values())
     # with a storage and remote jobs, each node has its own store
     if not (storage and is_remote) and not sealed:

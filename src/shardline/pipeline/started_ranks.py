@@ -3,10 +3,12 @@
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -30,8 +32,13 @@ from shardline.training.rank_task import (
     write_task,
 )
 
+if TYPE_CHECKING:
+    from shardline.launch.start import Start
+    from shardline.supervision.warm.client import WarmRanks
+
 # Snakemake's inputs by name: a file, or several files
 Inputs = Mapping[str, str | Sequence[str]]
+_PROGRAM = "shardline.training.rank"
 
 
 def files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
@@ -147,7 +154,7 @@ def start_ranks(
     write_task(path, structs.replace(task, geometry=actual))
     own = [str(task.action.run_json)] if isinstance(task.action, Train) else []
     start = prepare_start(
-        ["-m", "shardline.training.rank", str(path)],
+        ["-m", _PROGRAM, str(path)],
         run_id=run.id,
         geometry=actual,
         accelerator=run.settings.accelerator,
@@ -159,6 +166,7 @@ def start_ranks(
     )
     logging.info("%s", start.summary)
     check_machines(start.plan)
+    warm = _warm(start, run, path, project.runtime)
     run_ranks(
         start.command,
         env=start.env,
@@ -169,7 +177,43 @@ def start_ranks(
         grace_s=project.runtime.stop_grace_s if saves else 0.0,
         watch=_deadline(project.runtime, task.work) if saves else None,
         monitor=run.settings.checkpoint.monitor,
+        warm=warm,
     )
+
+
+def _warm(start: "Start", run: RunSpec, task: Path, runtime: Runtime) -> "WarmRanks | None":
+    """Return ranks that are forked from a server with all imports; None if they must be started by the command."""
+    from shardline.supervision.warm.client import Cold, start_warm
+
+    plan = start.plan
+    if not runtime.warm_ranks:
+        return None
+    try:
+        if reason := _unusual(start, runtime):
+            raise Cold(reason)
+        warm = start_warm(
+            [str(task)], module=_PROGRAM, env=start.env, ranks=plan.ranks, run_id=plan.run_id,
+            grace_s=runtime.stop_grace_s, package=next(iter(run.lightning), "pytorch_lightning"),
+        )  # fmt: skip
+    except Cold as reason:
+        logging.info("the ranks are started cold: %s", reason)
+        return None
+    logging.info("the ranks are forked from a server that has imported torch")
+    return warm
+
+
+def _unusual(start: "Start", runtime: Runtime) -> str:
+    """Return why the ranks of a plan cannot be forked from a server; empty if they can."""
+    plan = start.plan
+    if plan.nodes > 1 or plan.hosts or plan.job_id:
+        return "they run on several nodes, or in a job of a scheduler"
+    if runtime.launcher not in ("torchrun", "none"):
+        return f"runtime.launcher={runtime.launcher} starts them"
+    if runtime.launcher_args and plan.ranks > 1:
+        return "runtime.launcher_args has arguments for the launcher"
+    if runtime.environment != "job" or plan.python != (sys.executable,):
+        return "they have another Python than this job"
+    return ""
 
 
 def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
