@@ -14,13 +14,14 @@ from msgspec import structs
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.resolved import DatasetPlace, PlannedGeometry, RunSpec
+from shardline.config.resolved import ActualGeometry, DatasetPlace, PlannedGeometry, RunSpec
 from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.files import make_folder
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.python import python_of_ranks
 from shardline.supervision.attempt_log import read_attempts
+from shardline.supervision.warm.client import VARIABLE, Cold, WarmRanks, start_warm
 from shardline.training.rank_task import (
     Evaluate,
     Find,
@@ -34,7 +35,6 @@ from shardline.training.rank_task import (
 
 if TYPE_CHECKING:
     from shardline.launch.start import Start
-    from shardline.supervision.warm.client import WarmRanks
 
 # Snakemake's inputs by name: a file, or several files
 Inputs = Mapping[str, str | Sequence[str]]
@@ -94,7 +94,7 @@ def has_gpus(settings: RunSettings) -> bool:
 
 def run_on_ranks(
     project: Project, run: RunSpec, action: Evaluate | Find | Predict | Preflight, *, work: Path, rank_logs: Path,
-    log: Path, datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None,
+    log: Path, datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None, alone: bool = False,
 ) -> None:  # fmt: skip
     """Start a run's ranks for an action without retries, and wait until they have ended.
 
@@ -102,6 +102,7 @@ def run_on_ranks(
         work: field of `RankTask`, like `rank_logs` and `datasets`.
         log: the job's log.
         inputs: Snakemake's inputs; `environment` is used, if `runtime.environment` has one.
+        alone: whether one rank does it instead of all ranks of the run.
 
     Raises:
         RankError: a rank failed.
@@ -110,7 +111,8 @@ def run_on_ranks(
         run=run, action=action, datasets=tuple(datasets), work=work, rank_logs=rank_logs,
         runtime=RankRuntime.of(project.runtime),
     )  # fmt: skip
-    start_ranks(project, task, work / "rank.json", log, python_of(project, run, inputs or {}))
+    python = python_of(project, run, inputs or {})
+    start_ranks(project, task, work / "rank.json", log, python, alone=alone)
 
 
 def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple[str, ...]:
@@ -121,7 +123,7 @@ def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple
 
 def start_ranks(
     project: Project, task: RankTask, path: Path, log: Path,
-    python: Sequence[str], *, saves: bool = False,
+    python: Sequence[str], *, saves: bool = False, alone: bool = False,
 ) -> None:  # fmt: skip
     """Start the ranks with the profile's launcher, and wait until they have ended.
 
@@ -129,6 +131,7 @@ def start_ranks(
         task: task of the ranks, without the actual geometry.
         path: path for the task, in the store, which all nodes see.
         saves: whether the ranks can save when they are asked to stop.
+        alone: whether one rank does it instead of all ranks of the run.
     """
     from shardline.launch.host_commands import check_machines
     from shardline.launch.start import find_geometry, prepare_start
@@ -138,15 +141,19 @@ def start_ranks(
     planned = PlannedGeometry.of(run.settings)
     # in a scaling study a rank has the same number of CPUs at every size
     cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
-    actual = find_geometry(
-        run.settings,
-        run=run.title,
-        runtime=project.runtime,
-        env=os.environ,
-        num_cpus=cpus,
-        num_gpus=num_gpus(),
-    )
-    if not planned.fits(actual):
+    if alone:
+        actual = ActualGeometry(nodes=1, devices=1)
+        cpus = max(1, cpus // planned.devices)  # as many threads as one of the run's ranks
+    else:
+        actual = find_geometry(
+            run.settings,
+            run=run.title,
+            runtime=project.runtime,
+            env=os.environ,
+            num_cpus=cpus,
+            num_gpus=num_gpus(),
+        )
+    if not alone and not planned.fits(actual):
         logging.warning(
             "elastic: %s do the work of the planned %d x %d",
             *(actual, planned.nodes, planned.devices),
@@ -181,10 +188,13 @@ def start_ranks(
     )
 
 
-def _warm(start: "Start", run: RunSpec, task: Path, runtime: Runtime) -> "WarmRanks | None":
-    """Return ranks that are forked from a server with all imports; None if they must be started by the command."""
-    from shardline.supervision.warm.client import Cold, start_warm
+def forks_ranks(runtime: Runtime) -> bool:
+    """Return whether a rank that is forked from a server saves this job the import of torch."""
+    return runtime.warm_ranks and VARIABLE in os.environ
 
+
+def _warm(start: "Start", run: RunSpec, task: Path, runtime: Runtime) -> WarmRanks | None:
+    """Return ranks that are forked from a server with all imports; None if they must be started by the command."""
     plan = start.plan
     if not runtime.warm_ranks:
         return None
