@@ -14,6 +14,7 @@ def describe() -> dict[str, object]:
     """Return what a program may notice of how it was started."""
     return {
         "argv": sys.argv,
+        "orig_argv": sys.orig_argv,
         "path": sys.path,
         "cwd": str(Path.cwd()),
         "umask": os.umask(0o077),

@@ -20,6 +20,7 @@ from shardline.config.settings.run_settings import RunSettings
 from shardline.core.files import make_folder
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.python import python_of_ranks
+from shardline.pipeline.forked_usage import note_usage
 from shardline.supervision.attempt_log import read_attempts
 from shardline.supervision.warm.client import VARIABLE, Cold, WarmRanks, start_warm
 from shardline.training.rank_task import (
@@ -174,18 +175,21 @@ def start_ranks(
     logging.info("%s", start.summary)
     check_machines(start.plan)
     warm = _warm(start, run, path, project.runtime)
-    run_ranks(
-        start.command,
-        env=start.env,
-        log=log,
-        work=task.work,
-        title=run.title,
-        ranks=start.plan.ranks,
-        grace_s=project.runtime.stop_grace_s if saves else 0.0,
-        watch=_deadline(project.runtime, task.work) if saves else None,
-        monitor=run.settings.checkpoint.monitor,
-        warm=warm,
-    )
+    try:
+        run_ranks(
+            start.command,
+            env=start.env,
+            log=log,
+            work=task.work,
+            title=run.title,
+            ranks=start.plan.ranks,
+            grace_s=project.runtime.stop_grace_s if saves else 0.0,
+            watch=_deadline(project.runtime, task.work) if saves else None,
+            monitor=run.settings.checkpoint.monitor,
+            warm=warm,
+        )
+    finally:
+        note_usage(log, warm.used if warm else None)
 
 
 def forks_ranks(runtime: Runtime) -> bool:

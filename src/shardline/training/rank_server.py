@@ -229,6 +229,7 @@ if __name__ == "__main__":
     _request, _output = main()
     # from here on this process is a rank, and ends as any program
     sys.argv = [_request.module, *_request.args]
+    sys.orig_argv = [sys.executable, "-m", _request.module, *_request.args]
     sys.path[0] = _request.cwd
     if _output:
         sys.stderr.write(_output)

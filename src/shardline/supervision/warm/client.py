@@ -33,7 +33,7 @@ _SLOTS = 3  # servers of a Snakemake process, each of another environment
 _IMPORTS_S = 300.0  # longest wait for a server's imports
 _DIGITS = 24
 # Variables that differ between the jobs of an environment, and that nothing reads while torch is imported.
-_OF_JOBS = ("CUDA_VISIBLE_DEVICES", "OPENBLAS_NUM_THREADS", VARIABLE)
+_OF_JOBS = ("CUDA_VISIBLE_DEVICES", "OPENBLAS_NUM_THREADS", "OLDPWD", "PWD", "SHLVL", "_", VARIABLE)
 _SPACES = ("mnt", "pid", "user", "net", "cgroup")
 
 

@@ -54,7 +54,7 @@ class _Ended:
         return WarmAnswer(
             code=code,
             cpu_s=round(sum(one.ru_utime + one.ru_stime for one in self.used), 3),
-            peak_rss_bytes=max((one.ru_maxrss for one in self.used), default=0) * 1024,
+            peak_rss_bytes=sum(one.ru_maxrss for one in self.used) * 1024,
             read_bytes=sum(one.ru_inblock for one in self.used) * _BLOCK,
             written_bytes=sum(one.ru_oublock for one in self.used) * _BLOCK,
         )

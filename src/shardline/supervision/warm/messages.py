@@ -49,7 +49,7 @@ class WarmAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         is_old: whether the server ends, since files have changed.
         code: exit code; negative for a signal.
         cpu_s: CPU time of the ranks and their programs (wait4).
-        peak_rss_bytes: largest memory of a rank.
+        peak_rss_bytes: memory of all ranks, each at its peak.
         read_bytes: bytes read from disks.
         written_bytes: bytes written to disks.
     """
