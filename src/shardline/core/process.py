@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Protocol
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -47,7 +47,21 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def end_group(leader: "subprocess.Popen[Any]", grace_s: float) -> None:
+class Leader(Protocol):
+    """What `end_group` uses of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """The process, which leads a group."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the exit code."""
+
+
+def end_group(leader: Leader, grace_s: float) -> None:
     """Terminate the leader of a process group, and kill the group after a grace time."""
     leader.terminate()
     with suppress(subprocess.TimeoutExpired):

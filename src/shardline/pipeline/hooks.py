@@ -25,10 +25,12 @@ from shardline.launch.slurm.sacct import stand_before_sacct
 from shardline.launch.slurm.scancel import cancel_by_name
 from shardline.pipeline import invocation
 from shardline.pipeline.bases import check_bases
+from shardline.pipeline.forked_usage import add_to_benchmarks
 from shardline.pipeline.links import publish
 from shardline.pipeline.storage import Storage, logs_of, results_of
 from shardline.pipeline.terminal_rows import rows_of_runs
 from shardline.results.staleness import edited_of
+from shardline.supervision.warm.client import offer
 
 
 def open_project(
@@ -72,6 +74,8 @@ def open_project(
         return project
     invocation.record()
     check_bases(project, exists, has_store=not (storage and is_remote))
+    offer(is_on=project.runtime.warm_ranks and not is_remote)
+    add_to_benchmarks()
     sealed = all(exists(run.model) and exists(run.evaluation) for run in project.runs.values())
     # with a storage and remote jobs, each node has its own store
     if not (storage and is_remote) and not sealed:

@@ -95,6 +95,8 @@ def compute_parts(
         logging.info("%d of %d parts already exist", done, done + len(missing))
     if missing and _needs_ranks(project, prediction, missing):
         _on_ranks(project, prediction, model, trained_on, rows, missing, log)
+    elif missing and _is_warm(project, prediction):
+        _on_ranks(project, prediction, model, trained_on, rows, missing, log, alone=True)
     elif missing:
         _here(project, prediction, model, trained_on, rows, missing)
     if (rows_there := count_rows(folder, count_parts(num_rows, batch))) != num_rows:
@@ -160,9 +162,18 @@ def _needs_ranks(project: Project, prediction: PredictionPlan, missing: Sequence
     )
 
 
+def _is_warm(project: Project, prediction: PredictionPlan) -> bool:
+    """Return whether one forked rank predicts in place of this process, with the same bits."""
+    return (
+        started_ranks.forks_ranks(project.runtime)
+        and predicts_on_ranks(prediction.spec.settings, project.runtime)
+        and not started_ranks.has_gpus(prediction.spec.settings)
+    )
+
+
 def _on_ranks(
     project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
-    rows: DatasetPlace, missing: Sequence[int], log: Path,
+    rows: DatasetPlace, missing: Sequence[int], log: Path, *, alone: bool = False,
 ) -> None:  # fmt: skip
     run = prediction.spec
     rank_logs = project.layout.declared.logs_of_parts("predict", f"{run.run}-{prediction.id}")
@@ -182,6 +193,7 @@ def _on_ranks(
             rank_logs=rank_logs,
             log=log,
             datasets=trained_on,
+            alone=alone,
         )
 
 

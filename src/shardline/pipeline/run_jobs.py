@@ -20,7 +20,7 @@ from shardline.pipeline import started_ranks
 from shardline.pipeline.bases import members_of_ensemble, seen_members
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
 from shardline.pipeline.started_ranks import Inputs, files_of, places_of
-from shardline.pipeline.watched import end_watch, watch, write_watched_files
+from shardline.pipeline.watched import end_watch, report_warnings, watch, write_watched_files
 from shardline.provenance.actions import Action
 from shardline.provenance.resolved_run import describe_run
 from shardline.records.base import read_record, sealed
@@ -88,6 +88,8 @@ def _evaluate(
 ) -> Evaluated:  # fmt: skip
     if log and _needs_ranks(project, run, datasets):
         return _evaluate_on_ranks(project, run, files["model"], datasets, log, inputs)
+    if log and _is_warm(project, run):
+        return _evaluate_on_ranks(project, run, files["model"], datasets, log, inputs, alone=True)
     return _evaluate_here(project, run, files["model"], datasets, inputs)
 
 
@@ -106,9 +108,18 @@ def _needs_ranks(project: Project, run: RunPlan, datasets: Sequence[DatasetPlace
     return is_split and settings.nodes * settings.devices > 1
 
 
+def _is_warm(project: Project, run: RunPlan) -> bool:
+    """Return whether one forked rank evaluates a run in place of this process, with the same bits."""
+    return (
+        started_ranks.forks_ranks(project.runtime)
+        and evaluates_on_ranks(run, project.runtime)
+        and not started_ranks.has_gpus(run.settings)
+    )
+
+
 def _evaluate_on_ranks(
     project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace], log: Path,
-    inputs: Inputs,
+    inputs: Inputs, *, alone: bool = False,
 ) -> Evaluated:  # fmt: skip
     rank_logs = project.layout.declared.logs_of_parts("evaluate", f"{run.id}-{run.evaluation_id}")
     with started_ranks.own_work(project, f"{run.id}-evaluation-{run.evaluation_id}") as work:
@@ -122,8 +133,16 @@ def _evaluate_on_ranks(
         spec = structs.replace(run.spec, members=members_of_ensemble(run, inputs))
         spec = seen_members(spec, work)
         started_ranks.run_on_ranks(
-            project, spec, action, work=work, rank_logs=rank_logs, log=log, datasets=datasets
+            project,
+            spec,
+            action,
+            work=work,
+            rank_logs=rank_logs,
+            log=log,
+            datasets=datasets,
+            alone=alone,
         )
+        report_warnings(log)
         return read_record(action.output, Evaluated, remedy=REMAKE)
 
 

@@ -3,23 +3,27 @@
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from shardline.checkpoints.folder import last_step
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.resolved import DatasetPlace, PlannedGeometry, RunSpec
+from shardline.config.resolved import ActualGeometry, DatasetPlace, PlannedGeometry, RunSpec
 from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.files import make_folder
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.python import python_of_ranks
+from shardline.pipeline.forked_usage import note_usage
 from shardline.supervision.attempt_log import read_attempts, record_threads, threads_of_state
+from shardline.supervision.warm.client import VARIABLE, Cold, WarmRanks, start_warm
 from shardline.training.rank_task import (
     Evaluate,
     Find,
@@ -31,8 +35,12 @@ from shardline.training.rank_task import (
     write_task,
 )
 
+if TYPE_CHECKING:
+    from shardline.launch.start import Start
+
 # Snakemake's inputs by name: a file, or several files
 Inputs = Mapping[str, str | Sequence[str]]
+_PROGRAM = "shardline.training.rank"
 
 
 def files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
@@ -88,7 +96,7 @@ def has_gpus(settings: RunSettings) -> bool:
 
 def run_on_ranks(
     project: Project, run: RunSpec, action: Evaluate | Find | Predict | Preflight, *, work: Path, rank_logs: Path,
-    log: Path, datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None,
+    log: Path, datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None, alone: bool = False,
 ) -> None:  # fmt: skip
     """Start a run's ranks for an action without retries, and wait until they have ended.
 
@@ -96,6 +104,7 @@ def run_on_ranks(
         work: field of `RankTask`, like `rank_logs` and `datasets`.
         log: the job's log.
         inputs: Snakemake's inputs; `environment` is used, if `runtime.environment` has one.
+        alone: whether one rank does it instead of all ranks of the run.
 
     Raises:
         RankError: a rank failed.
@@ -104,7 +113,8 @@ def run_on_ranks(
         run=run, action=action, datasets=tuple(datasets), work=work, rank_logs=rank_logs,
         runtime=RankRuntime.of(project.runtime),
     )  # fmt: skip
-    start_ranks(project, task, work / "rank.json", log, python_of(project, run, inputs or {}))
+    python = python_of(project, run, inputs or {})
+    start_ranks(project, task, work / "rank.json", log, python, alone=alone)
 
 
 def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple[str, ...]:
@@ -115,7 +125,7 @@ def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple
 
 def start_ranks(
     project: Project, task: RankTask, path: Path, log: Path,
-    python: Sequence[str], *, saves: bool = False, threads: int | None = None,
+    python: Sequence[str], *, saves: bool = False, alone: bool = False, threads: int | None = None,
 ) -> None:  # fmt: skip
     """Start the ranks with the profile's launcher, and wait until they have ended.
 
@@ -125,6 +135,7 @@ def start_ranks(
         saves: whether the ranks can save when they are asked to stop.
         threads: CPU threads of a rank in a sealed training that is repeated. If None, an attempt that resumes
             keeps the number of the attempt before.
+        alone: whether one rank does it instead of all ranks of the run.
     """
     from shardline.launch.host_commands import check_machines
     from shardline.launch.start import find_geometry, prepare_start
@@ -134,15 +145,19 @@ def start_ranks(
     planned = PlannedGeometry.of(run.settings)
     # in a scaling study a rank has the same number of CPUs at every size
     cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
-    actual = find_geometry(
-        run.settings,
-        run=run.title,
-        runtime=project.runtime,
-        env=os.environ,
-        num_cpus=cpus,
-        num_gpus=num_gpus(),
-    )
-    if not planned.fits(actual):
+    if alone:
+        actual = ActualGeometry(nodes=1, devices=1)
+        cpus = max(1, cpus // planned.devices)  # as many threads as one of the run's ranks
+    else:
+        actual = find_geometry(
+            run.settings,
+            run=run.title,
+            runtime=project.runtime,
+            env=os.environ,
+            num_cpus=cpus,
+            num_gpus=num_gpus(),
+        )
+    if not alone and not planned.fits(actual):
         logging.warning(
             "elastic: %s do the work of the planned %d x %d",
             *(actual, planned.nodes, planned.devices),
@@ -150,7 +165,7 @@ def start_ranks(
     write_task(path, structs.replace(task, geometry=actual))
     own = [str(task.action.run_json)] if isinstance(task.action, Train) else []
     start = prepare_start(
-        ["-m", "shardline.training.rank", str(path)],
+        ["-m", _PROGRAM, str(path)],
         run_id=run.id,
         geometry=actual,
         accelerator=run.settings.accelerator,
@@ -165,17 +180,60 @@ def start_ranks(
         record_threads(task.work, start.plan.cpus)
     logging.info("%s", start.summary)
     check_machines(start.plan)
-    run_ranks(
-        start.command,
-        env=start.env,
-        log=log,
-        work=task.work,
-        title=run.title,
-        ranks=start.plan.ranks,
-        grace_s=project.runtime.stop_grace_s if saves else 0.0,
-        watch=_deadline(project.runtime, task.work) if saves else None,
-        monitor=run.settings.checkpoint.monitor,
-    )
+    warm = _warm(start, run, path, project.runtime)
+    try:
+        run_ranks(
+            start.command,
+            env=start.env,
+            log=log,
+            work=task.work,
+            title=run.title,
+            ranks=start.plan.ranks,
+            grace_s=project.runtime.stop_grace_s if saves else 0.0,
+            watch=_deadline(project.runtime, task.work) if saves else None,
+            monitor=run.settings.checkpoint.monitor,
+            warm=warm,
+        )
+    finally:
+        note_usage(log, warm.used if warm else None)
+
+
+def forks_ranks(runtime: Runtime) -> bool:
+    """Return whether a rank that is forked from a server saves this job the import of torch."""
+    return runtime.warm_ranks and VARIABLE in os.environ
+
+
+def _warm(start: "Start", run: RunSpec, task: Path, runtime: Runtime) -> WarmRanks | None:
+    """Return ranks that are forked from a server with all imports; None if they must be started by the command."""
+    plan = start.plan
+    if not runtime.warm_ranks:
+        return None
+    try:
+        if reason := _unusual(start, runtime):
+            raise Cold(reason)
+        warm = start_warm(
+            [str(task)], module=_PROGRAM, env=start.env, ranks=plan.ranks, run_id=plan.run_id,
+            grace_s=runtime.stop_grace_s, package=next(iter(run.lightning), "pytorch_lightning"),
+        )  # fmt: skip
+    except Cold as reason:
+        logging.info("the ranks are started cold: %s", reason)
+        return None
+    logging.info("the ranks are forked from a server that has imported torch")
+    return warm
+
+
+def _unusual(start: "Start", runtime: Runtime) -> str:
+    """Return why the ranks of a plan cannot be forked from a server; empty if they can."""
+    plan = start.plan
+    if plan.nodes > 1 or plan.hosts or plan.job_id:
+        return "they run on several nodes, or in a job of a scheduler"
+    if runtime.launcher not in ("torchrun", "none"):
+        return f"runtime.launcher={runtime.launcher} starts them"
+    if runtime.launcher_args and plan.ranks > 1:
+        return "runtime.launcher_args has arguments for the launcher"
+    if runtime.environment != "job" or plan.python != (sys.executable,):
+        return "they have another Python than this job"
+    return ""
 
 
 def _threads_begun(work: Path, of_old: int) -> int | None:

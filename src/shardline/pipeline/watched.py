@@ -11,6 +11,8 @@ from shardline.core.job_progress import job_progress
 from shardline.core.redaction import mask
 from shardline.identity import watch_reads
 
+_WARNING = "warning: "
+
 
 def watch(project: Project, of: DatasetPlan | RunPlan) -> None:
     """From now on, watch the files that a dataset's source or a run's model reads in this process."""
@@ -54,6 +56,13 @@ def end_watch(others: Mapping[str, str] | None = None) -> None:
     if warning := watch_reads.finish(others):
         logging.warning("%s", warning)
         job_progress.report(warning=mask(warning))
+
+
+def report_warnings(log: Path) -> None:
+    """Show on the screen which warning the ranks of this job have printed to its log."""
+    lines = log.read_text(errors="replace").splitlines()
+    for line in (line for line in lines if line.startswith(_WARNING)):
+        job_progress.report(warning=line.removeprefix(_WARNING))
 
 
 def _files_of(project: Project, of: DatasetPlan | RunPlan) -> Iterator[Path]:

@@ -15,7 +15,7 @@ import psutil
 from shardline.core.errors import DataError, ShardlineError, Stopped
 from shardline.core.files import utc_stamp, write_json
 from shardline.core.masked_output import LineMasker
-from shardline.core.process import die_with_parent, end_group, kill_group
+from shardline.core.process import Leader, die_with_parent, end_group, kill_group
 from shardline.supervision.failure_records import (
     first_failure,
     killed_rank,
@@ -23,6 +23,7 @@ from shardline.supervision.failure_records import (
     reset_failures,
 )
 from shardline.supervision.rank_lines import RankLines
+from shardline.supervision.warm.client import WarmRanks
 from shardline_io.stopping import SIGNALS
 
 _GRACE_S = 20.0
@@ -87,6 +88,7 @@ class StopRequest:
 def run_ranks(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, work: Path, title: str, ranks: int,
     grace_s: float = 0.0, watch: Callable[[Ask, threading.Event], None] | None = None, monitor: str = "",
+    warm: WarmRanks | None = None,
 ) -> None:  # fmt: skip
     """Run a launcher until all its ranks have ended.
 
@@ -97,6 +99,7 @@ def run_ranks(
         grace_s: seconds in which the ranks may save; 0 ends them at once.
         watch: function to run in a thread; it may request a stop, and returns after the event.
         monitor: metric that is reported beside the loss.
+        warm: ranks that are forked already, instead of those of the command.
 
     Raises:
         RankError: a rank failed; contains the rank's own message and place.
@@ -107,7 +110,7 @@ def run_ranks(
     request, ended = StopRequest(work, grace_s, lambda: _end(child)), threading.Event()
     with log.open("a") as log_file:
         begin = log_file.tell()
-        child = subprocess.Popen(
+        child = warm or subprocess.Popen(
             command,
             env=dict(env),
             stdout=subprocess.PIPE,
@@ -219,7 +222,7 @@ def _kill_session(leader: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _relay(child: subprocess.Popen[str], log: IO[str], rank_lines: RankLines) -> str:
+def _relay(child: "subprocess.Popen[str] | WarmRanks", log: IO[str], rank_lines: RankLines) -> str:
     """Write the output to the log without secrets until it ends; return its last line."""
     assert child.stdout is not None
     last, masker = "", LineMasker()
@@ -232,7 +235,7 @@ def _relay(child: subprocess.Popen[str], log: IO[str], rank_lines: RankLines) ->
     return last
 
 
-def _end(child: subprocess.Popen[str]) -> None:
+def _end(child: Leader) -> None:
     """Ask the launcher to end its ranks; kill them all after a grace time."""
     end_group(child, _GRACE_S)
     child.wait()

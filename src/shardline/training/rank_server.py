@@ -1,0 +1,237 @@
+"""The server of warm ranks: it has imported what ranks import, computes nothing, and forks.
+
+`python -m shardline.training.rank_server FD SETTINGS` serves the socket with the descriptor FD.
+"""
+
+import gc
+import importlib
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from shardline.core.one_lightning import Package, keep
+from shardline.supervision.warm import keeper
+from shardline.supervision.warm.messages import (
+    Controller,
+    WarmAnswer,
+    WarmRequest,
+    is_own,
+    receive,
+    send,
+)
+
+# What the actions of `training.rank` import; that program itself is run in each rank.
+_MODULES = (
+    "numpy", "torch", "shardline.provenance.record", "shardline.provenance.resume_certificates",
+    "shardline.launch.preflight.preflight_check", "shardline.training.sealed_training", "shardline.training.fit",
+    "shardline.training.script", "shardline.training.evaluate", "shardline.training.predict",
+    "shardline.training.model_check",
+)  # fmt: skip
+_PATIENCE_S = 10.0  # for a request that is on its way
+_MAX_OUTPUT = 1 << 20
+# Names of threads that may exist when ranks are forked. A fork has only the thread that forks, so another one's locks
+# would stay locked: any other thread makes all ranks start cold.
+THREADS_KNOWN: frozenset[str] = frozenset()
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a server.
+
+    Attributes:
+        key: digest of its environment.
+        package: package of Lightning that is loaded.
+        controller: Snakemake's process, with which the server ends.
+        modules: what to import; empty for what ranks import.
+    """
+
+    key: str
+    package: str
+    controller: str
+    modules: tuple[str, ...] = ()
+
+
+def main() -> tuple[WarmRequest, str]:
+    """Serve until Snakemake's process ends; return in each rank that is forked, with what the imports printed."""
+    door = socket.socket(fileno=int(sys.argv[1]))
+    settings = msgspec.json.decode(sys.argv[2], type=ServerSettings)
+    try:
+        controller = Controller.read(settings.controller)
+        alive = controller.open_pipe() if controller else _leave()
+    except OSError:
+        _leave()
+    if os.fork():
+        _leave()  # the job's benchmark must not count this process, nor wait for it
+    os.setsid()
+    with tempfile.TemporaryFile() as output:
+        _redirect(output.fileno())
+        refusal = _import(settings)
+        printed = _printed(output.fileno())
+    with open(os.devnull, "r+b") as nothing:  # noqa: PTH123, a device
+        _redirect(nothing.fileno())
+    files = {} if refusal else _files()
+    gc.collect()
+    gc.freeze()  # pages of these objects stay shared with the ranks
+    while connection := _next(door, alive):
+        request, fds = _read(connection)
+        answer = _refuse(settings, request, refusal, files) if request else None
+        if answer and answer.is_old:
+            door.close()  # the next job starts another server
+        if request and not answer and _forked():
+            door.close()
+            os.close(alive)
+            keeper.keep(connection, request, fds)
+            return request, printed
+        _close(connection, fds, answer)
+        if answer and answer.is_old:
+            break
+    return _leave()
+
+
+def _forked() -> bool:
+    """Return whether this is the child."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps keepers
+    if os.fork():
+        return False
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return True
+
+
+def _close(connection: socket.socket, fds: Sequence[int], answer: WarmAnswer | None) -> None:
+    with connection, suppress(OSError):
+        if answer:
+            send(connection, answer)
+    for fd in fds:
+        os.close(fd)
+
+
+def _leave() -> NoReturn:
+    os._exit(0)
+
+
+def _redirect(descriptor: int) -> None:
+    """Let a descriptor be the standard streams."""
+    for standard in (0, 1, 2):
+        os.dup2(descriptor, standard)
+
+
+def _printed(descriptor: int) -> str:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.pread(descriptor, _MAX_OUTPUT, 0).decode(errors="replace")
+
+
+def _import(settings: ServerSettings) -> str:
+    """Import all modules; return why ranks cannot be forked, or an empty string."""
+    try:
+        package: Package = "lightning" if settings.package == "lightning" else "pytorch_lightning"
+        keep((package,))
+        first = "lightning.pytorch" if package == "lightning" else package
+        for module in settings.modules or (first, *_MODULES):
+            importlib.import_module(module)
+    except BaseException as error:
+        return f"the server could not import what ranks need ({type(error).__name__}: {error})"
+    if others := threads() - THREADS_KNOWN:
+        return f"imports have started threads ({', '.join(sorted(others))})"
+    torch = sys.modules.get("torch")
+    if torch and (torch.cuda.is_initialized() or torch.distributed.is_initialized()):
+        return "imports have initialised CUDA or a process group"
+    return ""
+
+
+def threads() -> set[str]:
+    """Return the names of this process's threads besides its main thread."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        if int(task.name) != os.getpid():
+            with suppress(OSError):  # it has ended
+                found.add((task / "comm").read_text().strip())
+    return found
+
+
+def _files() -> dict[str, tuple[int, int]]:
+    """Return time and size of each file that was imported."""
+    found = {}
+    for module in [*sys.modules.values()]:
+        if file := getattr(module, "__file__", None):
+            with suppress(OSError):
+                status = os.stat(file)  # noqa: PTH116, thousands of files for each rank
+                found[file] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def _changed(files: Mapping[str, tuple[int, int]]) -> str:
+    for file, known in files.items():
+        try:
+            status = os.stat(file)  # noqa: PTH116
+        except OSError:
+            return file
+        if known != (status.st_mtime_ns, status.st_size):
+            return file
+    return ""
+
+
+def _next(door: socket.socket, alive: int) -> socket.socket | None:
+    """Return the next connection; None once Snakemake's process has ended."""
+    poll = select.poll()
+    poll.register(door, select.POLLIN)
+    poll.register(alive, 0)  # reports that all writing ends are closed
+    while True:
+        ready = [descriptor for descriptor, _ in poll.poll()]
+        if alive in ready:
+            return None
+        if door.fileno() in ready:
+            connection, _ = door.accept()
+            return connection
+
+
+def _read(connection: socket.socket) -> tuple[WarmRequest | None, list[int]]:
+    fds: list[int] = []
+    try:
+        if is_own(connection):
+            connection.settimeout(_PATIENCE_S)
+            body, fds = receive(connection)
+            connection.settimeout(None)
+            if body:
+                return keeper.decoded(body), fds
+    except (OSError, msgspec.MsgspecError):
+        pass
+    for fd in fds:
+        os.close(fd)
+    return None, []
+
+
+def _refuse(
+    settings: ServerSettings,
+    request: WarmRequest,
+    refusal: str,
+    files: Mapping[str, tuple[int, int]],
+) -> WarmAnswer | None:
+    if request.key != settings.key:
+        return WarmAnswer(cold="the server is that of another environment", is_other=True)
+    if refusal:
+        return WarmAnswer(cold=refusal)
+    if file := _changed(files):
+        return WarmAnswer(cold=f"{file} has changed since the server imported it", is_old=True)
+    return None
+
+
+if __name__ == "__main__":
+    _request, _output = main()
+    # from here on this process is a rank, and ends as any program
+    sys.argv = [_request.module, *_request.args]
+    sys.orig_argv = [sys.executable, "-m", _request.module, *_request.args]
+    sys.path[0] = _request.cwd
+    if _output:
+        sys.stderr.write(_output)
+        sys.stderr.flush()
+    runpy.run_module(_request.module, run_name="__main__", alter_sys=True)
