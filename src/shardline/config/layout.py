@@ -127,6 +127,15 @@ class ResultsLayout:
         return self.results / "found" / f"{run}-{setting}.json"
 
     @property
+    def studies(self) -> Path:
+        """The folder of the proposals and results of all sweeps."""
+        return self.results / "studies"
+
+    def study(self, identity: str) -> Path:
+        """Return the folder of a sweep, which contains a folder for each trial."""
+        return self.studies / identity
+
+    @property
     def all_reruns(self) -> Path:
         """The folder of all repeated trainings."""
         return self.results / "reruns"

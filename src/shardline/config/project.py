@@ -17,6 +17,7 @@ from shardline.config.scripts import ScriptEnvironment, load_environment
 from shardline.config.settings import Plain
 from shardline.config.settings.config import AzureML, Conda, IdentitySettings, Image, Runtime
 from shardline.config.settings.run_settings import Environment, RunSettings
+from shardline.config.sweeps import SweepPlan
 from shardline.config.user_files import RunNote, read_notes
 from shardline.core.canonical import short_digest
 from shardline.core.digests import FileDigests
@@ -46,6 +47,7 @@ class Project:
         runs: Runs by id, in the order of the table; runs of scaling studies only come last. The
             key of a second evaluation of a training is `{id}/{evaluation}`.
         scaling: Scaling studies.
+        sweeps: Sweeps by id.
         outcomes: Outcomes of runs without a result; see `only_finished`.
         predicted: Files and datasets that only predictions need, by id.
         predictions: Predictions by id.
@@ -64,6 +66,7 @@ class Project:
     datasets: dict[str, DatasetPlan] = field(default_factory=dict)
     runs: dict[str, RunPlan] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
+    sweeps: dict[str, SweepPlan] = field(default_factory=dict)
     outcomes: tuple[Mapping[str, Any], ...] = ()
     predicted: dict[str, DatasetPlan] = field(default_factory=dict)
     predictions: dict[str, PredictionPlan] = field(default_factory=dict)
@@ -164,6 +167,7 @@ class Project:
             datasets={key: one for key, one in self.datasets.items() if key in needed},
             predicted={key: one for key, one in self.predicted.items() if key in needed},
             scaling=tuple(study for study in self.scaling if not own.keys().isdisjoint(study.runs)),
+            sweeps={key: one for key, one in self.sweeps.items() if one.base in own},
             outcomes=(),
         )
 
