@@ -1,30 +1,26 @@
 """The jobs of a sweep: propose a trial, train it, and seal the finished study."""
 
 import logging
-import math
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project, record_names
-from shardline.config.settings.sweep_settings import Objective
 from shardline.config.sweeps import SweepPlan
 from shardline.core.canonical import short_digest
 from shardline.core.errors import CODE_ERROR, ConfigError, CrashLoop, ShardlineError
-from shardline.core.files import read_json_lines, write_json
+from shardline.core.files import write_json
 from shardline.pipeline.run_jobs import resolve_run
 from shardline.pipeline.started_ranks import Inputs
 from shardline.pipeline.training import is_whole, train
 from shardline.provenance.actions import Action
 from shardline.records.base import sealed
-from shardline.records.metrics import MetricLine
 from shardline.records.sweeps import Proposal, StudyResult, TrialResult
-from shardline.results.states import read_if_sound
+from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.trials import (
     best_of,
     next_proposal,
@@ -152,44 +148,6 @@ def is_own_failure(error: ShardlineError) -> bool:
         return False
     is_memory = error.kind == "failed" and any(words in str(error) for words in _MEMORY)
     return error.kind == "diverged" or error.exit_code == CODE_ERROR or is_memory
-
-
-def measured(found: TrialResult, folder: Path, objective: Objective) -> TrialResult:
-    """Return a result with the best value in the sealed metrics of its run.
-
-    Raises:
-        ConfigError: The model does not log the metric of the objective.
-    """
-    lines = [
-        line for one in read_json_lines(folder / "metrics.jsonl") if (line := MetricLine.of(one))
-    ]
-    values = [
-        (line.values[objective.metric], line.step)
-        for line in lines
-        if objective.metric in line.values
-    ]
-    if not values:
-        names = sorted({name for line in lines for name in line.values})
-        raise ConfigError(
-            f"objective.metric={objective.metric} is not among the metrics of {folder}: {', '.join(names)}; name one "
-            "of the validation split"
-        )
-    finite = [
-        (float(value), step) for value, step in values if value is not None and math.isfinite(value)
-    ]
-    provenance: dict[str, Any] = read_if_sound(folder / "provenance.json")
-    found = structs.replace(
-        found,
-        steps=(provenance.get("training") or {}).get("steps"),
-        seconds=provenance.get("duration_s"),
-    )
-    if not finite:
-        return structs.replace(
-            found, failure=f"{objective.metric} is NaN or infinite in every validation"
-        )
-    sign = 1 if objective.mode == "min" else -1
-    value, step = min(finite, key=lambda one: (sign * one[0], one[1]))
-    return structs.replace(found, value=value, step=step)
 
 
 def seal_study(project: Project, study: str, output: str) -> None:

@@ -22,6 +22,7 @@ from shardline.identity.package_lock import read_pins
 from shardline.results.outcomes import present_report
 from shardline.results.running import progress_of
 from shardline.results.states import IDENTITY, is_trained
+from shardline.results.sweeps.trials import runs_of_studies
 
 _DOWNLOAD = re.compile(r"[0-9a-f]{64}")
 _EVALUATION = re.compile(rf"{IDENTITY.pattern}\.json")
@@ -59,7 +60,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
             identity in the project, so all folders of its name stay.
     """
     layout = project.layout
-    runs = _Known(layout, "run", project.runs)
+    runs = _Known(layout, "run", project.runs, runs_of_studies(project))
     datasets = _Known(layout, "dataset", project.built)
     used = {name for dataset in project.built.values() for name in dataset.names}
     unused = set(dataset_names) - used
@@ -70,6 +71,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *runs.unnamed(layout.all_reruns),
         *datasets.unnamed(layout.folder_of("dataset"), unused),
         *_outdated(layout.folder_of("report"), IDENTITY, kept_reports, "earlier report"),
+        *_outdated(layout.studies, IDENTITY, project.sweeps, "earlier study"),
         *_old_evaluations(project),
         *_old_predictions(project),
         *datasets.unnamed(layout.all_shards, unused, only_had=True),
@@ -107,8 +109,9 @@ class _Known:
         layout: ResultsLayout,
         kind: NamedKind,
         present: Mapping[str, RunPlan] | Mapping[str, DatasetPlan],
+        others: Collection[str] = (),
     ) -> None:
-        self._kept = {one.id for one in present.values()}
+        self._kept = {one.id for one in present.values()} | {*others}
         self._names = {name for one in present.values() for name in one.names}
         self._had = names_that_have_been(layout, kind)
 
