@@ -184,6 +184,7 @@ class Project:
             runs=runs,
             datasets={key: one for key, one in self.datasets.items() if key in needed},
             outcomes=tuple(outcomes.values()),
+            sweeps={key: one.until_now(self.layout) for key, one in self.sweeps.items()},
         )
 
     def named_runs(self) -> dict[str, RunPlan]:
@@ -210,12 +211,20 @@ class Project:
             {
                 "generated_from": self.table,
                 "scaling": {study.name: asdict(study) for study in self.scaling},
+                **({"sweeps": self._sweeps_of_report} if self.sweeps else {}),
                 "names": self.names,
                 "notes": {name: [one.text, *one.tags] for name, one in self.notes.items()},
             },
             {run.evaluation_id: run.id for run in self.runs.values()},
             self.outcomes,
         )
+
+    @property
+    def _sweeps_of_report(self) -> dict[str, list[str | int]]:
+        return {
+            one.name: [one.id, one.trials, *([] if one.ended is None else [one.ended])]
+            for one in self.sweeps.values()
+        }
 
     @cached_property
     def notes(self) -> dict[str, RunNote]:

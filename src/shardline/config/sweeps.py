@@ -1,7 +1,7 @@
 """Sweeps of the config: base run, space, identity, and what each trial waits for."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -41,6 +41,7 @@ class SweepPlan:
         settings: Entry of the config.
         document: All that decides the proposals except results and numbers of trials.
         trials: Number of trials.
+        ended: Number of trials with a result, for a report on an unfinished study; None for all.
     """
 
     name: str
@@ -48,6 +49,7 @@ class SweepPlan:
     settings: SweepSettings
     document: dict[str, Any]
     trials: int
+    ended: int | None = None
 
     @cached_property
     def id(self) -> str:
@@ -89,6 +91,16 @@ class SweepPlan:
         """Return the paths of a trial's results, one for each training."""
         folder = layout.study(self.id) / str(trial)
         return [folder / f"result-{repeat}.json" for repeat in range(self.settings.seeds)]
+
+    def until_now(self, layout: ResultsLayout) -> "SweepPlan":
+        """Return the sweep with the number of trials that have a result, for the identity of a report."""
+        if self.summary(layout).exists():
+            return self
+        number = sum(
+            all(path.exists() for path in self.results(layout, trial))
+            for trial in range(self.trials)
+        )
+        return replace(self, ended=number)
 
     def summary(self, layout: ResultsLayout) -> Any:
         """Return the path of the finished study."""

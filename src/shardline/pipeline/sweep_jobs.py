@@ -20,6 +20,7 @@ from shardline.pipeline.training import is_whole, train
 from shardline.provenance.actions import Action
 from shardline.records.base import sealed
 from shardline.records.sweeps import Proposal, StudyResult, TrialResult
+from shardline.results.sweeps.importance import importance_of
 from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.trials import (
     best_of,
@@ -164,6 +165,7 @@ def seal_study(project: Project, study: str, output: str) -> None:
         keys=[*plan.space.keys],
         trials=trials,
         best=best.trial if best else None,
+        importance=importance_of(plan, trials),
         identity=plan.document,
         action=action.record(),
     )

@@ -116,6 +116,7 @@ class StudyResult(Record, frozen=True, kw_only=True):
         keys: Varied settings.
         trials: All trials in order.
         best: Number of the best trial; null if none has a value.
+        importance: Share of the values' variance that each setting explains (fANOVA); empty if unknown.
         identity: What decides the proposals, see `config.sweeps`.
         action: Record of the job.
     """
@@ -126,5 +127,31 @@ class StudyResult(Record, frozen=True, kw_only=True):
     keys: list[str]
     trials: list[Trial]
     best: int | None = None
+    importance: dict[str, float] = field(default_factory=dict)
     identity: dict[str, Any] = field(default_factory=dict)
     action: JobRecord | UnsetType = UNSET
+
+
+class ReportedStudy(Record, frozen=True, kw_only=True):
+    """A study in `report.json`.
+
+    Attributes:
+        name: Name of the sweep.
+        study: Id of the study.
+        sampler: Sampler of the sweep.
+        planned: Number of trials in the config.
+        metric: See `StudyResult`, as for the fields below.
+        action: Id of the job that sealed the study; empty if trials are missing.
+    """
+
+    name: str
+    study: str
+    sampler: str
+    planned: int
+    metric: str
+    mode: str
+    keys: list[str]
+    trials: list[Trial]
+    best: int | None = None
+    importance: dict[str, float] = field(default_factory=dict)
+    action: str = ""

@@ -16,7 +16,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
 from shardline.core.seals import check_seal
 from shardline.records.base import Record, decode
-from shardline.records.sweeps import Proposal, Seen, StudyResult, Trial, TrialResult
+from shardline.records.sweeps import Proposal, ReportedStudy, Seen, StudyResult, Trial, TrialResult
 from shardline.results.sweeps.samplers import draw, num_draws
 
 REMEDY = "delete it and run `snakemake` again, which writes it again with the same content"
@@ -168,6 +168,27 @@ def read_trials(plan: SweepPlan, layout: ResultsLayout) -> list[Trial]:
         if plan.proposal(layout, number).exists()
         and all(path.exists() for path in plan.results(layout, number))
     ]
+
+
+def study_so_far(plan: SweepPlan, layout: ResultsLayout) -> ReportedStudy:
+    """Return a study for the report, with the trials that have ended; see `read_trials`."""
+    path, mode = plan.summary(layout), plan.settings.objective.mode
+    summary = read_study(path) if path.exists() else None
+    trials = summary.trials if summary else read_trials(plan, layout)
+    best = best_of(trials, mode)
+    return ReportedStudy(
+        name=plan.name,
+        study=plan.id,
+        sampler=plan.settings.sampler,
+        planned=plan.trials,
+        metric=plan.settings.objective.metric,
+        mode=mode,
+        keys=[*plan.space.keys],
+        trials=trials,
+        best=best.trial if best else None,
+        importance=summary.importance if summary else {},
+        action=summary.action.id if summary and summary.action else "",
+    )
 
 
 def read_trial(plan: SweepPlan, layout: ResultsLayout, number: int) -> Trial:
