@@ -93,7 +93,7 @@ format: env ## format Python and Snakemake files
 # The last line asks conda channels; where none can be reached, all but the pin files is done.
 lock: env ## refresh the pip locks from pyproject.toml, and the conda environments from them
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host --allow-unsafe --extra dev --extra test --extra hdf5 --extra huggingface --extra images --extra lightning --extra mlflow --extra onnx --extra tensorboard --extra tokenizers --extra wandb \
+	    --no-emit-trusted-host --allow-unsafe --extra dev --extra test --extra hdf5 --extra huggingface --extra images --extra lightning --extra mlflow --extra onnx --extra sweeps --extra tensorboard --extra tokenizers --extra wandb \
 	    --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
 	grep -vE '^(torch|pathspec|mlflow.*|opentelemetry.*)=' requirements.lock | \
 	    $(BIN)/uv pip compile --quiet --no-emit-index-url --python $(BIN)/python --constraints - \

@@ -17,6 +17,7 @@ container: CONTAINER
 
 include: "rules/data.smk"
 include: "rules/train.smk"
+include: "rules/sweep.smk"
 include: "rules/predict.smk"
 include: "rules/report.smk"
 include: "rules/envs.smk"
@@ -27,6 +28,8 @@ localrules:
     resolve_run,
     register_data,
     render_report,
+    propose,
+    seal_study,
 
 
 rule all:
@@ -35,6 +38,7 @@ rule all:
         models=ancient(models_of_all),
         evaluations=ancient(EVALUATIONS),
         predictions=ancient(PREDICTIONS),
+        studies=ancient(SWEEPS.summaries),
         report=ancient(JOBS.report),
         assets=ancient(ASSETS),
 

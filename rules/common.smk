@@ -21,6 +21,7 @@ from shardline.pipeline.storage import Storage, logs_of
 from shardline.pipeline.hooks import check_jobs, workflow_errors
 from shardline.pipeline.jobs import Jobs, has_scripts, trained_runs
 from shardline.pipeline.storage import storage_of
+from shardline.pipeline.sweep_inputs import SweepJobs
 from shardline.pipeline.terminal_rows import finished
 
 snakemake_speedups.begin()
@@ -50,6 +51,8 @@ JOBS = Jobs(
     is_main=workflow.is_main_process,
     cores=workflow.resource_settings.cores,
 )
+with workflow_errors():
+    SWEEPS = SweepJobs(JOBS, is_main=workflow.is_main_process)
 # Declared files are named from the project's folder.
 declared, PARTS = JOBS.declared, JOBS.parts
 EVALUATIONS = JOBS.of_all(run.evaluation for run in PROJECT.runs.values())
@@ -76,11 +79,26 @@ wildcard_constraints:
     steps=r"[1-9]\d*",
     number=r"[1-9]\d*",
     setting="lr|batch",
+    study=r"[0-9a-f]{12}",
+    trial=r"\d+",
+    repeat=r"\d+",
+
+
+def manifests_of(run):
+    return [part.dataset.manifest for part in run.parts]
+
+
+def bases_of(run):
+    return [base.path for base in run.bases if base.run]
+
+
+def script_environment_of(run):
+    return [run.environment_file]
 
 
 spec_of_run = JOBS.of_job(lambda run: [run.folder / "run.json"])
-manifest_of_run = JOBS.of_job(lambda run: [part.dataset.manifest for part in run.parts])
-bases_of_run = JOBS.of_job(lambda run: [base.path for base in run.bases if base.run])
+manifest_of_run = JOBS.of_job(manifests_of)
+bases_of_run = JOBS.of_job(bases_of)
 members_of_ensemble = JOBS.of_job(lambda run: run.members_of_ensemble)
 members_of_prediction = JOBS.of_job(
     lambda one: PROJECT.runs[one.spec.run].members_of_ensemble
@@ -88,7 +106,7 @@ members_of_prediction = JOBS.of_job(
 TRAINED = trained_runs(PROJECT)
 model_of_run = JOBS.of_job(lambda run: [run.model])
 environment_of_run = JOBS.of_job(lambda run: [PROJECT.environment])
-script_environment_of_run = JOBS.of_job(lambda run: [run.environment_file])
+script_environment_of_run = JOBS.of_job(script_environment_of)
 # A script's evaluation is in its provenance.
 provenance_of_run = JOBS.of_job(
     lambda run: [run.folder / "provenance.json"] if is_script(run.model_class) else []

@@ -5,6 +5,7 @@ rule render_report:
         metrics=ancient(JOBS.files_of_runs("metrics.jsonl")),
         provenances=ancient(JOBS.files_of_runs("provenance.json")),
         evaluations=ancient(EVALUATIONS),
+        studies=ancient(SWEEPS.summaries),
         manifests=ancient(JOBS.manifests_of_report),
         datasets=ancient(JOBS.provenances_of_report),
     output:

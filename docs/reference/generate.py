@@ -39,6 +39,7 @@ from shardline.records.runs import (
     ResolvedRun,
     TrainingProvenance,
 )
+from shardline.records.sweeps import Proposal, StudyResult, TrialResult
 
 FOLDER = Path(__file__).parent
 MODULES = ("projects", "sources", "models", "transforms", "losses", "ledger", "errors")
@@ -52,6 +53,9 @@ FILES: tuple[tuple[str, str, str, type[Record]], ...] = (
     ("results/datasets/{dataset}/manifest.json", "`seal_dataset`.", "no", Manifest),
     ("results/datasets/{dataset}/provenance.json", "`seal_dataset`.", "yes", DatasetProvenance),
     ("results/reports/{report}/report.json", "`render_report`, or `shardline report`.", "no", Report),
+    ("results/studies/{study}/{trial}/proposal.json", "`propose`, for each trial of a sweep.", "yes", Proposal),
+    ("results/studies/{study}/{trial}/result-N.json", "`train_trial`, for each training.", "yes", TrialResult),
+    ("results/studies/{study}/study-N.json", "`seal_study`, after N trials.", "yes", StudyResult),
     ("results/envs/{name}/environment.json", "The job that makes a conda environment.", "no", CondaEnvironment),
     ("results/envs/{name}/environment.json", "The job that makes a virtual environment.", "no", VirtualEnvironment),
     ("results/envs/{name}/environment.json", "The job that inspects the image of a script.", "no", ImageEnvironment),

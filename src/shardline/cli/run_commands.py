@@ -1,4 +1,4 @@
-"""The commands for the runs of the config: `ls`, `report`, `why`, `preflight`."""
+"""The commands for the runs of the config: `ls`, `best`, `report`, `why`, `preflight`."""
 
 import json
 import subprocess
@@ -18,6 +18,7 @@ from shardline.cli.app import (
     resource_arguments,
     use_profile,
 )
+from shardline.cli.display.sweep_views import show_trials
 from shardline.cli.display.terminal import say, say_json
 from shardline.cli.display.upkeep_views import show_explanation, show_runs
 from shardline.config.load import load_project
@@ -27,15 +28,29 @@ from shardline.core.errors import LaunchError
 from shardline.core.files import read_json
 from shardline.core.package import remake
 from shardline.launch.preflight.preflight_table import PreflightReport
+from shardline.records.base import encode
 from shardline.results.findings import count
 from shardline.results.outcomes import present_report
 from shardline.results.select import find_run
 from shardline.results.staleness import explain
 from shardline.results.states import describe_runs
+from shardline.results.sweeps.describe import (
+    best_trial,
+    describe_trials,
+    find_sweep,
+    line_of,
+    row_of_trial,
+)
 
 
 @app.command("ls")
-def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
+def list_runs(
+    context: typer.Context,
+    study: Annotated[
+        str, typer.Option("--study", metavar="NAME", help="List the trials of a sweep.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
     """List the runs of the config with state, headline metric and id.
 
     [green]done[/green]     trained and evaluated
@@ -47,6 +62,11 @@ def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
     [blue]new[/blue]      never trained under this name
     """
     project = load_project(config_file=context.obj)
+    if study:
+        plan = find_sweep(project, study)
+        trials = describe_trials(project, plan)
+        say_json(trials) if as_json else show_trials(plan, trials)
+        return
     records = describe_runs(project)
     if as_json:
         say_json(records)
@@ -54,6 +74,34 @@ def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
     show_runs(records)
     if report := present_report(project):
         say(f"report: {report}")
+
+
+@app.command("best")
+def best(
+    context: typer.Context,
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="Name of a sweep.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print the best trial of a sweep as a row for the run table.
+
+    The trial is the best of those that have ended, by the validation metric of the
+    sweep's objective. Paste header and row into the table: the run is trained
+    already, and the next `snakemake` evaluates it on the held-out rows.
+    """
+    project = load_project(config_file=context.obj)
+    plan = find_sweep(project, study)
+    trial, ended = best_trial(project, plan)
+    row = row_of_trial(project, plan, trial.trial)
+    if as_json:
+        say_json({"study": plan.name, **encode(trial), "ended": ended, "row": row})
+        return
+    print(line_of(row))
+    print(line_of(row.values()))
+    metric = plan.settings.objective.metric
+    say(
+        f"trial {trial.trial}: {metric} {trial.value:#.4g}, best of {ended} of {plan.trials} trials by validation",
+        is_error=True,
+    )
 
 
 @app.command("report")

@@ -133,6 +133,7 @@ def _titles(project: Project, targets: Sequence[tuple[Kind, str]]) -> list[str]:
     names = {
         **names_that_have_been(project.layout, "run"),
         **names_that_have_been(project.layout, "dataset"),
+        **{one.id: [one.name] for one in project.sweeps.values()},
     }
     return [title_of(item, names) for _, item in targets]
 

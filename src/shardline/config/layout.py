@@ -12,13 +12,19 @@ from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json, remedy_of, utc_stamp, write_json
 
-Kind = Literal["run", "dataset", "report"]
+Kind = Literal["run", "dataset", "report", "study"]
 
-_FOLDERS: dict[Kind, str] = {"run": "runs", "dataset": "datasets", "report": "reports"}
+_FOLDERS: dict[Kind, str] = {
+    "run": "runs",
+    "dataset": "datasets",
+    "report": "reports",
+    "study": "studies",
+}
 _LAST_FILES: dict[Kind, str] = {
     "run": "run.json",
     "dataset": "manifest.json",
     "report": "ro-crate-metadata.json",
+    "study": "",  # the folder, since a study grows
 }
 
 
@@ -73,7 +79,7 @@ class ResultsLayout:
         return self.folder_of(kind) / identity
 
     def exists(self, kind: Kind, identity: str) -> bool:
-        """Return whether a result exists: a resolved run, or a sealed dataset or report."""
+        """Return whether a result exists: a resolved run, a sealed dataset or report, or a begun study."""
         return (self.result(kind, identity) / _LAST_FILES[kind]).exists()
 
     def run(self, identity: str) -> Path:
@@ -125,6 +131,15 @@ class ResultsLayout:
     def found(self, run: str, setting: str) -> Path:
         """Return the file with the result of `shardline find`."""
         return self.results / "found" / f"{run}-{setting}.json"
+
+    @property
+    def studies(self) -> Path:
+        """The folder of the proposals and results of all sweeps."""
+        return self.folder_of("study")
+
+    def study(self, identity: str) -> Path:
+        """Return the folder of a sweep, which contains a folder for each trial."""
+        return self.result("study", identity)
 
     @property
     def all_reruns(self) -> Path:

@@ -39,7 +39,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.objects import code_of, paths_of_callbacks
 from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset, count_shards
 from shardline.config.project import Project, document_of_dataset, document_of_run, locate
-from shardline.config.resolved import Size, Study, as_type
+from shardline.config.resolved import Size, Study, as_plain, as_type
 from shardline.config.run_table import Row, check_name, check_names, read_rows
 from shardline.config.scripts import environment_of_run
 from shardline.config.settings import Plain, fill, schema_of
@@ -50,6 +50,7 @@ from shardline.config.settings.config import (
     StudySettings,
 )
 from shardline.config.settings.run_settings import RunSettings
+from shardline.config.sweeps import load_sweeps
 from shardline.config.user_files import plain, read_config, refuse_duplicates
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
@@ -167,9 +168,32 @@ def load_project(
             ),
             where,
         )
+        project.sweeps = load_sweeps(settings.sweeps, project, where)
     project.link_bases(needed)
     project.digests.save()
     return project
+
+
+def load_variant(
+    project: Project, base: RunPlan, changed: Plain, *, name: str, where: str
+) -> RunPlan:
+    """Return a run with the settings of another run, except for some.
+
+    Args:
+        changed: Other settings by dotted key.
+        where: Start of messages.
+
+    Raises:
+        ConfigError: The settings exclude each other.
+    """
+    row = replace(
+        base.row, name=name, where=where, settings={**base.row.settings, **changed},
+        varied=dict(changed), in_table=False, folds_of="",
+    )  # fmt: skip
+    check_name(row)
+    varied = replace(row, settings=dict(changed))
+    checked = _checked_settings(project, varied, as_plain(base.settings), base.parts)
+    return _load_run(project, row, base.parts, *checked, base.bases)
 
 
 def _check_form(

@@ -19,6 +19,7 @@ from shardline.config.scripts import ScriptEnvironment, load_environment
 from shardline.config.settings import Plain
 from shardline.config.settings.config import AzureML, Conda, IdentitySettings, Image, Runtime
 from shardline.config.settings.run_settings import Environment, RunSettings
+from shardline.config.sweeps import SweepPlan
 from shardline.config.user_files import RunNote, read_notes
 from shardline.core.canonical import short_digest
 from shardline.core.digests import FileDigests
@@ -48,6 +49,7 @@ class Project:
         runs: Runs by id, in the order of the table; runs of scaling studies only come last. The
             key of a second evaluation of a training is `{id}/{evaluation}`.
         scaling: Scaling studies.
+        sweeps: Sweeps by id.
         outcomes: Outcomes of runs without a result; see `only_finished`.
         predicted: Files and datasets that only predictions need, by id.
         predictions: Predictions by id.
@@ -66,6 +68,7 @@ class Project:
     datasets: dict[str, DatasetPlan] = field(default_factory=dict)
     runs: dict[str, RunPlan] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
+    sweeps: dict[str, SweepPlan] = field(default_factory=dict)
     outcomes: tuple[Mapping[str, Any], ...] = ()
     predicted: dict[str, DatasetPlan] = field(default_factory=dict)
     predictions: dict[str, PredictionPlan] = field(default_factory=dict)
@@ -191,6 +194,7 @@ class Project:
             datasets={key: one for key, one in self.datasets.items() if key in needed},
             predicted={key: one for key, one in self.predicted.items() if key in needed},
             scaling=tuple(study for study in self.scaling if not own.keys().isdisjoint(study.runs)),
+            sweeps={key: one for key, one in self.sweeps.items() if one.base in own},
             outcomes=(),
         )
 
@@ -207,6 +211,7 @@ class Project:
             runs=runs,
             datasets={key: one for key, one in self.datasets.items() if key in needed},
             outcomes=tuple(outcomes.values()),
+            sweeps={key: one.until_now(self.layout) for key, one in self.sweeps.items()},
         )
 
     def named_runs(self) -> dict[str, RunPlan]:
@@ -233,12 +238,20 @@ class Project:
             {
                 "generated_from": self.table,
                 "scaling": {study.name: asdict(study) for study in self.scaling},
+                **({"sweeps": self._sweeps_of_report} if self.sweeps else {}),
                 "names": self.names,
                 "notes": {name: [one.text, *one.tags] for name, one in self.notes.items()},
             },
             {run.evaluation_id: run.id for run in self.runs.values()},
             self.outcomes,
         )
+
+    @property
+    def _sweeps_of_report(self) -> dict[str, list[str | int]]:
+        return {
+            one.name: [one.id, one.trials, *([] if one.ended is None else [one.ended])]
+            for one in self.sweeps.values()
+        }
 
     @cached_property
     def notes(self) -> dict[str, RunNote]:

@@ -24,6 +24,7 @@ from shardline.config.settings.config import (
 )
 from shardline.config.settings.run_settings import FixedColumns, RunSettings
 from shardline.config.settings.source_settings import OwnSourceSettings, SourceSettings
+from shardline.config.settings.sweep_settings import Dimension, SweepSettings
 
 _JsonSchema = dict[str, Any]
 _KEYWORDS = {
@@ -193,6 +194,14 @@ _SCALING = """
 `scaling: {name: {...}}`: runs of the table that are trained at several sizes (see
 Shardline's `docs/how-to/run-a-scaling-study.md`).
 """
+_SWEEPS = """
+## `sweeps`
+
+`sweeps: {name: {...}}`: searches for better settings of a run (see Shardline's `docs/how-to/sweep.md`).
+"""
+_SPACE = """
+A value of `sweeps.NAME.space` is a list to choose from, or a table with one of these keys, and `when`:
+"""
 _PREDICTIONS = """
 ## `predictions`
 
@@ -237,6 +246,8 @@ def reference() -> str:
         (_SETTINGS, RunSettings, "train"),
         (_DATASETS, DatasetSettings, "dataset"),
         (f"{_MIXES}{_SCALING}", StudySettings, "report, and runs that it adds"),
+        (_SWEEPS, SweepSettings, "sweep"),
+        (_SPACE, Dimension, "sweep"),
         (_PREDICTIONS, PredictionSettings, "predict"),
         (_RUNTIME, Runtime, "nothing"),
         (_AZUREML, AzureML, "nothing"),
@@ -276,6 +287,8 @@ _COUNTS = {
     "source.tokenizer": "dataset, by its bytes",
     "source.decode_threads": "nothing",
     "runs": "report",
+    "trials": "nothing",
+    "parallel": "sweep, by its first number",
     "lock": "all, by the pins that their code needs",
 }
 

@@ -271,6 +271,11 @@ def _cell(text: str, key: str, where: str) -> Any:
         ) from None
 
 
+def literal_of(text: str) -> Any:
+    """Return the value that a cell without quotes and brackets has: a number, a boolean, null or the text."""
+    return _scalar(text)
+
+
 def _scalar(text: str) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]

@@ -199,6 +199,8 @@ def _plain(value: Any, where: str, key: str) -> Any:
 
 
 def _text(key: Any, where: str, parent: str) -> str:
+    if type(key) is int and re.fullmatch(r"sweeps\.[^.]+\.parallel", parent):
+        return str(key)  # number of a trial
     if not isinstance(key, str):
         place = parent or "the config"
         raise ConfigError(

@@ -119,7 +119,9 @@ def _load_own(config: Mapping[str, object], targets: list[dict[str, str]]) -> Pr
     for one in targets:
         rows |= {*runs.get(one.get("run", ""), ())}
         datasets |= {*built.get(one.get("dataset", ""), ())}
-    needs_all = config.get("scaling") or any("prediction" in one for one in targets)
+    needs_all = config.get("scaling") or any(
+        "prediction" in one or "study" in one for one in targets
+    )
     if needs_all or not (rows or datasets):
         return load_project(config)
     project = load_project(config, only=rows, datasets=datasets)

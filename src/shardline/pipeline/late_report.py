@@ -44,7 +44,7 @@ def render(project: Project) -> dict[str, str | int | dict[str, int]]:
         `report`: the page; `results`: number of runs with a result; `outcomes`: number of other runs by state.
     """
     outcomes = outcomes_of(project)
-    found = project.only_finished(outcomes) if outcomes else project
+    found = project.only_finished(outcomes) if outcomes or project.sweeps else project
     if not found.crate.exists():  # the crate is written last
         write(found, found.report, found.crate, _inputs(found))
     publish(found)
@@ -80,7 +80,7 @@ def report_on_failure(project: Project, workflow: Any, logger: logging.Logger) -
     """
     try:
         jobs = (job for job in workflow.dag.jobs if job.rule.name.endswith("render_report"))
-        if (asked := next(jobs, None)) and not all(run.is_sealed for run in project.runs.values()):
+        if (asked := next(jobs, None)) and not _is_finished(project):
             found = _start(project, _python_of(asked, workflow))
             others = ", ".join(f"{number} {state}" for state, number in found["outcomes"].items())
             page = project.layout.declared.latest_report / project.report.name
@@ -88,6 +88,13 @@ def report_on_failure(project: Project, workflow: Any, logger: logging.Logger) -
             logger.info(f"Report over {found['results']} of {total} runs ({others}): {page}")
     except Exception as error:  # the runs' own errors matter, and have been printed
         logger.error("the report could not be written: %s", error)
+
+
+def _is_finished(project: Project) -> bool:
+    studies = (plan.summary(project.layout) for plan in project.sweeps.values())
+    return all(run.is_sealed for run in project.runs.values()) and all(
+        path.exists() for path in studies
+    )
 
 
 def _start(project: Project, python: str) -> dict[str, Any]:

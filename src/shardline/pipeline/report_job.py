@@ -13,6 +13,7 @@ from shardline.pipeline import invocation
 from shardline.pipeline.job_frame import check_environment
 from shardline.provenance.actions import Action
 from shardline.records.acceptances import ACCEPTED
+from shardline.results.sweeps.trials import study_so_far
 
 if TYPE_CHECKING:
     from shardline.report import TableEntry
@@ -76,6 +77,7 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
         page,
         generated_from=project.table,
         studies=project.scaling,
+        sweeps=[study_so_far(plan, project.layout.declared) for plan in project.sweeps.values()],
         manifests=[Path(path) for path in inputs["manifests"]],
         workflow=picture(jobs, invocation.recorded()),
         action=record,

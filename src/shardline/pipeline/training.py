@@ -59,7 +59,9 @@ if TYPE_CHECKING:
     from shardline.tracking import TrackingContext
 
 
-def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: int = 1) -> None:
+def train(
+    project: Project, log: Path, model: str, inputs: Inputs, *, attempt: int = 1, skip_sealed: bool = False,
+) -> None:  # fmt: skip
     """Start a run's ranks, and wait until they have sealed the run.
 
     Args:
@@ -67,6 +69,7 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
         model: path of the sealed model; metrics and provenance are written beside it.
         inputs: `spec` and `manifest`.
         attempt: Snakemake's number of the attempt, from 1.
+        skip_sealed: whether nothing is done if another job has sealed the run in the meantime.
 
     Raises:
         CrashLoop: this retry would fail like the attempts before it.
@@ -88,6 +91,8 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
     known = _scheduled(os.environ)
     known = replace(known, retry=known.retry + attempt - 1)
     with only_one(work, run.id) as has_waited:
+        if skip_sealed and is_whole(Path(model).parent):
+            return
         if has_waited:  # the wait is not part of this attempt's time
             known = replace(known, started=None, queue_s=None)
         continue_shorter(project, run)
@@ -131,6 +136,14 @@ def _early_end(provenance: Path, run: RunPlan) -> str:
     return mask(f"stopped early at {at} ({'; '.join(reasons)})")
 
 
+def is_whole(folder: Path) -> bool:
+    """Return whether all files that a training seals are in a run's folder."""
+    return all(
+        (folder / name).is_file()
+        for name in ("model.safetensors", "metrics.jsonl", "provenance.json")
+    )
+
+
 def _prune(
     work: Path, model: Path, runtime: Runtime, *, is_in_place: bool, needs_state: bool
 ) -> None:
@@ -141,8 +154,7 @@ def _prune(
             this job, and one training checkpoint stays so that they can be sealed again.
         needs_state: whether another run of the config begins from the last training checkpoint.
     """
-    sealed = (model, *(model.with_name(name) for name in ("metrics.jsonl", "provenance.json")))
-    if all(path.is_file() for path in sealed):
+    if is_whole(model.parent):
         keep = runtime.checkpoint.after_sealing
         is_needed = needs_state or not is_in_place
         prune_sealed(work / "checkpoints", "last" if is_needed and keep == "none" else keep)

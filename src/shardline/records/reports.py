@@ -22,6 +22,7 @@ from shardline.records.runs import (
     PackedSamples,
     Places,
 )
+from shardline.records.sweeps import ReportedStudy
 
 GroupKey = tuple[str, str, str, str, str]
 
@@ -770,6 +771,7 @@ class Report(Record, frozen=True, kw_only=True):
         datasets: Datasets of the runs.
         environments: Installed packages, by the `sha256` in the runs' `environment`.
         studies: Scaling studies.
+        sweeps: Studies of sweeps.
         images: Images of samples, by token.
         outcomes: Runs without a result, with cause and remedy.
         groups: Leaderboards.
@@ -788,6 +790,7 @@ class Report(Record, frozen=True, kw_only=True):
     environments: dict[str, dict[str, str]] = field(default_factory=dict)
     studies: list[dict[str, Any]] = field(default_factory=list)
     images: dict[str, str] = field(default_factory=dict)
+    sweeps: list[ReportedStudy] | UnsetType = UNSET
     outcomes: list[dict[str, Any]] | UnsetType = UNSET
     groups: list[ReportedGroup] = field(default_factory=list)
     runs: list[ReportedRun]

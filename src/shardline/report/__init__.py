@@ -17,6 +17,7 @@ from shardline.core.visible import escaped, visible
 from shardline.records.base import encode
 from shardline.records.jobs import JobRecord
 from shardline.records.reports import EarlierReport, Report, WorkflowPicture
+from shardline.records.sweeps import ReportedStudy
 from shardline.report.datasets import read_datasets
 from shardline.report.document import describe, notes_on
 from shardline.report.images import choose_images, with_tokens
@@ -31,7 +32,7 @@ __all__ = ["Report", "RunFiles", "TableEntry", "read_report", "write_report"]
 
 def read_report(
     run_dirs: Sequence[RunFiles], *, generated_from: str, studies: Sequence[Study] = (),
-    manifests: Iterable[Path] = (), workflow: WorkflowPicture | None = None,
+    sweeps: Sequence[ReportedStudy] = (), manifests: Iterable[Path] = (), workflow: WorkflowPicture | None = None,
     action: JobRecord | None = None, outcomes: Sequence[Mapping[str, Any]] = (),
     project: str | None = None, history: Sequence[EarlierReport] = (),
 ) -> Report:  # fmt: skip
@@ -41,6 +42,7 @@ def read_report(
         run_dirs: Files of the runs, in any order.
         generated_from: Source of the report as text, such as "config/config.yaml, commit 1a2b3c4".
         studies: Scaling studies over some of the runs.
+        sweeps: Studies of sweeps.
         manifests: Existing manifests of the datasets.
         workflow: Jobs behind the runs; None if the start of the pipeline run is unknown.
         action: Record of the job that writes the report, stored in `report.json`.
@@ -69,6 +71,7 @@ def read_report(
         notes=notes_on(boards.runs, datasets, images), workflow=workflow, datasets=datasets,
         environments={digest: packages[digest] for digest in sorted(filter(None, packages))},
         studies=[asdict(study) for study in studies], images=images.by_token,
+        **({"sweeps": list(sweeps)} if sweeps else {}),
         **({"outcomes": list(outcomes)} if outcomes else {}),
     )  # fmt: skip
 

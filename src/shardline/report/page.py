@@ -14,6 +14,7 @@ from shardline.report.compare import comparison
 from shardline.report.leaderboard import Leaderboards
 from shardline.report.scaling_runs import view_study
 from shardline.report.sealed import is_number
+from shardline.report.sweep_views import view_sweep
 from shardline.report.template import javascript_bundle, load_template
 
 MAX_SETTING_COLUMNS = 4
@@ -38,6 +39,7 @@ def render_page(report: Report) -> str:
         environments=report.environments,
         groups=boards.groups,
         apart=boards.apart,
+        sweeps_seen=[view_sweep(one, runs) for one in report.sweeps or ()],
         studies_seen=[view_study(study, runs) for study in studies],
         runs=runs,
         columns=columns[:MAX_SETTING_COLUMNS],
@@ -48,7 +50,7 @@ def render_page(report: Report) -> str:
         machines=machines,
         machine_specs={view.name: view.spec for view in machines.values() if view},
         max_points=MAX_POINTS_PER_CURVE,
-        bundle=javascript_bundle() if has_charts or studies else "",
+        bundle=javascript_bundle() if has_charts or studies or report.sweeps else "",
     )
     return visible(page)
 

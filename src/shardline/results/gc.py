@@ -23,6 +23,7 @@ from shardline.results.continuing import states_to_keep
 from shardline.results.outcomes import present_report
 from shardline.results.running import progress_of
 from shardline.results.states import IDENTITY, is_trained
+from shardline.results.sweeps.trials import runs_of_studies
 
 _DOWNLOAD = re.compile(r"[0-9a-f]{64}")
 _EVALUATION = re.compile(rf"{IDENTITY.pattern}\.json")
@@ -60,7 +61,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
             identity in the project, so all folders of its name stay.
     """
     layout = project.layout
-    runs = _Known(layout, "run", project.runs)
+    runs = _Known(layout, "run", project.runs, runs_of_studies(project))
     datasets = _Known(layout, "dataset", project.built)
     used = {name for dataset in project.built.values() for name in dataset.names}
     unused = set(dataset_names) - used
@@ -72,6 +73,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *runs.unnamed(layout.all_reruns),
         *datasets.unnamed(layout.folder_of("dataset"), unused),
         *_outdated(layout.folder_of("report"), IDENTITY, kept_reports, "earlier report"),
+        *_outdated(layout.studies, IDENTITY, project.sweeps, "earlier study"),
         *_old_evaluations(project),
         *_old_predictions(project),
         *datasets.unnamed(layout.all_shards, unused, only_had=True),
@@ -119,9 +121,11 @@ class _Known:
         layout: ResultsLayout,
         kind: NamedKind,
         present: Mapping[str, RunPlan] | Mapping[str, DatasetPlan],
+        others: Collection[str] = (),
     ) -> None:
         bases = (base for one in present.values() for base in getattr(one, "bases", ()))
         self._kept = {one.id for one in present.values()} | {base.run for base in bases}
+        self._kept |= {*others}
         self._names = {name for one in present.values() for name in one.names}
         self._had = names_that_have_been(layout, kind)
 

@@ -225,7 +225,10 @@ def present_report(project: Project) -> Path | None:
     linked = project.layout.latest_report
     page = project.layout.report(linked.resolve().name)
     try:
-        has_others = "outcomes" in json.loads((linked / "report.json").read_bytes())
+        document = json.loads((linked / "report.json").read_bytes())
+        has_others = "outcomes" in document or any(
+            len(one["trials"]) < one["planned"] for one in document.get("sweeps", ())
+        )
     except (OSError, ValueError):
         return None
     return page if has_others and page.exists() else None

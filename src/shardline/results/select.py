@@ -71,7 +71,7 @@ def ids_of_runs(project: Project, names: Sequence[str]) -> list[str]:
 
 
 def find_targets(project: Project, names: Sequence[str]) -> list[tuple[Kind, str]]:
-    """Return kind and id of runs and datasets, datasets first.
+    """Return kind and id of runs, datasets and sweeps, datasets first.
 
     Args:
         names: Names, ids or earlier ids; none selects everything of the config that exists.
@@ -83,17 +83,19 @@ def find_targets(project: Project, names: Sequence[str]) -> list[tuple[Kind, str
         ("dataset", name, item.id) for item in project.datasets.values() for name in item.names
     ]
     known += [("run", name, run.id) for name, run in project.named_runs().items()]
+    known += [("study", one.name, one.id) for one in project.sweeps.values()]
     if not names:
         report: tuple[Kind, str, str] = ("report", "", project.report.parent.name)
         every = dict.fromkeys((kind, item) for kind, _, item in [*known, report])
         return [(kind, item) for kind, item in every if project.layout.exists(kind, item)]
     found: list[tuple[Kind, str]] = []
-    kinds: tuple[Kind, ...] = ("dataset", "run")
+    kinds: tuple[Kind, ...] = ("dataset", "run", "study")
     for name in names:
         meant = [(kind, item) for kind, word, item in known if name in (word, item)]
         meant = meant or [(kind, name) for kind in kinds if project.layout.exists(kind, name)]
         if not meant:
-            raise _unknown("run or dataset", name, [word for _, word, _ in known])
+            kinds_meant = "run, dataset or sweep" if project.sweeps else "run or dataset"
+            raise _unknown(kinds_meant, name, [word for _, word, _ in known])
         found += meant
     return sorted(dict.fromkeys(found), key=lambda target: target[0])
 

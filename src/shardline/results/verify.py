@@ -20,6 +20,7 @@ from shardline.provenance.crate.metadata import (
 from shardline.records.base import read_record
 from shardline.records.datasets import DatasetProvenance, Manifest, Shard
 from shardline.results.findings import Findings, VerifyResult, count, digest_of
+from shardline.results.sweeps.verify_study import verify_study
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import (
     check_markers,
@@ -33,13 +34,15 @@ _READERS = 4  # a network disk serves several reads at once
 
 
 def verify_target(project: Project, kind: str, item: str, *, deep: bool = False) -> VerifyResult:
-    """Verify a `dataset`, a `run` or a `report` by its id.
+    """Verify a `dataset`, a `run`, a `report` or a `study` by its id.
 
     Args:
         deep: Verify the other files in the store too, see `verify_store`.
     """
     if kind == "dataset":
         return verify_dataset(project, item, deep=deep)
+    if kind == "study":
+        return verify_study(project, item, deep=deep)
     if kind == "report":
         return verify_report(project.layout, item)
     return verify_run(project.layout, item, deep=deep)

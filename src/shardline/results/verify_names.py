@@ -40,7 +40,7 @@ def verify_names(layout: ResultsLayout, *, deep: bool = False) -> VerifyResult:
 
 def _links(layout: ResultsLayout) -> Iterator[tuple[Path, str, NamedKind | None, str]]:
     """Yield each link with the pattern of its target, and the kind and name of the result."""
-    runs, datasets, reports = (
+    runs, datasets, reports, _ = (
         re.escape(str(layout.folder_of(kind))) for kind in get_args(layouts.Kind)
     )
     yield layout.latest_report, f"{reports}/{_ID}", None, ""

@@ -20,6 +20,7 @@ from tests.support.command_line import lines, shardline
 
 COMMANDS = (
     "ls",
+    "best",
     "why",
     "check",
     "data show",

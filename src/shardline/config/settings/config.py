@@ -18,6 +18,7 @@ from shardline.config.settings import (
 )
 from shardline.config.settings.run_settings import Environment, RunSettings
 from shardline.config.settings.source_settings import AnySource
+from shardline.config.settings.sweep_settings import SweepSettings
 
 VirtualPackage = Annotated[
     str, Meta(pattern="^__", extra={"words": "one of a virtual package, such as __cuda"})
@@ -387,6 +388,8 @@ class Config(Settings, frozen=True, kw_only=True):
     """Settings of all runs. A cell of the run table overrides a setting for its run."""
     scaling: dict[Name, StudySettings] = {}
     """Scaling studies by name."""
+    sweeps: dict[Name, SweepSettings] = {}
+    """Searches for better settings of a run, by name."""
     datasets: Annotated[dict[Name, DatasetSettings], Meta(min_length=1)]
     """Source, shards and splits of each dataset, by name."""
     mixes: dict[Name, Mix] = {}

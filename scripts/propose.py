@@ -1,0 +1,12 @@
+"""Propose the settings of a trial."""
+
+from shardline.pipeline.job_frame import job
+from shardline.pipeline.sweep_jobs import propose
+
+with job(snakemake.log[0], snakemake.config):
+    propose(
+        snakemake.params.plan,
+        snakemake.wildcards.study,
+        int(snakemake.wildcards.trial),
+        snakemake.output.proposal,
+    )

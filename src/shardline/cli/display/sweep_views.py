@@ -1,0 +1,44 @@
+"""Output of `ls --study`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from shardline.cli.display.plain_tables import show_rows
+from shardline.cli.display.terminal import say
+from shardline.config.sweeps import SweepPlan
+from shardline.results.findings import count
+
+_STYLES = {"done": "green", "failed": "red", "excluded": "dim", "proposed": "yellow", "new": "blue"}
+
+
+def show_trials(plan: SweepPlan, records: Sequence[dict[str, Any]]) -> None:
+    """Print one line per trial, and the number of trials in each state.
+
+    Args:
+        records: Records from `shardline.results.sweeps.describe.describe_trials`.
+    """
+    metric, keys = plan.settings.objective.metric, plan.space.keys
+    rows = [
+        [
+            str(record["trial"]) + " *" * record["best"],
+            *(_shown(record["settings"].get(key)) for key in keys),
+            Text(record["state"], style=_STYLES[record["state"]]),
+            "-" if record["value"] is None else f"{record['value']:#.4g}",
+            Text(", ".join(record["runs"]), style="dim"),
+        ]
+        for record in records
+        if record["state"] != "new"
+    ]
+    show_rows(("trial", *keys, "state", metric, "identity"), rows)
+    states = [record["state"] for record in records]
+    tally = (f"{states.count(state)} {state}" for state in _STYLES if state in states)
+    say(f"\n{count(len(records), 'trial')}: {', '.join(tally)}; * is the best by validation")
+    for record in records:
+        if record["failure"]:
+            say(f"trial {record['trial']} {record['state']}: {record['failure']}")
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,108 @@
+"""Input functions, threads and resources of the rules of sweeps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shardline.config.job_plan import GivenPlan
+from shardline.config.plans import RunPlan
+from shardline.config.sweeps import SweepPlan
+from shardline.core.errors import ConfigError
+from shardline.launch.request import REQUESTED, threads_of
+from shardline.pipeline.jobs import Jobs
+from shardline.pipeline.snakemake_speedups import with_signature
+from shardline.results.sweeps.trials import check_schedule
+
+
+class SweepJobs:
+    """The input functions, threads and resources of a project's sweeps.
+
+    Sealed proposals and results are no inputs, so that a finished trial makes no job.
+
+    Raises:
+        ConfigError: Results are in a storage, or `parallel` does not fit the sealed proposals.
+    """
+
+    def __init__(self, jobs: Jobs, *, is_main: bool) -> None:
+        self._jobs, self._project, self._layout = jobs, jobs.project, jobs.project.layout
+        if self._project.sweeps and jobs.storage:
+            name = next(iter(self._project.sweeps.values())).name
+            raise ConfigError(
+                f"sweeps.{name} is given with a storage for results (default-storage-provider), which cannot hold runs "
+                "that are not known at the start; use a shared disk, or drop the sweeps"
+            )
+        for plan in self._project.sweeps.values() if is_main else ():
+            check_schedule(plan, self._layout)
+        self.training = {
+            name: with_signature(self._resource(name)) if self._project.sweeps else None
+            for name in REQUESTED
+        }
+
+    @property
+    def summaries(self) -> list[str]:
+        """The files of all finished studies."""
+        return self._jobs.of_all(
+            plan.summary(self._layout) for plan in self._project.sweeps.values()
+        )
+
+    def summary(self, wildcards: Any) -> list[str]:
+        """Return the results that a finished study waits for."""
+        plan = self._plan(wildcards)
+        return self._missing(range(plan.trials), plan)
+
+    def before(self, wildcards: Any) -> list[str]:
+        """Return what a proposal waits for: the proposal before, and results that no proposal knew."""
+        plan, trial = self._plan(wildcards), int(wildcards.trial)
+        if plan.proposal(self._layout, trial).exists() or not trial:
+            return []
+        known = range(plan.visible(trial - 1), plan.visible(trial))
+        before = plan.proposal(self._layout, trial - 1)
+        return [
+            *self._jobs.of_all([] if before.exists() else [before]),
+            *self._missing(known, plan),
+        ]
+
+    def _missing(self, trials: range, plan: SweepPlan) -> list[str]:
+        files = (path for trial in trials for path in plan.results(self._layout, trial))
+        return self._jobs.of_all(path for path in files if not path.exists())
+
+    def proposal(self, wildcards: Any) -> str:
+        """Return the proposal of a trial."""
+        return self._jobs.declared(
+            self._plan(wildcards).proposal(self._layout, int(wildcards.trial))
+        )
+
+    def of_base(self, find: Callable[[RunPlan], list[Path | None]]) -> Any:
+        """Return an input function for files that the base run's training reads."""
+
+        def ask(wildcards: Any) -> Any:
+            names = self._jobs.of_all(filter(None, find(self._base(wildcards))))
+            return names[0] if len(names) == 1 else names
+
+        return with_signature(ask)
+
+    def _plan(self, wildcards: Any) -> SweepPlan:
+        return self._project.sweeps[wildcards.study]
+
+    def _base(self, wildcards: Any) -> RunPlan:
+        return self._project.runs[self._plan(wildcards).base]
+
+    def plan(self, wildcards: Any, output: Any) -> GivenPlan:
+        """Return the base run's part of the project."""
+        return GivenPlan(self._project.part(runs=[self._plan(wildcards).base]))
+
+    def title(self, wildcards: Any, output: Any) -> str:
+        """Return the title of a job for messages."""
+        trial = wildcards.get("trial")
+        name = self._plan(wildcards).name
+        return name if trial is None else f"trial {trial} of {name}"
+
+    def threads(self, wildcards: Any) -> int:
+        """Return the threads of a trial's training, which are those of the base run."""
+        base = self._base(wildcards)
+        return threads_of(
+            base.settings, self._project.runtime, cores=self._jobs._cores, is_alone=False
+        )
+
+    def _resource(self, name: str) -> Callable[[Any], Any]:
+        return lambda wildcards: self._jobs._asked[self._plan(wildcards).base].get(name)

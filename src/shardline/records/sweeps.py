@@ -1,0 +1,157 @@
+"""Files of a sweep, in `results/studies/{id}/`: proposals, results of trials, and the finished study."""
+
+from typing import Any
+
+from msgspec import UNSET, UnsetType, field
+
+from shardline.records.base import Record
+from shardline.records.jobs import JobRecord
+
+Row = list[int | float | None]
+
+
+class Seen(Record, frozen=True, kw_only=True, array_like=True):
+    """An earlier trial, as a later proposal knows it.
+
+    Attributes:
+        row: Its values in the order of `Proposal.keys`: a number, the place of a choice, or null.
+        value: Its value; null for a trial that failed or was excluded.
+    """
+
+    row: Row
+    value: float | None = None
+
+
+class Proposal(Record, frozen=True, kw_only=True):
+    """{trial}/proposal.json: the settings of one trial.
+
+    Attributes:
+        study: Id of the study.
+        trial: Number of the trial, from 0.
+        settings: Varied settings by dotted key.
+        keys: Dotted keys of the values of `row`.
+        row: The settings as numbers and places of choices; null where a condition does not apply.
+        runs: Id of the run of each training; empty if the settings are excluded.
+        excluded: Why the settings are not trained; empty if they are.
+        told: Earlier trials whose results were known, in order.
+        in_flight: Rows of the earlier trials whose results were not waited for.
+        parallel: Number of parallel trials so far, by the first trial that it applied to.
+        action: Record of the job.
+    """
+
+    study: str
+    trial: int
+    settings: dict[str, Any]
+    keys: list[str]
+    row: Row
+    runs: list[str] = field(default_factory=list)
+    excluded: str = ""
+    told: list[Seen] = field(default_factory=list)
+    in_flight: list[Row] = field(default_factory=list)
+    parallel: dict[str, int] = field(default_factory=dict)
+    action: JobRecord | UnsetType = UNSET
+
+
+class TrialResult(Record, frozen=True, kw_only=True):
+    """{trial}/result-{repeat}.json: the end of one training of a trial.
+
+    Attributes:
+        study: Id of the study.
+        trial: Number of the trial.
+        repeat: Number of the training, from 0.
+        run: Id of the run; empty if the settings were excluded.
+        value: Best validation value of the objective; null after a failure.
+        step: Optimiser step of that value.
+        steps: Optimiser steps that were trained.
+        seconds: Seconds of the training; null if unknown.
+        failure: Why the training itself failed; empty if it did not.
+        linked: Whether the run was sealed before, so that the trial cost nothing.
+        action: Record of the job.
+    """
+
+    study: str
+    trial: int
+    repeat: int = 0
+    run: str = ""
+    value: float | None = None
+    step: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    failure: str = ""
+    linked: bool = False
+    action: JobRecord | UnsetType = UNSET
+
+
+class Trial(Record, frozen=True, kw_only=True):
+    """A trial of a study.
+
+    Attributes:
+        trial: Number of the trial, from 0.
+        settings: Varied settings by dotted key.
+        row: See `Proposal.row`.
+        runs: Id of the run of each training.
+        value: Mean value of the objective over the trainings; null after a failure.
+        seconds: Seconds of all trainings; null if unknown.
+        failure: Why the trial has no value; empty if it has one.
+        linked: Whether all runs were sealed before.
+    """
+
+    trial: int
+    settings: dict[str, Any]
+    row: Row
+    runs: list[str] = field(default_factory=list)
+    value: float | None = None
+    seconds: float | None = None
+    failure: str = ""
+    linked: bool = False
+
+
+class StudyResult(Record, frozen=True, kw_only=True):
+    """study-{trials}.json: the trials of a finished study.
+
+    Attributes:
+        study: Id of the study.
+        metric: Metric of the objective.
+        mode: `min` or `max`.
+        keys: Varied settings.
+        trials: All trials in order.
+        best: Number of the best trial; null if none has a value.
+        importance: Share of the values' variance that each setting explains (fANOVA); empty if unknown.
+        identity: What decides the proposals, see `config.sweeps`.
+        action: Record of the job.
+    """
+
+    study: str
+    metric: str
+    mode: str
+    keys: list[str]
+    trials: list[Trial]
+    best: int | None = None
+    importance: dict[str, float] = field(default_factory=dict)
+    identity: dict[str, Any] = field(default_factory=dict)
+    action: JobRecord | UnsetType = UNSET
+
+
+class ReportedStudy(Record, frozen=True, kw_only=True):
+    """A study in `report.json`.
+
+    Attributes:
+        name: Name of the sweep.
+        study: Id of the study.
+        sampler: Sampler of the sweep.
+        planned: Number of trials in the config.
+        metric: See `StudyResult`, as for the fields below.
+        action: Id of the job that sealed the study; empty if trials are missing.
+    """
+
+    name: str
+    study: str
+    sampler: str
+    planned: int
+    metric: str
+    mode: str
+    keys: list[str]
+    trials: list[Trial]
+    best: int | None = None
+    importance: dict[str, float] = field(default_factory=dict)
+    action: str = ""

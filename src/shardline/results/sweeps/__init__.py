@@ -1,0 +1,1 @@
+"""Sweeps: what each sampler proposes, and the trials of a study."""

@@ -1,0 +1,207 @@
+"""A study in this process: the real jobs of a sweep, trainings that compute a number, and a controller that is killed.
+
+A kill is an exception that nothing handles, before an operation on a file; the operation has then not happened. As
+Snakemake does, the controller starts a job when its inputs are there, in an order that a seed chooses.
+"""
+
+import json
+import math
+import os
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from shardline.config.project import Project
+from shardline.core.errors import CODE_ERROR, LaunchError
+from shardline.core.files import write_bytes, write_json
+from shardline.pipeline import sweep_jobs
+from shardline.pipeline.jobs import Jobs
+from shardline.pipeline.sweep_inputs import SweepJobs
+from shardline.provenance import actions
+from shardline.results.sweeps.trials import read_proposal, read_result, read_study
+from shardline.supervision.supervisor import RankError
+
+_GIT = {"commit": None, "dirty": None}
+_MACHINE = {"num_cpus": 2, "memory_bytes": 1}
+
+
+class Killed(BaseException):
+    """The end of the controller and of its jobs."""
+
+
+def value_at(settings: Mapping[str, Any]) -> float:
+    """Return the validation loss of some settings: a bowl in the logarithm of the rate."""
+    loss = (math.log10(settings.get("optim.lr", 0.01)) + 2.5) ** 2
+    return (
+        loss
+        + 0.1 * settings.get("optim.weight_decay", 0.0)
+        + settings.get("model_args.hidden", 64) / 1000
+    )
+
+
+@dataclass(kw_only=True)
+class Controller:
+    """Runs a project's sweep to its end, through kills and failures.
+
+    Attributes:
+        project: Project with one sweep, in the present folder.
+        seed: Seed of the order of jobs, of kills and of failures from outside.
+        fails: Function of settings: the failure of the training itself, if any.
+        kill_rate: Probability of a kill at an operation on a file.
+        fault_rate: Probability that a training fails for a reason outside of it.
+        trained: Id of each run whose training was started.
+    """
+
+    project: Project
+    seed: int = 0
+    fails: Any = lambda settings: None
+    kill_rate: float = 0.0
+    fault_rate: float = 0.0
+    trained: list[str] = field(default_factory=list)
+    starts: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        (self.plan,) = self.project.sweeps.values()
+        self._part = self.project.part(runs=[self.plan.base])
+
+    def run(self) -> None:
+        """Start the controller again until the study is sealed."""
+        with self._simulated():
+            while not self.plan.summary(self.project.layout).exists():
+                self.starts += 1
+                assert self.starts < 1000, "the study makes no progress"
+                try:
+                    self._command()
+                except (Killed, LaunchError):
+                    continue
+
+    def _command(self) -> None:
+        jobs = Jobs(self.project, None, is_main=True, cores=2)
+        inputs = SweepJobs(jobs, is_main=True)
+        while ready := [job for job in self._jobs(inputs) if self._is_ready(job, inputs)]:
+            self._execute(self._random.choice(ready))
+
+    def _jobs(self, inputs: SweepJobs) -> Iterator[tuple[str, int, int]]:
+        """Yield the jobs without an output."""
+        layout = self.project.layout
+        for trial in range(self.plan.trials):
+            if not self.plan.proposal(layout, trial).exists():
+                yield "propose", trial, 0
+            for repeat, path in enumerate(self.plan.results(layout, trial)):
+                if not path.exists():
+                    yield "train_trial", trial, repeat
+        if not self.plan.summary(layout).exists():
+            yield "seal_study", 0, 0
+
+    def _is_ready(self, job: tuple[str, int, int], inputs: SweepJobs) -> bool:
+        rule, trial, _ = job
+        wildcards = SimpleNamespace(study=self.plan.id, trial=str(trial), get={"trial": trial}.get)
+        needed = {
+            "propose": inputs.before,
+            "train_trial": inputs.proposal,
+            "seal_study": inputs.summary,
+        }
+        found = needed[rule](wildcards)
+        return all(Path(path).exists() for path in ([found] if isinstance(found, str) else found))
+
+    def _execute(self, job: tuple[str, int, int]) -> None:
+        rule, trial, repeat = job
+        layout, key = self.project.layout.declared, self.plan.id
+        part = self._part
+        if rule == "propose":
+            sweep_jobs.propose(part, key, trial, str(self.plan.proposal(layout, trial)))
+        elif rule == "train_trial":
+            output = self.plan.results(layout, trial)[repeat]
+            given = {"proposal": str(self.plan.proposal(layout, trial)), "manifest": []}
+            sweep_jobs.train_trial(part, key, trial, repeat, Path("log"), str(output), given)
+        else:
+            sweep_jobs.seal_study(part, key, str(self.plan.summary(layout)))
+
+    def _train(self, project: Project, log: Path, model: str, inputs: Any, **_: Any) -> None:
+        (run,) = project.runs.values()
+        self.trained.append(run.id)
+        settings = run.row.settings
+        if self._random.random() < self.fault_rate:
+            raise LaunchError("a machine was lost; start the pipeline again")
+        if failure := self.fails(settings):
+            code = CODE_ERROR if failure == "error" else 6
+            raise RankError(
+                f"rank 0: {failure}", kind="failed" if failure == "error" else failure, code=code
+            )
+        value = value_at(settings) + run.settings.seed / 1000
+        lines = [{"step": step, "epoch": 0, "val_loss": value + 1 / step} for step in (1, 2, 5)]
+        write_bytes(Path(model), b"")
+        write_bytes(
+            Path(model).with_name("metrics.jsonl"),
+            "".join(json.dumps(one) + "\n" for one in lines).encode(),
+        )
+        write_json(
+            Path(model).with_name("provenance.json"), {"training": {"steps": 5}, "duration_s": 2.0}
+        )
+
+    @contextmanager
+    def _simulated(self) -> Iterator[None]:
+        def resolve(project: Project, run_json: str, identity_json: str) -> None:
+            write_json(Path(identity_json), {})
+            write_json(Path(run_json), {})
+
+        with (
+            mock.patch.object(sweep_jobs, "train", self._train),
+            mock.patch.object(sweep_jobs, "resolve_run", resolve),
+            mock.patch.object(os, "fsync", return_value=None),
+            mock.patch.object(actions, "git_state", return_value=_GIT),
+            mock.patch.object(actions, "software", dict),
+            mock.patch.object(actions, "machine", return_value=_MACHINE),
+            self._killed(),
+        ):
+            yield
+
+    @contextmanager
+    def _killed(self) -> Iterator[None]:
+        def killing(operation: Any) -> Any:
+            def operate(*arguments: Any, **named: Any) -> Any:
+                if self._random.random() < self.kill_rate:
+                    raise Killed
+                return operation(*arguments, **named)
+
+            return operate
+
+        operations = ("rename", "replace", "mkdir", "remove", "unlink") if self.kill_rate else ()
+        patches = [mock.patch.object(os, name, killing(getattr(os, name))) for name in operations]
+        for patch in patches:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in patches:
+                patch.stop()
+
+    def outcome(self) -> tuple[list[Any], list[Any], int | None]:
+        """Return proposals, results and choice, without what says when and where jobs ran."""
+        layout = self.project.layout
+        proposals, results = [], []
+        for trial in range(self.plan.trials):
+            one = read_proposal(self.plan.proposal(layout, trial))
+            told = [(seen.row, seen.value) for seen in one.told]
+            proposals.append(
+                (
+                    one.settings,
+                    one.row,
+                    one.runs,
+                    bool(one.excluded),
+                    told,
+                    one.in_flight,
+                    one.parallel,
+                )
+            )
+            results += [
+                (found.run, found.value, found.step, found.failure)
+                for found in map(read_result, self.plan.results(layout, trial))
+            ]
+        return proposals, results, read_study(self.plan.summary(layout)).best

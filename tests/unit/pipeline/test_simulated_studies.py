@@ -1,0 +1,164 @@
+"""A study ends with the same proposals and the same choice, whatever ended first, failed or was killed."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardline.config.load import load_project
+from shardline.config.project import Project
+from shardline.core.errors import ConfigError
+from shardline.results.sweeps.trials import read_study
+from tests.support.simulated_study import Controller, value_at
+from tests.unit.config.test_config_load import CONFIG
+
+TABLE = "name\tdataset\tmodel\tdevices\nmlp\tdigits\tmlp\t1\n"
+SPACE = {
+    "optim.lr": {"log": [1e-4, 1e-1]},
+    "model_args.hidden": [32, 64, 128],
+    "optim.weight_decay": {"uniform": [0, 0.1]},
+}
+STUDY: dict[str, Any] = {"base": "mlp", "space": SPACE, "sampler": "tpe", "trials": 13}
+# `SIMULATED_STUDIES=500 pytest FILE` simulates so many
+NUMBER = int(os.environ.get("SIMULATED_STUDIES", "5"))
+
+
+def load(**sweep: Any) -> Project:
+    """Load a project with one sweep, `s`, in the present folder."""
+    Path("config").mkdir(exist_ok=True)
+    Path("config/runs.tsv").write_text(TABLE)
+    return load_project({**CONFIG, "sweeps": {"s": {**STUDY, **sweep}}})
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    with TemporaryDirectory() as folder, chdir(folder):
+        yield
+
+
+def some_fail(settings: Mapping[str, Any]) -> str | None:
+    """High rates diverge, and one width is an error of the model."""
+    if settings["optim.lr"] > 0.03:
+        return "diverged"
+    return "error" if settings["model_args.hidden"] == 128 and settings["optim.lr"] < 3e-4 else None
+
+
+def outcome(
+    seed: int = 0,
+    *,
+    kill_rate: float = 0.0,
+    fault_rate: float = 0.0,
+    steps: Any = (13,),
+    **sweep: Any,
+) -> Any:
+    with elsewhere():
+        for trials in steps:
+            controller = Controller(
+                project=load(**{**sweep, "trials": trials}), seed=seed, fails=some_fail, kill_rate=kill_rate,
+                fault_rate=fault_rate,
+            )  # fmt: skip
+            controller.run()
+        return controller.outcome()
+
+
+@cache
+def undisturbed(sweep: str) -> Any:
+    return outcome(**json.loads(sweep))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    parallel=st.sampled_from([1, 3, {0: 2, 6: 5}]),
+    sampler=st.sampled_from(["tpe", "random", "sobol"]),
+    seeds=st.sampled_from([1, 2]),
+    first=st.integers(1, 12),
+)
+@settings(max_examples=NUMBER, deadline=None)
+def test_kills_failures_order_and_extensions_change_neither_proposals_nor_choice(
+    seed, parallel, sampler, seeds, first
+):
+    sweep = {"parallel": parallel, "sampler": sampler, "seeds": seeds}
+    disturbed = outcome(seed, kill_rate=0.02, fault_rate=0.1, steps=(first, 13), **sweep)
+    assert disturbed == undisturbed(json.dumps(sweep))
+    proposals, results, best = disturbed
+    assert best is not None
+    assert any(failure for *_, failure in results) or len(results) < 20
+    assert len({str(one[0]) for one in proposals}) == 13
+
+
+def test_the_best_has_the_lowest_mean_and_failures_are_told_as_failures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    controller = Controller(project=load(seeds=2), fails=some_fail)
+    controller.run()
+    study = read_study(controller.plan.summary(controller.project.layout))
+    by_hand = {
+        one.trial: value_at(one.settings) + 1.5 / 1000 + 0.2
+        for one in study.trials
+        if not some_fail(one.settings)
+    }
+    assert {one.trial: one.value for one in study.trials if one.value is not None} == pytest.approx(
+        by_hand
+    )
+    assert study.best == min(by_hand, key=by_hand.__getitem__)
+    failed = [one for one in study.trials if one.value is None]
+    assert failed
+    assert all(one.failure for one in failed)
+    assert len(controller.trained) == 26
+
+
+def test_a_run_that_is_sealed_costs_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    grid = {"sampler": "grid", "space": {"optim.lr": [0.1, 0.01, 0.001]}}
+    first = Controller(project=load(**grid, trials=2))
+    first.run()
+    second = Controller(project=load(**grid, trials=3, seed=1))
+    second.run()
+    trials = read_study(second.plan.summary(second.project.layout)).trials
+    assert [one.linked for one in trials] == [True, True, False]
+    assert second.trained == trials[2].runs
+    assert [one.seconds for one in trials] == [None, None, 2.0]
+
+
+def test_a_failure_from_outside_stops_the_study_and_is_no_result(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    controller = Controller(project=load(trials=3), fault_rate=0.6, seed=3)
+    controller.run()
+    assert controller.starts > 1
+    assert not any(failure for *_, failure in controller.outcome()[1])
+
+
+def test_constraints_and_impossible_settings_are_not_trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("limits.py").write_text(
+        "def fits(settings):\n    return settings['model_args.hidden'] < 100\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    controller = Controller(project=load(constraints="limits:fits"))
+    controller.run()
+    proposals = controller.outcome()[0]
+    assert {one[0]["model_args.hidden"] for one in proposals} == {32, 64}
+    assert not any(is_excluded for _, _, _, is_excluded, *_ in proposals)
+    # 6 devices' worth of samples never divide by 4 micro-batches of 5
+    impossible = {"global_batch": [32, 50], "trainer.accumulate": [1, 4]}
+    controller = Controller(project=load(sampler="grid", space=impossible, trials=4))
+    controller.run()
+    trials = read_study(controller.plan.summary(controller.project.layout)).trials
+    assert [bool(one.failure) for one in trials] == [False, False, False, True]
+    assert "global_batch=50" in trials[3].failure
+    assert not trials[3].runs
+
+
+def test_another_number_of_parallel_trials_needs_its_own_first_trial(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Controller(project=load(trials=5, parallel=2)).run()
+    assert load(parallel={0: 2, 5: 4}).sweeps.keys() == load(parallel=2).sweeps.keys()
+    with pytest.raises(ConfigError, match=r"set parallel: \{0: 2, 5: 3\}"):
+        Controller(project=load(trials=9, parallel={0: 2, 3: 3})).run()

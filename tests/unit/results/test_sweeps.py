@@ -1,0 +1,230 @@
+"""What samplers propose, against loops of Optuna, and what commands say of a study."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline.cli import app
+from shardline.config.load import load_project
+from shardline.config.settings.sweep_settings import SweepSettings
+from shardline.config.sweeps import SweepPlan
+from shardline.core.files import read_json, write_json
+from shardline.core.seals import seal
+from shardline.records.sweeps import Proposal, TrialResult
+from shardline.results.gc import find_garbage
+from shardline.results.sweeps.describe import best_trial, cell_of, line_of, row_of_trial
+from shardline.results.sweeps.samplers import seed_of
+from shardline.results.sweeps.trials import next_proposal
+from shardline.results.verify import verify_target
+from tests.support.simulated_study import Controller
+from tests.unit.config.test_config_load import CONFIG
+from tests.unit.pipeline.test_simulated_studies import STUDY, TABLE, load, some_fail
+
+Function = Callable[[dict[str, Any]], float]
+
+
+def sphere(at: dict[str, Any]) -> float:
+    return float(at["model_args.x"] ** 2 + (at["model_args.y"] - 3) ** 2)
+
+
+def steps(at: dict[str, Any]) -> float:
+    return float(
+        abs(math.log10(at["optim.lr"]) + 3)
+        + {"relu": 0.0, "gelu": 0.5, "tanh": 1.0}[at["model_args.act"]]
+    )
+
+
+def branches(at: dict[str, Any]) -> float:
+    own = at["optim.momentum"] if at["optim.name"] == "sgd" else 0.5
+    return float((own - 0.9) ** 2 + (at["optim.lr"] - 0.01) ** 2)
+
+
+SPACES: dict[Function, dict[str, Any]] = {
+    sphere: {"model_args.x": {"uniform": [-5, 5]}, "model_args.y": {"int": [-10, 10]}},
+    steps: {"optim.lr": {"log": [1e-5, 1e-1]}, "model_args.act": ["relu", "gelu", "tanh"]},
+    branches: {
+        "optim.name": ["sgd", "adamw"],
+        "optim.momentum": {"uniform": [0, 0.99], "when": {"optim.name": "sgd"}},
+        "optim.lr": {"log": [1e-4, 1.0]},
+    },
+}
+
+
+def plan_of(space: dict[str, Any], **settings: Any) -> SweepPlan:
+    """Return a sweep without a project: the identity does not matter here."""
+    from shardline.config.resolved import as_type
+
+    entry = as_type({"base": "b", "space": space, **settings}, SweepSettings)
+    return SweepPlan(name="s", base="b", settings=entry, document={}, trials=settings["trials"])
+
+
+def proposed(plan: SweepPlan, function: Function) -> list[Proposal]:
+    """Return the proposals of a study whose failing trials are those below -0.5 of any setting."""
+    found: list[Proposal] = []
+    for trial in range(plan.trials):
+        known = range(plan.visible(trial - 1), plan.visible(trial))
+        results = [
+            [
+                TrialResult(
+                    study="",
+                    trial=one,
+                    value=function(found[one].settings) if one % 7 != 5 else None,
+                )
+            ]
+            for one in known
+        ]
+        found.append(next_proposal(plan, trial, found[-1] if found else None, results))
+    return found
+
+
+def by_optuna(plan: SweepPlan, function: Function, parallel: int) -> list[dict[str, Any]]:
+    """Ask and tell as a user of Optuna does, with as many trials in flight, and a sampler seeded for each trial."""
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study()
+    flying: list[tuple[Any, dict[str, Any]]] = []
+    asked = []
+    for number in range(plan.trials):
+        if len(flying) == parallel:
+            trial, settings = flying.pop(0)
+            if trial.number % 7 == 5:
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            else:
+                study.tell(trial, function(settings))
+        study.sampler = optuna.samplers.TPESampler(seed=seed_of(0, number))
+        trial = study.ask()
+        settings = suggested(trial, function)
+        flying.append((trial, settings))
+        asked.append(settings)
+    return asked
+
+
+def suggested(trial: Any, function: Function) -> dict[str, Any]:
+    if function is sphere:
+        return {
+            "model_args.x": trial.suggest_float("model_args.x", -5, 5),
+            "model_args.y": trial.suggest_int("model_args.y", -10, 10),
+        }
+    if function is steps:
+        act = trial.suggest_categorical("model_args.act", ["relu", "gelu", "tanh"])
+        return {
+            "model_args.act": act,
+            "optim.lr": trial.suggest_float("optim.lr", 1e-5, 1e-1, log=True),
+        }
+    found = {"optim.lr": trial.suggest_float("optim.lr", 1e-4, 1.0, log=True)}
+    found["optim.name"] = trial.suggest_categorical("optim.name", ["sgd", "adamw"])
+    if found["optim.name"] == "sgd":
+        found["optim.momentum"] = trial.suggest_float("optim.momentum", 0, 0.99)
+    return found
+
+
+@pytest.mark.parametrize("parallel", [1, 8])
+@pytest.mark.parametrize("function", SPACES)
+def test_tpe_proposes_what_a_loop_of_optuna_does_with_as_many_trials_in_flight(function, parallel):
+    plan = plan_of(SPACES[function], sampler="tpe", trials=30, parallel=parallel)
+    assert [one.settings for one in proposed(plan, function)] == by_optuna(plan, function, parallel)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "sobol", "random"])
+def test_every_sampler_repeats_itself_and_the_adaptive_ones_come_closer(sampler):
+    pytest.importorskip("cmaes")
+    plan = plan_of(SPACES[sphere], sampler=sampler, trials=40, parallel=3)
+    found = proposed(plan, sphere)
+    assert found == proposed(plan, sphere)
+    values = [sphere(one.settings) for one in found]
+    if sampler in ("tpe", "cmaes"):
+        assert sum(values[-10:]) < 0.5 * sum(values[:10])
+    assert all(-5 <= one.settings["model_args.x"] <= 5 for one in found)
+    assert {type(one.settings["model_args.y"]) for one in found} == {int}
+
+
+def test_a_grid_has_each_combination_once_where_a_condition_applies():
+    space = {
+        "optim.name": ["sgd", "adamw"],
+        "optim.momentum": {"choices": [0.0, 0.9], "when": {"optim.name": ["sgd"]}},
+    }
+    plan = plan_of(space, sampler="grid", trials=3)
+    assert [one.settings for one in proposed(plan, lambda _: 0.0)] == [
+        {"optim.name": "sgd", "optim.momentum": 0.0},
+        {"optim.name": "sgd", "optim.momentum": 0.9},
+        {"optim.name": "adamw"},
+    ]
+
+
+def test_the_rows_of_a_sobol_sequence_do_not_depend_on_where_a_study_began():
+    plan = plan_of(SPACES[sphere], sampler="sobol", trials=16, seed=3)
+    values: Sequence[float] = sorted(one.settings["model_args.x"] for one in proposed(plan, sphere))
+    # 16 points of a scrambled sequence are in 16 equal parts of the range
+    assert [math.floor((value + 5) / 10 * 16) for value in values] == [*range(16)]
+
+
+# --- a study in a project -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    controller = Controller(project=load(trials=8, parallel=2), fails=some_fail)
+    controller.run()
+    return controller
+
+
+def test_the_row_of_the_best_trial_is_the_trial_again(study):
+    best, ended = best_trial(study.project, study.plan)
+    assert ended == 8
+    row = row_of_trial(study.project, study.plan, best.trial)
+    Path("config/runs.tsv").write_text(f"{line_of(row)}\n{line_of(row.values())}\n")
+    (run,) = load_project({**CONFIG}).runs.values()
+    assert (run.name, run.id) == ("s-best", best.runs[0])
+
+
+@pytest.mark.parametrize(
+    "value", ["relu", "true", "[a]", "", "#x", 0.1, 1e-05, 3, True, None, [64, 64], {"a": 1}]
+)
+def test_a_cell_is_read_as_the_value_it_was_written_from(value, tmp_path):
+    Path(tmp_path / "config").mkdir()
+    Path(tmp_path / "config/runs.tsv").write_text(
+        f"name\tdataset\tmodel\tmodel_args.a\n{line_of(['r', 'digits', 'mlp', cell_of(value)])}\n"
+    )
+    (run,) = load_project(CONFIG, workdir=tmp_path).runs.values()
+    assert run.settings.model_args == {"a": value}
+
+
+def test_commands_list_the_trials_and_the_best(study, capsys):
+    write_json(
+        Path("config/config.yaml"),
+        {**CONFIG, "sweeps": {"s": {**STUDY, "trials": 8, "parallel": 2}}},
+    )
+    app(["ls", "--study", "s"], standalone_mode=False)
+    text = capsys.readouterr().out
+    assert "8 trials: " in text
+    assert "diverged" in text
+    app(["best", "s", "--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
+    assert found["row"]["name"] == "s-best"
+    assert found["ended"] == 8
+
+
+def test_verify_computes_the_proposals_again_and_names_what_was_changed(study):
+    # the simulated runs themselves have no sealed files
+    Path("results/runs").rename("elsewhere")
+    assert verify_target(study.project, "study", study.plan.id, deep=True).problems == []
+    path = study.plan.proposal(study.project.layout, 5)
+    write_json(path, seal({**read_json(path, remedy=""), "settings": {"optim.lr": 0.5}}))
+    problems = verify_target(study.project, "study", study.plan.id, deep=True).problems
+    assert any("trial 5: settings computed again" in one for one in problems)
+    path.write_text(path.read_text().replace('"trial": 5', '"trial": 6'))
+    assert verify_target(study.project, "study", study.plan.id).problems
+
+
+def test_garbage_is_a_study_that_the_config_no_longer_describes_with_its_runs(study):
+    assert find_garbage(study.project, ["digits"]) == []
+    Path("config/runs.tsv").write_text(TABLE)
+    other = load(trials=8, parallel=2, seed=5)
+    items = {one.path.name for one in find_garbage(other, ["digits"])}
+    assert study.plan.id in items
+    assert {*study.trained} <= items
