@@ -297,8 +297,6 @@ class Documents:
         }:
             own["sample_code"] = named
         mixed = [[key, weight] for key, weight in datasets.items()]
-        if not bases:  # they load nothing
-            counted.pop("init", None)
         return {
             "stage": "train",
             "settings": counted,
@@ -402,7 +400,8 @@ def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, A
         counted = counted_objects(counted)
     if CALLBACKS in counted:
         counted[CALLBACKS] = counted_callbacks(counted[CALLBACKS])
-    counted.pop("init_from", None)  # the identity of the base counts, not its name
+    if counted.pop("init_from", None) is None:  # the identity of the base counts, not its name
+        counted.pop("init", None)
     counted.pop("code_files", None)  # the bytes count, not the paths
     counted.pop("uncounted_args", None)  # it decides what counts, but changes no result
     counted.pop("environment", None)  # its packages count
