@@ -5,10 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from msgspec import structs
 from safetensors.torch import load_file
 
 from shardline.checkpoints.folder import last_step, list_saved
+from shardline.config.resolved import InitWeights
 from shardline.ledger import read_ledger
+from shardline.training.rank_task import read_task, write_task
+from tests.support.forked import Launch
+from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating
 
 OWN = """
@@ -136,3 +141,33 @@ def test_fsdp_and_ddp_differ_by_rounding_alone(prepare):
         ranks.train(strategy)
         losses.append(val_losses(ranks, strategy))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("model", ["own:Own", *rotating("mlp")])
+def test_sharded_ranks_begin_with_the_whole_weights_of_a_sharded_training_checkpoint(
+    prepare, tmp_path, model
+):
+    (tmp_path / "own.py").write_text(OWN)
+    ranks = prepare(100, model=model, devices=2, strategy="fsdp", **{"trainer.max_epochs": 1})
+    ranks.train("base")
+    task = read_task(ranks.spec_file("begun"))
+    state = list_saved(ranks.root / "base/work/checkpoints")[0].path
+    run = structs.replace(
+        task.run,
+        init=InitWeights(source="run", name="run:base@last", state="last", file=state),
+        # so small that no weight changes
+        settings=structs.replace(
+            task.run.settings, optim=structs.replace(task.run.settings.optim, lr=1e-30), seed=9
+        ),
+    )
+    spec = ranks.root / "begun/rank.json"
+    write_task(spec, structs.replace(task, run=run))
+    launch = Launch(2, spec, cwd=ranks.root, output=ranks.root / "begun.output")
+    output = end_of_ranks(launch)
+    assert launch.returncode == 0, output
+    begun, base = (
+        load_file(ranks.results(name) / "model.safetensors") for name in ("begun", "base")
+    )
+    assert ranks.provenance("begun")["training"]["init"]["loaded"] == len(base)
+    for name, value in base.items():
+        assert "norm" in name or torch.equal(begun[name], value), name

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import convert
 from safetensors.numpy import save_file
 
+from shardline.config.bases import Base
 from shardline.config.layout import LAYOUT
 from shardline.config.load import load_project
 from shardline.config.plans import DatasetPlan, RunPlan
@@ -157,8 +158,9 @@ class FakeProject:
             pairs = zip(mixed, digests, strict=True)
             read = {"datasets": [{**part, "manifest_sha256": sha256} for part, sha256 in pairs]}
         write_json(run.folder / "identity.json", run.document)
+        bases = {"bases": [encode(one.record) for one in run.bases]} if run.bases else {}
         spec = {
-            "run": run.id, "identity": identity, **datasets,
+            "run": run.id, "identity": identity, **datasets, **bases,
             "model_class": run.model_class, "settings": as_plain(run.settings), "definitions": run.definitions,
         }  # fmt: skip
         write_json(run.folder / "run.json", seal(spec))
@@ -169,9 +171,14 @@ class FakeProject:
             "run": run.id,
             "identity": identity,
             **read,
+            **({"bases": [*map(self._base, run.bases)]} if run.bases else {}),
             "files": {path.name: file_sha256(path) for path in (model, metrics)},
         }
         write_json(run.folder / "provenance.json", seal(provenance))
+
+    def _base(self, base: Base) -> dict[str, Any]:
+        sealed = base.run and base.path.exists()
+        return {**encode(base.record), **({"sha256": file_sha256(base.path)} if sealed else {})}
 
     def seal_evaluation(self, run: RunPlan, accuracy: float = 0.9778) -> None:
         headline = {"metric": "accuracy", "value": accuracy, "mode": "max"}

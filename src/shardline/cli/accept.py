@@ -132,4 +132,4 @@ def _candidates(
     elif what and what.startswith(_DATASET):
         yield find_candidate(find_dataset(project, what.removeprefix(_DATASET)), earlier)
     elif what:
-        yield find_candidate(find_run(project, what), earlier)
+        yield find_candidate(find_run(project, what), earlier, project.runs)

@@ -55,8 +55,16 @@ class Base:
     @property
     def counted(self) -> dict[str, str]:
         """The part of the identity document of the run that begins from this base."""
-        weights = {"run": self.identity, "state": self.state}
-        return {"kind": self.kind, **(weights if self.run else {self.source: self.identity})}
+        return self.record.counted
+
+    def is_named_in_part(self, names: Collection[str]) -> bool:
+        """Return whether the row names a run by the beginning of its identity.
+
+        Args:
+            names: Names of the runs of the config.
+        """
+        target = self.name.partition(":")[2].partition("@")[0]
+        return bool(self.run) and target not in names and target != self.identity
 
     @property
     def record(self) -> BaseRef:
@@ -148,21 +156,10 @@ def read_reference(text: str, *, kind: Kind, key: str, where: str) -> Reference:
 
 
 def references_of_row(row: Row, defaults: Plain) -> list[Reference]:
-    """Return the bases that a row names, or the defaults of the config for it; see `references_of`.
-
-    Raises:
-        ConfigError: The row sets how weights are loaded, but names none.
-    """
+    """Return the bases that a row names, or the defaults of the config for it; see `references_of`."""
     # without the other settings, since 10,000 rows each have 50
     usual = {"init_from": defaults.get("init_from")}  # no other is allowed there
     named = {key: row.settings.get(key, usual.get(key)) for key in KEYS}
-    if named["init_from"] is None and (
-        unused := next((key for key in row.settings if key.startswith("init.")), "")
-    ):
-        raise ConfigError(
-            f"{row.where}: {unused}={row.settings[unused]} is given without init_from, so no weights are loaded; set "
-            f"init_from, or leave {unused} out"
-        )
     return references_of(named, row.where)
 
 
@@ -253,6 +250,20 @@ def _cycle(names: Sequence[str], by_name: Mapping[str, Row], defaults: Plain) ->
         f"{row.where}: {one.key}={one.text} {found}, expected a run that does not depend on it; name another base, or "
         "write null in this cell to begin from initial weights"
     )
+
+
+def check_init(row: Row, bases: Sequence[Base]) -> None:
+    """Reject settings of how weights are loaded in a row that loads none.
+
+    Raises:
+        ConfigError: The row sets a key of `init`, and names no base with `init_from`.
+    """
+    given = [key for key in row.settings if key.startswith("init.")]
+    if given and not any(one.kind == "init" for one in bases):
+        raise ConfigError(
+            f"{row.where}: {given[0]} is given without init_from, expected the weights that it concerns; name a base, "
+            f"such as init_from=run:NAME, or leave {given[0]} out"
+        )
 
 
 class Bases:

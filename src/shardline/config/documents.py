@@ -301,8 +301,6 @@ class Documents:
         }:
             own["sample_code"] = named
         mixed = [[key, weight] for key, weight in datasets.items()]
-        if not bases:  # they load nothing
-            counted.pop("init", None)
         return {
             "stage": "train",
             "settings": counted,
@@ -408,7 +406,8 @@ def counted_settings(settings: Plain, *, is_script: bool = False) -> dict[str, A
     if CALLBACKS in counted:
         counted[CALLBACKS] = counted_callbacks(counted[CALLBACKS])
     counted = combined.counted(counted)
-    counted.pop("init_from", None)  # the identity of the base counts, not its name
+    if counted.pop("init_from", None) is None:  # the identity of the base counts, not its name
+        counted.pop("init", None)
     counted.pop("code_files", None)  # the bytes count, not the paths
     counted.pop("uncounted_args", None)  # it decides what counts, but changes no result
     counted.pop("environment", None)  # its packages count

@@ -22,6 +22,7 @@ from shardline.config import (
 from shardline.config.bases import (
     Base,
     Bases,
+    check_init,
     in_order,
     references_of_row,
     states_of_rows,
@@ -380,6 +381,7 @@ def _load_run(
     )
     lightning = _lightning_of(project, paths, parts, row.where)
     weights = {part.dataset.id: str(part.weight) for part in parts}
+    check_init(row, bases)
     if begun := next((one.resolved for one in bases if one.kind == "init"), None):
         settings = structs.replace(settings, init_from=begun)
     settings = with_runs(settings, [one.run for one in bases])

@@ -33,7 +33,7 @@ def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
         return init
     base = next(one for one in run.bases if one.kind == "init")
     if base.state == "last":
-        state = last_state(base, run.layout)
+        state = last_state(base, run.layout.declared)
         if state is None:
             raise DataError(f"{run.row.where}: {_without_state(base)}")
         return structs.replace(init, file=state, sha256=file_sha256(state / MANIFEST))
@@ -66,7 +66,8 @@ def read_bases(run: RunPlan, inputs: Inputs, init: InitWeights | None) -> tuple[
 
 def _files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
     """Return the sealed weights that a job reads, by the id of the base."""
-    paths = {one.run: one.path for one in run.bases if one.run}
+    layout = run.layout.declared
+    paths = {one.run: layout.model(one.run) for one in run.bases if one.run}
     if not (given := inputs.get("bases")):
         return paths
     listed = dict.fromkeys([given] if isinstance(given, str) else given)
@@ -131,8 +132,11 @@ def check_bases(project: Project, exists: Callable[[Path], bool], *, has_store: 
         ConfigError: weights of a base outside of the config, or the last state of a sealed base, are missing.
     """
     found = []
+    named = project.named_runs()
     for run in project.runs.values():
         bases = [one for one in run.bases if one.run]
+        if not has_store:
+            found += [_is_short(run, one) for one in bases if one.is_named_in_part(named)]
         for base in bases if bases and not exists(run.model) else ():
             if base.is_outside and not exists(base.path):
                 found.append(f"{run.row.where}: {_without_weights(base)}")
@@ -140,6 +144,13 @@ def check_bases(project: Project, exists: Callable[[Path], bool], *, has_store: 
                 found.append(f"{run.row.where}: {_without_state(base)}")
     if found:
         raise ConfigError("\n".join(found))
+
+
+def _is_short(run: RunPlan, base: Base) -> str:
+    return (
+        f"{run.row.where}: init_from={base.name} is the beginning of an identity, expected all of it, since the "
+        f"machines of the jobs have no results to search; write run:{base.identity}"
+    )
 
 
 def _is_lost(base: Base, layout: ResultsLayout, exists: Callable[[Path], bool]) -> bool:

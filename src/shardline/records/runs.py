@@ -88,6 +88,12 @@ class BaseRef(Record, frozen=True, kw_only=True):
     step: int | UnsetType = UNSET
     sha256: str | UnsetType = UNSET
 
+    @property
+    def counted(self) -> dict[str, str]:
+        """The part of the identity document of the run that begins from this base."""
+        weights = {"run": self.identity, "state": self.state}
+        return {"kind": self.kind, **(weights if self.run else {self.source: self.identity})}
+
 
 class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):
     """run.json: a run with all settings resolved.

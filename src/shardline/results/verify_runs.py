@@ -19,6 +19,7 @@ from shardline.records.acceptances import ACCEPTED, Accepted
 from shardline.records.base import read_record
 from shardline.records.identities import IdentityDocument, read_identity, weights_of_inputs
 from shardline.records.runs import (
+    BaseRef,
     EvaluationResult,
     PredictionResult,
     ResolvedRun,
@@ -51,6 +52,8 @@ def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep:
     # an accepted model contains the identity of its training
     trained_as = accepted.origin.identity if accepted else spec.identity
     trained = _check_results(findings, layout, folder, list(spec.mix), trained_as)
+    if not accepted:
+        _check_bases(findings, layout, folder, spec)
     trained += f", accepted from {accepted.from_.id}" if accepted else ""
     if not deep:
         return trained
@@ -161,6 +164,8 @@ def _check_spec(
     read, counted = spec.mix, weights_of_inputs(document.get("inputs", {}))
     if read != counted:
         findings.expect(f"{path}: dataset", _listed(read), _listed(counted))
+    bases = [one.counted for one in spec.bases or []]
+    findings.expect(f"{path}: bases", bases, document.get("inputs", {}).get("bases") or [])
     settings = counted_settings(spec.settings, is_script=is_script(spec.model_class))
     settings.pop("evaluation", None)
     if digest_of(settings) != digest_of(document["settings"]):
@@ -210,6 +215,29 @@ def _check_provenance(
         if not _is_elsewhere(file):
             findings.expect_sha256(file, sha256)
     return provenance.files
+
+
+def _check_bases(
+    findings: Findings, layout: ResultsLayout, folder: Path, spec: ResolvedRun
+) -> None:
+    """Verify that a training began from the weights that its bases have now."""
+    path = folder / "provenance.json"
+    if not spec.bases or not path.exists():
+        return
+    bases: list[BaseRef] = []
+    with suppress(DataError):  # its damage was reported before
+        bases = read_record(path, TrainingProvenance, remedy="").bases or []
+    known = [one.counted for one in bases]
+    findings.expect(f"{path}: bases", known, [one.counted for one in spec.bases])
+    for base in bases:
+        beside = layout.run(base.run) / "provenance.json"
+        if not (base.run and base.sha256) or base.state != "best" or not beside.exists():
+            continue  # a deleted base is no damage
+        with suppress(DataError):
+            files = read_record(beside, TrainingProvenance, remedy="").files
+            expected = files.get(layout.model(base.run).name, base.sha256)
+            about = findings.but(f"bring back the weights of run {base.run}, or {findings.remedy}")
+            about.expect(f"{path}: SHA-256 of the weights of run {base.run}", base.sha256, expected)
 
 
 def _check_manifest(

@@ -71,7 +71,7 @@ def check_model(
         known: Rows that were read for other models; new rows are added.
     """
     found, known = ModelResult(), {} if known is None else known
-    task = _without_missing_base(task, found)
+    task = _with_base(task)
     try:
         pack = task.run.settings.data.pack
         read = [read_once(one, pack, known) for one in action.sources]
@@ -94,16 +94,14 @@ def check_model(
     return found
 
 
-def _without_missing_base(task: RankTask, found: ModelResult) -> RankTask:
-    """Return the task without the weights of a run that is not trained yet, and report that."""
+def _with_base(task: RankTask) -> RankTask:
+    """Return the task with the weights to compare; none of a run that is not trained yet."""
     init = task.run.init
-    if init is None or init.source != "run" or init.file.exists():
-        return task
-    found.not_checked.append(
-        f"init_from={init.name} was not checked: this run has no sealed weights yet; names and shapes are compared "
-        "when the training begins"
-    )
-    return replace(task, run=replace(task.run, init=None))
+    if init is not None and init.source == "run":
+        # the sealed weights have the names of every state
+        given = init if init.state == "best" else replace(init, part="")
+        return replace(task, run=replace(task.run, init=given if init.file.exists() else None))
+    return task
 
 
 class _Trial:

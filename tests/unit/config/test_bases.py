@@ -180,8 +180,11 @@ def test_how_weights_are_loaded_counts_where_weights_are_loaded(
 
     base = {"init_from": "run:flat", "seed": "3"}
     assert identity(**base) != identity(**base, **{setting: value})
+    alone = identity(seed="3")
+    with pytest.raises(ConfigError, match=f"{setting} is given without init_from"):
+        identity(seed="3", **{setting: value})
     fake.config["defaults"]["init"] = {"strict": False}
-    assert identity(seed="3") == identity(seed="3", **{"init.strict": "true"})
+    assert identity(seed="3") == alone
 
 
 def test_a_job_that_loads_some_rows_loads_their_bases(fake: FakeProject) -> None:

@@ -771,7 +771,7 @@ OPTIM_CASES = {
         "leave it out", {"@init_from": DROP},
     ),
     "how to load no weights": case(
-        {"@init.strict": "false"}, "init.strict=False is given without init_from", r"set (init_from)",
+        {"@init.strict": "false"}, "init.strict is given without init_from", r"such as (init_from)",
         {"/w.pt": "weights", "@$1": "file:w.pt"},
     ),
     "a rate among the arguments": case(

@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import Project
+from shardline.core.files import write_json
+from shardline.core.seals import seal
 from shardline.pipeline.terminal_rows import rows_of_runs
 from shardline.records.failures import Failure
+from shardline.results.accept.candidates import find_by_cause
+from shardline.results.accept.take import accept_unasked
 from shardline.results.gc import find_garbage
 from shardline.results.outcomes import outcomes_of
 from shardline.results.staleness import explain
 from shardline.results.states import describe_runs
+from shardline.results.verify_runs import verify_run
 from shardline.supervision.job_failures import FailureFile
 from tests.support.command_line import shardline
 from tests.support.fake_project import FakeProject
@@ -186,3 +191,66 @@ def test_the_last_state_stays_where_another_run_begins_from_it(fake: FakeProject
     listed = {Path(item.path).parent.name for item in find_garbage(fake.load(), ())}
     assert {runs[name].id in listed for name in ("net", "flat", "again")} == {True}
     assert runs["tuned"].id not in listed
+
+
+def test_a_run_is_accepted_by_cause_only_after_its_bases(fake: FakeProject) -> None:
+    rows = chain(fake)
+    fake.rows.reverse()  # each before its base
+    fake.seal_all()
+    lock = fake.workspace.path / "my.lock"
+    lock.write_text(lock.read_text().replace("numpy==2.4.6", "numpy==2.4.7"))
+
+    def accepted() -> list[str]:
+        found = find_by_cause(fake.load(), {"environment"})
+        return [one.asked.name for one in found if one.asked.name not in ("table", "rows", "net")]
+
+    assert accepted() == ["flat", "tuned", "again"]
+    rows["tuned"]["seed"] = 9
+    assert accepted() == ["flat"]
+    rows["tuned"]["seed"] = 2
+    rows["flat"]["optim.lr"] = 0.2
+    assert accepted() == []
+    rows["flat"]["optim.lr"] = 0.1
+    rows["again"]["init_from"] = "run:tuned"  # other weights of the same run
+    assert accepted() == ["flat", "tuned"]
+    rows["tuned"]["init_from"] = ""
+    assert accepted() == ["flat"]
+
+
+def test_environments_that_are_near_are_accepted_along_the_chain(fake: FakeProject) -> None:
+    chain(fake)
+    fake.config["identity"] = {"environment": "minor"}
+    old = fake.seal_all().named_runs()
+    lock = fake.workspace.path / "my.lock"
+    lock.write_text(lock.read_text().replace("numpy==2.4.6", "numpy==2.4.7"))
+    project = fake.load()
+    accept_unasked(project)
+    runs = project.named_runs()
+    assert describe_states(project) == dict.fromkeys(runs, "done")
+    assert runs["again"].id != old["again"].id
+    assert [verify_run(project.layout, run.id).problems for run in runs.values()] == [[]] * 4
+
+
+def describe_states(project: Project) -> dict[str, str]:
+    return {record["run"]: record["state"] for record in describe_runs(project)}
+
+
+def test_verify_holds_the_weights_against_those_of_the_base(fake: FakeProject) -> None:
+    chain(fake)
+    project = fake.seal_all()
+    runs = project.named_runs()
+    assert [verify_run(project.layout, run.id).problems for run in runs.values()] == [[]] * 4
+    path = runs["tuned"].folder / "provenance.json"
+    document = json.loads(path.read_bytes())
+    document["bases"][0]["sha256"] = "0" * 64
+    write_json(path, seal(document))
+    (problem,) = verify_run(project.layout, runs["tuned"].id).problems
+    assert f"SHA-256 of the weights of run {runs['flat'].id}" in problem
+    document["bases"][0] |= {"identity": "1" * 64}
+    del document["bases"][0]["sha256"]
+    write_json(path, seal(document))
+    assert any("bases" in one for one in verify_run(project.layout, runs["tuned"].id).problems)
+    shutil.rmtree(runs["tuned"].folder)
+    fake.seal_run(runs["tuned"])
+    shutil.rmtree(runs["flat"].folder)  # a deleted base is no damage
+    assert verify_run(project.layout, runs["tuned"].id).problems == []

@@ -68,6 +68,20 @@ def test_a_model_that_was_found_well_is_not_asked_for_again_until_its_code_chang
     assert asked.calls[1:] == [["net"]]
 
 
+def test_initial_weights_are_compared_once_their_run_is_sealed(fake, asked):
+    net = fake.rows[0]
+    fake.rows = [net, {**net, "name": "tuned", "init_from": "run:net", "init.ignore": "[[head.*]]"}]
+    later = "init_from=run:net has no sealed weights yet; names and shapes are compared when the training begins"
+    for _ in range(2):
+        assert found_of(fake) == [f"not checked: tuned: {later}"]
+    assert asked.calls == [["net", "tuned"]]
+    model = fake.load().named_runs()["net"].model
+    model.parent.mkdir(parents=True)
+    model.write_bytes(b"weights")
+    assert found_of(fake) == []
+    assert asked.calls[1:] == [["tuned"]]
+
+
 def test_a_damaged_record_of_a_check_is_none(fake, asked):
     found_of(fake)
     for path in Path("store/checks").iterdir():

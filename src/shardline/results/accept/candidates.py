@@ -4,10 +4,12 @@ import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from shardline.config.bases import Base
 from shardline.config.causes import Cause, find_causes
 from shardline.config.layout import (
     NamedKind,
@@ -18,6 +20,7 @@ from shardline.config.layout import (
 )
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
+from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.records.acceptances import accepted_of
@@ -55,11 +58,16 @@ class Candidate:
         return title_of(self.earlier, names_that_have_been(self.asked.layout, _kind(self.asked)))
 
 
-def find_candidate(asked: RunPlan | DatasetPlan, earlier: str | None = None) -> Candidate:
+def find_candidate(
+    asked: RunPlan | DatasetPlan,
+    earlier: str | None = None,
+    runs: Mapping[str, RunPlan] | None = None,
+) -> Candidate:
     """Return the earlier result that could replace a run or a dataset.
 
     Args:
         earlier: Id of the earlier result; None for the nearest sealed result with one of the names.
+        runs: Runs of the config by id, to describe differences within a base.
 
     Raises:
         ConfigError: The run or dataset is sealed already, or no such earlier result exists.
@@ -87,7 +95,7 @@ def find_candidate(asked: RunPlan | DatasetPlan, earlier: str | None = None) -> 
         raise DataError(f"{folder / there[0]}: the identity cannot be read; {REMAKE}")
     path, document = found
     if isinstance(asked, RunPlan):
-        causes = training_causes(document, asked, path.parent)
+        causes = training_causes(document, asked, path.parent, runs)
     else:
         causes = find_causes(document, asked.document)
     return Candidate(asked=asked, earlier=path.parent.name, document=document, causes=tuple(causes))
@@ -107,10 +115,10 @@ def _documents(
 
 
 def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidate]:
-    """Yield the candidates that differ only in some parts of the identity, datasets first.
+    """Yield the candidates that differ only in some parts of the identity: datasets, and runs after their bases.
 
     Args:
-        kinds: Parts of an identity document, such as `environment`. A run whose dataset differs
+        kinds: Parts of an identity document, such as `environment`. A run whose dataset or base differs
             only in these parts counts too.
     """
     taken: dict[str, str] = {}
@@ -118,14 +126,50 @@ def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidat
         if (found := _if_any(dataset)) and {one.kind for one in found.causes} <= set(kinds):
             taken[dataset.id] = found.earlier
             yield found
-    for run in project.runs.values():
-        found = _if_any(run)
+    for run in _after_bases(project):
+        found = _if_any(run, project.runs)
         if found is None:
             continue
         before = {**found.document, "inputs": run.document["inputs"]}
         differing = {cause.kind for cause in find_causes(before, run.document)}
-        if _has_datasets_of(run, found.document, taken) and differing <= set(kinds):
+        has_inputs = _has_datasets_of(run, found.document, taken) and has_bases_of(
+            run, found.document, taken
+        )
+        if has_inputs and differing <= set(kinds):
+            taken[run.id] = found.earlier
             yield found
+
+
+def _after_bases(project: Project) -> Iterator[RunPlan]:
+    """Yield the runs of a project, each after the runs that it begins from."""
+    graph = {key: [one.run for one in run.bases] for key, run in project.runs.items()}
+    order = TopologicalSorter(graph).static_order() if any(graph.values()) else graph
+    yield from (project.runs[key] for key in order if key in project.runs)
+
+
+def has_bases_of(run: RunPlan, earlier: IdentityDocument, taken: Mapping[str, str]) -> bool:
+    """Return whether a run begins from the bases of an earlier training, or from runs accepted from them.
+
+    Args:
+        earlier: Identity document of the earlier training.
+        taken: Ids of earlier runs, by present id.
+    """
+    before = earlier["inputs"].get("bases") or []
+    return len(before) == len(run.bases) and all(
+        _stands_for(now, one, run.layout, taken) for now, one in zip(run.bases, before, strict=True)
+    )
+
+
+def _stands_for(
+    base: Base, before: Mapping[str, str], layout: ResultsLayout, taken: Mapping[str, str]
+) -> bool:
+    if base.counted == before:
+        return True
+    if {**before, "run": base.identity} != base.counted:
+        return False
+    accepted = accepted_of(layout.run(base.run))
+    earlier = before["run"][:DIGEST_LENGTH]
+    return earlier in (taken.get(base.run), accepted.from_.id if accepted else None)
 
 
 def _has_datasets_of(run: RunPlan, earlier: IdentityDocument, taken: Mapping[str, str]) -> bool:
@@ -167,9 +211,11 @@ def _minor(version: str) -> tuple[object, ...]:
     return found.epoch, *found.release[:2], *([] if len(found.release) > 2 else [found.pre])
 
 
-def _if_any(asked: RunPlan | DatasetPlan) -> Candidate | None:
+def _if_any(
+    asked: RunPlan | DatasetPlan, runs: Mapping[str, RunPlan] | None = None
+) -> Candidate | None:
     try:
-        return find_candidate(asked)
+        return find_candidate(asked, runs=runs)
     except ConfigError:  # sealed already, or no earlier result
         return None
     except DataError as error:  # a damaged result must not hide the others

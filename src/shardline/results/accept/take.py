@@ -30,7 +30,13 @@ from shardline.records.base import encode, read_record, sealed
 from shardline.records.datasets import DatasetProvenance
 from shardline.records.identities import weights_of_inputs
 from shardline.records.runs import EvaluationRef, EvaluationResult, ResolvedRun, TakenOver
-from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
+from shardline.results.accept.candidates import (
+    Candidate,
+    find_by_cause,
+    has_bases_of,
+    is_near,
+    read_manifest,
+)
 from shardline.results.accept.replaced_folders import forget_incomplete, held, link, replacing
 from shardline.results.findings import VerifyResult
 from shardline.results.sealed_run import REMAKE
@@ -288,7 +294,7 @@ def accept_unasked(project: Project) -> None:
     level = project.identity.environment
     if level == "exact":
         return
-    # in order: a run can be accepted only after its dataset
+    # in order: a run can be accepted only after its dataset and its bases
     for found in find_by_cause(project, {"environment"}):
         if not _fits(found, level):
             continue
@@ -306,6 +312,8 @@ def _fits(found: Candidate, level: str) -> bool:
         return False
     if isinstance(found.asked, DatasetPlan):
         return True
+    if not has_bases_of(found.asked, found.document, {}):  # one of them was not accepted
+        return False
     layout, present = found.asked.layout, [part.dataset for part in found.asked.parts]
     before = weights_of_inputs(found.document["inputs"]).keys() - {one.id for one in present}
     documents = [read_manifest(layout, earlier).identity for earlier in before]

@@ -95,8 +95,10 @@ def check_models(
             checked.findings.append(Finding(kind="warning", sentence=early, runs=names))
         if result.own_optimizer and (unused := _unused_settings(runs[key])):
             checked.findings.append(Finding(kind="warning", sentence=unused, runs=names))
+        later = [*filter(None, [_checked_later(runs[key])])]
         checked.findings += [
-            Finding(kind="not checked", sentence=one, runs=names) for one in result.not_checked
+            Finding(kind="not checked", sentence=one, runs=names)
+            for one in (*result.not_checked, *later)
         ]
         with_files = {
             part.dataset.names[0] for part in runs[key].parts if "files" in part.dataset.source
@@ -107,6 +109,14 @@ def check_models(
         ]
         checked.findings += [Finding(kind="read", sentence=one) for one in blocks if one]
     return checked
+
+
+def _checked_later(run: RunPlan) -> str:
+    """Return a sentence if a run begins from one that is not trained yet; else nothing."""
+    init = run.spec.init
+    if init is None or init.source != "run" or init.file.exists():
+        return ""
+    return f"init_from={init.name} has no sealed weights yet; names and shapes are compared when the training begins"
 
 
 def _but_files(inferred: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,6 +180,12 @@ def _identity_of(project: Project, run: RunPlan) -> str:
         counted |= {
             "callbacks": settings["callbacks"],
             "accumulate": settings["trainer"]["accumulate"],
+        }
+    if init := run.spec.init:  # compared once the base is sealed
+        counted["init"] = {
+            "bases": [one.counted for one in run.bases],
+            "settings": settings["init"],
+            "is_there": init.file.exists(),
         }
     document = {
         "stage": "check",
