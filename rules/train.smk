@@ -21,6 +21,7 @@ rule train:
     input:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
+        shorter=ancient(JOBS.shorter_of_run),
         environment=ancient(environment_of_run) if ENVIRONMENT else [],
         script_environment=(
             ancient(script_environment_of_run) if SCRIPT_ENVIRONMENTS else []

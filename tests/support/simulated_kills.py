@@ -378,6 +378,10 @@ class Chain:
         self._join()
         return trained
 
+    def take_events(self, shorter: "Chain") -> None:
+        """Begin with the events of a shorter training, whose state this one continues."""
+        self._events = [*shorter._events]
+
     def _join(self) -> None:
         """Put the attempt's events behind those of before the state that it resumed from."""
         for event in self.last.events:

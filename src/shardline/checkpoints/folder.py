@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,7 +47,48 @@ class Pointer(msgspec.Struct, frozen=True):
     newest: str
 
 
-class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the state of a training depends on the training's length.
+
+    Attributes:
+        reasons: Reasons why a longer training does not pass through this state, a clause each.
+        is_within: Whether the state is within an epoch, and not between two.
+        epoch_end: Optimizer steps at the end of this epoch, if the training does not end before.
+        planned: Optimizer steps of the whole training.
+    """
+
+    reasons: list[str]
+    is_within: bool
+    epoch_end: int
+    planned: int
+
+
+class Continued(msgspec.Struct, frozen=True, kw_only=True):
+    """The shorter run whose state a training began with.
+
+    Attributes:
+        run: Id of the shorter run.
+        identity: Identity of the shorter run.
+        step: Optimizer steps in its state.
+        seconds: Seconds of training up to its state.
+        ranks: Number of ranks that trained up to its state.
+        settings: Tables `trainer` and `schedule` of its settings.
+    """
+
+    run: str
+    identity: str
+    step: int
+    seconds: float
+    ranks: int
+    settings: dict[str, Any] = {}
+
+    @property
+    def device_hours(self) -> float:
+        """Hours of all devices that need not be trained again."""
+        return self.seconds * self.ranks / 3600
+
+
+class StateManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Content of a training checkpoint's manifest.json.
 
     Attributes:
@@ -58,6 +99,9 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
         best: Files of the best weights at this step, which are beside the folder.
         written: Time of writing (UTC).
         files: Files in the folder.
+        bound: How far the state depends on the training's length; None if unknown, for a state of an earlier
+            Shardline.
+        continued: The shorter run that the training began with; None if it began at step 0.
         milestone: Whether the checkpoint stays when others are removed, see `checkpoint.milestones`.
     """
 
@@ -68,6 +112,8 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
     best: Digests
     written: str
     files: Digests
+    bound: Bound | None = None
+    continued: Continued | None = None
     milestone: bool = False
 
 
@@ -132,7 +178,7 @@ def newest_good(folder: Path, identity: str) -> tuple[TrainingCheckpoint | None,
                     f"training checkpoint {path} belongs to another run (identity {saved.identity[:12]}), expected "
                     f"identity {identity[:12]}; move {folder} away to train from the start"
                 )
-            if not (problem := _problem(saved)):
+            if not (problem := problem_of(saved)):
                 return saved, passed
         passed.append(f"training checkpoint {path} is damaged: {problem}")
     return None, passed
@@ -154,7 +200,7 @@ def find_damage(folder: Path, identity: str) -> tuple[int, list[str]]:
         if saved and saved.identity != identity:
             problem = f"it belongs to another run (identity {saved.identity[:12]})"
         elif saved:
-            problem = _problem(saved)
+            problem = problem_of(saved)
         if not problem:
             good += 1
         elif path.exists():  # a running training removes old checkpoints
@@ -203,7 +249,7 @@ def _read(path: Path) -> tuple[TrainingCheckpoint | None, str]:
         return None, f"its {MANIFEST} is not readable"
 
 
-def _problem(saved: TrainingCheckpoint) -> str:
+def problem_of(saved: TrainingCheckpoint) -> str:
     """Return the first problem with the files of a checkpoint, empty if they are intact."""
     if saved.path.name != folder_name(saved.step):
         return f"its {MANIFEST} is of step {saved.step}"
@@ -245,6 +291,7 @@ def folder_name(step: int) -> str:
 def saving(
     folder: Path, *, step: int, epoch: int, identity: str, world_size: int, keep: int,
     best: Digests | None = None, known: Digests | None = None, milestone: bool = False,
+    bound: Bound | None = None, continued: Continued | None = None,
 ) -> Iterator[Path]:  # fmt: skip
     """Yield a temporary folder for one training checkpoint, then sync and rename it at the end of the block.
 
@@ -255,6 +302,7 @@ def saving(
         keep: Number of training checkpoints to keep, including this one.
         best: Size and digest of the best weights at this step.
         known: Size and digest of files with known digests; may be filled within the block.
+        bound, continued: See `StateManifest`.
         milestone: Whether the checkpoint stays when others are removed.
 
     Raises:
@@ -269,7 +317,7 @@ def saving(
             files = _synced(scratch, known or {})
             manifest = StateManifest(
                 identity=identity, step=step, epoch=epoch, world_size=world_size, best=best or {}, files=files,
-                written=utc_stamp(timespec="seconds"), milestone=milestone,
+                written=utc_stamp(timespec="seconds"), milestone=milestone, bound=bound, continued=continued,
             )  # fmt: skip
             write_json(scratch / MANIFEST, seal(msgspec.to_builtins(manifest)))
             for inner in scratch.rglob("*"):
@@ -373,8 +421,10 @@ def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
     stay = [one for one in saved if one.milestone]
     if keep == "none" and not stay:
         return [folder]
-    if keep == "last":
-        stay += saved[:1]
+    if keep == "last" and saved:
+        # a longer run can continue from an earlier state if the training's end is not a part of its own
+        longest = next((one for one in saved if one.bound and not one.bound.reasons), saved[0])
+        stay += [saved[0], longest]
     if not stay:
         return []
     kept = {name for one in stay for name in (one.path.name, *one.best)}

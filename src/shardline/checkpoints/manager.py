@@ -26,6 +26,7 @@ from shardline.checkpoints.boundaries import (
     steps_recorded,
 )
 from shardline.checkpoints.folder import (
+    Bound,
     CheckpointPolicy,
     Digests,
     TrainingCheckpoint,
@@ -79,6 +80,7 @@ class CheckpointManager(Callback):
         may_save: Called by all ranks before a state is saved. Returns False to skip the save, and raises if the
             training has to roll back.
         records: Records of the training, of which a resumed training keeps those before its state; None for none.
+        bound: Called for each saved state. Returns how far it depends on the training's length; None if unknown.
         milestones: When to save a state that stays.
 
     Attributes:
@@ -89,11 +91,13 @@ class CheckpointManager(Callback):
         self, folder: Path, identity: str, policy: CheckpointPolicy, best: BestCheckpoint, *,
         may_save: Callable[[pl.Trainer], bool] = lambda trainer: True,
         records: Records | None = None, milestones: Milestones = NO_MILESTONES,
+        bound: Callable[[pl.Trainer], Bound | None] = lambda trainer: None,
     ) -> None:  # fmt: skip
         self.seconds = 0.0
         self._folder, self._identity = folder, identity
         self._policy, self._best = policy, best
         self._may_save, self._records, self._milestones = may_save, records, milestones
+        self._bound = bound
         self._cadence = Cadence(policy.every_steps, 60 * policy.every_min)
         self._writer = StateWriter(folder, identity, policy.keep)
         self._background, self._snapshot = Background(), Snapshot()
@@ -133,7 +137,9 @@ class CheckpointManager(Callback):
             self._rewind(0, 0)
             return None
         self._step, self._resumed_folder = saved.step, saved.path
-        self._writer.known = dict(saved.best)
+        self._writer.known, self._writer.continued = dict(saved.best), saved.continued
+        if saved.bound is None:  # nobody has looked at the training up to this state
+            self._bound = lambda trainer: None
         return saved.path / STATE
 
     def _choose(self) -> tuple[TrainingCheckpoint | None, str]:
@@ -354,6 +360,7 @@ class CheckpointManager(Callback):
                 world_size=trainer.world_size,
                 new_best=new_best,
                 best=self._best.names,
+                bound=self._bound(trainer),
                 milestone=milestone,
             )
             self._background.start(lambda: self._write(write, replace(shards, parts=parts)))

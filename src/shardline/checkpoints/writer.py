@@ -13,7 +13,7 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from safetensors.torch import save
 
-from shardline.checkpoints.folder import Digests, describe, saving
+from shardline.checkpoints.folder import Bound, Continued, Digests, describe, saving
 from shardline.core.errors import ConfigError
 from shardline.core.files import sync_file, write_bytes, writing
 from shardline.core.lightning_compat import State
@@ -125,17 +125,20 @@ class StateWriter:
         identity: Identity of the run.
         keep: Number of training checkpoints to keep.
         known: Size and digest of the best weights on disk.
+        continued: The shorter run that the training began with.
     """
 
     folder: Path
     identity: str
     keep: int
     known: Digests = field(default_factory=dict)
+    continued: Continued | None = None
     _is_proven: bool = False
 
     def write(
         self, state: State, *, world_size: int, new_best: Mapping[str, Weights],
         best: set[str], beside: Callable[[Path], Digests] | None = None, milestone: bool = False,
+        bound: Bound | None = None,
     ) -> None:  # fmt: skip
         """Write new best weights, then a training checkpoint that lists them.
 
@@ -145,6 +148,7 @@ class StateWriter:
             new_best: New best weights by file name.
             best: File names of all best weights at this step.
             beside: Function that writes further files of the checkpoint and returns their digests.
+            bound: How far the state depends on the training's length.
             milestone: Whether the checkpoint stays when others are removed.
 
         Raises:
@@ -166,6 +170,8 @@ class StateWriter:
             keep=self.keep,
             best={name: self.known[name] for name in sorted(best)},
             known=known,
+            bound=bound,
+            continued=self.continued,
             milestone=milestone,
         ) as scratch:
             if beside is not None:

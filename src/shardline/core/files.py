@@ -78,6 +78,16 @@ def writing(what: object) -> Iterator[None]:
         raise DataError(f"{what} could not be written: {remedy_of(cause)}") from error
 
 
+def link_or_copy(source: Path, target: Path) -> bool:
+    """Create a hard link to a file, or a copy if there are no hard links; return whether it is a link."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        return False
+    return True
+
+
 def sync_folder(folder: Path) -> None:
     """Flush the entries of a folder to disk."""
     sync_file(folder)

@@ -6,6 +6,7 @@ as `SteadyDDPStrategy._setup_model`, are tested there too.
 """
 
 import inspect
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from types import SimpleNamespace
@@ -54,15 +55,43 @@ def new_trainer(**given: Any) -> pl.Trainer:
 
 
 class _Trainer(pl.Trainer):
-    """A Trainer that may know its number of steps."""
+    """A Trainer that may know its number of steps, and records which code reads the training's length."""
 
     planned_steps: int | None = None
 
     @property
     def estimated_stepping_batches(self) -> int | float:
         """Number of optimiser steps of the training."""
+        self._note("estimated_stepping_batches")
         known = self.planned_steps
         return super().estimated_stepping_batches if known is None else known
+
+    @property
+    def max_epochs(self) -> int | None:
+        """Number of epochs of the training."""
+        self._note("max_epochs")
+        return super().max_epochs
+
+    @property
+    def max_steps(self) -> int:
+        """Number of steps of the training for Lightning."""
+        self._note("max_steps")
+        return super().max_steps
+
+    def _note(self, name: str) -> None:
+        caller = sys._getframe(2)
+        module = str(caller.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _NO_READERS or ".callbacks." in module:
+            length_reads(self)[f"{module}:{caller.f_code.co_qualname} reads trainer.{name}"] = None
+
+
+_NO_READERS = ("pytorch_lightning", "lightning", "lightning_fabric", "shardline")
+
+
+def length_reads(trainer: pl.Trainer) -> dict[str, None]:
+    """Return a sentence for each function of a model or callback that has read the length of the training."""
+    reads: dict[str, None] = vars(trainer).setdefault("_length_reads", {})
+    return reads
 
 
 _CONNECTOR: Any = callback_connector

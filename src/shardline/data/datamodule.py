@@ -266,14 +266,16 @@ class ShardDataModule(LightningDataModule):
         steps, batches = self.order.steps, self.batches_per_step
         return sum(-(-steps(epoch) // batches(epoch)) for epoch in range(self.num_epochs))
 
+    def steps_of(self, num_epochs: int) -> int:
+        """Return the number of optimiser steps in the first epochs of a training that does not end before."""
+        steps, batches = self.order.epoch_steps, self.batches_per_step
+        return sum(-(-steps(epoch) // batches(epoch)) for epoch in range(num_epochs))
+
     def horizon(self, schedule: Schedule) -> int:
         """Return the optimiser step at which a schedule ends."""
         if schedule.steps is not None:
             return schedule.steps
-        if schedule.epochs is None:
-            return self.total_steps
-        steps, batches = self.order.epoch_steps, self.batches_per_step
-        return sum(-(-steps(epoch) // batches(epoch)) for epoch in range(schedule.epochs))
+        return self.total_steps if schedule.epochs is None else self.steps_of(schedule.epochs)
 
     def train_dataloader(self) -> TrainLoader:
         """Return this rank's train batches; called for each epoch if epochs differ in length."""

@@ -1,5 +1,6 @@
 """User code in an identity: the definitions that an entry point can reach, and their digest."""
 
+import ast
 import gc
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,7 +59,28 @@ def reach(index: CodeIndex, entry: str, whole: str = "") -> UserCode:
         code = short_digest(["shipped", entry])
         return UserCode(digest=code, definitions={}, third_party=frozenset(), whole={})
     with _no_garbage_collection():
-        return _reached(index, (module, qualname), whole)
+        found, parts = _closed(index, (module, qualname), whole)
+        return _summary(found, module, parts)
+
+
+def reached_statements(index: CodeIndex, entry: str) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each statement at the top level of a module that an entry point can reach, with its name.
+
+    Args:
+        index: index of the project's modules.
+        entry: see `reach`.
+
+    Raises:
+        ConfigError: see `reach`.
+    """
+    module, _, qualname = entry.partition(":")
+    if is_public(f"{module}.{qualname}".rstrip(".")) or index.find(module) is None:
+        return
+    with _no_garbage_collection():
+        found, _ = _closed(index, (module, qualname), "")
+    for key in sorted(found.units):
+        if (node := found.unit(key).node) is not None:
+            yield f"{key[0]}:{found.unit(key).label}", node
 
 
 @contextmanager
@@ -73,7 +95,8 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _reached(index: CodeIndex, entry: tuple[str, str], whole: str) -> UserCode:
+def _closed(index: CodeIndex, entry: tuple[str, str], whole: str) -> tuple[Reach, list[Part]]:
+    """Return all that an entry point can reach, and the parts that its name resolves to."""
     searched: list[Folders] = [tuple(index.roots)]
     alone: Folders = ()
     options: frozenset[str] = frozenset()
@@ -84,7 +107,7 @@ def _reached(index: CodeIndex, entry: tuple[str, str], whole: str) -> UserCode:
         searched += [(folder,) for folder in new]
         later = searched[0][1:] if alone or found.program.edits_sys_path(found.run) else ()
         if not new and later == alone and found.wanted == options:
-            return _summary(found, entry[0], parts)
+            return found, parts
         alone = later
         options |= found.wanted
 

@@ -5,6 +5,7 @@ Snakemake compares the results of params functions with those of an earlier job,
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from shardline.launch.request import (
 from shardline.pipeline.hooks import workflow_errors
 from shardline.pipeline.snakemake_speedups import keep_signatures, with_signature
 from shardline.pipeline.storage import Storage, logs_of
+from shardline.results.continuing import shorter_runs
+from shardline.results.outcomes import has_failed
 
 Asked = Mapping[str, Mapping[str, int | str]]  # resources by run
 
@@ -167,6 +170,20 @@ class Jobs:
             return self._unless_sealed(output, names[0] if len(names) == 1 else names)
 
         return with_signature(ask)
+
+    def shorter_of_run(self, wildcards: Any) -> Any:
+        """Return the model of the shorter run that a training waits for, to continue it."""
+        shorter = self._shorter.get(str(wildcards.run))
+        run = self.project.runs[wildcards.run]
+        return self._unless_sealed(run.model, self.declared(shorter.model)) if shorter else []
+
+    @cached_property
+    def _shorter(self) -> dict[str, RunPlan]:
+        def is_made(run: RunPlan) -> bool:
+            # of a shorter run that failed, the longer one continues what is saved
+            return self.exists(run.model) or has_failed(run)
+
+        return shorter_runs(self.project, is_made)
 
     def _run(self, wildcards: Any) -> RunPlan:
         return self.project.runs[self._key(wildcards)]

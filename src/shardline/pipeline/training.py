@@ -29,6 +29,7 @@ from shardline.core.nested import flatten
 from shardline.core.redaction import mask
 from shardline.environments.installed import MODULES
 from shardline.environments.python import built_on_nodes, python_of_script
+from shardline.pipeline.continuing import continue_shorter
 from shardline.pipeline.job_frame import only
 from shardline.pipeline.started_ranks import (
     Inputs,
@@ -42,7 +43,7 @@ from shardline.pipeline.started_ranks import (
 from shardline.pipeline.watched import write_watched_files
 from shardline.results.kept_states import remove_beyond_limits
 from shardline.results.states import read_if_sound
-from shardline.supervision.attempt_log import attempted, only_one, read_attempts
+from shardline.supervision.attempt_log import attempted, only_one, own_attempts
 from shardline.supervision.retry_policy import check_retry, crash_loop, log_of_attempt
 from shardline.training.rank_task import (
     Preflight,
@@ -88,7 +89,8 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
     with only_one(work, run.id) as has_waited:
         if has_waited:  # the wait is not part of this attempt's time
             known = replace(known, started=None, queue_s=None)
-        attempts, logs = read_attempts(work), layout.logs_of_parts("train", run.id)
+        continue_shorter(project, run)
+        attempts, logs = own_attempts(work), layout.logs_of_parts("train", run.id)
         saved_step = last_step(work / "checkpoints")
         check_retry(attempts, retry=known.retry, saved_step=saved_step, logs=logs)
         try:
@@ -251,7 +253,7 @@ def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
     """
     from shardline.launch.slurm.deadline import leave_to_slurm
 
-    attempts = read_attempts(work)
+    attempts = own_attempts(work)
     if loop := crash_loop(attempts, saved_step=last_step(work / "checkpoints")):
         raise CrashLoop(f"{error}; not started again, since {loop}") from None
     was_asked = isinstance(error, Stopped) and error.reason != "interrupted"

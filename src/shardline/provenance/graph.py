@@ -1,6 +1,7 @@
 """Provenance graph: which job read and wrote which file, from sealed records and the table of rules."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -242,13 +243,23 @@ class ProvenanceGraph:
             training = None
         path = self.records.at(filled(self.templates["identity"], {"run": run}))
         identity = read_identity(path, remedy=self.records.remedy) if path.exists() else {}
-        return self._action(
+        action = self._action(
             "train", {"run": run}, _datasets(spec, training),
             record=(training.action or None) if training else None,
             identity=identity,
             settings=self._settings_of_training(run, spec, identity),
             training=training,
         )  # fmt: skip
+        return self._with_shorter(action, training)
+
+    def _with_shorter(self, action: ActionNode, training: TrainingProvenance | None) -> ActionNode:
+        """Add the training checkpoint of the shorter run that a training continued."""
+        if not training or not training.continued:
+            return action
+        of = training.continued
+        work = filled(self.templates["work"], {"run": of.run})
+        state = f"{work}checkpoints/step-{of.step:08d}/manifest.json"
+        return replace(action, inputs={**action.inputs, rules.SHORTER: [state]})
 
     def _settings_of_training(
         self, run: str, spec: ResolvedRun, identity: Mapping[str, Any]

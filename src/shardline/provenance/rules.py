@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from shardline.config.layout import ResultsLayout
 
 SOURCE, ASKED = "source", "asked"  # source of a dataset; config and run table
+SHORTER = "shorter"  # parameter of the training checkpoint that a longer training continued
 ACCEPT = "accept"  # not a rule: the command that accepts files of an earlier result
 _ID = "[0-9a-f]{12}"
 IDS = {

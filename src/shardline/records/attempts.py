@@ -3,6 +3,8 @@
 import re
 from datetime import datetime
 
+from msgspec import UNSET, UnsetType
+
 from shardline.records.base import Record
 
 # Advice that a later attempt has followed; a hang's advice about its limit stays.
@@ -34,6 +36,7 @@ class Attempt(Record, frozen=True, kw_only=True):
         steps_lost: Number of these steps that a later attempt repeated.
         lost_s: Seconds of work that a later attempt repeated.
         world: Number of ranks.
+        run: Id of the shorter run that the attempt trained, if this run has continued it.
     """
 
     host: str
@@ -53,6 +56,7 @@ class Attempt(Record, frozen=True, kw_only=True):
     steps_lost: int | None = None
     lost_s: float | None = None
     world: int | None = None
+    run: str | UnsetType = UNSET
 
     @property
     def cause(self) -> str | None:

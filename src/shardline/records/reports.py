@@ -14,7 +14,7 @@ from shardline.records.datasets import Reference
 from shardline.records.evaluations import Calibration, Mistake, Residuals, ShownSamples
 from shardline.records.jobs import Commit, JobRecord
 from shardline.records.measured import Goodput, Intervention, Number, Resources, Throughput
-from shardline.records.runs import Certificate, PackedSamples, Places
+from shardline.records.runs import Certificate, Continued, PackedSamples, Places
 
 GroupKey = tuple[str, str, str, str, str]
 
@@ -128,6 +128,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
         seed: Seed of all randomness.
         host: Machine of rank 0.
         certificate: Resume certificate that is valid for the training.
+        continued: The shorter run that the training continued, if it did.
         action: Id of the training's record.
     """
 
@@ -148,6 +149,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
     seed: int | None = None
     host: str | None = None
     certificate: Certificate | None = None
+    continued: Continued | UnsetType = UNSET
     action: str = ""
 
 

@@ -199,6 +199,24 @@ class PackedSamples(Record, frozen=True, kw_only=True):
     datasets: list[PackedDataset]
 
 
+class Continued(Record, frozen=True, kw_only=True):
+    """The shorter run that a training continued. Its steps were not trained again.
+
+    Attributes:
+        run: Id of the shorter run.
+        identity: Digest of its identity document.
+        step: Optimiser steps in its state.
+        seconds: Seconds of training up to its state.
+        device_hours: Hours of all devices up to its state.
+    """
+
+    run: Id
+    identity: str
+    step: int
+    seconds: float
+    device_hours: float
+
+
 class Training(Record, frozen=True, kw_only=True):
     """End of a training, see `training.fit.Trained`.
 
@@ -316,6 +334,7 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
         weights: Size of the sealed weights.
         sealed_check: Repeated evaluation of a batch before sealing.
         training: End of the training.
+        continued: The shorter run that the training continued, if it did.
         tracking: Links and ids of the run in each tracker.
         world: Ranks, machines and launcher.
         devices: Device of each rank.
@@ -345,6 +364,7 @@ class TrainingProvenance(_OnDatasets, frozen=True, kw_only=True):
     weights: Weights | UnsetType = UNSET
     sealed_check: SealedCheck | UnsetType = UNSET
     training: Training = Training()
+    continued: Continued | UnsetType = UNSET
     tracking: Places = field(default_factory=dict)
     world: RanksOfTraining = RanksOfTraining()
     devices: list[str] | None = None

@@ -207,6 +207,7 @@ def _training(
         seed=seed,
         host=provenance.host,
         certificate=provenance.certificate,
+        continued=provenance.continued,
         action=action,
     )
 

@@ -20,6 +20,7 @@ from shardline.core.errors import DataError
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES, pin_file
 from shardline.identity.package_lock import read_pins
+from shardline.results.continuing import states_to_keep
 from shardline.results.kept_states import beyond_limits, kept_states, loss_of
 from shardline.results.outcomes import present_report
 from shardline.results.running import progress_of
@@ -68,6 +69,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
     used = {name for dataset in project.built.values() for name in dataset.names}
     unused = set(dataset_names) - used
     present = present_report(project)
+    continued = states_to_keep(project)
     kept_reports = {project.report.parent.name} | ({present.parent.name} if present else set())
     found = [
         *runs.unnamed(layout.folder_of("run")),
@@ -77,8 +79,12 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *_old_evaluations(project),
         *_old_predictions(project),
         *datasets.unnamed(layout.all_shards, unused, only_had=True),
-        *runs.unnamed(layout.all_work, only_had=True),
-        *_unneeded_checkpoints(project),
+        *(
+            one
+            for one in runs.unnamed(layout.all_work, only_had=True)
+            if one.path.name not in continued
+        ),
+        *_unneeded_checkpoints(project, continued),
         *_old_failures(project),
         *runs.unnamed(layout.tracker("tensorboard"), only_had=True),
         *_unused_prefixes(project),
@@ -165,12 +171,17 @@ def _old_failures(project: Project) -> Iterator[Garbage]:
             yield garbage_of(path, "failure of an earlier run or dataset")
 
 
-def _unneeded_checkpoints(project: Project) -> Iterator[Garbage]:
-    """Yield the training checkpoints of sealed runs beyond `runtime.checkpoint.after_sealing`."""
+def _unneeded_checkpoints(project: Project, continued: Collection[str]) -> Iterator[Garbage]:
+    """Yield the training checkpoints of sealed runs beyond `runtime.checkpoint.after_sealing`.
+
+    Args:
+        continued: Ids of runs whose last state a longer run may continue.
+    """
     asked = project.runtime.checkpoint.after_sealing
     for key, run in project.runs.items():
         work = project.layout.work(run.id)
-        keep = kept_after_sealing(asked, keep_last=run.settings.checkpoint.keep_last)
+        is_kept = run.settings.checkpoint.keep_last or run.id in continued
+        keep = kept_after_sealing(asked, keep_last=is_kept)
         is_whole = is_trained(run) and (run.folder / "provenance.json").exists()
         if key == run.id and is_whole and not work.is_symlink() and not progress_of(run):
             for path in superfluous(work / "checkpoints", keep):

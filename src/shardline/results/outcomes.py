@@ -25,6 +25,11 @@ def failure_of(run: RunPlan) -> Failure | None:
     return next(_failures(run), None)
 
 
+def has_failed(run: RunPlan) -> bool:
+    """Return whether the training of a run failed, and was not trained since."""
+    return any(True for _ in failures_of(run.layout.failures, "train", run.id))
+
+
 def _failures(run: RunPlan) -> Iterator[Failure]:
     folder = run.layout.failures
     if run.is_sealed or not folder.is_dir():
@@ -52,11 +57,22 @@ def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
     `remedy` (sentences) and `log` (None if no job wrote one). A failure also has `rule` and `when`; a running
     training has `rule`, `step`, `steps`, `steps_per_s` and `left_s`.
     """
-    return {
+    from shardline.results.continuing import shorter_runs
+
+    found = {
         key: _outcome(key, run)
         for key, run in project.runs.items()
         if not (run.is_sealed and _has_records(run))
     }
+    if any(one["state"] == MISSING for one in found.values()):
+        for key, shorter in shorter_runs(project, lambda run: run.has_model).items():
+            if found[key]["state"] == MISSING and has_failed(shorter):
+                found[key] |= {
+                    "cause": f"the training waited for {shorter.name}, to continue it, and {shorter.name} failed",
+                    "remedy": "give the same `snakemake` command again; the training then continues what "
+                    f"{shorter.name} has saved, or begins at step 0",
+                }
+    return found
 
 
 def _has_records(run: RunPlan) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shardline.checkpoints.folder import last_step
 from shardline.config.causes import (
     Cause,
     Definitions,
@@ -22,6 +23,7 @@ from shardline.core.variables import cleaned, compared, recorded_variables, row_
 from shardline.identity.shipped_code import edited_files, sentence_of
 from shardline.records.failures import Failure
 from shardline.records.identities import IdentityDocument, weights_of_inputs
+from shardline.results.continuing import choose
 from shardline.results.outcomes import failure_of
 from shardline.results.running import Progress, progress_of
 from shardline.results.states import State, is_trained, read_if_sound, sealed_names, state_of
@@ -48,6 +50,7 @@ class Explanation:
         progress: Progress of the training, if it runs.
         variables: Recorded environment variables whose values have changed.
         edited: Sentence about edited code of Shardline that the run uses.
+        length: Sentence about the shorter run that the training will continue, or about why it does not.
     """
 
     run: RunPlan
@@ -58,6 +61,7 @@ class Explanation:
     progress: Progress | None = None
     variables: tuple[str, ...] = ()
     edited: str = ""
+    length: str = ""
 
 
 def edited_of(runs: Iterable[RunPlan]) -> str:
@@ -87,6 +91,9 @@ def explain(project: Project, run: RunPlan) -> Explanation:
         "failure": failure_of(run) if state is State.FAILED else None,
         "progress": progress_of(run) if state is State.RUNNING else None,
     }
+    if not is_trained(run) and state is not State.RUNNING:
+        own_step = last_step(run.layout.work(run.id) / "checkpoints")
+        known["length"] = str(choose(project, run, own_step=own_step))
     if is_trained(run):
         nearest = nearest_document(_evaluations(run), run.evaluation_document)
         causes = nearest and find_causes(nearest[1], run.evaluation_document)

@@ -68,10 +68,7 @@ def begin_attempt(
         Number of the attempt, from 1.
         1 for the first attempt.
     """
-    attempts = read_attempts(work)
-    if attempts and attempts[-1].end is None:
-        killed = _completed(work, attempts[-1], "killed", _last_activity(work, attempts[-1]))
-        attempts[-1] = structs.replace(killed, **_left(work, killed))
+    attempts = _ended_attempts(work)
     attempts.append(
         Attempt(
             host=socket.gethostname(),
@@ -83,6 +80,32 @@ def begin_attempt(
     )
     _write(work, attempts)
     return len(attempts)
+
+
+def take_attempts_over(shorter: Path, run: str, work: Path) -> None:
+    """Put the attempts of a shorter run, which this run continues, before the run's own attempts.
+
+    Args:
+        shorter: the shorter run's folder in the store.
+        run: ID of the shorter run.
+        work: the run's folder in the store.
+    """
+    known = [structs.replace(one, run=one.run or run) for one in _ended_attempts(shorter)]
+    _write(work, [*known, *own_attempts(work)])
+
+
+def _ended_attempts(work: Path) -> list[Attempt]:
+    """Return the attempts; the last one is completed if its job was killed."""
+    attempts = read_attempts(work)
+    if attempts and attempts[-1].end is None:
+        killed = _completed(work, attempts[-1], "killed", _last_activity(work, attempts[-1]))
+        attempts[-1] = structs.replace(killed, **_left(work, killed))
+    return attempts
+
+
+def own_attempts(work: Path) -> list[Attempt]:
+    """Return the attempts without those of a shorter run that this run continues."""
+    return [one for one in read_attempts(work) if not one.run]
 
 
 @contextmanager

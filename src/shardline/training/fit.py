@@ -35,6 +35,7 @@ from shardline.training.consumed import Consumed
 from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
+from shardline.training.length import LengthBound, check_continued
 from shardline.training.metrics_file import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.classifier_base import Classifier
@@ -115,15 +116,11 @@ def train(
         best = BestCheckpoint(
             saved, validated, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
         )
+        bound = LengthBound()
         manager = CheckpointManager(
-            saved,
-            spec.identity,
-            policy,
-            best,
-            may_save=watch.may_save,
-            records=logger,
-            milestones=milestones_of(chosen),
-        )
+            saved, spec.identity, policy, best, may_save=watch.may_save, records=logger,
+            milestones=milestones_of(chosen), bound=bound.of_state,
+        )  # fmt: skip
         around = [
             *callbacks,
             Heartbeat(),
@@ -135,7 +132,7 @@ def train(
         ]
         # the manager comes first: between two epochs it must act before all other callbacks
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
-        ordered = [manager, validated, seeds, OptimizerSteps(plan), watch, *around, best]
+        ordered = [manager, validated, seeds, OptimizerSteps(plan), watch, bound, *around, best]
         try:
             trainer, resumed_step, packs, consumed = _fit(
                 task,
@@ -146,6 +143,7 @@ def train(
                 partial(new_trainer, observed=observers(runtime, task.work, attempt)),
                 logger,
                 ordered,
+                bound,
             )
         except RollbackRequired as error:
             trouble = error.trouble
@@ -176,7 +174,7 @@ def train(
 def _fit(
     task: RankTask, settings: RunSettings, world: World, set_by_row: Sequence[str],
     manager: CheckpointManager, new_trainer: Callable[..., pl.Trainer], logger: JsonLinesLogger,
-    callbacks: list[Callback],
+    callbacks: list[Callback], bound: LengthBound,
 ) -> tuple[pl.Trainer, int, PackedSamples | None, ConsumedSteps]:  # fmt: skip
     """Train to the end; return the trainer, the resumed optimiser step, the packs and the steps.
 
@@ -218,7 +216,9 @@ def _fit(
         log_every_steps=task.runtime.log_every_steps,
         num_epochs=data.num_epochs,
     )
-    plan_validations(trainer, settings, data, spec.title)
+    bound.data, bound.places = data, plan_validations(trainer, settings, data, spec.title)
+    if world.rank == 0:
+        check_continued(task.work, settings, data, has_schedule=not has_own_optimizer(model))
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     if isinstance(task.action, Find):  # the settings are tried alone

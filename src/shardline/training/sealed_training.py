@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from shardline.checkpoints.folder import list_saved
 from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
@@ -37,7 +38,7 @@ from shardline.records.measured import (
     Throughput,
     Weights,
 )
-from shardline.records.runs import PackedSamples, Training
+from shardline.records.runs import Continued, PackedSamples, Training
 from shardline.supervision.attempt_log import (
     begin_attempt,
     read_attempts,
@@ -69,6 +70,7 @@ class _Measured(TypedDict, total=False):
     packs: PackedSamples  # missing if samples are rows
     weights: Weights
     sealed_check: SealedCheck
+    continued: Continued  # missing if the training began at step 0
 
 
 # The record of the training, and a function that measures it once all else is sealed.
@@ -173,9 +175,23 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
         found["weights"] = _weights(action, trained.parameters)
         if trained.sealed_check:
             found["sealed_check"] = trained.sealed_check
+        if continued := _continued(task):
+            found["continued"] = continued
         return found
 
     return result, measured
+
+
+def _continued(task: RankTask) -> Continued | None:
+    """Return the record of the shorter run whose state the training began with, if there is one."""
+    newest = next(iter(list_saved(task.work / "checkpoints")), None)
+    if newest is None or newest.continued is None:
+        return None
+    one = newest.continued
+    return Continued(
+        run=one.run, identity=one.identity, step=one.step, seconds=round(one.seconds, 3),
+        device_hours=round(one.device_hours, 6),
+    )  # fmt: skip
 
 
 def _train_first_steps(task: RankTask, action: Train, first: ShortTraining, world: World) -> None:

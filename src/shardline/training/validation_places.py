@@ -14,11 +14,14 @@ from shardline_io.order.lengths import part_of
 
 def plan_validations(
     trainer: pl.Trainer, settings: RunSettings, data: ShardDataModule, run: str
-) -> None:
+) -> "Places | None":
     """Make a Trainer validate where `trainer.val_check_interval` and `trainer.max_steps` say.
 
     Args:
         run: Title of the run.
+
+    Returns:
+        The places; None for those of Lightning.
 
     Raises:
         ConfigError: An epoch has fewer steps than the interval, or a training fewer than `trainer.max_steps`.
@@ -34,9 +37,11 @@ def plan_validations(
             f'run "{run}": trainer.val_check_interval={every} is more than the {steps} steps of an epoch; use at most '
             f"{steps}, or set trainer.validate_every_epochs"
         )
-    if has_interval or last > 0:
-        places = _Places(trainer, settings, data, has_interval=has_interval)
-        Validations(trainer, places.is_due)
+    if not has_interval and last < 0:
+        return None
+    places = Places(trainer, settings, data, has_interval=has_interval)
+    Validations(trainer, places.is_due)
+    return places
 
 
 def _check_reached(data: ShardDataModule, last: int, run: str) -> None:
@@ -48,8 +53,12 @@ def _check_reached(data: ShardDataModule, last: int, run: str) -> None:
         )
 
 
-class _Places:
-    """The places of the validations of a training."""
+class Places:
+    """The places of the validations of a training.
+
+    Attributes:
+        is_only_at_end: Whether the last validation follows the training's last batch for no other reason.
+    """
 
     def __init__(
         self, trainer: pl.Trainer, settings: RunSettings, data: ShardDataModule, *, has_interval: bool
@@ -58,6 +67,7 @@ class _Places:
         self._every = settings.trainer.val_check_interval
         self._every_epochs = settings.trainer.validate_every_epochs
         self._accumulate = settings.trainer.accumulate
+        self.is_only_at_end = False
 
     def is_due(self, is_due_for_lightning: bool) -> bool:
         """Return whether a validation follows the current batch."""
@@ -65,8 +75,14 @@ class _Places:
         epoch, progress = trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress
         if trainer.should_stop and may_end_early(trainer):
             return is_due_for_lightning
-        if progress.is_last_batch and epoch + 1 == self._data.num_epochs:
-            return True
+        is_last = progress.is_last_batch and epoch + 1 == self._data.num_epochs
+        is_due = self._is_due(epoch, is_due_for_lightning)
+        self.is_only_at_end = is_last and not is_due
+        return is_last or is_due
+
+    def _is_due(self, epoch: int, is_due_for_lightning: bool) -> bool:
+        """Return whether a validation follows the current batch in a training of any length."""
+        progress = self._trainer.fit_loop.epoch_loop.batch_progress
         if not self._has_interval:
             return is_due_for_lightning
         current: Any = progress.current

@@ -110,6 +110,8 @@ def show_explanation(explanation: Explanation) -> None:
     if explanation.causes:
         say("")
         show_causes(explanation.causes)
+    if explanation.length:
+        say(f"\nthe training {explanation.length}")
     if explanation.edited:
         say(f"\n{explanation.edited}", style="yellow")
 

@@ -7,9 +7,9 @@ from shardline.core.files import read_json
 from shardline.provenance.crate.contents import CONFIG, WORKFLOW, Contents
 from shardline.provenance.crate.entities import Entities, image, refer
 from shardline.provenance.nodes import ActionNode
-from shardline.provenance.rules import ORDER, RULES, SOURCE
+from shardline.provenance.rules import ORDER, RULES, SHORTER, SOURCE
 from shardline.records.jobs import JobRecord
-from shardline.records.runs import TrainingProvenance
+from shardline.records.runs import Continued, TrainingProvenance
 
 _SOURCE_FILES = 10  # listed with digests; more files are only in the manifest
 
@@ -82,6 +82,8 @@ def _files(
     for parameter, names in (job.inputs if direction == "input" else job.outputs).items():
         if parameter == SOURCE:
             found.append(_source(entities, contents, job.ids["dataset"]))
+        if parameter == SHORTER and job.training and job.training.continued:
+            found.append(_state(entities, job.training.continued))
         for path in (path for name in names for path in _paths(contents, parameter, job, name)):
             if what := entities.get(path):
                 kind = "Dataset" if path.endswith("/") else "File"
@@ -109,6 +111,14 @@ def _source(entities: Entities, contents: Contents, dataset: str) -> Entity:
     return entities.local(
         "source", dataset, "CreativeWork", name=f"Source of {dataset}",
         description=f"{kind}; not in this crate.{''.join(files)}",
+    )  # fmt: skip
+
+
+def _state(entities: Entities, of: Continued) -> Entity:
+    return entities.local(
+        "state", f"{of.run}-{of.step}", "CreativeWork", name=f"Training checkpoint of run {of.run}, step {of.step}",
+        description=f"The training continued it, which saved {of.seconds:.0f} s and {of.device_hours:.3g} device "
+        "hours; not in this crate.",
     )  # fmt: skip
 
 

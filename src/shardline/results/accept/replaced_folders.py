@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardline.core.errors import ShardlineError
-from shardline.core.files import make_folder, renamed_when_complete, writing
+from shardline.core.files import link_or_copy, make_folder, renamed_when_complete, writing
 from shardline.core.package import snakefile_option
 
 
@@ -19,10 +19,7 @@ def link(source: Path, target: Path) -> None:
         return
     make_folder(target.parent)
     with writing(target), renamed_when_complete(target) as scratch:
-        try:
-            os.link(source, scratch)
-        except OSError:
-            shutil.copyfile(source, scratch)
+        link_or_copy(source, scratch)
 
 
 @contextmanager

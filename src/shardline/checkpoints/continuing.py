@@ -1,0 +1,112 @@
+"""Continue a shorter training: take its state and records over into the folder of a longer run.
+
+The folder is then as if the longer run itself had been killed after that state, and the training resumes as usual. The
+state is taken over last. So a kill in between leaves a folder without a state, and the next attempt begins again.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from shardline.checkpoints.folder import (
+    Continued,
+    TrainingCheckpoint,
+    discard_from,
+    list_saved,
+    problem_of,
+    saving,
+)
+from shardline.core.errors import DataError
+from shardline.core.files import link_or_copy, make_folder, writing
+
+# Files of the jobs of a run, not of its training. All others are copied, since callbacks may write any file.
+_OF_JOBS = {
+    "attempts", "attempts.jsonl", "checkpoints", "counted_files.json", "divergence.json", "errors", "holder.json",
+    "identity.json", "lock", "machine", "modules", "output", "profiler", "rank.json", "stop.json", "tracking", "watch",
+}  # fmt: skip
+
+
+def states_to_continue(
+    folder: Path, *, world_size: int
+) -> Iterator[tuple[TrainingCheckpoint, str]]:
+    """Yield the training checkpoints of a shorter run, newest first, each with why a longer run has no such state.
+
+    Args:
+        folder: `checkpoints/` in the shorter run's folder of the store.
+        world_size: Number of ranks of the longer run.
+    """
+    for saved in list_saved(folder):
+        if saved.world_size != world_size:
+            yield saved, f"{saved.world_size} ranks trained it, not {world_size}"
+        elif saved.bound is None:
+            yield (
+                saved,
+                "an earlier Shardline saved its state, without what depends on the training's length",
+            )
+        else:
+            yield saved, "; ".join(saved.bound.reasons)
+
+
+def take_over(
+    saved: TrainingCheckpoint, work: Path, *, identity: str, continued: Continued,
+    before: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
+    """Take a state of a shorter run over, with the files that its training had written.
+
+    No job may train in the folder. Training checkpoints of the longer run that are there are removed.
+
+    Args:
+        saved: State of the shorter run.
+        work: Folder of the longer run in the store.
+        identity: Identity of the longer run.
+        continued: Record of the shorter run.
+        before: Called once the state was verified, before anything is taken over.
+
+    Raises:
+        DataError: A file of the state is damaged, or cannot be taken over.
+    """
+    check_intact(saved)
+    before()
+    folder = work / "checkpoints"
+    with writing(work):
+        make_folder(folder)
+        discard_from(folder, 0)
+        _copy_records(saved.path.parents[1], work)
+        links = [_link(saved.path.parent / name, folder / name) for name in saved.best]
+    with saving(
+        folder, step=saved.step, epoch=saved.epoch, identity=identity, world_size=saved.world_size, keep=1,
+        best=saved.best, known=dict(saved.files), bound=saved.bound, continued=continued,
+    ) as scratch:  # fmt: skip
+        links += [_link(saved.path / name, scratch / name) for name in saved.files]
+    if not all(links):
+        check_intact(list_saved(folder)[0])
+
+
+def check_intact(saved: TrainingCheckpoint) -> None:
+    """Verify the files of a state.
+
+    Raises:
+        DataError: A file is damaged. The message names the file.
+    """
+    if problem := problem_of(saved):
+        raise DataError(f"its training checkpoint {saved.path} is damaged: {problem}")
+
+
+def _copy_records(source: Path, work: Path) -> None:
+    for path in sorted(source.iterdir()):
+        if path.name in _OF_JOBS or path.name.startswith("."):
+            continue
+        target = work / path.name
+        if path.is_dir():
+            shutil.rmtree(
+                target, ignore_errors=True
+            )  # files of other attempts must not be mixed in
+            shutil.copytree(path, target)
+        else:
+            shutil.copyfile(path, target)
+
+
+def _link(source: Path, target: Path) -> bool:
+    target.unlink(missing_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return link_or_copy(source, target)

@@ -1,0 +1,337 @@
+"""Which run a longer training continues, and why it does not continue another.
+
+Two trainings are alike if their identity documents differ only in the length and the horizon of the schedule. Then a
+state of one is a state of the other, up to the step at which something depends on the length.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from msgspec import structs
+
+from shardline.checkpoints.continuing import states_to_continue
+from shardline.checkpoints.folder import Continued, TrainingCheckpoint, last_step
+from shardline.config.layout import ResultsLayout, names_that_have_been, title_of
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project
+from shardline.config.resolved import as_plain, as_type
+from shardline.config.schedules import length, same_until
+from shardline.config.scripts import is_script
+from shardline.config.settings.optim_settings import Schedule
+from shardline.config.settings.run_settings import RunSettings, Trainer
+from shardline.core.canonical import digest
+from shardline.core.files import read_json_lines
+from shardline.identity.length_reads import length_reads
+from shardline.records.identities import IdentityDocument
+from shardline.results.running import fresh_heartbeat
+from shardline.results.states import IDENTITY, read_if_sound
+
+# settings that decide how long a run trains, by table
+LENGTH = {
+    "trainer": ("max_epochs", "max_steps"),
+    "schedule": ("epochs", "steps", "decay_steps", "decay"),
+}
+DOCUMENT = "identity.json"  # in a run's folder of the store, as in its folder of results
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alike:
+    """A training that differs from a run only in its length.
+
+    Attributes:
+        id: Id of the training.
+        title: Its latest name, and the id.
+        work: Its folder in the store.
+        trainer: Its table `trainer`.
+        schedule: Its table `schedule`.
+    """
+
+    id: str
+    title: str
+    work: Path
+    trainer: Trainer
+    schedule: Schedule
+
+    def settings(self, run: RunSettings) -> RunSettings:
+        """Return the settings of this training, from those of a run that is alike."""
+        return structs.replace(run, trainer=self.trainer, schedule=self.schedule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What a run continues.
+
+    Attributes:
+        alike: The training whose state is taken; None if the run begins at step 0 or with its own state.
+        saved: The state.
+        refused: Sentence for each training with more steps that is not continued.
+    """
+
+    alike: Alike | None = None
+    saved: TrainingCheckpoint | None = None
+    refused: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return a sentence, empty if there is nothing to say."""
+        if self.alike is None or self.saved is None:
+            return "; ".join(self.refused)
+        found = self.continued()
+        return (
+            f"continues {self.alike.title} from its step {found.step:,}: {found.step:,} steps, {found.seconds:,.0f} s "
+            f"and {found.device_hours:.3g} device hours are not trained again"
+        )
+
+    def continued(self) -> Continued:
+        """Return the record of the training that is continued."""
+        assert self.alike is not None
+        assert self.saved is not None
+        before = self.saved.continued
+        return Continued(
+            run=self.alike.id,
+            identity=self.saved.identity,
+            step=self.saved.step,
+            seconds=_seconds(self.alike.work, self.saved.step)
+            or (before.seconds if before else 0.0),
+            ranks=self.saved.world_size,
+            settings={
+                "trainer": as_plain(self.alike.trainer),
+                "schedule": as_plain(self.alike.schedule),
+            },
+        )
+
+
+class Trainings:
+    """All trainings that this project knows, by what they have in common but for their length."""
+
+    def __init__(self, layout: ResultsLayout) -> None:
+        self._layout = layout
+
+    def like(self, run: RunPlan) -> Iterator[Alike]:
+        """Yield the other trainings that differ from a run only in their length."""
+        names = names_that_have_been(self._layout, "run")
+        for key, document in self._by_rest.get(_rest(run.document), ()):
+            if key == run.id:
+                continue
+            trainer, schedule = (document["settings"].get(name, {}) for name in LENGTH)
+            yield Alike(
+                id=key,
+                title=title_of(key, names),
+                work=self._layout.work(key),
+                trainer=as_type(trainer, Trainer),
+                schedule=as_type(schedule, Schedule),
+            )
+
+    @cached_property
+    def _by_rest(self) -> Mapping[str, list[tuple[str, IdentityDocument]]]:
+        found: dict[str, list[tuple[str, IdentityDocument]]] = defaultdict(list)
+        seen: set[str] = set()
+        for folder in (self._layout.all_work, self._layout.folder_of("run")):
+            for path in sorted(folder.glob(f"*/{DOCUMENT}")):
+                key = path.parent.name
+                if key in seen or not IDENTITY.fullmatch(key):
+                    continue
+                document = read_if_sound(path)
+                if document.get("stage") == "train":
+                    seen.add(key)
+                    found[_rest(document)].append((key, document))
+        return found
+
+
+def _rest(document: IdentityDocument) -> str:
+    """Return the digest of a document without the settings that decide how long the run trains."""
+    settings = dict(document["settings"])
+    for name, keys in LENGTH.items():
+        left = {key: value for key, value in settings.get(name, {}).items() if key not in keys}
+        settings[name] = left
+    if settings["schedule"].get("name") == "wsd":  # constant until its decay
+        settings["schedule"]["name"] = "constant"
+    return digest({**document, "settings": settings})
+
+
+def choose(
+    project: Project, run: RunPlan, *, own_step: int = 0, known: Trainings | None = None,
+    damaged: Collection[Path] = (),
+) -> Choice:  # fmt: skip
+    """Return which state a run continues: the one with the most steps.
+
+    Args:
+        own_step: Step of the run's own newest state. Only a later state is better.
+        known: All trainings; None to look for them.
+        damaged: Folders of states that cannot be taken.
+    """
+    if is_script(run.model_class):
+        return Choice()
+    refused: list[str] = []
+    best: tuple[Alike, TrainingCheckpoint] | None = None
+    own = None
+    for alike in (known or Trainings(project.layout)).like(run):
+        if own is None:
+            own = reads_of(project, run)
+        step = best[1].step if best else own_step
+        saved, reason = _state_of(project, alike, run, own, step, damaged)
+        if saved:
+            best = alike, saved
+        elif reason:
+            refused.append(f"does not continue {alike.title}, since {reason}")
+    if best:
+        return Choice(alike=best[0], saved=best[1], refused=tuple(refused))
+    return Choice(refused=tuple(refused))
+
+
+def states_to_keep(project: Project) -> dict[str, str]:
+    """Return the trainings whose states a run of the config may continue: the title of this run by their id."""
+    known, found = Trainings(project.layout), dict[str, str]()
+    for run in project.runs.values():
+        if run.has_model:
+            continue
+        own_step = last_step(project.layout.work(run.id) / "checkpoints")
+        if alike := choose(project, run, own_step=own_step, known=known).alike:
+            found[alike.id] = run.name
+    return found
+
+
+def shorter_runs(project: Project, is_made: Callable[[RunPlan], bool]) -> dict[str, RunPlan]:
+    """Return the run of the table that each run waits for, to continue it: the longest of the shorter ones, by id.
+
+    Args:
+        is_made: Function that returns whether a run is trained, or failed before.
+    """
+    if project.runtime.checkpoint.after_sealing == "none":
+        return {}
+    alike: dict[str, dict[str, RunPlan]] = defaultdict(dict)
+    for run in project.runs.values():
+        if not is_script(run.model_class) and not run.has_model:
+            alike[_rest(run.document)][run.id] = run
+    found = {}
+    for group in alike.values():
+        for run in group.values() if len(group) > 1 else ():
+            best = _longest_before(run, [one for one in group.values() if not is_made(one)])
+            if best and not reads_of(project, run) and _can_share(project, best, run):
+                found[run.id] = best
+    return found
+
+
+def _longest_before(run: RunPlan, runs: Sequence[RunPlan]) -> RunPlan | None:
+    best: RunPlan | None = None
+    for one in runs:
+        ends = one.settings.trainer
+        is_better = best is None or is_shorter(best.settings.trainer, ends)
+        if is_better and is_shorter(ends, run.settings.trainer):
+            best = one
+    return best
+
+
+def _can_share(project: Project, shorter: RunPlan, run: RunPlan) -> bool:
+    """Return whether the learning rates of two runs are alike to the shorter one's end, as far as settings show."""
+
+    def steps_of(epochs: int) -> int:
+        return _MANY * epochs
+
+    until = same_until(shorter.settings, run.settings, steps_of)
+    # of a state before the end, little more is trained again
+    return until >= length(shorter.settings, steps_of) - 1 or has_own_optimizer(project, run)
+
+
+def reads_of(project: Project, run: RunPlan) -> str:
+    """Return a clause about the run's own code that reads the length of the training; empty without any."""
+    found = length_reads(project.code, run.code_paths.values())
+    more = f", and {len(found) - 1} more" * (len(found) > 1)
+    return f"{found[0]}{more}, which a longer training changes" if found else ""
+
+
+def _state_of(
+    project: Project, alike: Alike, run: RunPlan, own: str, step: int, damaged: Collection[Path]
+) -> tuple[TrainingCheckpoint | None, str]:
+    """Return the newest state of a training that a run can continue after a step, or why it cannot."""
+    settings = run.settings
+    ranks = settings.nodes * settings.devices
+    states = [*states_to_continue(alike.work / "checkpoints", world_size=ranks)]
+    fitting = [
+        (saved, why)
+        for saved, why in states
+        if saved.step > step and saved.path not in damaged and _is_before(saved, settings)
+    ]
+    if not states and run.layout.model(alike.id).exists():
+        is_missed = step == 0 and is_shorter(alike.trainer, settings.trainer)
+        return None, "its training checkpoints are deleted" if is_missed else ""
+    if not fitting:
+        return None, ""
+    if own:
+        return None, own
+    if fresh_heartbeat(alike.work, time.time()):
+        return None, "it is being trained now"
+    if (alike.work / "divergence.json").exists():
+        return None, "its training diverged, and steps were changed"
+    reason = ""
+    for saved, why in fitting:
+        if not why:
+            why = schedule_differs(project, alike, run, saved)
+        if not why:
+            return saved, ""
+        reason = reason or why
+    return None, reason
+
+
+def _is_before(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
+    """Return whether a run trains on behind a state, in an epoch that its end does not cut."""
+    epochs, steps = settings.trainer.max_epochs, settings.trainer.max_steps
+    last = saved.bound.epoch_end if saved.bound and saved.bound.is_within else saved.step + 1
+    return (epochs < 0 or saved.epoch < epochs) and (steps < 0 or last <= steps)
+
+
+def schedule_differs(
+    project: Project, alike: Alike, run: RunPlan, saved: TrainingCheckpoint
+) -> str:
+    """Return why the learning rates of two trainings differ before a state; empty if they are equal."""
+    planned = saved.bound.planned if saved.bound else 0
+
+    def steps_of(epochs: int) -> int:
+        # The ranks check again with the data, whose epochs may differ in length.
+        if epochs == alike.trainer.max_epochs and alike.trainer.max_steps < 0:
+            return planned
+        done = saved.epoch + saved.bound.is_within if saved.bound else 0
+        return epochs * saved.bound.epoch_end // done if saved.bound and done else _MANY * epochs
+
+    until = same_until(alike.settings(run.settings), run.settings, steps_of)
+    if until >= saved.step or has_own_optimizer(project, run):
+        return ""
+    if until:
+        return f"the learning rates differ from step {until:,} on"
+    return (
+        f"schedule.name={run.settings.schedule.name} is another learning rate over another length; set schedule.epochs "
+        "or schedule.steps to the same horizon for both"
+    )
+
+
+def has_own_optimizer(project: Project, run: RunPlan) -> bool:
+    """Return whether the model ignores the settings of the schedule."""
+    return project.documents.has_method(run.model_class, "configure_optimizers") is True
+
+
+_MANY = 1_000_000_007  # steps of an epoch where only an equal number of epochs can be equal
+
+
+def is_shorter(a: Trainer, b: Trainer) -> bool:
+    """Return whether a training ends before another, whatever the data."""
+
+    def limits(one: Trainer) -> list[float]:
+        return [most if most > 0 else float("inf") for most in (one.max_epochs, one.max_steps)]
+
+    pairs = [*zip(limits(a), limits(b), strict=True)]
+    return all(mine <= its for mine, its in pairs) and any(mine < its for mine, its in pairs)
+
+
+def _seconds(work: Path, step: int) -> float:
+    """Return the seconds of training up to a step, by the metrics of a training."""
+    path = work / "metrics.jsonl"
+    lines = read_json_lines(path) if path.exists() else []
+    times = [
+        line["wall_s"]
+        for line in lines
+        if line.get("step", step + 1) <= step and line.get("wall_s")
+    ]
+    return max(times, default=0.0)

@@ -1,0 +1,122 @@
+"""What in a training depends on its length, so that a longer training does not pass through its states."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from msgspec import structs
+from pytorch_lightning import callbacks as lightning
+from pytorch_lightning.callbacks import Callback
+
+from shardline.checkpoints.boundaries import is_in_epoch
+from shardline.checkpoints.folder import Bound, discard_from, list_saved
+from shardline.config.resolved import as_type
+from shardline.config.schedules import same_until
+from shardline.config.settings.optim_settings import Schedule
+from shardline.config.settings.run_settings import RunSettings, Trainer
+from shardline.core.lightning_compat import length_reads
+from shardline.data.datamodule import ShardDataModule
+from shardline.training.validation_places import Places
+
+_HARMLESS = (lightning.Timer, lightning.ModelCheckpoint)  # but see `_ends`
+_LIBRARIES = ("shardline", "pytorch_lightning", "lightning")
+
+
+class LengthBound(Callback):
+    """Callback that knows why a longer training does not pass through the present state.
+
+    Attributes:
+        data: Data module of the run.
+        places: Places of validations, if they are not where Lightning has them.
+    """
+
+    def __init__(self) -> None:
+        self.data: ShardDataModule | None = None
+        self.places: Places | None = None
+        self._before: list[str] = []  # of earlier attempts
+        self._reads: dict[str, None] = {}
+
+    @property
+    def state_key(self) -> str:
+        """Key of this callback's state in training checkpoints."""
+        return "LengthBound"
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Find the record of the Trainer."""
+        self._reads = length_reads(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the code that has read the training's length, which a resumed training may not read again."""
+        return {"reads": [*dict.fromkeys((*self._before, *self._reads))]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what earlier attempts have found."""
+        self._before = [*state_dict["reads"]]
+
+    def of_state(self, trainer: pl.Trainer) -> Bound:
+        """Return how far the present state depends on the length."""
+        assert self.data is not None
+        found = [
+            f"{reader}, which a longer training changes" for reader in self.state_dict()["reads"]
+        ]
+        if trainer.should_stop:
+            found.append("its training was stopped early")
+        is_within, order = is_in_epoch(trainer), self.data.order
+        is_end = not is_within and trainer.current_epoch >= self.data.num_epochs
+        epoch = trainer.current_epoch - is_end
+        if (is_within or is_end) and order.steps(epoch) != order.epoch_steps(epoch):
+            found.append("trainer.max_steps ends its training within an epoch")
+        if is_end:
+            found += _ends(trainer)
+            if self.places and self.places.is_only_at_end:
+                found.append("its last validation is one that only the end of a training has")
+        epoch_end = self.data.steps_of(trainer.current_epoch + is_within)
+        return Bound(
+            reasons=found, is_within=is_within, epoch_end=epoch_end, planned=self.data.total_steps
+        )
+
+
+def check_continued(
+    work: Path, settings: RunSettings, data: ShardDataModule, *, has_schedule: bool
+) -> None:
+    """Remove the state of a shorter training if its learning rates were others, as the exact steps of the data show.
+
+    The job that took the state over did not read the data. Only rank 0 calls this, before the training resumes.
+
+    Args:
+        has_schedule: Whether the model uses the schedule of the settings.
+    """
+    newest = next(iter(list_saved(work / "checkpoints")), None)
+    one = newest and newest.continued
+    if not one or not one.settings or not has_schedule:
+        return
+    shorter = structs.replace(
+        settings,
+        trainer=as_type(one.settings["trainer"], Trainer),
+        schedule=as_type(one.settings["schedule"], Schedule),
+    )
+    until = same_until(shorter, settings, data.steps_of)
+    if one.step > until:
+        print(
+            f"warning: the run {one.run} is not continued from step {one.step:,}, since the learning rates differ from "
+            f"step {until:,} on; training from step 0",
+            flush=True,
+        )
+        discard_from(work / "checkpoints", 0)
+        shutil.rmtree(work / "ledger", ignore_errors=True)
+
+
+def _ends(trainer: pl.Trainer) -> Iterator[str]:
+    """Yield a clause for each callback, and for the model, that acts at the end of a training."""
+    owners: list[Any] = [*trainer.callbacks, trainer.lightning_module]  # type: ignore[attr-defined]
+    for one in owners:
+        hook = getattr(type(one), "on_train_end", None)
+        of = str(getattr(hook, "__module__", "")).split(".")
+        is_plain = of[0] in _LIBRARIES and (of[0] == "shardline" or "callbacks" not in of)
+        if is_plain or of[-2:] == ["callbacks", "callback"]:
+            continue
+        if isinstance(one, _HARMLESS) and of[0] in _LIBRARIES and not getattr(one, "save_last", 0):
+            continue
+        yield f"{type(one).__name__}.on_train_end changes the state at the end of a training"

@@ -1,0 +1,228 @@
+"""Which training a longer run continues, by the records in results and store."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardline.checkpoints.folder import Bound, list_saved, saving
+from shardline.config.layout import ResultsLayout
+from shardline.core.canonical import digest
+from shardline.core.files import write_json
+from shardline.pipeline.continuing import continue_shorter
+from shardline.results.continuing import choose, shorter_runs
+from shardline.results.gc import find_garbage
+from shardline.results.staleness import explain
+from shardline.supervision.attempt_log import begin_attempt, own_attempts, read_attempts
+from tests.support.fake_project import RUNS
+
+EPOCHS = "trainer.max_epochs"
+LONG = {**RUNS[1], "name": "long", EPOCHS: 30}
+
+
+@pytest.fixture
+def short(fake):
+    """A project with a run of 20 epochs of 10 steps, and a longer one."""
+    fake.rows = [{**RUNS[1], "name": "short", EPOCHS: 20}, dict(LONG)]
+    return fake
+
+
+def work_of(run):
+    return Path("store/work") / run.id
+
+
+def save(run, step=200, *, ranks=1, document=None, is_known=True, **bound):
+    """Leave a state as a training leaves it, with what it has recorded."""
+    document = document or run.document
+    work = work_of(run)
+    known = Bound(**{"reasons": [], "is_within": False, "epoch_end": step, "planned": 200, **bound})
+    with saving(
+        work / "checkpoints", step=step, epoch=step // 10, identity=digest(document),
+        world_size=ranks, keep=9, bound=known if is_known else None,
+    ) as scratch:  # fmt: skip
+        (scratch / "state.pt").write_bytes(b"state")
+    lines = [{"step": step, "epoch": 0, "wall_s": float(step)} for step in range(10, step + 10, 10)]
+    (work / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_json(ResultsLayout(root=Path()).run(run.id) / "identity.json", document)
+    return work
+
+
+def chosen(fake, name="long", **options):
+    project = fake.load()
+    return choose(project, project.named_runs()[name], **options)
+
+
+def test_a_longer_run_continues_the_newest_state_of_the_shorter_one(short):
+    run = short.run("short")
+    save(run, 100)
+    save(run, 200)
+    assert str(chosen(short)) == (
+        f"continues short ({run.id}) from its step 200: 200 steps, 200 s and 0.0556 device hours are not trained again"
+    )
+    assert str(chosen(short, own_step=200)) == "", "the run is as far itself"
+    project = short.load()
+    assert str(explain(project, project.named_runs()["long"]).length).startswith("continues short")
+
+
+def test_a_shorter_run_takes_a_state_before_its_end_only(short):
+    run = short.run("long")
+    save(run, 200)
+    assert chosen(short, "short").saved is None
+    save(run, 150)
+    assert chosen(short, "short").saved.step == 150
+
+
+@pytest.mark.parametrize(
+    ("bound", "sentence"),
+    [
+        ({"reasons": ["its training was stopped early"]}, "its training was stopped early"),
+        ({"ranks": 2}, "2 ranks trained it, not 1"),
+        ({"is_known": False}, "an earlier Shardline saved its state"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_a_state_that_a_longer_training_does_not_have_is_not_continued(short, bound, sentence):
+    run = short.run("short")
+    save(run, **bound)
+    found = chosen(short)
+    assert found.saved is None
+    assert str(found).startswith(f"does not continue short ({run.id}), since {sentence}")
+    save(run, 100)
+    assert chosen(short).saved.step == 100, "a state before may do"
+
+
+def test_every_other_difference_is_another_training(short):
+    save(short.run("short"))
+    for key, value in {"seed": 3, "optim.lr": 0.3, "trainer.min_epochs": 2, "devices": 2}.items():
+        short.rows[1] = {**LONG, key: value}
+        assert chosen(short) == chosen(short, own_step=10**9), key
+        assert str(chosen(short)) == ""
+    short.rows[1] = {**LONG, EPOCHS: -1, "trainer.max_steps": 999}
+    assert chosen(short).saved.step == 200
+
+
+def test_the_reason_names_schedule_divergence_and_what_was_deleted(short):
+    run = short.run("short")
+    work = save(run)
+    (work / "divergence.json").write_text("{}")
+    assert str(chosen(short)).endswith("since its training diverged, and steps were changed")
+    short.config["defaults"]["schedule"] = {"name": "cosine"}
+    save(short.run("short"))
+    assert "schedule.name=cosine is another learning rate over another length" in str(chosen(short))
+    del short.config["defaults"]["schedule"]
+    short.seal_run(short.run("short"))
+    for saved in list_saved(work / "checkpoints"):
+        (saved.path / "manifest.json").unlink()
+    assert str(chosen(short)).endswith("since its training checkpoints are deleted")
+
+
+@pytest.mark.parametrize(
+    ("short_schedule", "schedule", "at", "step"),
+    [
+        ({"name": "linear", "epochs": 50}, {"name": "linear", "epochs": 50}, 200, 200),
+        ({"name": "linear", "steps": 900}, {"name": "linear", "steps": 900}, 200, 200),
+        ({"name": "linear", "epochs": 50}, {"name": "linear", "epochs": 60}, 200, None),
+        # the branch decays from step 250 on, the shorter run of a kind from step 150 on
+        ({"name": "constant"}, {"name": "wsd", "decay_steps": 50}, 200, 200),
+        ({"name": "wsd", "decay_steps": 50}, {"name": "wsd", "decay_steps": 50}, 150, 150),
+        ({"name": "wsd", "decay_steps": 50}, {"name": "wsd", "decay_steps": 50}, 160, None),
+    ],
+    ids=str,
+)
+def test_schedules_that_are_equal_up_to_a_state_are_continued(
+    short, short_schedule, schedule, at, step
+):
+    for row, table in zip(short.rows, (short_schedule, schedule), strict=True):
+        row |= {f"schedule.{key}": value for key, value in table.items()}
+    save(short.run("short"), at)
+    saved = chosen(short).saved
+    assert (saved and saved.step) == step
+
+
+def test_a_model_that_reads_the_length_is_not_continued(short):
+    for row in short.rows:
+        row |= {"dataset": "rows", "model": "mypkg.models:Net"}
+    save(short.run("short"))
+    assert chosen(short).saved
+    text = (
+        "class Net:\n    def training_step(self, batch):\n        return self.trainer.max_epochs\n"
+    )
+    short.workspace.write("mypkg/models.py", text)
+    save(short.run("short"))
+    found = str(chosen(short))
+    assert found.endswith(
+        "since mypkg.models:Net reads self.trainer.max_epochs, which a longer training changes"
+    )
+    project = short.load()
+    assert shorter_runs(project, lambda run: False) == {}, "nothing waits for it"
+
+
+def test_in_one_table_each_run_waits_for_the_longest_shorter_one(short):
+    short.rows += [{**LONG, "name": "longer", EPOCHS: 40}, {**LONG, "name": "other", "seed": 7}]
+    project = short.load()
+    names = {run.id: run.name for run in project.runs.values()}
+
+    def waits(is_made=lambda run: False):
+        found = shorter_runs(project, is_made)
+        return {names[key]: run.name for key, run in found.items()}
+
+    assert waits() == {"long": "short", "longer": "long"}
+    assert waits(lambda run: run.name == "long") == {"long": "short", "longer": "short"}, (
+        "it failed"
+    )
+    short.seal_run(project.named_runs()["short"])
+    assert waits() == {"longer": "long"}
+    short.config["runtime"] = {"checkpoint": {"after_sealing": "none"}}
+    assert shorter_runs(short.load(), lambda run: False) == {}, "no state stays to continue"
+
+
+def test_a_job_takes_over_what_the_shorter_training_has_recorded(short, caplog):
+    caplog.set_level("INFO")
+    run = short.run("short")
+    work = save(run)
+    begin_attempt(work)
+    (work / "ledger").mkdir()
+    (work / "ledger/from-00000000-rank-00000-of-00001.jsonl").write_text("")
+    project = short.load()
+    longer = project.named_runs()["long"]
+    own = work_of(longer)
+    begin_attempt(own)  # failed before its first state
+    for _ in range(2):  # as after a kill
+        continue_shorter(project.part(runs=[longer.id]), longer)
+        (newest,) = list_saved(own / "checkpoints")
+        assert (newest.step, newest.identity) == (200, digest(longer.document))
+        assert newest.continued.run == run.id
+        attempts = read_attempts(own)
+        assert [one.run or None for one in attempts] == [run.id, None]
+        assert attempts[0].end == "killed"
+        assert len(own_attempts(own)) == 1
+    assert (own / "metrics.jsonl").read_text() == (work / "metrics.jsonl").read_text()
+    assert [path.name for path in (own / "ledger").iterdir()]
+    assert f"long continues short ({run.id}) from its step 200" in caplog.text
+    assert list_saved(work / "checkpoints")[0].identity == digest(run.document), "nothing is moved"
+
+
+def test_a_damaged_state_is_left_for_the_one_before(short, caplog):
+    run = short.run("short")
+    work = save(run, 100)
+    save(run, 200)
+    (work / "checkpoints/step-00000200/state.pt").write_bytes(b"other")
+    project = short.load()
+    longer = project.named_runs()["long"]
+    continue_shorter(project.part(runs=[longer.id]), longer)
+    assert [one.step for one in list_saved(work_of(longer) / "checkpoints")] == [100]
+    assert "state.pt has BLAKE3 digest" in caplog.text
+
+
+def test_states_that_a_run_of_the_config_may_continue_are_no_garbage(short):
+    run = short.run("short")
+    save(run)
+    short.rows = [dict(LONG)]
+    path = short.load().layout.work(run.id)
+
+    def garbage():
+        return {item.path for item in find_garbage(short.load(), short.config["datasets"])}
+
+    assert path not in garbage()
+    short.seal_run(short.run("long"))
+    assert path in garbage()
