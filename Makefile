@@ -59,7 +59,7 @@ test-here: env ## run all tests but those of Azure ML
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --tenth $(TENTH) --framework $(FRAMEWORK) --ignore tests/azureml $(HERE)
 
 campaign: env ## kill and resume trainings in 500 chains, in about five minutes
-	OMP_NUM_THREADS=1 SHARDLINE_CAMPAIGN_CHAINS=$${SHARDLINE_CAMPAIGN_CHAINS:-500} $(BIN)/python -m pytest -q -n 0 tests/unit/training/test_resume_chains.py
+	OMP_NUM_THREADS=1 SHARDLINE_CAMPAIGN_CHAINS=$${SHARDLINE_CAMPAIGN_CHAINS:-500} $(BIN)/python -m pytest -q -n 0 tests/unit/training/test_resume_chains.py tests/unit/training/test_longer.py
 
 mutants: env ## change the code at 100 places, and look whether the guard of result versions sees it; half an hour
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.guard.mutants --seed $(SEED) --folder $$(mktemp -d)

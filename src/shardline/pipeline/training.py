@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from shardline import __version__
-from shardline.checkpoints.folder import last_step, prune_sealed
+from shardline.checkpoints.folder import kept_after_sealing, last_step, prune_sealed
 from shardline.config.combined import refuse_combined
 from shardline.config.job_plan import recheck_training
 from shardline.config.plans import RunPlan
@@ -43,6 +43,7 @@ from shardline.pipeline.started_ranks import (
     start_ranks,
 )
 from shardline.pipeline.watched import write_watched_files
+from shardline.results.kept_states import remove_beyond_limits
 from shardline.results.states import read_if_sound
 from shardline.supervision.attempt_log import attempted, only_one, own_attempts
 from shardline.supervision.retry_policy import check_retry, crash_loop, log_of_attempt
@@ -116,8 +117,10 @@ def train(
             Path(model),
             runtime,
             is_in_place=Path(model).parent == layout.result("run", run.id),
-            needs_state="last" in run.needed_states,
+            keep_last=run.settings.checkpoint.keep_last or "last" in run.needed_states,
         )
+        for sentence in remove_beyond_limits(layout, runtime.checkpoint):
+            logging.info("%s", sentence)
     if note := _early_end(Path(model).with_name("provenance.json"), run):
         job_progress.report(note=note)
 
@@ -145,19 +148,20 @@ def is_whole(folder: Path) -> bool:
 
 
 def _prune(
-    work: Path, model: Path, runtime: Runtime, *, is_in_place: bool, needs_state: bool
+    work: Path, model: Path, runtime: Runtime, *, is_in_place: bool, keep_last: bool = False
 ) -> None:
     """Delete training checkpoints that are no longer needed, once all sealed files are on disk.
 
     Args:
         is_in_place: whether the results are in their final place. Otherwise a storage gets them after
             this job, and one training checkpoint stays so that they can be sealed again.
-        needs_state: whether another run of the config begins from the last training checkpoint.
+        keep_last: whether the run, or another run of the config that begins from it, needs the last state.
     """
     if is_whole(model.parent):
-        keep = runtime.checkpoint.after_sealing
-        is_needed = needs_state or not is_in_place
-        prune_sealed(work / "checkpoints", "last" if is_needed and keep == "none" else keep)
+        keep = kept_after_sealing(
+            runtime.checkpoint.after_sealing, keep_last=keep_last or not is_in_place
+        )
+        prune_sealed(work / "checkpoints", keep)
 
 
 def train_first_steps(project: Project, steps: int, log: Path, output: str, inputs: Inputs) -> None:

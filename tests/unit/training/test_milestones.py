@@ -129,7 +129,9 @@ def _rename(folder: Path, identity: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "steps"), [("none", {4}), ("last", {4, 16}), ("all", {4, 14, 16})]
+    # the model acts at the end of its training, so a longer one would continue from the state before
+    ("keep", "steps"),
+    [("none", {4}), ("last", {4, 14, 16}), ("all", {4, 14, 16})],
 )
 def test_milestones_stay_after_sealing(trainings, tmp_path, keep, steps) -> None:
     chain = Chain(trainings, case((1,)), tmp_path, every_steps=2, keep=2)
