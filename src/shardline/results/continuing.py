@@ -7,6 +7,7 @@ state of one is a state of the other, up to the step at which something depends 
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,11 +25,13 @@ from shardline.config.scripts import is_script
 from shardline.config.settings.optim_settings import Schedule
 from shardline.config.settings.run_settings import RunSettings, Trainer
 from shardline.core.canonical import digest
+from shardline.core.errors import DataError
 from shardline.core.files import read_json_lines
 from shardline.identity.length_reads import length_reads
 from shardline.records.identities import IdentityDocument
 from shardline.results.running import fresh_heartbeat
 from shardline.results.states import IDENTITY, read_if_sound
+from shardline.supervision.attempt_log import read_attempts
 
 # settings that decide how long a run trains, by table
 LENGTH = {
@@ -222,6 +225,8 @@ def _state_of(
         return None, own
     if fresh_heartbeat(alike.work, time.time()):
         return None, "it is being trained now"
+    if other := _other_ranks(alike.work, ranks):
+        return None, f"{other} ranks trained a part of it, not {ranks}"
     if (alike.work / "divergence.json").exists():
         return None, "its training diverged, and steps were changed"
     reason = ""
@@ -232,6 +237,16 @@ def _state_of(
             return saved, ""
         reason = reason or why
     return None, reason
+
+
+def _other_ranks(work: Path, ranks: int) -> int:
+    """Return another number of ranks that has trained a part of a run, as `elastic` does; 0 for none."""
+    with suppress(DataError):
+        return (
+            next((one.world for one in read_attempts(work) if one.world not in (None, ranks)), 0)
+            or 0
+        )
+    return 0
 
 
 def _is_before(saved: TrainingCheckpoint, settings: RunSettings) -> bool:

@@ -9,13 +9,20 @@ from shardline.checkpoints.folder import Bound, list_saved, saving
 from shardline.config.layout import ResultsLayout
 from shardline.core.canonical import digest
 from shardline.core.files import write_json
+from shardline.core.seals import seal
 from shardline.pipeline.continuing import continue_shorter
 from shardline.results.continuing import choose
 from shardline.results.gc import find_garbage
 from shardline.results.outcomes import outcomes_of
 from shardline.results.staleness import explain
+from shardline.results.verify_runs import verify_run
 from shardline.results.waiting import shorter_runs
-from shardline.supervision.attempt_log import begin_attempt, own_attempts, read_attempts
+from shardline.supervision.attempt_log import (
+    begin_attempt,
+    own_attempts,
+    read_attempts,
+    record_resumed_step,
+)
 from tests.support.fake_project import RUNS
 
 EPOCHS = "trainer.max_epochs"
@@ -101,6 +108,34 @@ def test_every_other_difference_is_another_training(short):
         assert str(chosen(short)) == ""
     short.rows[1] = {**LONG, EPOCHS: -1, "trainer.max_steps": 999}
     assert chosen(short).saved.step == 200
+
+
+def test_a_training_with_other_ranks_for_a_while_is_not_continued(short):
+    work = save(short.run("short"))
+    number = begin_attempt(work)
+    record_resumed_step(work, number, 0, {}, world=4)
+    assert str(chosen(short)).endswith("since 4 ranks trained a part of it, not 1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, ""),
+        ({"run": "b" * 12}, "continued.run"),
+        ({"step": 900}, "continued.step is 900, after the last step 300"),
+    ],
+)
+def test_verify_looks_at_the_record_of_what_was_continued(short, changes, problem):
+    run = short.run("long")
+    short.seal_all()
+    path = run.folder / "provenance.json"
+    record = json.loads(path.read_text())
+    del record["sha256"]
+    of = {"run": "a" * 12, "identity": "a" * 64, "step": 200, "seconds": 1.0, "device_hours": 0.1}
+    write_json(path, seal({**record, "training": {"steps": 300}, "continued": {**of, **changes}}))
+    problems = verify_run(short.load().layout, run.id).problems
+    assert len(problems) == bool(problem)
+    assert problem in " ".join(problems)
 
 
 def test_the_reason_names_schedule_divergence_and_what_was_deleted(short):
