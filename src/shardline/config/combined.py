@@ -26,7 +26,7 @@ _READ = {
 }  # fmt: skip
 _READ_BY = {
     AVERAGE: {
-        "checkpoint", "trainer.accumulate", "trainer.benchmark", "trainer.inference_mode",
+        "checkpoint.mode", "checkpoint.monitor", "trainer.accumulate", "trainer.benchmark", "trainer.inference_mode",
         "trainer.limit_train_batches", "trainer.limit_val_batches", "trainer.overfit_batches",
     },
     ENSEMBLE: {"trainer.inference_mode"},
@@ -58,13 +58,14 @@ def counted(settings: Plain) -> dict[str, Any]:
         return {**settings}
     read = _READ | _READ_BY[kind] | {"evaluation"}
     found = {key: value for key, value in settings.items() if key in read}
-    trainer = {
-        key: value for key, value in settings.get("trainer", {}).items() if f"trainer.{key}" in read
-    }
+    for group in ("trainer", "checkpoint"):
+        keys = settings.get(group, {})
+        if below := {key: value for key, value in keys.items() if f"{group}.{key}" in read}:
+            found[group] = below
     how = settings[kind] if isinstance(settings[kind], Mapping) else {}
     usual = (None, Ensemble(of=["run"]).outputs)
     own = {key: value for key, value in how.items() if key != "of" and value not in usual}
-    return found | ({"trainer": trainer} if trainer else {}) | {kind: own}
+    return found | {kind: own}
 
 
 def code_read(paths: Mapping[str, str], settings: RunSettings) -> dict[str, str]:

@@ -1,0 +1,235 @@
+"""What runs after edits of generated chains of runs is what a short model of staleness says.
+
+`SHARDLINE_CAMPAIGN_CHAINS=300 SHARDLINE_SEED=...` says how many chains, and which.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from shardline.config.load import load_project
+from shardline.config.plans import RunPlan
+from shardline.config.project import Project
+from shardline.core.canonical import digest
+from shardline.core.files import write_json
+from shardline.pipeline.jobs import Jobs
+from tests.support.campaigns import campaign_seed
+from tests.support.fake_project import FakeProject
+
+CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "30"))
+SEED = campaign_seed()
+COMBINED = ("average", "ensemble")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A row: a training, perhaps from another row, or a combination of rows."""
+
+    name: str
+    dataset: str
+    kind: str = "init"
+    of: tuple[str, ...] = ()  # names of rows
+    state: str = "best"
+    seed: int = 1
+    lr: float = 0.1
+    epochs: int = 2
+    greedy: bool = False
+
+
+@dataclass
+class World:
+    """The model: rows, versions of the data, and what is sealed. A row is stale if its key is not sealed."""
+
+    nodes: dict[str, Node]
+    data: dict[str, int]
+    sealed: set[Any] = field(default_factory=set)
+
+    def key(self, name: str) -> Any:
+        """Return all that the result of a row depends on; the names of rows and datasets are not part of it."""
+        node = self.nodes[name]
+        bases = tuple((self.key(base), node.state) for base in node.of)
+        own = (node.seed,) if node.kind in COMBINED else (node.seed, node.lr, node.epochs)
+        return (self.data[node.dataset], node.kind if bases else "", bases, own, node.greedy)
+
+    def stale(self) -> set[str]:
+        return {name for name in self.nodes if self.key(name) not in self.sealed}
+
+    def run(self) -> None:
+        self.sealed |= {self.key(name) for name in self.nodes}
+
+    def delete(self, name: str) -> None:
+        self.sealed.discard(self.key(name))
+
+    def rename(self, name: str, other: str) -> None:
+        self.nodes = {
+            (other if key == name else key): replace(
+                node,
+                name=other if key == name else key,
+                of=tuple(other if base == name else base for base in node.of),
+            )
+            for key, node in self.nodes.items()
+        }
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    nodes: dict[str, Node] = {}
+    for number in range(draw(st.integers(1, 7))):
+        dataset = draw(st.sampled_from(["one", "two"]))
+        weighted = [node for node in nodes.values() if node.kind != "ensemble"]
+        alike = [node.name for node in weighted if node.dataset == dataset]
+        kinds = ["", *(["init"] * 3 if weighted else []), *(COMBINED if alike else ())]
+        kind, of, state, greedy = draw(st.sampled_from(kinds)), (), "best", False
+        if kind == "init":
+            trained = [node.name for node in weighted if node.kind == "init"]
+            of = (draw(st.sampled_from([node.name for node in weighted])),)
+            state = draw(st.sampled_from(["best", "last"])) if of[0] in trained else "best"
+        elif kind:
+            of = tuple(draw(st.lists(st.sampled_from(alike), min_size=1, max_size=3, unique=True)))
+            greedy = kind == "average" and draw(st.booleans())
+        name = f"r{number}"
+        nodes[name] = Node(
+            name, dataset, kind or "init", of, state, draw(st.sampled_from([1, 2])), greedy=greedy
+        )
+    order = draw(st.permutations([*nodes]))
+    return World({name: nodes[name] for name in order}, {"one": 1, "two": 2})
+
+
+def written(world: World, extra: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines of the run table."""
+    found = []
+    for node in world.nodes.values():
+        row = {
+            "name": node.name, "dataset": node.dataset, "model": "linear", "seed": node.seed, "evaluation.batch": 64,
+        }  # fmt: skip
+        runs = [f"run:{base}" for base in node.of]
+        if node.kind in COMBINED:
+            how = ", greedy: validation" if node.greedy else ""
+            row[node.kind] = f"{{of: [{', '.join(runs)}]{how}}}" if how else f"[{', '.join(runs)}]"
+        else:
+            row |= {"optim.lr": node.lr, "trainer.max_epochs": node.epochs}
+            if runs:
+                row["init_from"] = runs[0] + ("@last" if node.state == "last" else "")
+            row |= extra.get(node.name, {})
+        found.append(row)
+    return found
+
+
+def load(fake: FakeProject, world: World, extra: dict[str, Any]) -> Project:
+    source = {"type": "synthetic", "rows_per_shard": 8, "features": 2}
+    fake.config["datasets"] = {
+        name: {"source": {**source, "seed": version}, "shards": 1}
+        for name, version in world.data.items()
+    }
+    fake.workspace.configure(fake.config, written(world, extra))
+    return load_project()
+
+
+def seal(run: RunPlan) -> None:
+    """Leave what the jobs of a run leave, as far as a start of Snakemake looks at it."""
+    write_json(run.folder / "identity.json", run.document)
+    for path in (run.model, run.evaluation):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+
+
+def check(project: Project, world: World) -> None:
+    """Compare what Snakemake would run, and what these jobs wait for, with the model."""
+    runs = project.named_runs()
+    stale = {name for name, run in runs.items() if not run.has_model}
+    assert stale == world.stale()
+    jobs = Jobs(project, None, is_main=True, cores=1)
+    bases = jobs.of_job(lambda run: [base.path for base in run.bases if base.run])
+    for name, run in runs.items():
+        asked = bases(_Wildcards(run=run.id))
+        expected = [project.layout.name_of(runs[base].model) for base in world.nodes[name].of]
+        expected = expected if name in stale else []  # sealed dependents ask for nothing
+        assert ([asked] if isinstance(asked, str) else asked) == expected
+        assert not any(base.is_outside for base in run.bases)
+    # rows of one key are one run, and no others
+    for name, run in runs.items():
+        twins = {other for other in runs if world.key(other) == world.key(name)}
+        assert {other for other in runs if runs[other].id == run.id} == twins
+
+
+class _Wildcards(SimpleNamespace):
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+
+@seed(SEED)
+@settings(
+    max_examples=CHAINS, deadline=None, database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@given(worlds(), st.data())
+def test_what_runs_is_what_the_model_says(
+    fake: FakeProject, world: World, data: st.DataObject
+) -> None:
+    shutil.rmtree(fake.workspace.path / "results", ignore_errors=True)
+    extra: dict[str, Any] = {}
+    for project in _edited(fake, world, data, extra):
+        check(project, world)
+        if data.draw(st.booleans(), label="run"):
+            for run in project.runs.values():
+                seal(run)
+            world.run()
+            check(load(fake, world, extra), world)
+
+
+def _edited(
+    fake: FakeProject, world: World, data: st.DataObject, extra: dict[str, Any]
+) -> Iterator[Project]:
+    """Yield the project as it is, and after each of some edits of table, config and results."""
+    yield load(fake, world, extra)
+    for number in range(data.draw(st.integers(1, 4), label="edits")):
+        name = data.draw(st.sampled_from([*world.nodes]), label="row")
+        node = world.nodes[name]
+        edits = ["seed", "lr", "longer", "data", "delete", "rename", "uncounted"]
+        match data.draw(st.sampled_from(edits), label="edit"):
+            case "seed":
+                world.nodes[name] = replace(node, seed=3 - node.seed)
+            case "lr":
+                world.nodes[name] = replace(node, lr=node.lr / 2)
+            case "longer":
+                world.nodes[name] = replace(node, epochs=node.epochs + 1)
+            case "data":
+                world.data[node.dataset] += 10
+            case "delete":
+                shutil.rmtree(
+                    load(fake, world, extra).named_runs()[name].folder, ignore_errors=True
+                )
+                world.delete(name)
+            case "rename":
+                world.rename(name, f"n{number}")
+                extra[f"n{number}"] = extra.pop(name, {})
+            case "uncounted":  # changes no result
+                extra[name] = {"data.workers": 0}
+        yield load(fake, world, extra)
+
+
+def test_a_base_that_left_the_table_is_known_by_its_identity(fake: FakeProject) -> None:
+    nodes = {
+        "a": Node("a", "one"),
+        "b": Node("b", "one", seed=2),
+        "mean": Node("mean", "one", "average", ("a", "b")),
+    }
+    world = World(nodes, {"one": 1, "two": 2})
+    project = load(fake, world, {})
+    before = project.named_runs()
+    for run in project.runs.values():
+        seal(run)
+    rows = [row for row in written(world, {}) if row["name"] != "b"]
+    rows[-1]["average"] = f"[run:a, run:{digest(before['b'].document)[:20]}]"
+    fake.workspace.configure(fake.config, rows)
+    after = load_project()
+    mean = after.named_runs()["mean"]
+    assert mean.id == before["mean"].id
+    assert [base.is_outside for base in mean.bases] == [False, True]
+    assert [*after.outside_bases] == [before["b"].id]
