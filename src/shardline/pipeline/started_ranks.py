@@ -16,10 +16,13 @@ from shardline.config.project import Project
 from shardline.config.resolved import DatasetPlace, PlannedGeometry, RunSpec
 from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
+from shardline.core.error_texts import LACKS_MEMORY
 from shardline.core.files import make_folder
-from shardline.core.machine import num_cpus, num_gpus
+from shardline.core.machine import num_cpus, num_gpus, oom_kills
 from shardline.environments.python import python_of_ranks
+from shardline.launch.device_share import Share, device_share
 from shardline.supervision.attempt_log import read_attempts, record_threads, threads_of_state
+from shardline.supervision.supervisor import RankError
 from shardline.training.rank_task import (
     Evaluate,
     Find,
@@ -104,7 +107,12 @@ def run_on_ranks(
         run=run, action=action, datasets=tuple(datasets), work=work, rank_logs=rank_logs,
         runtime=RankRuntime.of(project.runtime),
     )  # fmt: skip
-    start_ranks(project, task, work / "rank.json", log, python_of(project, run, inputs or {}))
+    path, python = work / "rank.json", python_of(project, run, inputs or {})
+    try:
+        start_ranks(project, task, path, log, python)
+    except LacksMemory as error:
+        logging.warning("%s", error.remedy)
+        start_ranks(project, task, path, log, python, alone=True)
 
 
 def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple[str, ...]:
@@ -113,9 +121,27 @@ def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple
     return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)
 
 
+class LacksMemory(RankError):
+    """A rank was ended for lack of memory while other runs computed on this machine.
+
+    Args:
+        error: the error of the rank.
+        beside: descriptions of the other runs.
+    """
+
+    def __init__(self, error: RankError, beside: Sequence[str]) -> None:
+        super().__init__(
+            str(error), kind=error.kind, code=error.exit_code, is_killed=error.is_killed
+        )
+        self.remedy = (
+            f"{error}; beside it ran {'; '.join(beside)}; starting it once more, when no other run "
+            "computes on this machine"
+        )
+
+
 def start_ranks(
     project: Project, task: RankTask, path: Path, log: Path,
-    python: Sequence[str], *, saves: bool = False, threads: int | None = None,
+    python: Sequence[str], *, saves: bool = False, threads: int | None = None, alone: bool = False,
 ) -> None:  # fmt: skip
     """Start the ranks with the profile's launcher, and wait until they have ended.
 
@@ -125,22 +151,59 @@ def start_ranks(
         saves: whether the ranks can save when they are asked to stop.
         threads: CPU threads of a rank in a sealed training that is repeated. If None, an attempt that resumes
             keeps the number of the attempt before.
+        alone: whether no other run may compute on this machine.
+
+    Raises:
+        LacksMemory: a rank was ended for lack of memory, and the run was not alone on this machine.
+        RankError: a rank failed.
+    """
+    run, runtime = task.run, project.runtime
+    planned = PlannedGeometry.of(run.settings)
+    # in a scaling study a rank has the same number of CPUs at every size
+    cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
+    if threads is None and saves:
+        threads = _threads_begun(task.work, cpus // planned.devices)
+    killed = oom_kills()
+    with device_share(
+        run.settings,
+        title=run.title,
+        threads=runtime.threads_per_rank or threads or 1,
+        env=os.environ,
+        oversubscribe=runtime.oversubscribe,
+        alone=alone,
+    ) as share:
+        try:
+            _start_on(
+                share, project, task, path, log, python, saves=saves, threads=threads, cpus=cpus
+            )
+        except RankError as error:
+            lacks = LACKS_MEMORY.search(str(error)) or (error.is_killed and oom_kills() > killed)
+            if alone or not lacks or not (beside := share.company()):
+                raise
+            raise LacksMemory(error, beside) from error
+
+
+def _start_on(
+    share: Share, project: Project, task: RankTask, path: Path, log: Path, python: Sequence[str], *,
+    saves: bool, threads: int | None, cpus: int,
+) -> None:  # fmt: skip
+    """Start the ranks on devices of this machine.
+
+    Args:
+        cpus: CPUs of this machine for the ranks.
     """
     from shardline.launch.host_commands import check_machines
     from shardline.launch.start import find_geometry, prepare_start
     from shardline.supervision.supervisor import run_ranks
 
-    run = task.run
-    planned = PlannedGeometry.of(run.settings)
-    # in a scaling study a rank has the same number of CPUs at every size
-    cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
+    run, planned = task.run, PlannedGeometry.of(task.run.settings)
     actual = find_geometry(
         run.settings,
         run=run.title,
         runtime=project.runtime,
-        env=os.environ,
+        env=share.env,
         num_cpus=cpus,
-        num_gpus=num_gpus(),
+        num_gpus=num_gpus(share.env),
     )
     if not planned.fits(actual):
         logging.warning(
@@ -155,11 +218,11 @@ def start_ranks(
         geometry=actual,
         accelerator=run.settings.accelerator,
         runtime=project.runtime,
-        env=os.environ,
+        env=share.env,
         num_cpus=cpus,
         files=[*own, *(str(one.manifest) for one in task.datasets)],
         python=python,
-        threads=threads or (_threads_begun(task.work, cpus // actual.devices) if saves else None),
+        threads=threads,
     )
     if saves:
         record_threads(task.work, start.plan.cpus)
@@ -175,6 +238,8 @@ def start_ranks(
         grace_s=project.runtime.stop_grace_s if saves else 0.0,
         watch=_deadline(project.runtime, task.work) if saves else None,
         monitor=run.settings.checkpoint.monitor,
+        descriptors=share.descriptors,
+        cores=share.cores,
     )
 
 
