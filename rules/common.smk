@@ -51,6 +51,7 @@ with workflow_errors():
         STORAGE,
         is_main=workflow.is_main_process,
         cores=workflow.resource_settings.cores,
+        is_here=workflow.resource_settings.nodes is None,
         gpus=GPUS.value if GPUS else None,
     )
 JOBS.offer_devices(workflow)

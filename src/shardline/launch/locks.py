@@ -5,6 +5,7 @@ process that has its descriptor ends, however it ends.
 """
 
 import fcntl
+import logging
 import os
 import stat
 import sys
@@ -164,6 +165,7 @@ def _close(descriptor: int) -> None:
 def _tell(kind: str, units: Sequence[str], count: int, title: str) -> None:
     holders = "; ".join(others(kind, ())) or "another job that waits before it"
     message = f"{title} waits for {count} of {len(units)} {kind}s; in use by {holders}"
+    logging.warning("%s", message)
     with suppress(OSError):  # standard error may be closed
         print(message, file=sys.stderr, flush=True)
 

@@ -36,12 +36,13 @@ class Jobs:
         storage: storage of the declared files; None for this disk.
         is_main: whether this is the user's own process, and not a job's process.
         cores: Snakemake's cores on this machine; None if jobs run elsewhere.
+        is_here: whether all jobs run on this machine.
         gpus: `--resources gpus=N`; None if not given.
     """
 
     def __init__(
         self, project: Project, storage: Storage | None, *, is_main: bool, cores: int | None,
-        gpus: int | None = None,
+        is_here: bool = True, gpus: int | None = None,
     ) -> None:  # fmt: skip
         self.project, self.storage = project, storage
         self.declared = project.layout.name_of
@@ -54,7 +55,7 @@ class Jobs:
         runs, runtime = project.runs.items(), project.runtime
         # if a run's own ranks evaluate or predict, that job requests the same resources as the run
         here = [run.settings for _, run in runs] if is_main else []
-        self.machine = this_machine(cores if is_main else None, here, counted=gpus)
+        self.machine = this_machine(cores if is_main and is_here else None, here, counted=gpus)
         self._asked = {key: self._here(key, requested(run.settings, runtime)) for key, run in runs}
         self._evaluated = {
             key: self._here(key, evaluation_requested(run, runtime)) for key, run in runs
