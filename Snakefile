@@ -47,6 +47,8 @@ onstart:
     snakemake_speedups.end()
     with workflow_errors():
         check_jobs(PROJECT, workflow, logger)
+    if plan := JOBS.plan_of_machine(workflow.dag.needrun_jobs()):
+        logger.info(plan)
 
 
 onerror:

@@ -45,14 +45,18 @@ with workflow_errors():
     # the image of the jobs, except of jobs whose ranks have their own environment
     CONTAINER = container_of(PROJECT) if DeploymentMethod.APPTAINER in METHODS else None
 
-JOBS = Jobs(
-    PROJECT,
-    STORAGE,
-    is_main=workflow.is_main_process,
-    cores=workflow.resource_settings.cores,
-)
+GPUS = workflow.global_resources.get("gpus")  # --resources gpus=N
 with workflow_errors():
+    JOBS = Jobs(
+        PROJECT,
+        STORAGE,
+        is_main=workflow.is_main_process,
+        cores=workflow.resource_settings.cores,
+        is_here=workflow.resource_settings.nodes is None,
+        gpus=GPUS.value if GPUS else None,
+    )
     SWEEPS = SweepJobs(JOBS, is_main=workflow.is_main_process)
+JOBS.offer_devices(workflow)
 # Declared files are named from the project's folder.
 declared, PARTS = JOBS.declared, JOBS.parts
 EVALUATIONS = JOBS.of_all(run.evaluation for run in PROJECT.runs.values())

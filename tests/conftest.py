@@ -26,11 +26,16 @@ pytest_plugins = (
 # the processes that tests start: a width, another place in a job, Lightning's arguments, another repository.
 _NAMES = {
     "COLUMNS", "LINES", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-    "MASTER_PORT", "NODE_RANK", "PYTHONHASHSEED", "RANK", "SHARDLINE_STORE", "SNAKEMAKE_PROFILE", "WORLD_SIZE",
+    "MASTER_PORT", "NODE_RANK", "PYTHONHASHSEED", "RANK", "SHARDLINE_CORES_PER_RUN", "SHARDLINE_STORE",
+    "SNAKEMAKE_PROFILE", "WORLD_SIZE",
 }  # fmt: skip
 _PREFIXES = ("LT_", "MLFLOW_", "OMPI_", "PL_", "SLURM_", "WANDB_")
 for _name in [name for name in os.environ if name in _NAMES or name.startswith(_PREFIXES)]:
     del os.environ[_name]
+
+
+# Pipelines of several workers share the machine's cores; tests of the locks name a folder.
+os.environ["SHARDLINE_LOCKS"] = "off"
 
 
 # Hypothesis gives an example 200 ms: no matter of a test, on a busy machine.

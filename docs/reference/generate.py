@@ -70,6 +70,8 @@ FILES: tuple[tuple[str, str, str, type[Record]], ...] = (
 )  # fmt: skip
 OF_SHARDLINE = {
     "SHARDLINE_STORE": "You set it: the folder of shards and training checkpoints, in place of `store/`.",
+    "SHARDLINE_LOCKS": "You set it: the folder of the locks on devices, on the machine's own disk. `off`: jobs on this "
+    "machine lock no devices, and are bound to no cores.",
     "SHARDLINE_CHECK_TRANSFORMS": "You set it to 1: each sample is transformed twice, to find chance in a transform.",
     "SHARDLINE_RUN_JSON": "A training script reads it: the path of the run's `run.json`.",
     "SHARDLINE_MANIFEST": "A training script reads it: the path of the dataset's `manifest.json`.",

@@ -20,6 +20,11 @@ from shardline.core.trainer_arguments import REASONS, SETTINGS
 from shardline.core.visible import from_here
 
 _MAX_FRAMES = 4
+# Errors for lack of memory of a machine or a GPU, as Python, torch and its libraries word them, and as below.
+LACKS_MEMORY = re.compile(
+    r"can(?:'|no)t allocate memory|unable to mmap|out of memory|too little memory|ALLOC_FAILED|\bMemoryError\b",
+    re.IGNORECASE,
+)
 
 # A pattern of the original error, and the sentence that replaces it.
 _KNOWN: tuple[tuple[str, str], ...] = (

@@ -1,7 +1,7 @@
 """CPUs, GPUs and memory that this process may use."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,9 +13,13 @@ def num_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def num_gpus() -> int:
-    """Return the number of NVIDIA GPUs that this process may use, without importing torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+def num_gpus(env: Mapping[str, str] = os.environ) -> int:
+    """Return the number of NVIDIA GPUs that a process may use, without importing torch.
+
+    Args:
+        env: environment of the process.
+    """
+    visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
     return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
@@ -42,3 +46,12 @@ def _of_groups() -> Iterator[int]:
             most = (folder / "memory.max").read_text().strip()
             if most.isdecimal():
                 yield max(0, int(most) - int((folder / "memory.current").read_text()))
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory since this machine started."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

@@ -6,7 +6,7 @@ from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
 
 REQUESTED = (
-    "nodes", "tasks", "tasks_per_node", "cpus_per_task", "gres", "tasks_per_gpu", "mpi",
+    "nodes", "tasks", "tasks_per_node", "cpus_per_task", "gres", "gpus", "tasks_per_gpu", "mpi",
 )  # fmt: skip
 
 

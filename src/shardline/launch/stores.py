@@ -7,13 +7,18 @@ torch's own stores listen on all interfaces and accept commands from every clien
 
 import errno
 import ipaddress
+import os
 import socket
 import sys
+from contextlib import suppress
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
+
+from shardline.launch.locks import DESCRIPTORS
 
 
 class NarrowStore(dist.TCPStore):  # type: ignore[name-defined, misc]  # torch's stubs lack it
@@ -58,9 +63,27 @@ def narrow_stores() -> None:
         module.__dict__["TCPStore"] = NarrowStore
 
 
+def share_locks() -> None:
+    """Make torchrun's ranks inherit the locks on their devices, so that a device is locked while a rank uses it."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    given = [int(one) for one in os.environ.get(DESCRIPTORS, "").split(",") if _is_open(one)]
+    names = vars(subprocess_handler)
+    names["Popen"] = partial(names["Popen"], pass_fds=given)
+
+
+def _is_open(descriptor: str) -> bool:
+    """Return whether this process has a descriptor; in a container it may not."""
+    with suppress(OSError, ValueError):
+        os.fstat(int(descriptor))
+        return True
+    return False
+
+
 def main() -> None:
     """Run torchrun's agent."""
     narrow_stores()
+    share_locks()
     from torch.distributed.run import main as run  # imports the stores by name
 
     # torchrun never removes its folder of logs; a later --log-dir of the user's takes precedence

@@ -21,6 +21,7 @@ from shardline.core.files import check_writable
 from shardline.core.package import workflow_folder
 from shardline.core.rank_environment import check_passed
 from shardline.core.variables import clean, ignored
+from shardline.launch.slurm.arrays import arrays_of_equals
 from shardline.launch.slurm.sacct import stand_before_sacct
 from shardline.launch.slurm.scancel import cancel_by_name
 from shardline.pipeline import invocation
@@ -66,6 +67,7 @@ def open_project(
     elif is_main:
         stand_before_sacct(workflow_folder() / "profiles" / "slurm" / "bin")
         cancel_by_name()
+        arrays_of_equals()
     if is_main:
         check_addresses(project)
     if storage and has_no_shared_disk:

@@ -22,6 +22,7 @@ from shardline.launch.request import (
     requested,
     threads_of,
 )
+from shardline.pipeline.full_machine import Need, this_machine
 from shardline.pipeline.hooks import workflow_errors
 from shardline.pipeline.snakemake_speedups import keep_signatures, with_signature
 from shardline.pipeline.storage import Storage, logs_of
@@ -38,11 +39,14 @@ class Jobs:
         storage: storage of the declared files; None for this disk.
         is_main: whether this is the user's own process, and not a job's process.
         cores: Snakemake's cores on this machine; None if jobs run elsewhere.
+        is_here: whether all jobs run on this machine.
+        gpus: `--resources gpus=N`; None if not given.
     """
 
     def __init__(
-        self, project: Project, storage: Storage | None, *, is_main: bool, cores: int | None
-    ) -> None:
+        self, project: Project, storage: Storage | None, *, is_main: bool, cores: int | None,
+        is_here: bool = True, gpus: int | None = None,
+    ) -> None:  # fmt: skip
         self.project, self.storage = project, storage
         self.declared = project.layout.name_of
         paths = project.layout.declared
@@ -53,15 +57,42 @@ class Jobs:
         self._titles, self._measured = titles_of(project), project.measured
         runs, runtime = project.runs.items(), project.runtime
         # if a run's own ranks evaluate or predict, that job requests the same resources as the run
-        self._asked = {key: requested(run.settings, runtime) for key, run in runs}
-        self._evaluated = {key: evaluation_requested(run, runtime) for key, run in runs}
+        here = [run.settings for _, run in runs] if is_main else []
+        self.machine = this_machine(cores if is_main and is_here else None, here, counted=gpus)
+        self._asked = {key: self._here(key, requested(run.settings, runtime)) for key, run in runs}
+        self._evaluated = {
+            key: self._here(key, evaluation_requested(run, runtime)) for key, run in runs
+        }
         self._predicted = {
-            one.spec.run: prediction_requested(one, runtime) for one in project.predictions.values()
+            one.spec.run: self._here(one.spec.run, prediction_requested(one, runtime))
+            for one in project.predictions.values()
         }
         self.training = _resources(self._asked)
         self.evaluating = _resources(self._evaluated)
         self.predicting = _resources(self._predicted)
         keep_signatures(self)
+
+    def _here(self, key: str, asked: dict[str, int | str]) -> dict[str, int | str]:
+        """Return resources of a job, with the GPUs that Snakemake counts on this machine."""
+        gpus = self._need(key).gpus if self.machine and asked else 0
+        return {**asked, "gpus": gpus} if gpus else asked
+
+    def _need(self, key: str) -> Need:
+        assert self.machine
+        run, is_alone = self.project.runs[key], key in self._measured
+        return self.machine.need(run.settings, self.project.runtime, is_alone=is_alone)
+
+    def offer_devices(self, workflow: Any) -> None:
+        """Make Snakemake and its jobs divide this machine's devices among the runs that are not sealed."""
+        if self.machine:
+            new = [key for key, run in self.project.runs.items() if not self.exists(run.model)]
+            self.machine.offer(workflow, [self._need(key) for key in new])
+
+    def plan_of_machine(self, jobs: Iterable[Any]) -> str:
+        """Return how many of these jobs' trainings run at a time; "" without trainings, or elsewhere."""
+        names = [job.wildcards.run for job in jobs if job.rule.name in ("train", "train_again")]
+        needs = [self._need(name) for name in names if self.machine]
+        return self.machine.plan(needs) if self.machine and needs else ""
 
     # --- inputs ---------------------------------------------------------------------------------
 
@@ -260,11 +291,15 @@ class Jobs:
 
     def threads_of_evaluation(self, wildcards: Any) -> int:
         """Return the threads of the job that evaluates a run."""
-        return self._run(wildcards).settings.devices if self._evaluated[wildcards.run] else 1
+        return self._on_ranks(wildcards) if self._evaluated[wildcards.run] else 1
 
     def threads_of_prediction(self, wildcards: Any) -> int:
         """Return the threads of a prediction's job."""
-        return self._run(wildcards).settings.devices if self._predicted[wildcards.run] else 1
+        return self._on_ranks(wildcards) if self._predicted[wildcards.run] else 1
+
+    def _on_ranks(self, wildcards: Any) -> int:
+        settings = self._run(wildcards).settings
+        return threads_of(settings, self.project.runtime, cores=self._cores, is_alone=False)
 
 
 def _resources(asked: Asked) -> dict[str, object]:

@@ -96,7 +96,7 @@ def compute_parts(
     if missing and _needs_ranks(project, prediction, missing):
         _on_ranks(project, prediction, model, trained_on, rows, missing, log)
     elif missing and _is_warm(project, prediction):
-        _on_ranks(project, prediction, model, trained_on, rows, missing, log, alone=True)
+        _on_ranks(project, prediction, model, trained_on, rows, missing, log, single=True)
     elif missing:
         _here(project, prediction, model, trained_on, rows, missing)
     if (rows_there := count_rows(folder, count_parts(num_rows, batch))) != num_rows:
@@ -173,7 +173,7 @@ def _is_warm(project: Project, prediction: PredictionPlan) -> bool:
 
 def _on_ranks(
     project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
-    rows: DatasetPlace, missing: Sequence[int], log: Path, *, alone: bool = False,
+    rows: DatasetPlace, missing: Sequence[int], log: Path, *, single: bool = False,
 ) -> None:  # fmt: skip
     run = prediction.spec
     rank_logs = project.layout.declared.logs_of_parts("predict", f"{run.run}-{prediction.id}")
@@ -193,7 +193,7 @@ def _on_ranks(
             rank_logs=rank_logs,
             log=log,
             datasets=trained_on,
-            alone=alone,
+            single=single,
         )
 
 

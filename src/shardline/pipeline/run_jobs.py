@@ -89,7 +89,7 @@ def _evaluate(
     if log and _needs_ranks(project, run, datasets):
         return _evaluate_on_ranks(project, run, files["model"], datasets, log, inputs)
     if log and _is_warm(project, run):
-        return _evaluate_on_ranks(project, run, files["model"], datasets, log, inputs, alone=True)
+        return _evaluate_on_ranks(project, run, files["model"], datasets, log, inputs, single=True)
     return _evaluate_here(project, run, files["model"], datasets, inputs)
 
 
@@ -119,7 +119,7 @@ def _is_warm(project: Project, run: RunPlan) -> bool:
 
 def _evaluate_on_ranks(
     project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace], log: Path,
-    inputs: Inputs, *, alone: bool = False,
+    inputs: Inputs, *, single: bool = False,
 ) -> Evaluated:  # fmt: skip
     rank_logs = project.layout.declared.logs_of_parts("evaluate", f"{run.id}-{run.evaluation_id}")
     with started_ranks.own_work(project, f"{run.id}-evaluation-{run.evaluation_id}") as work:
@@ -140,7 +140,7 @@ def _evaluate_on_ranks(
             rank_logs=rank_logs,
             log=log,
             datasets=datasets,
-            alone=alone,
+            single=single,
         )
         report_warnings(log)
         return read_record(action.output, Evaluated, remedy=REMAKE)

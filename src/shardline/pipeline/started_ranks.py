@@ -18,11 +18,14 @@ from shardline.config.project import Project
 from shardline.config.resolved import ActualGeometry, DatasetPlace, PlannedGeometry, RunSpec
 from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
+from shardline.core.error_texts import LACKS_MEMORY
 from shardline.core.files import make_folder
-from shardline.core.machine import num_cpus, num_gpus
+from shardline.core.machine import num_cpus, num_gpus, oom_kills
 from shardline.environments.python import python_of_ranks
+from shardline.launch.device_share import Share, device_share
 from shardline.pipeline.forked_usage import note_usage
 from shardline.supervision.attempt_log import read_attempts, record_threads, threads_of_state
+from shardline.supervision.supervisor import RankError
 from shardline.supervision.warm.client import VARIABLE, Cold, WarmRanks, start_warm
 from shardline.training.rank_task import (
     Evaluate,
@@ -96,7 +99,7 @@ def has_gpus(settings: RunSettings) -> bool:
 
 def run_on_ranks(
     project: Project, run: RunSpec, action: Evaluate | Find | Predict | Preflight, *, work: Path, rank_logs: Path,
-    log: Path, datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None, alone: bool = False,
+    log: Path, datasets: Sequence[DatasetPlace] = (), inputs: Inputs | None = None, single: bool = False,
 ) -> None:  # fmt: skip
     """Start a run's ranks for an action without retries, and wait until they have ended.
 
@@ -104,7 +107,7 @@ def run_on_ranks(
         work: field of `RankTask`, like `rank_logs` and `datasets`.
         log: the job's log.
         inputs: Snakemake's inputs; `environment` is used, if `runtime.environment` has one.
-        alone: whether one rank does it instead of all ranks of the run.
+        single: whether one rank does it instead of all ranks of the run.
 
     Raises:
         RankError: a rank failed.
@@ -113,8 +116,13 @@ def run_on_ranks(
         run=run, action=action, datasets=tuple(datasets), work=work, rank_logs=rank_logs,
         runtime=RankRuntime.of(project.runtime),
     )  # fmt: skip
-    python = python_of(project, run, inputs or {})
-    start_ranks(project, task, work / "rank.json", log, python, alone=alone)
+    path, python = work / "rank.json", python_of(project, run, inputs or {})
+    start = partial(start_ranks, project, task, path, log, python, single=single)
+    try:
+        start()
+    except LacksMemory as error:
+        logging.warning("%s", error.remedy)
+        start(alone=True)
 
 
 def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple[str, ...]:
@@ -123,9 +131,28 @@ def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple
     return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)
 
 
+class LacksMemory(RankError):
+    """A rank was ended for lack of memory while other runs computed on this machine.
+
+    Args:
+        error: the error of the rank.
+        beside: descriptions of the other runs.
+    """
+
+    def __init__(self, error: RankError, beside: Sequence[str]) -> None:
+        super().__init__(
+            str(error), kind=error.kind, code=error.exit_code, is_killed=error.is_killed
+        )
+        self.remedy = (
+            f"{error}; beside it ran {'; '.join(beside)}; starting it once more, when no other run "
+            "computes on this machine"
+        )
+
+
 def start_ranks(
     project: Project, task: RankTask, path: Path, log: Path,
-    python: Sequence[str], *, saves: bool = False, alone: bool = False, threads: int | None = None,
+    python: Sequence[str], *, saves: bool = False, threads: int | None = None, alone: bool = False,
+    single: bool = False,
 ) -> None:  # fmt: skip
     """Start the ranks with the profile's launcher, and wait until they have ended.
 
@@ -135,29 +162,70 @@ def start_ranks(
         saves: whether the ranks can save when they are asked to stop.
         threads: CPU threads of a rank in a sealed training that is repeated. If None, an attempt that resumes
             keeps the number of the attempt before.
-        alone: whether one rank does it instead of all ranks of the run.
+        alone: whether no other run may compute on this machine.
+        single: whether one rank does it instead of all ranks of the run.
+
+    Raises:
+        LacksMemory: a rank was ended for lack of memory, and the run was not alone on this machine.
+        RankError: a rank failed.
+    """
+    run, runtime = task.run, project.runtime
+    planned = PlannedGeometry.of(run.settings)
+    # in a scaling study a rank has the same number of CPUs at every size
+    cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
+    settings = run.settings
+    if single:
+        settings = structs.replace(settings, nodes=1, devices=1)
+        cpus = max(1, cpus // planned.devices)  # as many threads as one of the run's ranks
+    if threads is None and saves:
+        threads = _threads_begun(task.work, cpus // planned.devices)
+    killed = oom_kills()
+    with device_share(
+        settings,
+        title=run.title,
+        threads=runtime.threads_per_rank or threads or 1,
+        env=os.environ,
+        oversubscribe=runtime.oversubscribe,
+        alone=alone,
+    ) as share:
+        try:
+            _start_on(
+                share, project, task, path, log, python, saves=saves, threads=threads, cpus=cpus,
+                single=single,
+            )  # fmt: skip
+        except RankError as error:
+            lacks = LACKS_MEMORY.search(str(error)) or (error.is_killed and oom_kills() > killed)
+            if alone or not lacks or not (beside := share.company()):
+                raise
+            raise LacksMemory(error, beside) from error
+
+
+def _start_on(
+    share: Share, project: Project, task: RankTask, path: Path, log: Path, python: Sequence[str], *,
+    saves: bool, threads: int | None, cpus: int, single: bool,
+) -> None:  # fmt: skip
+    """Start the ranks on devices of this machine.
+
+    Args:
+        cpus: CPUs of this machine for the ranks.
     """
     from shardline.launch.host_commands import check_machines
     from shardline.launch.start import find_geometry, prepare_start
     from shardline.supervision.supervisor import run_ranks
 
-    run = task.run
-    planned = PlannedGeometry.of(run.settings)
-    # in a scaling study a rank has the same number of CPUs at every size
-    cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
-    if alone:
+    run, planned = task.run, PlannedGeometry.of(task.run.settings)
+    if single:
         actual = ActualGeometry(nodes=1, devices=1)
-        cpus = max(1, cpus // planned.devices)  # as many threads as one of the run's ranks
     else:
         actual = find_geometry(
             run.settings,
             run=run.title,
             runtime=project.runtime,
-            env=os.environ,
+            env=share.env,
             num_cpus=cpus,
-            num_gpus=num_gpus(),
+            num_gpus=num_gpus(share.env),
         )
-    if not alone and not planned.fits(actual):
+    if not single and not planned.fits(actual):
         logging.warning(
             "elastic: %s do the work of the planned %d x %d",
             *(actual, planned.nodes, planned.devices),
@@ -170,11 +238,11 @@ def start_ranks(
         geometry=actual,
         accelerator=run.settings.accelerator,
         runtime=project.runtime,
-        env=os.environ,
+        env=share.env,
         num_cpus=cpus,
         files=[*own, *(str(one.manifest) for one in task.datasets)],
         python=python,
-        threads=threads or (_threads_begun(task.work, cpus // actual.devices) if saves else None),
+        threads=threads,
     )
     if saves:
         record_threads(task.work, start.plan.cpus)
@@ -192,6 +260,8 @@ def start_ranks(
             grace_s=project.runtime.stop_grace_s if saves else 0.0,
             watch=_deadline(project.runtime, task.work) if saves else None,
             monitor=run.settings.checkpoint.monitor,
+            descriptors=share.descriptors,
+            cores=share.cores,
             warm=warm,
         )
     finally:

@@ -35,6 +35,7 @@ from shardline.pipeline.continuing import continue_shorter
 from shardline.pipeline.job_frame import only
 from shardline.pipeline.started_ranks import (
     Inputs,
+    LacksMemory,
     files_of,
     own_work,
     places_of,
@@ -101,14 +102,20 @@ def train(
         saved_step = last_step(work / "checkpoints")
         check_retry(attempts, retry=known.retry, saved_step=saved_step, logs=logs)
         try:
-            with (
-                attempted(work, **asdict(known)) as number,
-                tracked(runtime.tracking, context),
-                _log_kept(log, log_of_attempt(logs, number)),
-            ):
-                task = structs.replace(task, action=structs.replace(action, attempt=number))
-                path = work / "attempts" / str(number) / "rank.json"
-                start_ranks(project, task, path, log, python, saves=True)
+            for alone in (False, True):
+                try:
+                    with (
+                        attempted(work, **asdict(known)) as number,
+                        tracked(runtime.tracking, context),
+                        _log_kept(log, log_of_attempt(logs, number)),
+                    ):
+                        task = structs.replace(task, action=structs.replace(action, attempt=number))
+                        path = work / "attempts" / str(number) / "rank.json"
+                        start_ranks(project, task, path, log, python, saves=True, alone=alone)
+                    break
+                except LacksMemory as error:  # never if it was alone
+                    logging.warning("%s", error.remedy)
+                    known = replace(known, retry=known.retry + 1, started=None, queue_s=None)
         except ShardlineError as error:
             _requeue_or_stop(error, work)
             raise

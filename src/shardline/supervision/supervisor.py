@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -89,6 +90,7 @@ def run_ranks(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, work: Path, title: str, ranks: int,
     grace_s: float = 0.0, watch: Callable[[Ask, threading.Event], None] | None = None, monitor: str = "",
     warm: WarmRanks | None = None,
+    descriptors: Sequence[int] = (), cores: Collection[int] = (),
 ) -> None:  # fmt: skip
     """Run a launcher until all its ranks have ended.
 
@@ -100,6 +102,8 @@ def run_ranks(
         watch: function to run in a thread; it may request a stop, and returns after the event.
         monitor: metric that is reported beside the loss.
         warm: ranks that are forked already, instead of those of the command.
+        descriptors: descriptors of locks, which the launcher inherits.
+        cores: numbers of the cores to run on; empty for all cores.
 
     Raises:
         RankError: a rank failed; contains the rank's own message and place.
@@ -117,7 +121,8 @@ def run_ranks(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            preexec_fn=die_with_parent,  # even if this job gets SIGKILL
+            preexec_fn=partial(_begin, cores),
+            pass_fds=descriptors,
             start_new_session=True,  # a terminal's Ctrl-C must reach the ranks through this job only
         )
         try:
@@ -140,6 +145,12 @@ def run_ranks(
         return
     message = f"{command[0]} exited with code {code}: {last or 'no output'}; see {log}"
     raise _outcome(work, ranks, _killed(log, begin), request) or RankError(message)
+
+
+def _begin(cores: Collection[int]) -> None:
+    die_with_parent()  # even if this job gets SIGKILL
+    if cores:
+        os.sched_setaffinity(0, cores)
 
 
 def _outcome(

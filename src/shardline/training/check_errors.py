@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from shardline.config.resolved import RunSpec
-from shardline.core.error_texts import short_traceback
+from shardline.core.error_texts import LACKS_MEMORY, short_traceback
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.training.rank_task import ModelResult
 
@@ -23,9 +23,6 @@ _OF_NETWORK = re.compile(
     r"couldn't connect|could ?n[o']t (connect|resolve)|name resolution|connection (refused|reset|error|aborted)|"
     r"max retries|network is unreachable|timed out|offline mode",
     re.IGNORECASE,
-)
-_OF_MEMORY = re.compile(
-    r"can(?:'|no)t allocate memory|unable to mmap|out of memory|\bMemoryError\b", re.IGNORECASE
 )
 # a batch of named columns is a dict: its keys are texts, and it has no place 0
 _OF_UNPACKING = re.compile(
@@ -69,7 +66,7 @@ def sort_error(
 
 
 def _not_of_model(text: str, spec: RunSpec, *, is_elsewhere: bool, is_foreign: bool) -> str:
-    if _OF_MEMORY.search(text):
+    if LACKS_MEMORY.search(text):
         return "needs more memory than is free on this machine"
     if is_elsewhere and _OF_PACKAGES.search(text):
         return "needs packages that only the environment of its jobs has"

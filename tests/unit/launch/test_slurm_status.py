@@ -60,9 +60,9 @@ def test_a_job_that_slurm_ended_has_failed_when_it_does_not_return(
 def test_jobs_that_are_not_listed_any_more_are_remembered(tmp_path: Path):
     file = tmp_path / "seen" / "uuid"
     assert remember(file, ["1", "2", "3_1", "3_[2-4]"]) == set()
-    assert remember(file, ["2", "4"]) == {"1"}
-    assert remember(file, []) == {"1", "2", "4"}
-    assert file.read_text().split() == ["1", "2", "4"]
+    assert remember(file, ["2", "4"]) == {"1", "3_1"}
+    assert remember(file, []) == {"1", "2", "3_1", "4"}
+    assert file.read_text().split() == ["1", "2", "3_1", "4"]
 
 
 def test_a_failure_is_explained_with_its_remedy():

@@ -278,6 +278,68 @@ def test_a_profile(profile, expected):
     assert found == ([f"p.yaml: {expected}"] if expected else [])
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"slurm-array-jobs": "train, evaluate"}, []),
+        ({"slurm-array-jobs": "all"}, []),
+        (
+            {"slurm-array-jobs": "trian"},
+            ["slurm-array-jobs: trian names no rule of Shardline's; did you mean \"train\"?"],
+        ),
+        ({"slurm-exclude-failed-nodes": "n7,n[10-12]"}, []),
+        (
+            {"slurm-exclude-failed-nodes": "n[1,3]"},
+            ["slurm-exclude-failed-nodes='n[1,3]', expected names of nodes with commas between them; write n7,n12"],
+        ),
+        (
+            {"slurm-exclude-failed-nodes": ["n1"]},
+            ["slurm-exclude-failed-nodes=['n1'], expected names of nodes with commas between them; write n7,n12"],
+        ),
+        ({"slurm-partition-config": "good.yaml"}, []),
+        (
+            {"slurm-partition-config": "bad.yaml"},
+            [
+                "slurm-partition-config: bad.yaml: gpu.max_runtme is no limit of the plugin; did you mean "
+                '"max_runtime"?'
+            ],
+        ),
+        (
+            {"slurm-partition-config": "empty.yaml"},
+            [
+                "slurm-partition-config: empty.yaml has no table `partitions`; write the limits of each partition "
+                "below its name, such as max_runtime: 60"
+            ],
+        ),
+        (
+            {"slurm-partition-config": "good.yaml", "set-resources": {"train": {"slurm_partition": "gpu"}}},
+            [
+                "slurm-partition-config has no effect on jobs with set-resources.train.slurm_partition, which names "
+                "their partition; drop one of them"
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_options_of_the_slurm_plugin(tmp_path, monkeypatch, options, expected):
+    monkeypatch.chdir(tmp_path)
+    Path("good.yaml").write_text("partitions: {gpu: {max_runtime: 60, max_gpu: 8, cluster: a}}")
+    Path("bad.yaml").write_text("partitions: {gpu: {max_runtme: 60}}")
+    Path("empty.yaml").write_text("gpu: {max_runtime: 60}")
+    known, installed = {*OPTIONS, *options}, {"snakemake_executor_plugin_slurm"}
+    profile = {"executor": "slurm", **options}
+    found = list(problems_of_profile(profile, Path("p.yaml"), known, installed))
+    assert found == [f"p.yaml: {sentence}" for sentence in expected]
+
+
+def test_a_file_of_partitions_that_is_missing():
+    known = {*OPTIONS, "slurm-partition-config"}
+    profile = {"executor": "slurm", "slurm-partition-config": "absent.yaml"}
+    [found] = problems_of_profile(
+        profile, Path("p.yaml"), known, {"snakemake_executor_plugin_slurm"}
+    )
+    assert found.startswith("p.yaml: slurm-partition-config: absent.yaml cannot be read (")
+
+
 def test_every_rule_is_known():
     assert {"train", "evaluate", "build_shards", "render_report", "all"} <= rule_names()
 

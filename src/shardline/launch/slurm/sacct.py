@@ -30,6 +30,9 @@ _LEAST_S = 5.0
 _OURS = Path(".snakemake") / "slurm_status"
 
 _STATUS = "--format=JobIdRaw,State"
+# the plugin knows tasks of an array as 7_1, which JobIdRaw is not
+_STATUS_OF_TASKS = "--format=JobID,State"
+_TASK = re.compile(r"\d+(_\d+)?")
 _REASON = "--format=Reason"
 # The plugin would wait for a requeue of these, even if Slurm never requeues them.
 _ENDED_BY_SLURM = ("PREEMPTED", "NODE_FAIL")
@@ -70,14 +73,17 @@ def main(own: str, *words: str) -> int:
     real = real_sacct(own, os.environ.get("PATH", os.defpath))
     if _STATUS in words and "--name" in words[:-1]:
         name = words[words.index("--name") + 1]
-        return _answer_status(name, [real, *words] if real else None)
+        asked = [_STATUS_OF_TASKS if word == _STATUS else word for word in words]
+        return _answer_status(name, [real, *asked] if real else None)
     if _REASON in words and "-j" in words[:-1]:
         job, _, step = words[words.index("-j") + 1].partition(".")
         if step != "0":  # the plugin asks for ten steps of the job; one answer is enough
             return 0
         shown = _ask(["scontrol", "--oneliner", "show", "job", job], 20)
         if fields := job_fields(shown or ""):  # empty if the controller has forgotten the job
-            print(explain(fields, read_reason(job, fields.get("StartTime", ""))))
+            # a task of an array has a number of its own, by which it wrote its reason
+            own_number = fields.get("JobId", job)
+            print(explain(fields, read_reason(own_number, fields.get("StartTime", ""))))
             return 0
     if real:
         os.execv(real, ["sacct", *words])
@@ -130,7 +136,7 @@ def remember(file: Path, jobs: Iterable[str]) -> set[str]:
     """
     seen = set(file.read_text().split()) if file.exists() else set()
     # squeue may list tasks of an array together, as 1_[2-3]
-    if new := {job for job in jobs if job.isdigit()} - seen:
+    if new := {job for job in jobs if _TASK.fullmatch(job)} - seen:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a") as lines:
             lines.writelines(f"{job}\n" for job in sorted(new))

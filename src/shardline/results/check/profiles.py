@@ -1,5 +1,6 @@
 """Check of a Snakemake profile: options and names of rules."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ _PLUGINS = {
     "executor": "snakemake_executor_plugin_",
     "default-storage-provider": "snakemake_storage_plugin_",
 }
+_ARRAYS, _PARTITIONS = "slurm-array-jobs", "slurm-partition-config"
+_EXCLUDED = "slurm-exclude-failed-nodes"
+# the plugin divides the text at each comma, also within n[1,3]
+_NODE = re.compile(r"\s*[\w.-]+(\[[\d-]+\])?\s*")
 _OWN_EXECUTORS = ("local", "dryrun", "touch")
 # no package index has the plugin for Azure ML
 _AZURE_REMEDY = "run `make env-azureml` in a clone of Shardline, and activate .venv-azureml (docs/how-to/install.md)"
@@ -65,6 +70,7 @@ def problems_of_profile(
             remedy = did_you_mean(name, known, otherwise="see `snakemake --help`")
             yield f"{file}: {name} is no option of Snakemake or of its installed plugins; {remedy}"
     rules = rule_names()
+    yield from _problems_of_slurm(profile, file, rules)
     for key in _BY_RULE:
         named = profile.get(key) or {}
         for rule in named if isinstance(named, Mapping) else ():
@@ -73,6 +79,62 @@ def problems_of_profile(
                     str(rule), rules, otherwise=f"rules are {', '.join(sorted(rules))}"
                 )
                 yield f"{file}: {key}.{rule} names no rule of Shardline's; {remedy}"
+
+
+def _problems_of_slurm(profile: Mapping[str, object], file: Path, rules: set[str]) -> Iterator[str]:
+    """Yield sentences about options of the Slurm plugin with which it fails late, or which have no effect."""
+    arrays = str(profile.get(_ARRAYS) or "").replace(";", ",").split(",")
+    for rule in filter(None, map(str.strip, arrays)):
+        if rule not in {*rules, "all"}:
+            known = f"rules are {', '.join(sorted(rules))}"
+            remedy = did_you_mean(rule, rules, otherwise=f"{known}, or all")
+            yield f"{file}: {_ARRAYS}: {rule} names no rule of Shardline's; {remedy}"
+    excluded = profile.get(_EXCLUDED)
+    if excluded is not None and not (
+        isinstance(excluded, str) and all(map(_NODE.fullmatch, excluded.split(",")))
+    ):
+        yield (
+            f"{file}: {_EXCLUDED}={excluded!r}, expected names of nodes with commas between them; write n7,n12"
+        )
+    if (given := profile.get(_PARTITIONS)) is None:
+        return
+    yield from _problems_of_partitions(Path(str(given)), file)
+    for key in ("default-resources", *(f"set-resources.{rule}" for rule in sorted(rules))):
+        table: object = profile
+        for word in key.split("."):
+            table = table.get(word) if isinstance(table, Mapping) else None
+        if isinstance(table, Mapping) and "slurm_partition" in table:
+            yield (
+                f"{file}: {_PARTITIONS} has no effect on jobs with {key}.slurm_partition, which names their "
+                "partition; drop one of them"
+            )
+
+
+def _problems_of_partitions(partitions: Path, file: Path) -> Iterator[str]:
+    """Yield sentences about a file of partitions that the Slurm plugin cannot use."""
+    try:
+        found = (read_profile(partitions) or {}).get("partitions")
+    except ConfigError as error:
+        yield f"{file}: {_PARTITIONS}: {error}"
+        return
+    if not isinstance(found, Mapping) or not found:
+        yield (
+            f"{file}: {_PARTITIONS}: {partitions} has no table `partitions`; write the limits of each partition "
+            "below its name, such as max_runtime: 60"
+        )
+        return
+    try:
+        from snakemake_executor_plugin_slurm.partitions import PartitionLimits
+    except ImportError:  # the plugin is missing, as another sentence says, or is older
+        return
+    known = {*PartitionLimits.__dataclass_fields__, "cluster", "clusters", "slurm_cluster"}
+    for name, limits in found.items():
+        for limit in limits if isinstance(limits, Mapping) else ("",):
+            if limit not in known:
+                remedy = did_you_mean(
+                    str(limit), known, otherwise=f"limits are {', '.join(sorted(known))}"
+                )
+                yield f"{file}: {_PARTITIONS}: {partitions}: {name}.{limit} is no limit of the plugin; {remedy}"
 
 
 def rule_names() -> set[str]:

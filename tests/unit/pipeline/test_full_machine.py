@@ -1,0 +1,82 @@
+"""How many runs Snakemake starts at a time on this machine, and the sentence that says so."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardline.config.settings.config import Runtime
+from shardline.config.settings.run_settings import RunSettings
+from shardline.pipeline import full_machine
+from shardline.pipeline.full_machine import Machine, Need, this_machine
+
+
+def needs(machine, *devices, threads=0, **settings):
+    runtime = Runtime(threads_per_rank=threads)
+    return [machine.need(RunSettings(devices=one, **settings), runtime) for one in devices]
+
+
+@pytest.mark.parametrize(
+    ("machine", "devices", "sentence"),
+    [
+        (Machine(cores=64, gpus=8), [2] * 96, "4 runs at a time on 8 GPUs; 96 runs"),
+        (Machine(cores=64, gpus=8), [1] * 3, "3 runs at a time on 8 GPUs; 3 runs"),
+        (Machine(cores=64, gpus=8), [8, 1, 1, 1], "1 to 3 runs at a time on 8 GPUs; 4 runs"),
+        (Machine(cores=2), [1] * 8, "2 runs at a time on 2 cores; 8 runs"),
+        (Machine(cores=1), [1], "1 run at a time on 1 core; 1 run"),
+        (
+            Machine(cores=8), [1],
+            "1 run at a time on 8 cores; 1 run; 7 cores stay idle: runtime.threads_per_rank gives each rank more",
+        ),
+    ],
+)  # fmt: skip
+def test_the_plan_in_a_sentence(machine, devices, sentence):
+    assert machine.plan(needs(machine, *devices)) == sentence
+
+
+def test_what_a_run_needs():
+    machine = Machine(cores=8, gpus=4)
+    assert needs(machine, 2, threads=3) == [Need(cores=6, gpus=2)]
+    assert needs(machine, 1, accelerator="cpu") == [Need(cores=1)]
+    assert needs(machine, 1, nodes=2) == [Need(cores=8, gpus=4)], "other machines are not counted"
+    assert needs(machine, 16, elastic=True) == [Need(cores=8, gpus=4)]
+    alone = machine.need(RunSettings(devices=1), Runtime(), is_alone=True)
+    assert alone == Need(cores=8, gpus=4)
+
+
+@given(
+    st.builds(Machine, cores=st.integers(1, 64), gpus=st.integers(0, 8)),
+    st.lists(st.integers(1, 8), min_size=1, max_size=20),
+)
+def test_what_fits_is_never_more_than_there_is(machine, devices):
+    asked = needs(machine, *devices)
+    number = machine.fitting(asked)
+    assert 1 <= number <= len(devices)
+    first = sorted(asked, key=lambda one: (one.gpus, one.cores))[:number]
+    assert sum(one.gpus for one in first) <= machine.gpus
+    assert number == 1 or sum(one.cores for one in first) <= machine.cores
+
+
+def test_gpus_are_counted_as_inherited_and_at_most_as_given(monkeypatch):
+    listed = []
+    gpus = full_machine.__dict__["list_gpus"]
+    monkeypatch.setattr(full_machine, "list_gpus", lambda: listed.append(1) or gpus())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
+    cpu, auto = RunSettings(accelerator="cpu"), RunSettings()
+    assert this_machine(None, [auto]) is None
+    assert this_machine(8, [cpu]) == Machine(cores=8)
+    assert not listed, "without runs that may use GPUs, none are listed"
+    assert this_machine(8, [cpu, auto]) == Machine(cores=8, gpus=3)
+    assert this_machine(8, [auto], counted=2) == Machine(cores=8, gpus=2)
+
+
+def test_snakemake_counts_gpus_and_jobs_get_their_cores(monkeypatch):
+    monkeypatch.delenv("SHARDLINE_CORES_PER_RUN", raising=False)
+    counted = {}
+    workflow = SimpleNamespace(register_resource=counted.__setitem__)
+    machine = Machine(cores=64, gpus=8)
+    machine.offer(workflow, needs(machine, *[2] * 96))
+    assert counted == {"gpus": 8}
+    assert full_machine.os.environ["SHARDLINE_CORES_PER_RUN"] == "16"
+    monkeypatch.delenv("SHARDLINE_CORES_PER_RUN")
