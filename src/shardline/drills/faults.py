@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import psutil
 
 from shardline.core.errors import LaunchError
 from shardline.drills.profile_command import Commands, descendants
-from shardline.drills.tiny import Tiny, num_ranks
+from shardline.drills.tiny import Tiny
 from shardline.records.attempts import Attempt
 from shardline.supervision.attempt_log import read_attempts
 
@@ -155,12 +156,12 @@ def _slurm_job(scene: Scene) -> Attempt:
 
 
 def _job_process(scene: Scene) -> psutil.Process:
-    """Return the process of the rule's script, which started the launcher of the ranks."""
-    (run,) = scene.tiny.runs
-    (injected,) = scene.tiny.injected(num_ranks(run))
-    for parent in psutil.Process(injected["pid"]).parents():
-        if any(".snakemake/scripts/" in word for word in parent.cmdline()):
-            return parent
+    """Return the process of the rule's script; ranks that are forked from a server are no descendants of it."""
+    for process in descendants(scene.process.pid):
+        with suppress(psutil.NoSuchProcess):
+            is_script = any(".snakemake/scripts/" in word for word in process.cmdline())
+            if is_script and "python" in process.name():
+                return process
     raise LaunchError(
         "found no process of the training's job on this machine; run `shardline drill` again"
     )

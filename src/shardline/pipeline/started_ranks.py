@@ -26,8 +26,15 @@ from shardline.launch.device_share import Share, device_share
 from shardline.pipeline.forked_usage import note_usage
 from shardline.supervision.attempt_log import read_attempts, record_threads, threads_of_state
 from shardline.supervision.supervisor import RankError
-from shardline.supervision.warm.client import VARIABLE, Cold, WarmRanks, start_warm
+from shardline.supervision.warm.client import (
+    PYTORCH_LIGHTNING,
+    VARIABLE,
+    Cold,
+    WarmRanks,
+    start_warm,
+)
 from shardline.training.rank_task import (
+    PROGRAM,
     Evaluate,
     Find,
     Predict,
@@ -43,7 +50,6 @@ if TYPE_CHECKING:
 
 # Snakemake's inputs by name: a file, or several files
 Inputs = Mapping[str, str | Sequence[str]]
-_PROGRAM = "shardline.training.rank"
 
 
 def files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
@@ -233,7 +239,7 @@ def _start_on(
     write_task(path, structs.replace(task, geometry=actual))
     own = [str(task.action.run_json)] if isinstance(task.action, Train) else []
     start = prepare_start(
-        ["-m", _PROGRAM, str(path)],
+        ["-m", PROGRAM, str(path)],
         run_id=run.id,
         geometry=actual,
         accelerator=run.settings.accelerator,
@@ -276,14 +282,14 @@ def forks_ranks(runtime: Runtime) -> bool:
 def _warm(start: "Start", run: RunSpec, task: Path, runtime: Runtime) -> WarmRanks | None:
     """Return ranks that are forked from a server with all imports; None if they must be started by the command."""
     plan = start.plan
-    if not runtime.warm_ranks:
+    if not forks_ranks(runtime):
         return None
     try:
         if reason := _unusual(start, runtime):
             raise Cold(reason)
         warm = start_warm(
-            [str(task)], module=_PROGRAM, env=start.env, ranks=plan.ranks, run_id=plan.run_id,
-            grace_s=runtime.stop_grace_s, package=next(iter(run.lightning), "pytorch_lightning"),
+            [str(task)], module=PROGRAM, env=start.env, ranks=plan.ranks, run_id=plan.run_id,
+            grace_s=runtime.stop_grace_s, package=next(iter(run.lightning), PYTORCH_LIGHTNING),
         )  # fmt: skip
     except Cold as reason:
         logging.info("the ranks are started cold: %s", reason)

@@ -143,9 +143,18 @@ def _import(settings: ServerSettings) -> str:
     if others := threads() - THREADS_KNOWN:
         return f"imports have started threads ({', '.join(sorted(others))})"
     torch = sys.modules.get("torch")
-    if torch and (torch.cuda.is_initialized() or torch.distributed.is_initialized()):
+    if _opened_gpus() or (torch and torch.distributed.is_initialized()):
         return "imports have initialised CUDA or a process group"
     return ""
+
+
+def _opened_gpus() -> bool:
+    """Return whether this process has opened a GPU: CUDA cannot be used in a fork of such a process."""
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the descriptor of the listing itself
+            if str(link.readlink()).startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")):
+                return True
+    return False
 
 
 def threads() -> set[str]:
@@ -230,7 +239,6 @@ if __name__ == "__main__":
     # from here on this process is a rank, and ends as any program
     sys.argv = [_request.module, *_request.args]
     sys.orig_argv = [sys.executable, "-m", _request.module, *_request.args]
-    sys.path[0] = _request.cwd
     if _output:
         sys.stderr.write(_output)
         sys.stderr.flush()

@@ -18,6 +18,8 @@ from shardline.records.base import read_record
 from shardline.records.runs import ResolvedRun
 from shardline_io.order import VERSION as ORDER_VERSION
 
+PROGRAM = "shardline.training.rank"  # the program of a rank, as after `python -m`
+
 
 class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
     """The settings under `runtime` that ranks read. None of them changes a result.

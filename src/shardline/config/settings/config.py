@@ -189,9 +189,10 @@ class Runtime(Settings, frozen=True, kw_only=True):
     threads_per_rank: Natural = 0
     """CPU threads per rank; their number changes the last bits of sums on a CPU. 0, the default: one thread, or
     the CPUs that a scheduler has allocated. A training that resumes, and a rerun, keep their number."""
-    warm_ranks: bool = False
-    """Fork the ranks of one node from a server that has imported torch and Lightning once per `snakemake`, instead
-    of starting Python for each. If anything is unusual, ranks are started as usual, and the log says why."""
+    warm_ranks: bool = True
+    """Fork the ranks of one node from a server that has imported torch and Lightning once per `snakemake`, if
+    Snakemake starts the jobs on its own machine. If anything is unusual, ranks are started without the server, and
+    the log says why."""
     oversubscribe: bool = False
     """Allow more CPU ranks than cores."""
     log_every_steps: Count = 10

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +33,9 @@ from shardline.core.variables import cleaned
 from shardline.environments.python import python_of_ranks
 from shardline.records.understood import block
 from shardline.results.check.found import Finding
+from shardline.supervision.warm.client import PYTORCH_LIGHTNING, Cold, WarmRanks, start_warm
 from shardline.training.rank_task import (
+    PROGRAM,
     Check,
     CheckedDataset,
     ModelResult,
@@ -269,7 +272,8 @@ def _run(
         for package in dict.fromkeys(run.lightning[:1] for run in runs.values()):
             some = [key for key, run in runs.items() if run.lightning[:1] == package]
             left_s = None if limit_s is None else max(0.0, began + limit_s - time.monotonic())
-            reason = _start(project, python, [works[key] / "rank.json" for key in some], left_s)
+            tasks = [works[key] / "rank.json" for key in some]
+            reason = _start(project, python, tasks, left_s, next(iter(package), PYTORCH_LIGHTNING))
             reasons |= dict.fromkeys(some, reason)
         read = {identity: read_result(work / "result.json") for identity, work in works.items()}
     found = {identity: result for identity, result in read.items() if result}
@@ -285,17 +289,21 @@ def _run(
 
 
 def _start(
-    project: Project, python: tuple[str, ...], tasks: Sequence[Path], limit_s: float | None
-) -> str:
+    project: Project, python: tuple[str, ...], tasks: Sequence[Path], limit_s: float | None, package: str
+) -> str:  # fmt: skip
     """Run the program, and return the reason why models may have no result."""
     log = project.layout.log("check", "models")
     make_folder(log.parent)
     env, _ = without_place(os.environ)
-    variables = rank_variables(num_cpus(), project.runtime.variables, "")
+    runtime = project.runtime
+    variables = rank_variables(runtime.threads_per_rank or num_cpus(), runtime.variables, "")
+    env = {**cleaned(env), **variables, "CUDA_VISIBLE_DEVICES": ""}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*python, "-m", "shardline.training.rank", *map(str, tasks)],
-            env={**cleaned(env), **variables, "CUDA_VISIBLE_DEVICES": ""},
+        process = _forked(
+            project, python, tasks, env, package, output.fileno()
+        ) or subprocess.Popen(
+            [*python, "-m", PROGRAM, *map(str, tasks)],
+            env=env,
             cwd=project.workdir,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -310,6 +318,23 @@ def _start(
             kill_group(process.pid)
             process.wait()
     return f"the check's process ended with code {code}; its log is {project.layout.name_of(log)}"
+
+
+def _forked(
+    project: Project, python: tuple[str, ...], tasks: Sequence[Path], env: Mapping[str, str],
+    package: str, output: int,
+) -> WarmRanks | None:  # fmt: skip
+    """Return the program in a process that is forked from the ranks' server; None to start it as usual."""
+    if not (project.runtime.warm_ranks and python == (sys.executable,)):
+        return None
+    if Path.cwd() != project.workdir.absolute():
+        return None
+    with suppress(Cold):  # `shardline check` has no server
+        return start_warm(
+            [*map(str, tasks)], module=PROGRAM, env=env, ranks=1, run_id="check", grace_s=0.0,
+            package=package, output=output,
+        )  # fmt: skip
+    return None
 
 
 def _not_checked(run: RunPlan, why: str) -> ModelResult:

@@ -28,6 +28,7 @@ from shardline.supervision.warm.messages import (
 )
 
 VARIABLE = "SHARDLINE_WARM"  # Snakemake's process, see `Controller`
+PYTORCH_LIGHTNING = "pytorch_lightning"  # the package that is loaded if a run names none
 _SERVER = "shardline.training.rank_server"
 _SLOTS = 3  # servers of a Snakemake process, each of another environment
 _IMPORTS_S = 300.0  # longest wait for a server's imports
@@ -97,7 +98,8 @@ class WarmRanks:
 
 def start_warm(
     args: Sequence[str], *, module: str, env: Mapping[str, str], ranks: int, run_id: str, grace_s: float,
-    package: str, pass_fds: Sequence[int] = (), modules: Sequence[str] = (),
+    package: str = PYTORCH_LIGHTNING, output: int | None = None, pass_fds: Sequence[int] = (),
+    modules: Sequence[str] = (),
 ) -> WarmRanks:  # fmt: skip
     """Fork ranks from the server of this environment; the first job starts the server.
 
@@ -108,6 +110,7 @@ def start_warm(
         run_id: ID of the rendezvous of several ranks.
         grace_s: seconds between SIGTERM and SIGKILL of the remaining ranks.
         package: package of Lightning that the ranks load.
+        output: descriptor that the ranks print to, instead of `WarmRanks.stdout`; their input is then empty.
         pass_fds: descriptors that the ranks inherit, such as locks.
         modules: what the server imports, for tests.
 
@@ -125,10 +128,12 @@ def start_warm(
     if modules:
         settings |= {"modules": [*modules]}  # type: ignore[dict-item]
     read, write = os.pipe()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    streams = [0, write, write] if output is None else [nothing, output, output]
     try:
         for slot in range(_SLOTS):
             line = _connect(controller, slot, settings, own)
-            answer = _ask(line, request, [0, write, write, *pass_fds])
+            answer = _ask(line, request, [*streams, *pass_fds])
             if answer.keeper:
                 return WarmRanks(line, answer.keeper, read)
             line.close()
@@ -140,6 +145,7 @@ def start_warm(
         raise
     finally:
         os.close(write)
+        os.close(nothing)
 
 
 def key_of(env: Mapping[str, str], package: str) -> str:

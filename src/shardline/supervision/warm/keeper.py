@@ -26,6 +26,7 @@ from shardline.supervision.warm.messages import TERMINATE, WarmAnswer, WarmReque
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 _PORT = struct.Struct("=I")
 _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}  # default of torchrun's agent
+_MAX_SIGNALS = 4096
 _BLOCK = 512  # unit of ru_inblock and ru_oublock
 _OPENBLAS = tuple(
     f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("", "scipy_") for suffix in ("", "64_", "_64")
@@ -33,31 +34,81 @@ _OPENBLAS = tuple(
 
 
 @dataclass(kw_only=True)
-class _Ended:
-    """Ranks that have ended.
+class _Ranks:
+    """The ranks of a keeper.
 
     Attributes:
-        codes: exit code by rank, in the order of their ends; negative for a signal.
-        used: resources of each.
+        size: number of ranks.
+        grace_s: seconds between SIGTERM and SIGKILL of the remaining ranks.
+        pids: rank of each process that runs.
+        codes: exit code of each rank that has ended, in the order of their ends; negative for a signal.
+        used: resources of the ranks that have ended.
+        deadline: time at which the remaining ranks are killed.
     """
 
+    size: int
+    grace_s: float
+    pids: dict[int, int] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
     used: list[resource.struct_rusage] = field(default_factory=list)
+    deadline: float | None = None
+
+    def reap(self) -> None:
+        """Collect the ranks that have ended; the first that fails is named, and the others are asked to end."""
+        for pid in [*self.pids]:
+            found, status, used = os.wait4(pid, os.WNOHANG)
+            if found:
+                was_well = not self.code
+                rank, code = self.pids.pop(pid), os.waitstatus_to_exitcode(status)
+                self.codes[rank] = code
+                self.used.append(used)
+                if code and was_well and self.size > 1:
+                    _name(rank, pid, code)
+                    self.end()
+
+    def send(self, number: int) -> None:
+        """Send a signal to each rank that runs."""
+        for pid in self.pids:
+            os.kill(pid, number)  # not reaped yet, so its number is its own
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """Ask the ranks to end; those of several ranks that do not are killed later."""
+        self.send(number)
+        if self.size > 1:
+            self.deadline = self.deadline or time.monotonic() + self.grace_s
+
+    def left_ms(self) -> float | None:
+        """Return the milliseconds until the deadline; at the deadline, kill the ranks."""
+        if self.deadline is None:
+            return None
+        if (left_s := self.deadline - time.monotonic()) > 0:
+            return 1000 * left_s
+        self.send(signal.SIGKILL)
+        self.deadline = None
+        return None
 
     @property
-    def worst(self) -> int:
+    def code(self) -> int:
         """The exit code of the first rank that failed; 0 if none has."""
         return next((code for code in self.codes.values() if code), 0)
 
-    def answer(self, code: int) -> WarmAnswer:
-        """Return what the job is told."""
+    def answer(self) -> WarmAnswer:
+        """Return how the ranks ended, with the exit code of torchrun's agent for several ranks."""
         return WarmAnswer(
-            code=code,
+            code=self.code if self.size == 1 else int(bool(self.code)),
             cpu_s=round(sum(one.ru_utime + one.ru_stime for one in self.used), 3),
             peak_rss_bytes=sum(one.ru_maxrss for one in self.used) * 1024,
             read_bytes=sum(one.ru_inblock for one in self.used) * _BLOCK,
             written_bytes=sum(one.ru_oublock for one in self.used) * _BLOCK,
         )
+
+
+def _name(rank: int, pid: int, code: int) -> None:
+    """Print which rank failed first, in the words in which Open MPI names a killed rank."""
+    how = f"on signal {-code}" if code < 0 else f"with code {code}"
+    place = f"process rank {rank} with PID {pid} on node {platform.node()}"
+    with suppress(OSError):
+        os.write(2, f"{place} exited {how}; the other ranks are stopped\n".encode())
 
 
 def keep(line: socket.socket, request: WarmRequest, fds: Sequence[int]) -> None:
@@ -76,10 +127,10 @@ def keep(line: socket.socket, request: WarmRequest, fds: Sequence[int]) -> None:
         os.close(fd)
     parent = os.getpid()
     read, write = os.pipe()
-    pids: dict[int, int] = {}
+    ranks = _Ranks(size=request.ranks, grace_s=request.grace_s)
     for rank in range(request.ranks):
         if pid := os.fork():
-            pids[pid] = rank
+            ranks.pids[pid] = rank
             continue
         die_with_parent()
         if os.getppid() != parent:
@@ -89,7 +140,7 @@ def keep(line: socket.socket, request: WarmRequest, fds: Sequence[int]) -> None:
         _become(request, rank, read)
         return
     os.close(read)
-    _watch(line, request, pids, write)
+    _watch(line, request, ranks, write)
 
 
 def _become(request: WarmRequest, rank: int, ports: int) -> None:
@@ -130,10 +181,9 @@ def set_openblas_threads(threads: int) -> None:
                 function(threads)
 
 
-def _watch(line: socket.socket, request: WarmRequest, pids: dict[int, int], ports: int) -> NoReturn:
+def _watch(line: socket.socket, request: WarmRequest, ranks: _Ranks, ports: int) -> NoReturn:
     """Wait for the ranks, as torchrun's agent, and exit."""
-    wake = _listen()
-    store = None
+    wake, store = _listen(), None
     try:
         send(line, WarmAnswer(keeper=os.getpid()))
         if request.ranks > 1:
@@ -142,39 +192,22 @@ def _watch(line: socket.socket, request: WarmRequest, pids: dict[int, int], port
     except OSError:
         _end_group()
     os.close(ports)
-    ended, poll, deadline = _Ended(), select.poll(), None
+    poll = select.poll()
     for descriptor in (line.fileno(), wake):
         poll.register(descriptor, select.POLLIN)
-    while True:
-        was_well = not ended.worst
-        _reap(pids, ended)
-        if not pids:
-            break
-        if ended.worst and was_well:
-            _name_the_first(ended, request)
-            _send_all(pids, signal.SIGTERM)
-            deadline = time.monotonic() + request.grace_s
-        ready = poll.poll(
-            None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())
-        )
-        if any(descriptor == line.fileno() for descriptor, _ in ready):
+    ranks.reap()
+    while ranks.pids:
+        ready = {descriptor for descriptor, _ in poll.poll(ranks.left_ms())}
+        if line.fileno() in ready:
             if line.recv(1) != TERMINATE:
                 _end_group()  # the job has ended
-            os.kill(os.getpid(), signal.SIGTERM)
-        numbers = os.read(wake, 4096) if any(descriptor == wake for descriptor, _ in ready) else b""
-        for number in numbers:
+            ranks.end()
+        for number in os.read(wake, _MAX_SIGNALS) if wake in ready else b"":
             if number in _FORWARDED:
-                _send_all(pids, number)
-                if request.ranks > 1:
-                    deadline = deadline or time.monotonic() + request.grace_s
-        if deadline is not None and time.monotonic() >= deadline:
-            _send_all(pids, signal.SIGKILL)
-            deadline = None
-    if ended.worst and was_well and request.ranks > 1:
-        _name_the_first(ended, request)
-    code = ended.worst if request.ranks == 1 else int(bool(ended.worst))
+                ranks.end(number)
+        ranks.reap()
     with suppress(OSError):
-        send(line, ended.answer(code))
+        send(line, ranks.answer())
     del store
     os._exit(0)
 
@@ -187,32 +220,7 @@ def _listen() -> int:
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, *_FORWARDED):
         signal.signal(number, lambda *_: None)
-    os.write(write, bytes([signal.SIGCHLD]))  # a rank may have ended before
     return read
-
-
-def _reap(pids: dict[int, int], ended: _Ended) -> None:
-    for pid in [*pids]:
-        found, status, used = os.wait4(pid, os.WNOHANG)
-        if found:
-            ended.codes[pids.pop(pid)] = os.waitstatus_to_exitcode(status)
-            ended.used.append(used)
-
-
-def _name_the_first(ended: _Ended, request: WarmRequest) -> None:
-    """Print which rank failed, in the words in which Open MPI names a killed rank."""
-    rank, code = next((rank, code) for rank, code in ended.codes.items() if code)
-    if request.ranks == 1:
-        return
-    how = f"on signal {-code}" if code < 0 else f"with code {code}"
-    line = f"process rank {rank} with PID 0 on node {platform.node()} exited {how}; the other ranks are stopped"
-    with suppress(OSError):
-        os.write(2, f"{line}\n".encode())
-
-
-def _send_all(pids: Mapping[int, int], number: int) -> None:
-    for pid in pids:
-        os.kill(pid, number)  # not reaped yet, so its number is its own
 
 
 def _open_store() -> Any:
