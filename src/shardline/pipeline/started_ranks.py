@@ -254,7 +254,7 @@ def _start_on(
         record_threads(task.work, start.plan.cpus)
     logging.info("%s", start.summary)
     check_machines(start.plan)
-    warm = _warm(start, run, path, project.runtime)
+    warm = _warm(start, share, run, path, project.runtime)
     try:
         run_ranks(
             start.command,
@@ -279,7 +279,9 @@ def forks_ranks(runtime: Runtime) -> bool:
     return runtime.warm_ranks and VARIABLE in os.environ
 
 
-def _warm(start: "Start", run: RunSpec, task: Path, runtime: Runtime) -> WarmRanks | None:
+def _warm(
+    start: "Start", share: Share, run: RunSpec, task: Path, runtime: Runtime
+) -> WarmRanks | None:
     """Return ranks that are forked from a server with all imports; None if they must be started by the command."""
     plan = start.plan
     if not forks_ranks(runtime):
@@ -289,7 +291,8 @@ def _warm(start: "Start", run: RunSpec, task: Path, runtime: Runtime) -> WarmRan
             raise Cold(reason)
         warm = start_warm(
             [str(task)], module=PROGRAM, env=start.env, ranks=plan.ranks, run_id=plan.run_id,
-            grace_s=runtime.stop_grace_s, package=next(iter(run.lightning), PYTORCH_LIGHTNING),
+            grace_s=runtime.stop_grace_s, pass_fds=share.descriptors, cores=share.cores,
+            package=next(iter(run.lightning), PYTORCH_LIGHTNING),
         )  # fmt: skip
     except Cold as reason:
         logging.info("the ranks are started cold: %s", reason)

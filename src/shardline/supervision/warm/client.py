@@ -9,7 +9,7 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -99,7 +99,7 @@ class WarmRanks:
 def start_warm(
     args: Sequence[str], *, module: str, env: Mapping[str, str], ranks: int, run_id: str, grace_s: float,
     package: str = PYTORCH_LIGHTNING, output: int | None = None, pass_fds: Sequence[int] = (),
-    modules: Sequence[str] = (),
+    cores: Collection[int] = (), modules: Sequence[str] = (),
 ) -> WarmRanks:  # fmt: skip
     """Fork ranks from the server of this environment; the first job starts the server.
 
@@ -112,6 +112,7 @@ def start_warm(
         package: package of Lightning that the ranks load.
         output: descriptor that the ranks print to, instead of `WarmRanks.stdout`; their input is then empty.
         pass_fds: descriptors that the ranks inherit, such as locks.
+        cores: numbers of the cores to run on; empty for those of this process.
         modules: what the server imports, for tests.
 
     Raises:
@@ -122,7 +123,7 @@ def start_warm(
     key = key_of(own, package)
     request = WarmRequest(
         key=key, module=module, args=[*args], env=own, cwd=os.getcwd(), umask=_umask(),  # noqa: PTH109
-        cpus=sorted(os.sched_getaffinity(0)), ranks=ranks, run_id=run_id, grace_s=grace_s,
+        cpus=sorted(cores or os.sched_getaffinity(0)), ranks=ranks, run_id=run_id, grace_s=grace_s,
     )  # fmt: skip
     settings = {"key": key, "package": package, "controller": str(controller)}
     if modules:
