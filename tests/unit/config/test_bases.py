@@ -4,10 +4,11 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
@@ -131,6 +132,44 @@ def test_the_identity_of_the_base_counts_and_not_its_name(fake: FakeProject) -> 
     fake.rows[1]["optim.lr"] = 0.2
     edited = chain(fake, "run:renamed", "run:tuned0@last", names=("renamed",)).named_runs()
     assert {edited[name].id for name in ("tuned0", "tuned1")}.isdisjoint({first.id, second.id})
+
+
+# seed, base by its place among the rows before, and its state
+CHAINS = st.lists(
+    st.tuples(st.integers(1, 2), st.none() | st.integers(0, 4), st.sampled_from(["", "@last"])),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(rows=CHAINS, order=st.randoms(use_true_random=False))
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_runs_are_one_where_they_and_what_they_begin_from_are_alike(
+    fake: FakeProject, rows: list[tuple[int, int | None, str]], order: Random
+) -> None:
+    def identities(prefix: str) -> list[str]:
+        table = []
+        for place, (seed, base, state) in enumerate(rows):
+            own = {"name": f"{prefix}{place}", "dataset": "table", "model": "linear", "seed": seed}
+            given = (
+                {}
+                if base is None or not place
+                else {"init_from": f"run:{prefix}{base % place}{state}"}
+            )
+            table.append({**own, **given})
+        order.shuffle(table)
+        fake.workspace.configure(fake.config, table)
+        runs = load_project().named_runs()
+        return [runs[f"{prefix}{place}"].id for place in range(len(rows))]
+
+    alike: list[object] = []  # a reference: a run is its seed, and what it begins from
+    for place, (seed, base, state) in enumerate(rows):
+        alike.append((seed, None if base is None or not place else (alike[base % place], state)))
+    found = identities("a")
+    assert found == identities("other")
+    assert [found.index(one) for one in found] == [alike.index(one) for one in alike]
 
 
 def test_the_bytes_of_a_file_or_folder_count_and_not_its_path(fake: FakeProject) -> None:
