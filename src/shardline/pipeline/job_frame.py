@@ -91,8 +91,10 @@ def _reporting_errors(path: Path, record: FailureFile | None) -> Iterator[Path]:
 def _record(record: FailureFile | None, error: Exception, sentence: str, code: int) -> None:
     if record is None:
         return
+    kind = getattr(error, "kind", "")
     failure = Failure(
         sentence=mask(sentence),
+        kind=kind if kind in ("hung", "diverged") else "failed",
         log=record.declared_log,
         rule=record.rule,
         key=record.key,
