@@ -12,7 +12,7 @@ the pointer updated. A kill at any moment leaves earlier checkpoints intact.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -435,13 +435,46 @@ def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
 def prune_sealed(folder: Path, keep: AfterSealing) -> None:
     """Remove the superfluous training checkpoints of a sealed run. A kill leaves no partial checkpoint."""
     for path in superfluous(folder, keep):
-        if not path.is_dir():
-            path.unlink(missing_ok=True)
-            continue
-        doomed = path.with_name(f".{path.name}.old")
-        with suppress(OSError):
-            path.rename(doomed)
-            _remove(doomed)
+        _discard(path)
+    if keep == "none" and (left := list_saved(folder)):
+        _point(folder, left[0].path)
+
+
+def _discard(path: Path) -> None:
+    """Remove a file or folder, so that a kill leaves no part of it."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    doomed = path.with_name(f".{path.name}.old")
+    with suppress(OSError):
+        path.rename(doomed)
+        _remove(doomed)
+
+
+def remove_states(folder: Path, paths: Sequence[Path]) -> None:
+    """Remove training checkpoints of a sealed run, and best weights that no other one lists.
+
+    Args:
+        folder: `checkpoints/` in the run's folder of the store. Removed if no training checkpoint is left.
+        paths: Folders of the training checkpoints.
+    """
+    left = [saved for saved in list_saved(folder) if saved.path not in paths]
+    kept = {name for saved in left for name in saved.best}
+    doomed = [path for path in folder.glob(BEST) if path.name not in kept]
+    if left:
+        _point(folder, left[0].path)
+    for path in (*paths, *doomed) if left else (folder,):
+        _discard(path)
+
+
+def kept_after_sealing(profile: AfterSealing, *, keep_last: bool) -> AfterSealing:
+    """Return which training checkpoints of a run stay.
+
+    Args:
+        profile: `runtime.checkpoint.after_sealing`.
+        keep_last: `checkpoint.keep_last` of the run.
+    """
+    return "last" if keep_last and profile == "none" else profile
 
 
 def remove_scratch(folder: Path) -> None:

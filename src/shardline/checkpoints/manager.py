@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
@@ -38,7 +38,12 @@ from shardline.checkpoints.folder import (
 from shardline.checkpoints.sharded import ShardReader, StateShards, Writers, take_shards
 from shardline.checkpoints.writer import STATE, Background, Snapshot, StateWriter
 from shardline.core.errors import DataError, Diverged
-from shardline.core.lightning_compat import State, dump_state, update_step_metrics
+from shardline.core.lightning_compat import (
+    State,
+    dump_state,
+    end_without_steps,
+    update_step_metrics,
+)
 from shardline.core.lightning_validations import Validations
 
 _HYPER_PARAMETERS = "hyper_parameters"  # not saved: the model is made from `run.json`
@@ -102,7 +107,7 @@ class CheckpointManager(Callback):
         self._step, self._is_mid_epoch = 0, False
         self._resumed_folder: Path | None = None
         self._resumed: State = {}
-        self._has_averages = False
+        self._has_averages = self._has_ended = False
 
     @property
     def state_key(self) -> str:
@@ -160,6 +165,9 @@ class CheckpointManager(Callback):
         self._resumed, self._is_mid_epoch = checkpoint, own["is_mid_epoch"]
         # Lightning does not save that a training was stopped early
         trainer.should_stop = trainer.should_stop or own["stopped"]
+        # a state that a longer training saved may be the last of this one
+        if not self._is_mid_epoch and not own.get("has_ended", True):
+            end_without_steps(trainer)
         settle(checkpoint, is_mid_epoch=self._is_mid_epoch)
         recorded = steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch)
         # the validation of averages is recorded one step after the last
@@ -193,8 +201,13 @@ class CheckpointManager(Callback):
     def _begin(self, trainer: pl.Trainer) -> None:
         self._cadence.begin(trainer.global_step)
         self._arrangement.begin(trainer)
-        if self._resumed and self._is_mid_epoch:
+        is_over = trainer.current_epoch >= (trainer.max_epochs or 0)
+        if self._resumed and (self._is_mid_epoch or is_over):
             self._restore(trainer)
+            if is_over:
+                self._step = -1  # the end may change the state of this step
+                loader: Any = trainer.train_dataloader
+                loader.pass_epoch()
 
     def _end_batch(self, trainer: pl.Trainer) -> None:
         self._background.check()
@@ -233,7 +246,7 @@ class CheckpointManager(Callback):
         Raises:
             DataError, Diverged: The state cannot be saved, so sealed results could belong to another state.
         """
-        self._has_averages = self._best.end_training(trainer)
+        self._has_averages, self._has_ended = self._best.end_training(trainer), True
         if self.save(trainer, wait=True):
             return
         step = trainer.global_step
@@ -316,7 +329,11 @@ class CheckpointManager(Callback):
             update_step_metrics(trainer)
         state = dump_state(trainer)
         state.pop(_HYPER_PARAMETERS, None)
-        own: State = {"is_mid_epoch": is_mid_epoch, "stopped": trainer.should_stop}
+        own: State = {
+            "is_mid_epoch": is_mid_epoch,
+            "stopped": trainer.should_stop,
+            "has_ended": self._has_ended,
+        }
         if self._has_averages:
             own["has_averages"] = True
         if self._records:

@@ -181,6 +181,16 @@ def current_step(trainer: pl.Trainer) -> int:
     )
 
 
+def end_without_steps(trainer: pl.Trainer) -> None:
+    """Make a Trainer call the hooks of start and end also if a resumed training has no step left.
+
+    Lightning would return at once, as if the hooks of the end had been called before the state was saved.
+    """
+    loop = trainer.fit_loop
+    is_without_data = property(lambda self: self.trainer.limit_train_batches == 0)
+    loop.__class__ = type(type(loop).__name__, (type(loop),), {"skip": is_without_data})
+
+
 def logged_metrics(trainer: pl.Trainer) -> dict[str, LoggedMetric]:
     """Return the metrics that `self.log` has collected in this epoch, by key; changing them changes Lightning's."""
     return trainer.fit_loop.epoch_loop._results

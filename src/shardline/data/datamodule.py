@@ -158,6 +158,10 @@ class TrainLoader:
         """Return the current epoch's batches from the beginning, for a pass without training."""
         return self.stream.batches(self._epoch, 0)
 
+    def pass_epoch(self) -> None:
+        """Take the position behind the last batch of the epoch."""
+        self.stream.position = len(self)
+
     def state_dict(self) -> dict[str, int]:
         """Return the epoch, and the number of its samples that all ranks have consumed."""
         samples = self.stream.position * self._order.global_batch // self._order.accumulate

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from shardline import __version__
-from shardline.checkpoints.folder import last_step, prune_sealed
+from shardline.checkpoints.folder import kept_after_sealing, last_step, prune_sealed
 from shardline.config.job_plan import recheck_training
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -41,6 +41,7 @@ from shardline.pipeline.started_ranks import (
     start_ranks,
 )
 from shardline.pipeline.watched import write_watched_files
+from shardline.results.kept_states import remove_beyond_limits
 from shardline.results.states import read_if_sound
 from shardline.supervision.attempt_log import attempted, only_one, own_attempts
 from shardline.supervision.retry_policy import check_retry, crash_loop, log_of_attempt
@@ -109,7 +110,10 @@ def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: i
             Path(model),
             runtime,
             is_in_place=Path(model).parent == layout.result("run", run.id),
+            keep_last=run.settings.checkpoint.keep_last,
         )
+        for sentence in remove_beyond_limits(layout, runtime.checkpoint):
+            logging.info("%s", sentence)
     if note := _early_end(Path(model).with_name("provenance.json"), run):
         job_progress.report(note=note)
 
@@ -128,17 +132,22 @@ def _early_end(provenance: Path, run: RunPlan) -> str:
     return mask(f"stopped early at {at} ({'; '.join(reasons)})")
 
 
-def _prune(work: Path, model: Path, runtime: Runtime, *, is_in_place: bool) -> None:
+def _prune(
+    work: Path, model: Path, runtime: Runtime, *, is_in_place: bool, keep_last: bool = False
+) -> None:
     """Delete training checkpoints that are no longer needed, once all sealed files are on disk.
 
     Args:
         is_in_place: whether the results are in their final place. Otherwise a storage gets them after
             this job, and one training checkpoint stays so that they can be sealed again.
+        keep_last: `checkpoint.keep_last` of the run.
     """
     sealed = (model, *(model.with_name(name) for name in ("metrics.jsonl", "provenance.json")))
     if all(path.is_file() for path in sealed):
-        keep = runtime.checkpoint.after_sealing
-        prune_sealed(work / "checkpoints", keep if is_in_place or keep != "none" else "last")
+        keep = kept_after_sealing(
+            runtime.checkpoint.after_sealing, keep_last=keep_last or not is_in_place
+        )
+        prune_sealed(work / "checkpoints", keep)
 
 
 def train_first_steps(project: Project, steps: int, log: Path, output: str, inputs: Inputs) -> None:

@@ -5,11 +5,12 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.checkpoints.folder import superfluous
+from shardline.checkpoints.folder import kept_after_sealing, superfluous
 from shardline.config.layout import NamedKind, ResultsLayout, names_that_have_been
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
@@ -20,6 +21,7 @@ from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES, pin_file
 from shardline.identity.package_lock import read_pins
 from shardline.results.continuing import states_to_keep
+from shardline.results.kept_states import beyond_limits, kept_states, loss_of
 from shardline.results.outcomes import present_report
 from shardline.results.running import progress_of
 from shardline.results.states import IDENTITY, is_trained
@@ -38,12 +40,14 @@ class Garbage:
     Attributes:
         path: Path of the item.
         reason: Reason why the item may be deleted.
+        loses: Steps and device hours that are lost with training checkpoints; empty for other items.
         bytes: Size of all files in the item; links do not count.
         written: Latest change of a file in the item, in seconds since the epoch.
     """
 
     path: Path
     reason: str
+    loses: str = ""
     bytes: int
     written: float
 
@@ -86,6 +90,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *_unused_prefixes(project),
         *([] if unused else _unused_downloads(project)),
     ]
+    found += _beyond_limits(project, {item.path for item in found})
     return found + _dangling(project, {os.path.realpath(item.path) for item in found})
 
 
@@ -175,11 +180,26 @@ def _unneeded_checkpoints(project: Project, continued: Collection[str]) -> Itera
     asked = project.runtime.checkpoint.after_sealing
     for key, run in project.runs.items():
         work = project.layout.work(run.id)
-        keep = "last" if asked == "none" and run.id in continued else asked
+        is_kept = run.settings.checkpoint.keep_last or run.id in continued
+        keep = kept_after_sealing(asked, keep_last=is_kept)
         is_whole = is_trained(run) and (run.folder / "provenance.json").exists()
         if key == run.id and is_whole and not work.is_symlink() and not progress_of(run):
             for path in superfluous(work / "checkpoints", keep):
                 yield garbage_of(path, f"training checkpoint of {run.name}, which is sealed")
+
+
+def _beyond_limits(project: Project, listed: set[Path]) -> Iterator[Garbage]:
+    """Yield the training checkpoints of sealed runs beyond `keep_days` and `keep_bytes`."""
+    limits = project.runtime.checkpoint
+    if not (limits.keep_days or limits.keep_bytes):
+        return
+    states = [
+        one
+        for one in kept_states(project.layout)
+        if listed.isdisjoint([one.saved.path, *one.saved.path.parents])
+    ]
+    for path, limit in beyond_limits(states, limits, time.time()).items():
+        yield garbage_of(path, f"training checkpoint beyond {limit}")
 
 
 def _old_evaluations(project: Project) -> Iterator[Garbage]:
@@ -246,6 +266,7 @@ def garbage_of(path: Path, reason: str) -> Garbage:
     return Garbage(
         path=path,
         reason=reason,
+        loses=loss_of(path),
         bytes=sum(state.st_size for state in states if stat.S_ISREG(state.st_mode)),
         written=max((state.st_mtime for state in states), default=0.0),
     )

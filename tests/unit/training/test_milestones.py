@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 
 from shardline.checkpoints.folder import find_damage, list_saved, prune_sealed, superfluous
+from tests.support.rotation import rotating
 from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings, flat
 
 EPOCH, EPOCHS = 4, 4  # steps of an epoch, and epochs
@@ -144,3 +145,52 @@ def test_milestones_stay_after_sealing(trainings, tmp_path, keep, steps) -> None
     shutil.rmtree(saved[-1].path)
     if keep == "none":
         assert superfluous(folder, keep) == [folder]
+
+
+# --- shorter trainings ----------------------------------------------------------------------------
+
+AVERAGING = {"type": "StochasticWeightAveraging", "swa_lrs": 0.01, "swa_epoch_start": 1}
+SHORTER = [
+    (1, case(model="Averaged", trainer__accumulate=2)),
+    (3, case(optim__name="adamw", schedule__name="cosine", schedule__epochs=4)),
+    *rotating(
+        (2, case()),
+        (2, case(model="OwnOptimizer")),
+        (3, case(model="Duel")),
+        (1, case(model="Hidden")),
+        (3, case(model="Plateau")),
+        (2, case(schedule__name="wsd", schedule__decay_steps=4, schedule__epochs=4)),
+        (3, case(callbacks=[AVERAGING])),
+    ),
+]
+
+
+@pytest.mark.parametrize(("epochs", "longer"), SHORTER, ids=range(len(SHORTER)))
+def test_a_shorter_training_ends_with_a_milestone_of_a_longer_one(
+    trainings, tmp_path, epochs, longer
+) -> None:
+    def of(length: int, milestones: Any) -> Case:
+        given = {"trainer.max_epochs": length, "checkpoint.milestones": milestones}
+        return replace(longer, name=f"{longer.name} {given}", settings={**longer.settings, **given})
+
+    shorter = of(epochs, [])
+    unbroken, _ = trainings.unbroken(shorter)
+    first = Chain(trainings, of(4, [epochs]), tmp_path, every_steps=3, keep=1)
+    first.run([])
+    ((step, milestone),) = saved_in(first).items()
+    folder = milestone.parent
+    for path in folder.glob("step-*"):
+        if path != milestone:
+            shutil.rmtree(path)
+    (folder / "latest.json").unlink()
+    _rename(milestone, trainings.spec_of(shorter).identity)
+    for _ in range(2):  # the end has its own state, and sealing it again changes nothing
+        chain = Chain(trainings, shorter, tmp_path)
+        chain._join = lambda: None  # hooks before the state were those of the longer training
+        trained = chain.attempt(None)
+        assert trained.resumed_step == trained.steps == step
+        found = chain._outcome(trained).differences(replace(unbroken, events=[]))
+        # the place of its schedule, of which nothing is left to train
+        assert [
+            one for one in found if "last_epoch" not in one or not longer.settings.get("callbacks")
+        ] == []

@@ -165,7 +165,7 @@ def show_garbage(garbage: Sequence[Garbage], last_results: Sequence[str], remedy
             from_here(str(item.path)),
             "link" if item.path.is_symlink() else decimal(item.bytes),
             Text(_age(item.written), style="dim"),
-            item.reason,
+            f"{item.reason}; loses {item.loses}" if item.loses else item.reason,
         )
         for item in garbage
     ]

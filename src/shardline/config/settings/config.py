@@ -113,7 +113,12 @@ class RuntimeCheckpoint(Settings, frozen=True, kw_only=True):
     after_sealing: Literal["none", "last", "all"] = "last"
     """What the store keeps after the run is sealed. `last` keeps the newest training checkpoint and the
     best weights that it names: lost results are sealed again without training. `none` keeps
-    nothing: lost results are trained again. `all` keeps everything."""
+    nothing: lost results are trained again. `all` keeps everything. Milestones always stay."""
+    keep_days: NotNegative = 0.0
+    """Days after which training checkpoints of sealed runs are removed, milestones too; 0 for never."""
+    keep_bytes: Natural = 0
+    """Bytes that training checkpoints of all sealed runs may take together; the oldest are removed first. 0 for any
+    number."""
 
 
 class Runtime(Settings, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from shardline.environments.python import interpreter_of, problem_of
 from shardline.results.check.checked_models import check_models
 from shardline.results.check.found import Finding, errors_of, merged
 from shardline.results.check.machine_needs import check_machine
+from shardline.results.kept_states import missing_milestones
 
 _BEFORE_S = 120.0  # for models without a known result; after that they count as not checked
 
@@ -41,6 +42,10 @@ def check_runs(
             *uncounted_paths(run.model_class, run.settings, project.layout),
             *unread_objects(run.settings, run.model_class, project.code),
         )
+    ]
+    paths += [
+        Finding(kind="warning", sentence=sentence, runs=(name,))
+        for name, sentence in missing_milestones(runs)
     ]
     return merged([*models.findings, *machine, *check_script_environments(project, runs), *paths])
 
