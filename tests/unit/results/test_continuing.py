@@ -73,12 +73,20 @@ def test_a_longer_run_continues_the_newest_state_of_the_shorter_one(short):
     assert str(explain(project, project.named_runs()["long"]).length).startswith("continues short")
 
 
-def test_a_shorter_run_takes_a_state_before_its_end_only(short):
+def test_a_shorter_run_takes_a_state_of_a_longer_one_up_to_its_end(short):
     run = short.run("long")
-    save(run, 200)
+    save(run, 210, planned=300)
     assert chosen(short, "short").saved is None
-    save(run, 150)
+    save(run, 150, planned=300)
     assert chosen(short, "short").saved.step == 150
+    save(run, 200, planned=300)
+    assert chosen(short, "short").saved.step == 200, "a milestone at its end seals it"
+    for row in short.rows:
+        row["trainer.val_check_interval"] = 3
+    run = short.run("long")
+    save(run, 200, planned=300)
+    save(run, 150, planned=300)
+    assert chosen(short, "short").saved.step == 150, "only the end of a training validates there"
 
 
 @pytest.mark.parametrize(
