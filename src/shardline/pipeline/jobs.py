@@ -25,8 +25,8 @@ from shardline.launch.request import (
 from shardline.pipeline.hooks import workflow_errors
 from shardline.pipeline.snakemake_speedups import keep_signatures, with_signature
 from shardline.pipeline.storage import Storage, logs_of
-from shardline.results.continuing import shorter_runs
 from shardline.results.outcomes import has_failed
+from shardline.results.waiting import shorter_runs
 
 Asked = Mapping[str, Mapping[str, int | str]]  # resources by run
 

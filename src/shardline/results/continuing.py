@@ -6,7 +6,8 @@ state of one is a state of the other, up to the step at which something depends 
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +20,18 @@ from shardline.config.layout import ResultsLayout, names_that_have_been, title_o
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain, as_type
-from shardline.config.schedules import length, same_until
+from shardline.config.schedules import same_until
 from shardline.config.scripts import is_script
 from shardline.config.settings.optim_settings import Schedule
 from shardline.config.settings.run_settings import RunSettings, Trainer
 from shardline.core.canonical import digest
+from shardline.core.errors import DataError
 from shardline.core.files import read_json_lines
 from shardline.identity.length_reads import length_reads
 from shardline.records.identities import IdentityDocument
 from shardline.results.running import fresh_heartbeat
 from shardline.results.states import IDENTITY, read_if_sound
+from shardline.supervision.attempt_log import read_attempts
 
 # settings that decide how long a run trains, by table
 LENGTH = {
@@ -118,7 +121,7 @@ class Trainings:
     def like(self, run: RunPlan) -> Iterator[Alike]:
         """Yield the other trainings that differ from a run only in their length."""
         names = names_that_have_been(self._layout, "run")
-        for key, document in self._by_rest.get(_rest(run.document), ()):
+        for key, document in self._by_rest.get(rest_of(run.document), ()):
             if key == run.id:
                 continue
             trainer, schedule = (document["settings"].get(name, {}) for name in LENGTH)
@@ -142,12 +145,12 @@ class Trainings:
                 document = read_if_sound(path)
                 if document.get("stage") == "train":
                     seen.add(key)
-                    found[_rest(document)].append((key, document))
+                    found[rest_of(document)].append((key, document))
         return found
 
 
-def _rest(document: IdentityDocument) -> str:
-    """Return the digest of a document without the settings that decide how long the run trains."""
+def rest_of(document: IdentityDocument) -> str:
+    """Return the digest of a document without the settings that decide how long a run trains."""
     settings = dict(document["settings"])
     for name, keys in LENGTH.items():
         left = {key: value for key, value in settings.get(name, {}).items() if key not in keys}
@@ -201,48 +204,6 @@ def states_to_keep(project: Project) -> dict[str, str]:
     return found
 
 
-def shorter_runs(project: Project, is_made: Callable[[RunPlan], bool]) -> dict[str, RunPlan]:
-    """Return the run of the table that each run waits for, to continue it: the longest of the shorter ones, by id.
-
-    Args:
-        is_made: Function that returns whether a run is trained, or failed before.
-    """
-    if project.runtime.checkpoint.after_sealing == "none":
-        return {}
-    alike: dict[str, dict[str, RunPlan]] = defaultdict(dict)
-    for run in project.runs.values():
-        if not is_script(run.model_class) and not run.has_model:
-            alike[_rest(run.document)][run.id] = run
-    found = {}
-    for group in alike.values():
-        for run in group.values() if len(group) > 1 else ():
-            best = _longest_before(run, [one for one in group.values() if not is_made(one)])
-            if best and not reads_of(project, run) and _can_share(project, best, run):
-                found[run.id] = best
-    return found
-
-
-def _longest_before(run: RunPlan, runs: Sequence[RunPlan]) -> RunPlan | None:
-    best: RunPlan | None = None
-    for one in runs:
-        ends = one.settings.trainer
-        is_better = best is None or is_shorter(best.settings.trainer, ends)
-        if is_better and is_shorter(ends, run.settings.trainer):
-            best = one
-    return best
-
-
-def _can_share(project: Project, shorter: RunPlan, run: RunPlan) -> bool:
-    """Return whether the learning rates of two runs are alike to the shorter one's end, as far as settings show."""
-
-    def steps_of(epochs: int) -> int:
-        return _MANY * epochs
-
-    until = same_until(shorter.settings, run.settings, steps_of)
-    # of a state before the end, little more is trained again
-    return until >= length(shorter.settings, steps_of) - 1 or has_own_optimizer(project, run)
-
-
 def reads_of(project: Project, run: RunPlan) -> str:
     """Return a clause about the run's own code that reads the length of the training; empty without any."""
     found = length_reads(project.code, run.code_paths.values())
@@ -273,6 +234,8 @@ def _state_of(
         return None, own
     if fresh_heartbeat(alike.work, time.time()):
         return None, "it is being trained now"
+    if other := _other_ranks(alike.work, ranks):
+        return None, f"{other} ranks trained a part of it, not {ranks}"
     if (alike.work / "divergence.json").exists():
         return None, "its training diverged, and steps were changed"
     reason = ""
@@ -285,10 +248,26 @@ def _state_of(
     return None, reason
 
 
+def _other_ranks(work: Path, ranks: int) -> int:
+    """Return another number of ranks that has trained a part of a run, as `elastic` does; 0 for none."""
+    with suppress(DataError):
+        return (
+            next((one.world for one in read_attempts(work) if one.world not in (None, ranks)), 0)
+            or 0
+        )
+    return 0
+
+
 def _is_before(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
-    """Return whether a run trains on behind a state, in an epoch that its end does not cut."""
+    """Return whether a state is on the way of a run: before an epoch that its end does not cut, or at its end.
+
+    At its end, the run is sealed from the state of a longer one. Then no validation may follow that only an end has.
+    """
     epochs, steps = settings.trainer.max_epochs, settings.trainer.max_steps
-    last = saved.bound.epoch_end if saved.bound and saved.bound.is_within else saved.step + 1
+    bound = saved.bound
+    if bound and saved.epoch == epochs and steps < 0 and settings.trainer.val_check_interval == 1:
+        return not bound.is_within and bound.planned > saved.step
+    last = bound.epoch_end if bound and bound.is_within else saved.step + 1
     return (epochs < 0 or saved.epoch < epochs) and (steps < 0 or last <= steps)
 
 
@@ -319,7 +298,7 @@ def schedule_differs(
         if epochs == alike.trainer.max_epochs and alike.trainer.max_steps < 0:
             return planned
         done = saved.epoch + saved.bound.is_within if saved.bound else 0
-        return epochs * saved.bound.epoch_end // done if saved.bound and done else _MANY * epochs
+        return epochs * saved.bound.epoch_end // done if saved.bound and done else MANY * epochs
 
     until = same_until(alike.settings(run.settings), run.settings, steps_of)
     if until >= saved.step or has_own_optimizer(project, run):
@@ -337,7 +316,7 @@ def has_own_optimizer(project: Project, run: RunPlan) -> bool:
     return project.documents.has_method(run.model_class, "configure_optimizers") is True
 
 
-_MANY = 1_000_000_007  # steps of an epoch where only an equal number of epochs can be equal
+MANY = 1_000_000_007  # steps of an epoch where only an equal number of epochs can be equal
 
 
 def is_shorter(a: Trainer, b: Trainer) -> bool:

@@ -57,7 +57,7 @@ def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
     `remedy` (sentences) and `log` (None if no job wrote one). A failure also has `rule` and `when`; a running
     training has `rule`, `step`, `steps`, `steps_per_s` and `left_s`.
     """
-    from shardline.results.continuing import shorter_runs
+    from shardline.results.waiting import shorter_runs
 
     found = {
         key: _outcome(key, run)

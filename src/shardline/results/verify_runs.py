@@ -202,6 +202,12 @@ def _check_provenance(
     findings.expect(f"{path}: identity", provenance.identity, trained_as)
     for dataset in datasets:
         _check_manifest(findings, layout.manifest(dataset), provenance, dataset)
+    if continued := provenance.continued:
+        what = f"{path}: continued.run"
+        findings.expect(what, continued.run, continued.identity[:DIGEST_LENGTH])
+        steps = provenance.training.steps
+        if isinstance(steps, int) and continued.step > steps:
+            findings.add(f"{path}: continued.step is {continued.step}, after the last step {steps}")
     if certificate := provenance.certificate:
         about_certificate = findings.but("bring back the certificate that the training found")
         about_certificate.expect_sha256(layout.root / certificate.path, certificate.sha256)

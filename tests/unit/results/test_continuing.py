@@ -9,11 +9,20 @@ from shardline.checkpoints.folder import Bound, list_saved, saving
 from shardline.config.layout import ResultsLayout
 from shardline.core.canonical import digest
 from shardline.core.files import write_json
+from shardline.core.seals import seal
 from shardline.pipeline.continuing import continue_shorter
-from shardline.results.continuing import choose, shorter_runs
+from shardline.results.continuing import choose
 from shardline.results.gc import find_garbage
+from shardline.results.outcomes import outcomes_of
 from shardline.results.staleness import explain
-from shardline.supervision.attempt_log import begin_attempt, own_attempts, read_attempts
+from shardline.results.verify_runs import verify_run
+from shardline.results.waiting import shorter_runs
+from shardline.supervision.attempt_log import (
+    begin_attempt,
+    own_attempts,
+    read_attempts,
+    record_resumed_step,
+)
 from tests.support.fake_project import RUNS
 
 EPOCHS = "trainer.max_epochs"
@@ -64,12 +73,20 @@ def test_a_longer_run_continues_the_newest_state_of_the_shorter_one(short):
     assert str(explain(project, project.named_runs()["long"]).length).startswith("continues short")
 
 
-def test_a_shorter_run_takes_a_state_before_its_end_only(short):
+def test_a_shorter_run_takes_a_state_of_a_longer_one_up_to_its_end(short):
     run = short.run("long")
-    save(run, 200)
+    save(run, 210, planned=300)
     assert chosen(short, "short").saved is None
-    save(run, 150)
+    save(run, 150, planned=300)
     assert chosen(short, "short").saved.step == 150
+    save(run, 200, planned=300)
+    assert chosen(short, "short").saved.step == 200, "a milestone at its end seals it"
+    for row in short.rows:
+        row["trainer.val_check_interval"] = 3
+    run = short.run("long")
+    save(run, 200, planned=300)
+    save(run, 150, planned=300)
+    assert chosen(short, "short").saved.step == 150, "only the end of a training validates there"
 
 
 def test_a_shorter_run_ends_with_a_milestone_of_a_longer_one(short):
@@ -134,6 +151,34 @@ def test_every_other_difference_is_another_training(short):
         assert str(chosen(short)) == ""
     short.rows[1] = {**LONG, EPOCHS: -1, "trainer.max_steps": 999}
     assert chosen(short).saved.step == 200
+
+
+def test_a_training_with_other_ranks_for_a_while_is_not_continued(short):
+    work = save(short.run("short"))
+    number = begin_attempt(work)
+    record_resumed_step(work, number, 0, {}, world=4)
+    assert str(chosen(short)).endswith("since 4 ranks trained a part of it, not 1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, ""),
+        ({"run": "b" * 12}, "continued.run"),
+        ({"step": 900}, "continued.step is 900, after the last step 300"),
+    ],
+)
+def test_verify_looks_at_the_record_of_what_was_continued(short, changes, problem):
+    run = short.run("long")
+    short.seal_all()
+    path = run.folder / "provenance.json"
+    record = json.loads(path.read_text())
+    del record["sha256"]
+    of = {"run": "a" * 12, "identity": "a" * 64, "step": 200, "seconds": 1.0, "device_hours": 0.1}
+    write_json(path, seal({**record, "training": {"steps": 300}, "continued": {**of, **changes}}))
+    problems = verify_run(short.load().layout, run.id).problems
+    assert len(problems) == bool(problem)
+    assert problem in " ".join(problems)
 
 
 def test_the_reason_names_schedule_divergence_and_what_was_deleted(short):
@@ -209,6 +254,33 @@ def test_in_one_table_each_run_waits_for_the_longest_shorter_one(short):
     assert waits() == {"longer": "long"}
     short.config["runtime"] = {"checkpoint": {"after_sealing": "none"}}
     assert shorter_runs(short.load(), lambda run: False) == {}, "no state stays to continue"
+
+
+def test_a_branch_waits_for_a_trunk_with_a_milestone_on_its_way(short):
+    wsd = {"schedule.name": "wsd", "schedule.decay_steps": 20}
+    short.rows = [
+        {**LONG, "name": "trunk", EPOCHS: 40, "checkpoint.milestones": "[[10, 20, 40]]"},
+        *({**LONG, **wsd, "name": f"decay-{epochs}", EPOCHS: epochs} for epochs in (12, 24, 44)),
+        {**LONG, **wsd, "name": "decay-8", EPOCHS: 8},
+    ]
+    project = short.load()
+    names = {run.id: run.name for run in project.runs.values()}
+    found = {names[key]: run.name for key, run in shorter_runs(project, lambda run: False).items()}
+    assert found == {"decay-12": "trunk", "decay-24": "trunk", "decay-44": "trunk"}
+
+
+def test_the_table_says_that_a_run_waited_for_one_that_failed(short):
+    project = short.load()
+    run, longer = (project.named_runs()[name] for name in ("short", "long"))
+    assert outcomes_of(project)[longer.id]["cause"] == "the training has not started"
+    failure = {
+        "sentence": "no luck", "rule": "train", "key": run.id, "when": "2026-11-28T00:00:00Z", "code": 1,
+        "is_final": False, "log": "logs/train.log",
+    }  # fmt: skip
+    write_json(project.layout.failures / "train" / f"{run.id}.json", failure)
+    found = outcomes_of(project)[longer.id]
+    assert found["cause"] == "the training waited for short, to continue it, and short failed"
+    assert "continues what short has saved, or begins at step 0" in found["remedy"]
 
 
 def test_a_job_takes_over_what_the_shorter_training_has_recorded(short, caplog):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
 from shardline.checkpoints.continuing import states_to_continue, take_over
-from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.folder import Continued, list_saved
 from shardline.errors import DataError
 from tests.support.campaigns import campaign_seed
 from tests.support.longer_trainings import (
@@ -149,6 +149,29 @@ def test_what_a_killed_attempt_has_read_counts_after_it(trainings, tmp_path):
     chain.attempt(None)
     newest = list_saved(chain.root / "work/checkpoints")[0]
     assert "reads trainer.estimated_stepping_batches" in newest.bound.reasons[0]
+
+
+def test_ranks_begin_at_step_0_if_the_data_shows_other_learning_rates(trainings, tmp_path, capsys):
+    """As where the job, which does not read the data, took another number of steps for an epoch's."""
+    of = case("Counting", "decays", schedule__name="linear")
+    shorter = Chain(trainings, of_length(of, EPOCHS, 3), tmp_path / "a", every_steps=2, keep=3)
+    shorter.attempt(None)
+    found = states_to_continue(shorter.root / "work/checkpoints", world_size=1)
+    saved = next(saved for saved, why in found if not why)
+    longer = Chain(trainings, of, tmp_path / "b")
+    settings = {"trainer": {"max_epochs": 3}, "schedule": {"name": "linear", "warmup_steps": 0}}
+    record = Continued(
+        run="0" * 12, identity="0" * 64, step=saved.step, seconds=1.0, ranks=1, settings=settings
+    )
+    take_over(
+        saved, longer.root / "work", identity=trainings.spec_of(of).identity, continued=record
+    )
+    outcome = longer.run([])
+    assert (
+        "is not continued from step 10, since the learning rates differ" in capsys.readouterr().out
+    )
+    assert outcome.differences(trainings.unbroken(of)[0]) == []
+    assert step_continued(longer) == 0
 
 
 def test_a_damaged_state_is_named_and_nothing_is_taken(trainings, tmp_path):
