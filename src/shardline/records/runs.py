@@ -261,10 +261,10 @@ class LoadedWeights(Record, frozen=True, kw_only=True):
 
 
 class Continued(Record, frozen=True, kw_only=True):
-    """The shorter run that a training continued. Its steps were not trained again.
+    """The run that a training continued, or whose milestone it ended with. Its steps were not trained again.
 
     Attributes:
-        run: Id of the shorter run.
+        run: Id of that run.
         identity: Digest of its identity document.
         step: Optimiser steps in its state.
         seconds: Seconds of training up to its state.

@@ -71,11 +71,13 @@ class Choice:
     Attributes:
         alike: The training whose state is taken; None if the run begins at step 0 or with its own state.
         saved: The state.
+        is_end: Whether the run ends with the state, which a longer training has saved.
         refused: Sentence for each training with more steps that is not continued.
     """
 
     alike: Alike | None = None
     saved: TrainingCheckpoint | None = None
+    is_end: bool = False
     refused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -83,9 +85,12 @@ class Choice:
         if self.alike is None or self.saved is None:
             return "; ".join(self.refused)
         found = self.continued()
+        begin = f"continues {self.alike.title} from its step {found.step:,}"
+        if self.is_end:
+            begin = f"ends with the state of {self.alike.title} after step {found.step:,}"
         return (
-            f"continues {self.alike.title} from its step {found.step:,}: {found.step:,} steps, {found.seconds:,.0f} s "
-            f"and {found.device_hours:.3g} device hours are not trained again"
+            f"{begin}: {found.step:,} steps, {found.seconds:,.0f} s and {found.device_hours:.3g} device hours are not "
+            "trained again"
         )
 
     def continued(self) -> Continued:
@@ -181,7 +186,9 @@ def choose(
         elif reason:
             refused.append(f"does not continue {alike.title}, since {reason}")
     if best:
-        return Choice(alike=best[0], saved=best[1], refused=tuple(refused))
+        alike, saved = best
+        is_end = is_end_of(saved, run.settings)
+        return Choice(alike=alike, saved=saved, is_end=is_end, refused=tuple(refused))
     return Choice(refused=tuple(refused))
 
 
@@ -214,7 +221,9 @@ def _state_of(
     fitting = [
         (saved, why)
         for saved, why in states
-        if saved.step > step and saved.path not in damaged and _is_before(saved, settings)
+        if saved.step > step
+        and saved.path not in damaged
+        and (_is_before(saved, settings) or is_end_of(saved, settings))
     ]
     if not states and run.layout.model(alike.id).exists():
         is_missed = step == 0 and is_shorter(alike.trainer, settings.trainer)
@@ -250,10 +259,32 @@ def _other_ranks(work: Path, ranks: int) -> int:
 
 
 def _is_before(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
-    """Return whether a run trains on behind a state, in an epoch that its end does not cut."""
+    """Return whether a state is on the way of a run: before an epoch that its end does not cut, or at its end.
+
+    At its end, the run is sealed from the state of a longer one. Then no validation may follow that only an end has.
+    """
     epochs, steps = settings.trainer.max_epochs, settings.trainer.max_steps
-    last = saved.bound.epoch_end if saved.bound and saved.bound.is_within else saved.step + 1
+    bound = saved.bound
+    if bound and saved.epoch == epochs and steps < 0 and settings.trainer.val_check_interval == 1:
+        return not bound.is_within and bound.planned > saved.step
+    last = bound.epoch_end if bound and bound.is_within else saved.step + 1
     return (epochs < 0 or saved.epoch < epochs) and (steps < 0 or last <= steps)
+
+
+def is_end_of(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
+    """Return whether a run ends with a state that a longer training has saved between two epochs.
+
+    A longer training has no validation that only the end of a training has.
+    """
+    trainer, bound = settings.trainer, saved.bound
+    if bound is None or bound.is_within or saved.step >= bound.planned:
+        return False
+    every = trainer.val_check_interval
+    if isinstance(every, int) or every < 1:
+        return False
+    if trainer.max_steps > 0:
+        return saved.step == trainer.max_steps and trainer.validate_every_epochs == 1
+    return saved.epoch == trainer.max_epochs
 
 
 def schedule_differs(

@@ -73,12 +73,55 @@ def test_a_longer_run_continues_the_newest_state_of_the_shorter_one(short):
     assert str(explain(project, project.named_runs()["long"]).length).startswith("continues short")
 
 
-def test_a_shorter_run_takes_a_state_before_its_end_only(short):
+def test_a_shorter_run_takes_a_state_of_a_longer_one_up_to_its_end(short):
     run = short.run("long")
-    save(run, 200)
+    save(run, 210, planned=300)
     assert chosen(short, "short").saved is None
-    save(run, 150)
+    save(run, 150, planned=300)
     assert chosen(short, "short").saved.step == 150
+    save(run, 200, planned=300)
+    assert chosen(short, "short").saved.step == 200, "a milestone at its end seals it"
+    for row in short.rows:
+        row["trainer.val_check_interval"] = 3
+    run = short.run("long")
+    save(run, 200, planned=300)
+    save(run, 150, planned=300)
+    assert chosen(short, "short").saved.step == 150, "only the end of a training validates there"
+
+
+def test_a_shorter_run_ends_with_a_milestone_of_a_longer_one(short):
+    run = short.run("long")
+    save(run, 200, planned=300)
+    found = chosen(short, "short")
+    assert (found.saved.step, found.is_end) == (200, True)
+    assert str(found) == (
+        f"ends with the state of long ({run.id}) after step 200: 200 steps, 200 s and 0.0556 device hours are not "
+        "trained again"
+    )
+    save(run, 300, planned=300)  # its own end
+    assert chosen(short, "short").saved.step == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "bound", "step"),
+    [
+        ({}, {"is_within": True}, None),
+        ({}, {"reasons": ["a callback reads it"]}, None),
+        ({"trainer.val_check_interval": 5}, {}, None),
+        ({"schedule.name": "cosine"}, {}, None),
+        ({"schedule.name": "cosine", "schedule.epochs": 30}, {}, 200),
+        ({"schedule.name": "wsd", "schedule.decay_steps": 50}, {}, None),
+        ({EPOCHS: -1, "trainer.max_steps": 200}, {}, 200),
+        ({EPOCHS: -1, "trainer.max_steps": 200, "trainer.validate_every_epochs": 2}, {}, None),
+    ],
+)  # fmt: skip
+def test_a_shorter_run_ends_with_a_state_of_its_own_kind_only(short, settings, bound, step):
+    lengths = (EPOCHS, "trainer.max_steps")
+    short.rows[0] |= settings
+    short.rows[1] |= {key: value for key, value in settings.items() if key not in lengths}
+    save(short.run("long"), 200, **{"planned": 300, **bound})
+    saved = chosen(short, "short").saved
+    assert (saved and saved.step) == step
 
 
 @pytest.mark.parametrize(

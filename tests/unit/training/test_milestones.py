@@ -12,7 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load
 
-from shardline.checkpoints.folder import find_damage, list_saved, prune_sealed, superfluous
+from shardline.checkpoints.continuing import take_over
+from shardline.checkpoints.folder import (
+    Continued,
+    find_damage,
+    list_saved,
+    prune_sealed,
+    superfluous,
+)
 from tests.support.rotation import rotating
 from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings, flat
 
@@ -175,22 +182,22 @@ def test_a_shorter_training_ends_with_a_milestone_of_a_longer_one(
 
     shorter = of(epochs, [])
     unbroken, _ = trainings.unbroken(shorter)
-    first = Chain(trainings, of(4, [epochs]), tmp_path, every_steps=3, keep=1)
-    first.run([])
-    ((step, milestone),) = saved_in(first).items()
-    folder = milestone.parent
-    for path in folder.glob("step-*"):
-        if path != milestone:
-            shutil.rmtree(path)
-    (folder / "latest.json").unlink()
-    _rename(milestone, trainings.spec_of(shorter).identity)
-    for _ in range(2):  # the end has its own state, and sealing it again changes nothing
+    longer_chain = Chain(trainings, of(4, [epochs]), tmp_path / "longer", every_steps=3, keep=1)
+    longer_chain.run([])
+    ((step, milestone),) = saved_in(longer_chain).items()
+    (saved,) = (one for one in list_saved(milestone.parent) if one.path == milestone)
+    record = Continued(run="0" * 12, identity=saved.identity, step=step, seconds=1.0, ranks=1)
+    for attempt in range(2):  # the end has its own state, and sealing it again changes nothing
         chain = Chain(trainings, shorter, tmp_path)
         chain._join = lambda: None  # hooks before the state were those of the longer training
+        if not attempt:
+            chain.root.mkdir()
+            identity = trainings.spec_of(shorter).identity
+            take_over(saved, chain.root / "work", identity=identity, continued=record)
         trained = chain.attempt(None)
         assert trained.resumed_step == trained.steps == step
         found = chain._outcome(trained).differences(replace(unbroken, events=[]))
         # the place of its schedule, of which nothing is left to train
-        assert [
-            one for one in found if "last_epoch" not in one or not longer.settings.get("callbacks")
-        ] == []
+        given = bool(longer.settings.get("callbacks"))
+        assert [one for one in found if "last_epoch" not in one or not given] == []
+    assert list_saved(chain.root / "work/checkpoints")[0].continued == record
