@@ -212,16 +212,22 @@ class _Averages:
 
 
 def _on_one_rank(settings: RunSettings) -> RunSettings:
-    """Return settings with which one rank computes the micro-batches that all ranks of the run would compute.
+    """Return settings with which one rank reads one pass in the micro-batches that all ranks would compute.
 
     A run with strategy=fsdp may have no device with room for a whole model, as in its evaluation.
     """
-    trainer = structs.replace(settings.trainer, accumulate=PlannedGeometry.of(settings).parts)
+    trainer = structs.replace(
+        settings.trainer,
+        accumulate=PlannedGeometry.of(settings).parts,
+        max_epochs=1,
+        max_steps=-1,
+    )
+    data = structs.replace(settings.data, epoch="pass")  # an epoch may be a part of the data
     is_sharded = settings.strategy == "fsdp"
     accelerator = "cpu" if is_sharded else settings.accelerator
     return structs.replace(
-        settings, nodes=1, devices=1, strategy="ddp", accelerator=accelerator, trainer=trainer
-    )
+        settings, nodes=1, devices=1, strategy="ddp", accelerator=accelerator, trainer=trainer, data=data
+    )  # fmt: skip
 
 
 class _Averaging(Callback):

@@ -235,3 +235,16 @@ def test_ensemble_is_sealed_without_weights(sealed, tmp_path):
     assert (task.action.results / "metrics.jsonl").read_bytes() == b""
     assert (training.best_score, parameters) == (None, frozenset())
     assert training.combined.how == "probabilities"
+
+
+def test_statistics_are_those_of_a_whole_pass(sealed, tmp_path):
+    task = task_of(sealed, tmp_path, models_of(2))
+    whole = average(task, ALONE).record.batches
+    settings = task.run.settings
+    parts = structs.replace(
+        settings,
+        data=structs.replace(settings.data, epoch="partition", partition_shards=1),
+        trainer=structs.replace(settings.trainer, max_epochs=-1, max_steps=1),
+    )
+    task = structs.replace(task, run=structs.replace(task.run, settings=parts))
+    assert average(task, ALONE).record.batches == whole
