@@ -139,13 +139,22 @@ def _try(folder: Path, kind: str, units: Sequence[str], count: int, title: str) 
             with suppress(OSError):  # on a full disk the lock alone must do
                 os.pwrite(descriptor, text.ljust(_TEXT_BYTES), 0)
         found = Locked(
-            units=tuple(taken), descriptors=tuple(taken.values()), beside=others(kind, taken)
+            units=tuple(taken),
+            descriptors=(*taken.values(), _kept(folder)),
+            beside=others(kind, taken),
         )
         taken = {}
         return found
     finally:
         for descriptor in taken.values():
             os.close(descriptor)
+
+
+def _kept(folder: Path) -> int:
+    """Lock the folder too: systemd-tmpfiles deletes old files, except below a folder that is locked."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
 
 
 def _lock(descriptor: int) -> bool:

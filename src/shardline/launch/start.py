@@ -203,10 +203,10 @@ def _cpus_per_rank(
     """Return the CPU threads of a rank. On this machine they depend neither on its cores nor on other runs."""
     if runtime.threads_per_rank:
         return int(runtime.threads_per_rank)
-    if begun:
-        return begun
     if allocation:
         return max(1, allocation.cpus // geometry.ranks)
+    if begun:
+        return begun
     # an Azure ML job has its nodes for itself
     return max(1, num_cpus // geometry.devices) if runtime.launcher == "azureml" else 1
 

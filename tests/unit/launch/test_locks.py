@@ -213,3 +213,12 @@ def test_as_many_runs_as_fit_get_disjoint_blocks_of_cores(num_cores, need, per_r
         blocks.append(around(taken, cores, per_run=per_run))
         assert set(taken) <= blocks[-1]
     assert sum(map(len, blocks)) == len(frozenset().union(*blocks)) or num_cores % per_run
+
+
+def test_the_folder_is_not_cleaned_up_below_a_job():
+    with locked("gpu", GPUS, 1, title="a"):
+        descriptor = os.open(lock_folder(), os.O_RDONLY)
+        with pytest.raises(BlockingIOError):  # as systemd-tmpfiles asks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)

@@ -284,8 +284,8 @@ def test_a_profile(profile, expected):
         ({"slurm-array-jobs": "train, evaluate"}, []),
         ({"slurm-array-jobs": "all"}, []),
         (
-            {"slurm-array-jobs": "trian"},
-            ["slurm-array-jobs: trian names no rule of Shardline's; did you mean \"train\"?"],
+            {"slurm-array-jobs": "trains"},
+            ["slurm-array-jobs: trains names no rule of Shardline's; did you mean \"train\"?"],
         ),
         ({"slurm-exclude-failed-nodes": "n7,n[10-12]"}, []),
         (
