@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ def describe() -> dict[str, object]:
         "orig_argv": sys.orig_argv,
         "path": sys.path,
         "cwd": str(Path.cwd()),
+        "temporary": tempfile.gettempdir(),
         "umask": os.umask(0o077),
         "env": {name: value for name, value in os.environ.items() if name != "_"},
         "flags": repr(sys.flags),

@@ -5,6 +5,7 @@
 
 import gc
 import importlib
+import importlib.util
 import os
 import runpy
 import select
@@ -35,8 +36,10 @@ _MODULES = (
     "numpy", "torch", "shardline.provenance.record", "shardline.provenance.resume_certificates",
     "shardline.launch.preflight.preflight_check", "shardline.training.sealed_training", "shardline.training.fit",
     "shardline.training.script", "shardline.training.evaluate", "shardline.training.predict",
-    "shardline.training.model_check",
+    "shardline.training.model_check", "shardline.training.stopwatch", "shardline.supervision.rank_frame",
 )  # fmt: skip
+# Lightning imports them, where they are installed, to learn whether a folder is in an object storage.
+_IF_INSTALLED = ("adlfs", "gcsfs", "s3fs")
 _PATIENCE_S = 10.0  # for a request that is on its way
 _MAX_OUTPUT = 1 << 20
 # Names of threads that may exist when ranks are forked. A fork has only the thread that forks, so another one's locks
@@ -136,7 +139,8 @@ def _import(settings: ServerSettings) -> str:
         package: Package = "lightning" if settings.package == "lightning" else "pytorch_lightning"
         keep((package,))
         first = "lightning.pytorch" if package == "lightning" else package
-        for module in settings.modules or (first, *_MODULES):
+        installed = tuple(name for name in _IF_INSTALLED if importlib.util.find_spec(name))
+        for module in settings.modules or (first, *_MODULES, *installed):
             importlib.import_module(module)
     except BaseException as error:
         return f"the server could not import what ranks need ({type(error).__name__}: {error})"

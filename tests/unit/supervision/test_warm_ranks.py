@@ -90,7 +90,9 @@ def eventually(condition, limit_s=30.0):
 
 
 def test_a_forked_rank_sees_what_a_started_one_sees(server, tmp_path):
-    env = variables(OPENBLAS_NUM_THREADS="2", CUDA_VISIBLE_DEVICES="0", ODD="ä=\n")
+    own = {"GOTO_NUM_THREADS": "5", "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
+    env = variables(OPENBLAS_NUM_THREADS="2", **own)
+    start("exit", "0", env={name: value for name, value in env.items() if name not in own})
     before = os.umask(0o027)
     try:
         cold = subprocess.run(
@@ -106,7 +108,11 @@ def test_a_forked_rank_sees_what_a_started_one_sees(server, tmp_path):
         one["env"].pop(VARIABLE, None)
     assert found == expected
     assert found["umask"] == 0o027
-    assert found["env"]["ODD"] == "ä=\n"
+    assert found["temporary"] == str(tmp_path)
+    assert (
+        len([name for name in servers() if f"-{os.environ[VARIABLE].partition(':')[0]}-" in name])
+        == 1
+    )
 
 
 @pytest.mark.parametrize(

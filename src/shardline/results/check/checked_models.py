@@ -33,7 +33,13 @@ from shardline.core.variables import cleaned
 from shardline.environments.python import python_of_ranks
 from shardline.records.understood import block
 from shardline.results.check.found import Finding
-from shardline.supervision.warm.client import PYTORCH_LIGHTNING, Cold, WarmRanks, start_warm
+from shardline.supervision.warm.client import (
+    PYTORCH_LIGHTNING,
+    VARIABLE,
+    Cold,
+    WarmRanks,
+    start_warm,
+)
 from shardline.training.rank_task import (
     PROGRAM,
     Check,
@@ -296,7 +302,9 @@ def _start(
     make_folder(log.parent)
     env, _ = without_place(os.environ)
     runtime = project.runtime
-    variables = rank_variables(runtime.threads_per_rank or num_cpus(), runtime.variables, "")
+    # with as many threads as ranks have, so that they share a server
+    threads = runtime.threads_per_rank or (1 if VARIABLE in os.environ else num_cpus())
+    variables = rank_variables(threads, runtime.variables, "")
     env = {**cleaned(env), **variables, "CUDA_VISIBLE_DEVICES": ""}
     with log.open("wb") as output:
         process = _forked(

@@ -33,8 +33,13 @@ _SERVER = "shardline.training.rank_server"
 _SLOTS = 3  # servers of a Snakemake process, each of another environment
 _IMPORTS_S = 300.0  # longest wait for a server's imports
 _DIGITS = 24
-# Variables that differ between the jobs of an environment, and that nothing reads while torch is imported.
-_OF_JOBS = ("CUDA_VISIBLE_DEVICES", "OPENBLAS_NUM_THREADS", "OLDPWD", "PWD", "SHLVL", "_", VARIABLE)
+_OF_LAUNCHERS = (VARIABLE, "SHARDLINE_LOCK_DESCRIPTORS")  # ranks get descriptors with other numbers
+# Variables that differ between the jobs of an environment. Nothing reads them while torch is imported: OpenBLAS
+# prefers its own number of threads to GotoBLAS's, and `keeper` makes ranks read the folder for temporary files again.
+_OF_JOBS = (
+    "CUDA_VISIBLE_DEVICES", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OLDPWD", "PWD", "SHLVL", "_",
+    "TEMP", "TEMPDIR", "TMP", "TMPDIR", *_OF_LAUNCHERS,
+)  # fmt: skip
 _SPACES = ("mnt", "pid", "user", "net", "cgroup")
 
 
@@ -119,7 +124,7 @@ def start_warm(
         Cold: the ranks must be started as usual.
     """
     controller = _controller()
-    own = {name: value for name, value in env.items() if name != VARIABLE}
+    own = {name: value for name, value in env.items() if name not in _OF_LAUNCHERS}
     key = key_of(own, package)
     request = WarmRequest(
         key=key, module=module, args=[*args], env=own, cwd=os.getcwd(), umask=_umask(),  # noqa: PTH109

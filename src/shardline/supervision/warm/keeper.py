@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -154,6 +155,7 @@ def _become(request: WarmRequest, rank: int, ports: int) -> None:
     os.environ.clear()
     os.environ.update({**(_NCCL if place else {}), **request.env, **place})
     time.tzset()
+    tempfile.tempdir = None  # of the server's environment
     if threads := request.env.get("OPENBLAS_NUM_THREADS"):
         set_openblas_threads(int(threads))
     if numpy := sys.modules.get("numpy"):
