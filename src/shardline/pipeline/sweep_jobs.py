@@ -134,7 +134,7 @@ def _trained(
             resolve_run(own, str(folder / "run.json"), str(folder / "identity.json"))
         given = {key: value for key, value in inputs.items() if key != "proposal"}
         try:
-            train(own, log, str(model), given, attempt=attempt, skip_sealed=True)
+            train(own, log, str(model), given, attempt=attempt, skip_sealed=True, group=plan.name)
         except ShardlineError as error:
             if not is_own_failure(error):
                 raise

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 def train(
     project: Project, log: Path, model: str, inputs: Inputs, *, attempt: int = 1, skip_sealed: bool = False,
+    group: str = "",
 ) -> None:  # fmt: skip
     """Start a run's ranks, and wait until they have sealed the run.
 
@@ -72,6 +73,7 @@ def train(
         inputs: `spec` and `manifest`.
         attempt: Snakemake's number of the attempt, from 1.
         skip_sealed: whether nothing is done if another job has sealed the run in the meantime.
+        group: name of the sweep that trackers group the run by; empty for none.
 
     Raises:
         CrashLoop: this retry would fail like the attempts before it.
@@ -89,6 +91,10 @@ def train(
     task, action = _training_task(project, run, inputs, work, "train", results=Path(model).parent)
     action = structs.replace(action, tracking=tuple(runtime.tracking))
     context = _tracking_context(run, layout.store, task, model)
+    if group:
+        context = structs.replace(
+            context, group=group, tags={**context.tags, "shardline.sweep": group}
+        )
     python = python_of(project, run, inputs)
     known = _scheduled(os.environ)
     known = replace(known, retry=known.retry + attempt - 1)

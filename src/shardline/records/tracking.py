@@ -19,6 +19,7 @@ class TrackingContext(Record, frozen=True, kw_only=True):
         model: Path of the sealed model, once it exists.
         params: Settings of the run, by name.
         tags: Other facts about the run, by name.
+        group: Name of the sweep that the run belongs to; empty if there is none.
         look_s: Seconds between two reads of the folder.
     """
 
@@ -32,4 +33,5 @@ class TrackingContext(Record, frozen=True, kw_only=True):
     model: str
     params: dict[str, Any]
     tags: dict[str, str]
+    group: str = ""
     look_s: float = 5.0

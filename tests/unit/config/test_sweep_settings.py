@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shardline.config.job_plan import read_plan, write_plan
 from shardline.core.errors import CODE_ERROR, ConfigError, CrashLoop, Diverged, LaunchError, Stopped
 from shardline.pipeline.sweep_jobs import is_own_failure
 from shardline.supervision.supervisor import RankError
@@ -104,3 +105,11 @@ def test_a_trial_waits_for_the_results_that_far_before_it(tmp_path, monkeypatch)
 )
 def test_only_the_failure_of_the_training_itself_is_a_result(error, is_own):
     assert is_own_failure(error) == is_own
+
+
+def test_a_job_is_given_the_sweeps_of_its_base_run_as_they_were(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = load(parallel={0: 2, 5: 3}, space={**SPACE, "optim.name": ["sgd", "adamw"]})
+    (plan,) = project.sweeps.values()
+    assert read_plan(write_plan(project.part(runs=[plan.base]))).sweeps == {plan.id: plan}
+    assert plan.until_now(project.layout).ended == 0

@@ -20,7 +20,7 @@ from shardline.tracking import tracker_process
 from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.mlflow import MlflowRun, _name
 from shardline.tracking.backends.tensorboard import TensorBoardFolder
-from shardline.tracking.backends.wandb import has_key
+from shardline.tracking.backends.wandb import WandbRun, has_key
 from shardline.tracking.logged_files import files_of, markdown_table, numbered
 from shardline.tracking.metric_batches import MetricBatch, Records
 from shardline.tracking.processes import check_packages, tracked
@@ -326,3 +326,17 @@ def test_tensorboard_shows_images_tables_and_texts(tmp_path):
         "a table": "| x | y |\n| --- | --- |\n| 1 | a\\|b |\n|  | 2.5 |",
         "text": "at 1",
     }
+
+
+@pytest.mark.parametrize(("group", "sent"), [("lr", "lr"), ("", None)])
+def test_wandb_groups_the_trials_of_a_sweep(tmp_path, monkeypatch, group, sent):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "online")
+    seen: dict[str, object] = {}
+    monkeypatch.setattr(wandb, "init", lambda **given: seen.update(given))
+    texts = dict.fromkeys(
+        ("run", "name", "dataset", "dataset_name", "store", "model", "metrics"), ""
+    )
+    context = TrackingContext(**texts, work=str(tmp_path), params={}, tags={}, group=group)
+    WandbRun(context, RunLinks(tmp_path, "wandb"))._init()
+    assert seen["group"] == sent

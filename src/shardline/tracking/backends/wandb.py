@@ -112,6 +112,7 @@ class WandbRun(Tracker):
             id=self._id,
             resume="allow",
             name=self._context.name,
+            group=self._context.group or None,
             dir=self._context.store,
             config={**self._context.params, **self._context.tags},
             # the client reads the variable only once
