@@ -259,14 +259,9 @@ def _other_ranks(work: Path, ranks: int) -> int:
 
 
 def _is_before(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
-    """Return whether a state is on the way of a run: before an epoch that its end does not cut, or at its end.
-
-    At its end, the run is sealed from the state of a longer one. Then no validation may follow that only an end has.
-    """
+    """Return whether a run trains on behind a state, in an epoch that its end does not cut."""
     epochs, steps = settings.trainer.max_epochs, settings.trainer.max_steps
     bound = saved.bound
-    if bound and saved.epoch == epochs and steps < 0 and settings.trainer.val_check_interval == 1:
-        return not bound.is_within and bound.planned > saved.step
     last = bound.epoch_end if bound and bound.is_within else saved.step + 1
     return (epochs < 0 or saved.epoch < epochs) and (steps < 0 or last <= steps)
 
