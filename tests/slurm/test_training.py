@@ -77,20 +77,3 @@ def check_measured(found: dict[str, Any], jobs: list[str]) -> None:
     assert sum(parts.values()) == pytest.approx(found["goodput"]["elapsed_s"], rel=0.02)
     used = found["resources"]["ranks"]
     assert [rank["host"] for rank in used] == ["n1", "n2", "n3", "n4"]
-
-
-@pytest.mark.rotating
-def test_runs_that_request_the_same_are_an_array(on_two_nodes, tmp_path: Path):
-    pipeline = on_two_nodes.copy(tmp_path / "project")
-    row = {"nodes": "[1, 2]", "optim.lr": "[0.01, 0.02]"}
-    pipeline.configure(runtime={"launcher": "srun"}, devices=1, **row)
-    done = pipeline.run("--slurm-array-jobs", "train", "--until", "train")
-    assert done.returncode == 0, done.stdout
-    arrays: dict[str, set[int]] = {}
-    for path in sorted(pipeline.path.glob("results/runs/*/provenance.json")):
-        found = json.loads(path.read_bytes())
-        told = pipeline.cluster.scontrol("show", "job", found["attempt_log"][0]["job"])
-        (array,) = re.findall(r"ArrayJobId=(\d+)", told)
-        arrays.setdefault(array, set()).add(found["world"]["nodes"])
-        assert len(found["world"]["ranks"]) == found["world"]["nodes"]
-    assert sorted(arrays.values(), key=sorted) == [{1}, {2}]
