@@ -89,7 +89,7 @@ def counted() -> Iterator[list[float]]:
     top, used = Path("/sys/fs/cgroup"), list[float]()
     is_second = (top / "cgroup.controllers").exists()
     top = top if is_second else top / "cpuacct"
-    group = top / f"small-trainings-{os.getpid()}"
+    group = top / f"small-trainings-{time.monotonic_ns()}"
     try:
         group.mkdir()
         (group / "cgroup.procs").write_text(str(os.getpid()))
@@ -104,8 +104,11 @@ def counted() -> Iterator[list[float]]:
             used.append(int((group / "cpuacct.usage").read_text()) / 1e9)
     finally:
         (top / "cgroup.procs").write_text(str(os.getpid()))
-        with suppress(OSError):  # a server has not ended yet
-            group.rmdir()
+        for _ in range(100):
+            with suppress(OSError):  # a server has not ended yet
+                group.rmdir()
+                break
+            time.sleep(0.1)
 
 
 def measure(command: list[str], folder: Path) -> tuple[float, str]:

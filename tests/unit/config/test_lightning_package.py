@@ -146,7 +146,7 @@ def test_conda_environments_contain_the_package_where_code_imports_it(fake):
 def test_models_of_two_packages_are_checked_in_two_processes(fake, monkeypatch):
     started = []
 
-    def start(project, python, tasks, limit_s):
+    def start(project, python, tasks, limit_s, package):
         runs = [read_task(task).run for task in tasks]
         started.append({(run.model, run.lightning[:1]) for run in runs})
         return f"process {len(started)}"

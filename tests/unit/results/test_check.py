@@ -25,7 +25,7 @@ def asked(monkeypatch):
     """Have the check's program find what a test wants; returns what it was asked, by call."""
     calls: list[list[str]] = []
 
-    def start(project, python, paths, limit_s):
+    def start(project, python, paths, limit_s, package):
         tasks = [read_task(path) for path in paths]
         calls.append([one.run.name for one in tasks])
         for task in tasks:
