@@ -6,7 +6,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,129 +14,21 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from shardline.config.load import load_project
-from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.core.canonical import digest
-from shardline.core.files import write_json
 from shardline.pipeline.jobs import Jobs
 from tests.support.campaigns import campaign_seed
+from tests.support.chains_of_runs import Node, World, datasets, seal, worlds, written
 from tests.support.fake_project import FakeProject
 
 CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "30"))
 SEED = campaign_seed()
-COMBINED = ("average", "ensemble")
-
-
-@dataclass(frozen=True)
-class Node:
-    """A row: a training, perhaps from another row, or a combination of rows."""
-
-    name: str
-    dataset: str
-    kind: str = "init"
-    of: tuple[str, ...] = ()  # names of rows
-    state: str = "best"
-    seed: int = 1
-    lr: float = 0.1
-    epochs: int = 2
-    greedy: bool = False
-
-
-@dataclass
-class World:
-    """The model: rows, versions of the data, and what is sealed. A row is stale if its key is not sealed."""
-
-    nodes: dict[str, Node]
-    data: dict[str, int]
-    sealed: set[Any] = field(default_factory=set)
-
-    def key(self, name: str) -> Any:
-        """Return all that the result of a row depends on; the names of rows and datasets are not part of it."""
-        node = self.nodes[name]
-        bases = tuple((self.key(base), node.state) for base in node.of)
-        own = (node.seed,) if node.kind in COMBINED else (node.seed, node.lr, node.epochs)
-        return (self.data[node.dataset], node.kind if bases else "", bases, own, node.greedy)
-
-    def stale(self) -> set[str]:
-        return {name for name in self.nodes if self.key(name) not in self.sealed}
-
-    def run(self) -> None:
-        self.sealed |= {self.key(name) for name in self.nodes}
-
-    def delete(self, name: str) -> None:
-        self.sealed.discard(self.key(name))
-
-    def rename(self, name: str, other: str) -> None:
-        self.nodes = {
-            (other if key == name else key): replace(
-                node,
-                name=other if key == name else key,
-                of=tuple(other if base == name else base for base in node.of),
-            )
-            for key, node in self.nodes.items()
-        }
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
-    nodes: dict[str, Node] = {}
-    for number in range(draw(st.integers(1, 7))):
-        dataset = draw(st.sampled_from(["one", "two"]))
-        weighted = [node for node in nodes.values() if node.kind != "ensemble"]
-        alike = [node.name for node in weighted if node.dataset == dataset]
-        kinds = ["", *(["init"] * 3 if weighted else []), *(COMBINED if alike else ())]
-        kind, of, state, greedy = draw(st.sampled_from(kinds)), (), "best", False
-        if kind == "init":
-            trained = [node.name for node in weighted if node.kind == "init"]
-            of = (draw(st.sampled_from([node.name for node in weighted])),)
-            state = draw(st.sampled_from(["best", "last"])) if of[0] in trained else "best"
-        elif kind:
-            of = tuple(draw(st.lists(st.sampled_from(alike), min_size=1, max_size=3, unique=True)))
-            greedy = kind == "average" and draw(st.booleans())
-        name = f"r{number}"
-        nodes[name] = Node(
-            name, dataset, kind or "init", of, state, draw(st.sampled_from([1, 2])), greedy=greedy
-        )
-    order = draw(st.permutations([*nodes]))
-    return World({name: nodes[name] for name in order}, {"one": 1, "two": 2})
-
-
-def written(world: World, extra: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of the run table."""
-    found = []
-    for node in world.nodes.values():
-        row = {
-            "name": node.name, "dataset": node.dataset, "model": "linear", "seed": node.seed, "evaluation.batch": 64,
-        }  # fmt: skip
-        runs = [f"run:{base}" for base in node.of]
-        if node.kind in COMBINED:
-            how = ", greedy: validation" if node.greedy else ""
-            row[node.kind] = f"{{of: [{', '.join(runs)}]{how}}}" if how else f"[{', '.join(runs)}]"
-        else:
-            row |= {"optim.lr": node.lr, "trainer.max_epochs": node.epochs}
-            if runs:
-                row["init_from"] = runs[0] + ("@last" if node.state == "last" else "")
-            row |= extra.get(node.name, {})
-        found.append(row)
-    return found
 
 
 def load(fake: FakeProject, world: World, extra: dict[str, Any]) -> Project:
-    source = {"type": "synthetic", "rows_per_shard": 8, "features": 2}
-    fake.config["datasets"] = {
-        name: {"source": {**source, "seed": version}, "shards": 1}
-        for name, version in world.data.items()
-    }
+    fake.config["datasets"] = datasets(world)
     fake.workspace.configure(fake.config, written(world, extra))
     return load_project()
-
-
-def seal(run: RunPlan) -> None:
-    """Leave what the jobs of a run leave, as far as a start of Snakemake looks at it."""
-    write_json(run.folder / "identity.json", run.document)
-    for path in (run.model, run.evaluation):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
 
 
 def check(project: Project, world: World) -> None:
