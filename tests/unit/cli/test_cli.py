@@ -165,7 +165,7 @@ def test_ls_as_json(fake):
         "run": "net", "names": ["net"], "id": run.id, "dataset": "rows",
         "model": "mypkg.models:Net", "state": "done", "step": None, "progress": None, "failure": None,
         "headline": {"metric": "accuracy", "mode": "max", "value": 0.9778}, "warnings": [],
-        "folder": from_here(str(run.folder)), "mean": None,
+        "folder": from_here(str(run.folder)), "mean": None, "bases": [],
     }  # fmt: skip
 
 
@@ -237,6 +237,7 @@ def test_why_as_json(fake):
         "failure": None,
         "progress": None,
         "variables": [],
+        "length": "",
         "edited": "",
     }
 

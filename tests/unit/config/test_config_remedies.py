@@ -171,6 +171,7 @@ EXPECTED = (
     (r"(?:a list)()( or .*)?", lambda _: []),
     (r"(?:text)()( or .*)?", lambda _: "x"),
     (r"true or false()( or a table of keys)?", lambda _: True),
+    (r"null or (.+)", lambda word: word),
 )
 # Of keys that a message says to add.
 MISSING = {
@@ -301,7 +302,7 @@ def follow_cell(column: str, cell: str, problem: str) -> tuple[str, str]:
     if problem.endswith("is an empty grid; list at least one value"):
         return column, "[1]"
     if found := re.search(r"lists (.+) twice; drop one", problem):
-        return column, json.dumps(list(dict.fromkeys(value)))
+        return column, json.dumps([one for at, one in enumerate(value) if one not in value[:at]])
     if isinstance(value, list):
         wrong = (one for one in value if f"={json.dumps(one)} " in problem or f"={one} " in problem)
         value = next(wrong, value)

@@ -63,7 +63,8 @@ PREPROCESS = {"sklearn": "counts by the history `preprocess` where a source prep
 NEUTRAL_IN = {
     "data": NEUTRAL | PREPROCESS,
     **{name: NEUTRAL | HUB for name in SHIPPED_MODELS if name.startswith("hf:")},
-    "training": NEUTRAL | {"scipy": "of figures that an evaluation alone has"},
+    "training": NEUTRAL
+    | {"scipy": "of figures that an evaluation alone has", "yaml": "reads the config, not a run"},
     "evaluation": NEUTRAL | WANTED,
     "prediction": NEUTRAL | WANTED,
     "samples": NEUTRAL | WANTED,
