@@ -92,7 +92,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *_unused_prefixes(project),
         *([] if unused else _unused_downloads(project)),
     ]
-    found += _beyond_limits(project, {item.path for item in found})
+    found += _beyond_limits(project, {item.path for item in found}, continued)
     return found + _dangling(project, {os.path.realpath(item.path) for item in found})
 
 
@@ -199,15 +199,21 @@ def _unneeded_checkpoints(project: Project, continued: Collection[str]) -> Itera
                 yield garbage_of(path, f"training checkpoint of {run.name}, which is sealed")
 
 
-def _beyond_limits(project: Project, listed: set[Path]) -> Iterator[Garbage]:
-    """Yield the training checkpoints of sealed runs beyond `keep_days` and `keep_bytes`."""
+def _beyond_limits(
+    project: Project, listed: set[Path], continued: Collection[str]
+) -> Iterator[Garbage]:
+    """Yield the training checkpoints of sealed runs beyond `keep_days` and `keep_bytes`.
+
+    Args:
+        continued: Ids of runs whose states stay, since a longer run may continue them.
+    """
     limits = project.runtime.checkpoint
     if not (limits.keep_days or limits.keep_bytes):
         return
     states = [
         one
         for one in kept_states(project.layout)
-        if listed.isdisjoint([one.saved.path, *one.saved.path.parents])
+        if one.run not in continued and listed.isdisjoint([one.saved.path, *one.saved.path.parents])
     ]
     for path, limit in beyond_limits(states, limits, time.time()).items():
         yield garbage_of(path, f"training checkpoint beyond {limit}")

@@ -17,6 +17,7 @@ from shardline.checkpoints.folder import (
 )
 from shardline.config.settings.config import Runtime, RuntimeCheckpoint
 from shardline.pipeline.training import _prune
+from shardline.results import gc
 from shardline.results.gc import find_garbage
 from shardline.results.kept_states import (
     KeptState,
@@ -163,6 +164,19 @@ def test_the_list_of_garbage_says_what_is_lost(fake: FakeProject) -> None:
     (item,) = [item for item in find_garbage(project, project.built) if item.loses]
     assert (item.path, item.loses) == (folder.parent, "4 steps, 4 device hours")
     assert loss_of(net.folder) == ""
+
+
+def test_a_state_that_a_longer_run_may_continue_stays_beyond_the_limits(
+    fake: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.config["runtime"] = {"checkpoint": {"keep_days": 1e-9, "keep_bytes": 1}}
+    fake.seal_all()
+    net = fake.run("net")
+    save(net, 4)
+    project = fake.load()
+    assert [item for item in find_garbage(project, project.built) if item.loses]
+    monkeypatch.setattr(gc, "states_to_keep", lambda project: {net.id: "longer"})
+    assert not [item for item in find_garbage(project, project.built) if item.loses]
 
 
 def test_a_milestone_that_a_sealed_run_never_passed_is_named(fake: FakeProject) -> None:
