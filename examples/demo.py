@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,9 @@ from typing import IO, TypeAlias
 from shardline.checkpoints.folder import last_step
 from shardline.config.load import load_project
 from shardline.core.process import sigterm_as_interrupt
-from shardline.drills.profile_command import descendants, end, kill
+from shardline.drills.profile_command import end
 from shardline.records.attempts import Attempt
+from shardline.supervision.watchdog.heartbeats import read_heartbeats
 
 CONFIG = """\
 runs: config/runs.tsv
@@ -110,14 +112,18 @@ class Demo:
 
     def kill_ranks(self, command: Command) -> None:
         """Wait until the training has saved step `KILL_AT`, then kill all of its ranks."""
-        checkpoints = self.folder / "store/work" / self.id_of_net() / "checkpoints"
-        while last_step(checkpoints) < KILL_AT and command.poll() is None:
+        work = self.folder / "store/work" / self.id_of_net()
+        while last_step(work / "checkpoints") < KILL_AT and command.poll() is None:
             time.sleep(0.05)
-        ranks = [one for one in descendants(command.pid) if is_rank(one.cmdline())]
+        ranks = [one.pid for one in read_heartbeats(work, 2)]
+        try:
+            for pid in ranks:
+                os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            ranks = []
         if not ranks:
             raise SystemExit("the training ended before the demo could kill it; run the demo again")
-        kill(ranks)
-        pids = " and ".join(str(one.pid) for one in ranks)
+        pids = " and ".join(map(str, ranks))
         print(f"    >>> killing both ranks of `net` (SIGKILL to processes {pids})", flush=True)
 
 
@@ -127,11 +133,6 @@ def show(stream: IO[str], only: str, lines: list[str]) -> None:
         if line.strip() and only in line and not line.startswith(NOISE):
             lines.append(line.rstrip())
             print(f"    {lines[-1]}", flush=True)
-
-
-def is_rank(words: list[str]) -> bool:
-    """Return whether a command line belongs to a rank, not to its launcher."""
-    return "shardline.training.rank" in words and "shardline.launch.stores" not in words
 
 
 def say(text: str) -> None:
