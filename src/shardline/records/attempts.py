@@ -9,7 +9,7 @@ from shardline.records.base import Record
 
 # Advice that a later attempt has followed; a hang's advice about its limit stays.
 _RESUME = re.compile(
-    r"; (run the same command again to resume|the same command resumes)( from there)?$"
+    r"; (run the same command again to resume|the same command resumes)( from there)?(?=$|; see \S+$)"
     r"|run the same command again to resume, and "
 )
 
