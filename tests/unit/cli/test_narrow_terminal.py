@@ -109,7 +109,7 @@ def test_why_a_run_has_failed(printed, causes, sentence, name):
     failure = SimpleNamespace(sentence=sentence, log="logs/train/a.log", rule="train", when="now")
     explanation = SimpleNamespace(
         run=SimpleNamespace(name=name, id="a77ef5251890"), state=State.FAILED, compared_with=None,
-        causes=causes, failure=failure, progress=None, variables=(), edited="",
+        causes=causes, failure=failure, progress=None, variables=(), edited="", length="",
     )  # fmt: skip
     shown = printed(lambda: show_explanation(explanation))
     holds(shown, sentence, *(one.text for one in causes))

@@ -178,8 +178,14 @@ MISSING = {
     "files": ["a.csv"], "table": "t", "version": 0, "train": 0.8, "validation": 0.1, "test": 0.1, "run": "a",
     "sizes": ["1x1", "1x2"], "sha256": "0" * 64, "bytes": 1, "url": "https://x/a", "type": "digits", "shards": 1,
     "source": {"type": "digits"}, "runs": "x.tsv", "defaults": {}, "datasets": {"d": DIGITS}, "mode": "min",
-    "metric": "mse", "column": "c", "length": 8, "size": [8, 8], "features": 3, "rows_per_shard": 9, "label": "y",
+    "metric": "mse", "column": "c", "of": ["run:a", "run:b"], "length": 8, "size": [8, 8], "features": 3, "rows_per_shard": 9, "label": "y",
 }  # fmt: skip
+
+
+def once(value: list[Any]) -> list[Any]:
+    """Return a list, and lists within it, without what stands in it twice."""
+    kept = (one for at, one in enumerate(value) if one not in value[:at])
+    return [once(one) if isinstance(one, list) else one for one in kept]
 
 
 def meant(remedy: str, expected: str, value: Any) -> Any:

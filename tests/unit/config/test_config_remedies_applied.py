@@ -770,6 +770,10 @@ OPTIM_CASES = {
         SCRIPT | {"/w.pt": "weights", "@init_from": "file:w.pt"}, "a training script loads its weights itself",
         "leave it out", {"@init_from": DROP},
     ),
+    "milestones of a script": case(
+        SCRIPT | {"@checkpoint.milestones": "[[2]]"}, "a training script saves its states itself",
+        "leave it out", {"@checkpoint.milestones": DROP},
+    ),
     "how to load no weights": case(
         {"@init.strict": "false"}, "init.strict is given without init_from", r"such as (init_from)",
         {"/w.pt": "weights", "@$1": "file:w.pt"},

@@ -298,7 +298,7 @@ class Average(Settings, frozen=True, kw_only=True):
 
     of: Annotated[list[Text], Meta(min_length=1, extra={"unique": True})]
     """Runs whose weights are averaged, such as `[run:a, run:b]`."""
-    greedy: Literal["validation"] | None = None
+    greedy: Annotated[Literal["validation"] | None, Meta(extra={"legacy_value": None})] = None
     """`validation` adds a run only if the average does not get worse on the validation split, by
     `checkpoint.monitor`, and tries the best run first. Default: the average of all runs."""
 
@@ -308,7 +308,9 @@ class Ensemble(Settings, frozen=True, kw_only=True):
 
     of: Annotated[list[Text], Meta(min_length=1, extra={"unique": True})]
     """Runs whose outputs are averaged, such as `[run:a, run:b]`."""
-    outputs: Literal["probabilities", "logits"] = "probabilities"
+    outputs: Annotated[
+        Literal["probabilities", "logits"], Meta(extra={"legacy_value": "probabilities"})
+    ] = "probabilities"
     """Outputs of a classifier that are averaged. Of numbers, the values are averaged."""
 
 
