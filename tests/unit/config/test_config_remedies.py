@@ -178,7 +178,8 @@ MISSING = {
     "files": ["a.csv"], "table": "t", "version": 0, "train": 0.8, "validation": 0.1, "test": 0.1, "run": "a",
     "sizes": ["1x1", "1x2"], "sha256": "0" * 64, "bytes": 1, "url": "https://x/a", "type": "digits", "shards": 1,
     "source": {"type": "digits"}, "runs": "x.tsv", "defaults": {}, "datasets": {"d": DIGITS}, "mode": "min",
-    "metric": "mse", "column": "c", "of": ["run:a", "run:b"], "length": 8, "size": [8, 8], "features": 3, "rows_per_shard": 9, "label": "y",
+    "of": ["run:a", "run:b"],
+    "metric": "mse", "column": "c", "length": 8, "size": [8, 8], "features": 3, "rows_per_shard": 9, "label": "y",
 }  # fmt: skip
 
 
