@@ -1172,9 +1172,11 @@ def test_every_error_of_the_config_has_a_case() -> None:
     modules = sorted(Path(config_package.__file__ or "").parent.rglob("*.py"))
     missing = Counter[str]()
     for path in [*modules, Path(suggest.__file__)]:
+        if path.stem in NO_ERRORS | OF_SOURCES | OF_STUDIES:
+            continue
         lines = {line for file, line in made if Path(file) == path}
         for function, error in errors_in(path):
             is_made = lines & {*error} if isinstance(error, range) else re.search(error, messages)
-            if not is_made and path.stem not in NO_ERRORS | OF_SOURCES | OF_STUDIES:
+            if not is_made:
                 missing[function] += 1
     assert missing == ELSEWHERE, "give each a case, whose remedy is then tried"
