@@ -243,7 +243,9 @@ def follow(config: dict[str, Any], problem: str) -> None:
         last = found[1].rpartition(".")[2]
         put(config, found[1], "pad" if found[1].endswith("collate.type") else MISSING[last])
     elif found := re.fullmatch(r"(\S+?)(=\[\])? is empty; add an entry", problem):
-        put(config, found[1], ["x"] if found[2] else {"d": DIGITS})
+        is_of_runs = found[1].endswith((".average", ".ensemble"))
+        entry = {"of": MISSING["of"]} if is_of_runs else {"d": DIGITS}
+        put(config, found[1], ["x"] if found[2] else entry)
     elif found := re.fullmatch(r"(\S+)=.+ lists .+ twice; drop one", problem):
         value = at(config, found[1].split("."))
         put(config, found[1], [one for place, one in enumerate(value) if one not in value[:place]])
@@ -309,7 +311,7 @@ def follow_cell(column: str, cell: str, problem: str) -> tuple[str, str]:
     if problem.endswith("is an empty grid; list at least one value"):
         return column, "[1]"
     if found := re.search(r"lists (.+) twice; drop one", problem):
-        return column, json.dumps([one for at, one in enumerate(value) if one not in value[:at]])
+        return column, json.dumps(once(value))
     if isinstance(value, list):
         wrong = (one for one in value if f"={json.dumps(one)} " in problem or f"={one} " in problem)
         value = next(wrong, value)
