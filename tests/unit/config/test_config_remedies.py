@@ -178,7 +178,7 @@ MISSING = {
     "files": ["a.csv"], "table": "t", "version": 0, "train": 0.8, "validation": 0.1, "test": 0.1, "run": "a",
     "sizes": ["1x1", "1x2"], "sha256": "0" * 64, "bytes": 1, "url": "https://x/a", "type": "digits", "shards": 1,
     "source": {"type": "digits"}, "runs": "x.tsv", "defaults": {}, "datasets": {"d": DIGITS}, "mode": "min",
-    "of": ["run:a", "run:b"],
+    "of": ["run:a", "run:b"], "steps": [100],
     "metric": "mse", "column": "c", "length": 8, "size": [8, 8], "features": 3, "rows_per_shard": 9, "label": "y",
 }  # fmt: skip
 
@@ -243,7 +243,7 @@ def follow(config: dict[str, Any], problem: str) -> None:
         last = found[1].rpartition(".")[2]
         put(config, found[1], "pad" if found[1].endswith("collate.type") else MISSING[last])
     elif found := re.fullmatch(r"(\S+?)(=\[\])? is empty; add an entry", problem):
-        is_of_runs = found[1].endswith((".average", ".ensemble"))
+        is_of_runs = found[1].rpartition(".")[2] in ("average", "ensemble")
         entry = {"of": MISSING["of"]} if is_of_runs else {"d": DIGITS}
         put(config, found[1], ["x"] if found[2] else entry)
     elif found := re.fullmatch(r"(\S+)=.+ lists .+ twice; drop one", problem):
