@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline.config.load import load_project
-from shardline.config.plans import RunPlan
 from shardline.config.project import Project as ResolvedProject
 from shardline.config.resolved import as_plain
 from shardline.core.nested import flatten
@@ -84,8 +83,7 @@ class Project(Mapping[str, Run]):
         Raises:
             ConfigError: The config has no such run; the message suggests the nearest.
         """
-        plan: RunPlan = find_run(self._project, name)
-        return Run(self._project, plan)
+        return Run(self._project, self._named.get(name) or find_run(self._project, name))
 
     def __contains__(self, name: object) -> bool:
         return name in self._named or name in self._project.runs

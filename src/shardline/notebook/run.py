@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -98,11 +98,13 @@ class Run:
     @property
     def evaluation(self) -> EvaluationResult | None:
         """The record of the evaluation on held-out rows; None before it is sealed."""
-        return self._sealed.evaluation if self.plan.evaluation.exists() else None
+        return self._sealed.evaluation
 
     @property
     def _sealed(self) -> SealedRun:
-        return find_sealed_run(self._project, self.id)
+        # rows with one training and two evaluations have one id, so the evaluation is named here
+        file = self.plan.evaluation if self.plan.evaluation.exists() else None
+        return SealedRun(id=self.id, layout=self._project.layout, evaluation_file=file)
 
     def summary(self) -> dict[str, float | int | None]:
         """Return metrics and cost by name; empty before the training is sealed."""
@@ -113,7 +115,8 @@ class Run:
         devices = self.plan.settings.nodes * self.plan.settings.devices
         evaluation = self.evaluation
         costs = (
-            training.best_score or None, training.steps or None, training.epochs or None, provenance.attempts,
+            *(None if one is UNSET else one for one in (training.best_score, training.steps, training.epochs)),
+            provenance.attempts,
             elapsed_s, elapsed_s * devices / 3600 if elapsed_s is not None else None,
         )  # fmt: skip
         return {

@@ -94,6 +94,25 @@ def test_seeds_become_a_mean_with_an_interval(opened):
         results_table(opened, ["val/ac"])
 
 
+def test_a_score_of_zero_and_the_evaluation_of_a_row_are_its_own(fake):
+    first = fake.rows[0]
+    fake.rows = [first, {**first, "name": "again", "evaluation.split": "validation"}]
+    project = fake.seal_all()
+    one, again = (project.named_runs()[name] for name in (first["name"], "again"))
+    assert (one.id, one.evaluation) != (again.id, again.evaluation)
+    assert one.id == again.id
+    for run, score in ((one, 0.0), (again, 0.5)):
+        record = json.loads(run.evaluation.read_text())
+        write_json(run.evaluation, {**record, "metrics": {"acc": score}})
+    provenance = json.loads((one.folder / "provenance.json").read_text())
+    write_json(
+        one.folder / "provenance.json", {**provenance, "training": {"best_score": 0.0, "steps": 3}}
+    )
+    runs = Project().runs
+    assert runs["acc"].to_dict() == {first["name"]: 0.0, "again": 0.5}
+    assert list(runs["best_score"]) == [0.0, 0.0]
+
+
 @given(st.text(min_size=1, max_size=20), st.floats(-1e6, 1e6), st.floats(0, 1e3))
 def test_cells_are_whole_and_escaped(name, mean, half):
     frame = pd.DataFrame(
