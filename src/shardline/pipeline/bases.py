@@ -83,13 +83,9 @@ def members_of(run: RunPlan, inputs: Inputs) -> tuple[Member, ...]:
     Raises:
         DataError: the weights of a member are missing.
     """
-    members, given = run.spec.members, inputs.get("bases")
-    if not members:
+    if not (members := run.spec.members):
         return ()
-    files = {one.run: one.file for one in members}
-    if given:  # each file once, whatever number of members it is
-        listed = dict.fromkeys([given] if isinstance(given, str) else given)
-        files = {run: Path(file) for run, file in zip(files, listed, strict=True)}
+    files = _files_of(run, inputs)
     for base in run.bases:
         if not files[base.run].is_file():
             raise DataError(f"{run.row.where}: {_without_weights(base)}")
