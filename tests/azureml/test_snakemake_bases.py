@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.pipeline import IMAGE
 from tests.support.workspace import REPOSITORY
@@ -9,6 +11,7 @@ from tests.support.workspace import REPOSITORY
 TESTS = REPOSITORY / "plugins/snakemake-executor-plugin-azureml/tests/test_workflows.py"
 
 
+@pytest.mark.rotating
 def test_workflows_of_snakemakes_own_tests(azureml: AzureMLEmulator) -> None:
     azureml.container("bases")
     environment = {

@@ -127,7 +127,7 @@ def test_no_container_outlives_what_started_it(engine, project, number):
 def test_ctrl_c_ends_the_training_and_its_container(engine, project):
     config = yaml.safe_load((project.path / "config/config.yaml").read_text())
     # of another seed, so that it does not continue the run that was trained before
-    project.configure(config, [{**ROW, "name": "long", "seed": 1, "trainer.max_epochs": 5000}])
+    project.configure(config, [{**ROW, "name": "long", "seed": 2, "trainer.max_epochs": 5000}])
     process = subprocess.Popen(
         project.command("--until", "train"), cwd=project.path, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

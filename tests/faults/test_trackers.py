@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_login")
 SECRET = "5ecretofthetest" * 3  # as long as a key of W&B's
 
 
+@pytest.mark.rotating
 def test_a_tracker_that_hangs_holds_up_no_other(training, serve, monkeypatch, capsys):
     service = serve(answers=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", service.uri)

@@ -112,6 +112,7 @@ def project(tiny: object, seed: int | None) -> Workspace:
 
 
 @pytest.mark.slow
+@pytest.mark.rotating
 def test_a_data_module_is_prepared_once_built_trained_on_and_evaluated(tiny):
     workspace = project(tiny, seed=0)
     done = workspace.snakemake()

@@ -321,6 +321,7 @@ def test_an_iterable_is_read_once_into_all_shards(tmp_path: Path) -> None:
     assert schema_of_source(found).columns == {"x": "int64"}
 
 
+@pytest.mark.rotating
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     """Of a map style and an iterable dataset, with a reader: four times as many rows, 75 MB more each."""
     peaks = []

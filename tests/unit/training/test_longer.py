@@ -27,7 +27,7 @@ from tests.support.longer_trainings import (
 from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings
 from tests.unit.training.test_resume_chains import CASES, COUNTING, case
 
-CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "5"))
+CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "3"))
 SEED = campaign_seed()
 # schedules over the length, early ends, and an intervention: none of these is continued
 _OTHERS = (

@@ -86,7 +86,7 @@ def test_milestones_are_the_states_that_a_training_saves(
     assert weights_of(outcome.model) == weights_of(plain.model)
 
 
-@settings(max_examples=6, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=3, deadline=None, database=None, suppress_health_check=[*HealthCheck])
 @given(data=st.data())
 def test_milestones_are_whole_whatever_kills_the_training(
     trainings, every, tmp_path_factory, data

@@ -19,7 +19,7 @@ from tests.support.lightning_packages import in_turn, run_tests_with
 from tests.support.rotation import rotating
 from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings
 
-CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "12"))
+CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "8"))
 
 
 SEED = campaign_seed()
