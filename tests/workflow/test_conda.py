@@ -62,7 +62,10 @@ def test_ranks_train_in_an_environment_that_the_pipeline_makes(project):
     configure(project, environment="conda", channels=channels(project))
     early = project.snakemake()
     assert early.returncode != 0
-    assert "train.linux-64.pin.txt is missing, from which the environment 'train' is created" in early.stdout
+    assert (
+        "train.linux-64.pin.txt is missing, from which the environment 'train' is created"
+        in early.stdout
+    )
     assert "make lock" in early.stdout
 
     locked = project.snakemake("lock_envs")
