@@ -1,5 +1,6 @@
 """Program of a warm rank, for tests: `python -m tests.support.warm_program ACTION ...`."""
 
+import atexit
 import json
 import os
 import resource
@@ -9,6 +10,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
+
+KEPT: list[Any] = []
 
 
 def describe() -> dict[str, object]:
@@ -57,6 +61,13 @@ def main() -> int:
     elif action == "exit":
         print("on stderr", file=sys.stderr)
         return int(rest[0])
+    elif action == "leave-open":
+        KEPT.append(Path(rest[0]).open("w"))  # noqa: SIM115, never closed
+        KEPT[0].write("written")
+        atexit.register(print, "at exit")
+        threading.Thread(target=lambda: (time.sleep(0.3), print("a thread"))).start()
+        print("no line", end="")
+        return 4
     elif action == "raise":
         raise ValueError(rest[0])
     elif action == "kill":

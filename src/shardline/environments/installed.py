@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus
-from shardline.identity.interpreter import Interpreter, ask
+from shardline.identity.interpreter import Interpreter, ask, installed_versions
 from shardline.identity.package_lock import normalize, pinned, without_user
 from shardline.records.runs import Installed, ScriptInstalled
 
@@ -162,12 +162,9 @@ def observe() -> Installed:
     Raises:
         ConfigError: the image's digest is invalid.
     """
-    # of two distributions with one name, the first one is imported
-    distributions = reversed(list(importlib.metadata.distributions()))
-    packages = {normalize(one.name): one.version for one in distributions}
     return Installed(
         python=platform.python_version(),
-        packages=dict(sorted(packages.items())),
+        packages=installed_versions(sys.path),
         conda=sorted(path.stem for path in Path(sys.prefix, "conda-meta").glob("*.json")),
         image=image_digest(),
     )

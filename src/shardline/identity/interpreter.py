@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ OLDEST = (3, 9)  # shardline_io uses the syntax of this version
 _LIMIT_S = 60.0
 _PATH = "give the path of a Python interpreter, such as /opt/tf/bin/python"
 _TELL = "import json, sys; print(json.dumps([sys.version_info[:3], sys.implementation.name, sys.path[1:]]))"
+_FIELD = re.compile(r"^(Name|Version):[ \t]*(\S+)\s*$", re.MULTILINE)
 _FIND = """
 import importlib.util, json, sys
 def there(name):
@@ -55,9 +57,7 @@ class Interpreter:
     @cached_property
     def packages(self) -> dict[str, str]:
         """Version of each installed distribution by its normalised name."""
-        # of two distributions with one name, Python imports the first
-        found = reversed(list(importlib.metadata.distributions(path=list(self.path))))
-        return dict(sorted((normalize(one.name), one.version) for one in found if one.name))
+        return installed_versions(self.path)
 
     @property
     def markers(self) -> dict[str, str]:
@@ -117,6 +117,20 @@ def ask_words(
             f"{where}: is Python {found.python}, expected {oldest} or newer; name another interpreter"
         )
     return found
+
+
+def installed_versions(path: Sequence[str]) -> dict[str, str]:
+    """Return the version of each distribution installed in the folders of `path`, by its normalised name."""
+    found = {}
+    # of two distributions with one name, Python imports the first
+    for one in reversed([*importlib.metadata.distributions(path=[*path])]):
+        text = one.read_text("METADATA") or one.read_text("PKG-INFO") or ""
+        # the first two lines of interest: the parser of `metadata` reads the whole file as an email, for each of them
+        fields = dict(reversed(_FIELD.findall(text)))
+        name, version = fields.get("Name") or one.name, fields.get("Version") or one.version
+        if name:
+            found[normalize(name)] = version
+    return dict(sorted(found.items()))
 
 
 def _answer(command: list[str], where: str, remedy: str, limit_s: float) -> list:  # type: ignore[type-arg]

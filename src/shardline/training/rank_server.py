@@ -3,9 +3,11 @@
 `python -m shardline.training.rank_server FD SETTINGS` serves the socket with the descriptor FD.
 """
 
+import atexit
 import gc
 import importlib
 import importlib.util
+import io
 import os
 import runpy
 import select
@@ -13,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -115,6 +118,28 @@ def _close(connection: socket.socket, fds: Sequence[int], answer: WarmAnswer | N
             send(connection, answer)
     for fd in fds:
         os.close(fd)
+
+
+def finish(code: int) -> NoReturn:
+    """End a rank as Python ends, without the destruction of all modules.
+
+    That would copy the memory that the rank shares with the server: 0.4 s of a core, more than a short evaluation.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    atexit._run_exitfuncs()
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, signal.valid_signals()
+    )  # Python calls no handlers from here on
+    gc.collect()
+    files = [one for one in gc.get_objects() if isinstance(one, io.IOBase)]
+    for file in (
+        *files,
+        sys.stdout,
+        sys.stderr,
+    ):  # else what a program has not flushed would be lost
+        with suppress(OSError, ValueError):
+            file.flush()
+    os._exit(code)
 
 
 def _leave() -> NoReturn:
@@ -246,4 +271,9 @@ if __name__ == "__main__":
     if _output:
         sys.stderr.write(_output)
         sys.stderr.flush()
-    runpy.run_module(_request.module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(_request.module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            finish(end.code or 0)
+        raise

@@ -10,6 +10,8 @@ import pytest
 from shardline.environments.installed import explain_differences, find_differences, observe
 from shardline.errors import ConfigError
 from shardline.identity import load_lock
+from shardline.identity.interpreter import installed_versions
+from shardline.identity.package_lock import normalize
 from shardline.launch.device import libraries
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -105,3 +107,21 @@ def test_what_lies_below_torch_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert set(found) == {"cpu", "driver", "cuda", "cudnn", "nccl", "mpi"}
     mpirun.write_text("#!/bin/sh\nexit 1\n")
     assert libraries()["mpi"] is None
+
+
+def test_versions_are_those_of_importlib_also_where_metadata_is_old_or_has_lines_like_fields(
+    tmp_path: Path,
+) -> None:
+    files = {
+        "new-1.dist-info/METADATA": "Metadata-Version: 2.4\r\nName: New_One\r\nVersion: 1.0+cpu\r\n\r\nName: other\r\n",
+        "old.egg-info/PKG-INFO": "Metadata-Version: 1.0\nName: old.one\nVersion: 2!3rc1\nSummary: s\n\nVersion: 9\n",
+        "flat.egg-info": "Metadata-Version: 1.0\nName: flat\nVersion: 4\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, newline="")
+    path = [str(tmp_path), *sys.path]
+    found = reversed([*importlib.metadata.distributions(path=path)])
+    assert installed_versions(path) == {normalize(one.name): one.version for one in found}
+    own = installed_versions([str(tmp_path)])
+    assert own == {"flat": "4", "new-one": "1.0+cpu", "old-one": "2!3rc1"}

@@ -131,6 +131,16 @@ def test_exit_codes_signals_and_output_are_those_of_the_program(server, args, co
     assert warm.wait() == code == warm.returncode
 
 
+def test_a_rank_ends_as_python_ends(server, tmp_path):
+    """Threads are waited for, functions of `atexit` are called, and open files get what was written."""
+    words = [sys.executable, "-m", PROGRAM, "leave-open", str(tmp_path / "cold")]
+    cold = subprocess.run(words, env=variables(), capture_output=True, text=True, check=False)
+    warm = start("leave-open", str(tmp_path / "warm"))
+    assert warm.stdout.read() == cold.stdout == "no linea thread\nat exit\n"
+    assert warm.wait() == cold.returncode == 4
+    assert (tmp_path / "warm").read_text() == (tmp_path / "cold").read_text() == "written"
+
+
 def test_a_job_may_ask_the_ranks_to_end(server, tmp_path):
     warm = start("wait", str(tmp_path / "pid"))
     assert warm.stdout.readline() == "waits\n"
