@@ -12,14 +12,14 @@ from jinja2 import FileSystemLoader
 from shardline.config.resolved import Size, Study
 from shardline.data.sources.digits import Digits
 from shardline.records.measured import StepSeconds
-from shardline.records.reports import (
+from shardline.records.reported_parts import (
     Curve,
     ReportedGoodput,
     ReportedHeadline,
-    ReportedRun,
     ReportedThroughput,
     ReportedTraining,
 )
+from shardline.records.reported_runs import ReportedRun
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
 from shardline.report.scaling_runs import view_study

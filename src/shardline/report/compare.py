@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardline.core.intervals import t_quantile
-from shardline.records.reports import ReportedRun
+from shardline.records.reported_runs import ReportedRun
 from shardline.report.document import finite
 from shardline.report.leaderboard import LeaderboardRow, Leaderboards
 

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from shardline.records.base import encode
 from shardline.records.datasets import DatasetProvenance, ExampleRow, Manifest
-from shardline.records.reports import ReportedRun
+from shardline.records.reported_runs import ReportedRun
 from shardline.records.understood import lines_on, rows_of, understood
 from shardline.report.images import is_png
 from shardline.report.reported import summary_of

@@ -15,6 +15,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.records.base import encode
 from shardline.records.measured import Number
+from shardline.records.reported_runs import ReportedRun
 from shardline.records.reports import (
     EarlierBest,
     EarlierReport,
@@ -22,7 +23,6 @@ from shardline.records.reports import (
     RankedRow,
     Report,
     ReportedGroup,
-    ReportedRun,
 )
 from shardline.report.images import Images
 from shardline.report.leaderboard import Group, LeaderboardRow, Leaderboards

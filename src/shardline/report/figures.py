@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardline.records.measured import Goodput
-from shardline.records.reports import ReportedRun
+from shardline.records.reported_runs import ReportedRun
 from shardline.report.charts.axes import Spec
 from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.varied import Trial, effects, parallel_coordinates

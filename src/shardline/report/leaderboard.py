@@ -12,7 +12,7 @@ from typing import Any
 from shardline.core.metric_names import find_metric
 from shardline.core.repeats import SeedRepeats, bounds_of, name_of_repeats
 from shardline.records.datasets import Reference
-from shardline.records.reports import GroupKey, ReportedRun
+from shardline.records.reported_runs import GroupKey, ReportedRun
 from shardline.report.charts.axes import Spec
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series

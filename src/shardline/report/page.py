@@ -7,7 +7,8 @@ from msgspec import convert
 from shardline.config.resolved import Study
 from shardline.core.visible import visible
 from shardline.records.base import encode
-from shardline.records.reports import Report, ReportedRun
+from shardline.records.reported_runs import ReportedRun
+from shardline.records.reports import Report
 from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
 from shardline.report.charts.resource_curves import view_machine
 from shardline.report.compare import comparison

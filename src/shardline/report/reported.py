@@ -19,7 +19,7 @@ from shardline.records.attempts import Attempt
 from shardline.records.base import Record, encode
 from shardline.records.jobs import JobRecord
 from shardline.records.model_warnings import read_warnings
-from shardline.records.reports import (
+from shardline.records.reported_parts import (
     Curve,
     ReportedAcceptance,
     ReportedAttempt,
@@ -30,13 +30,12 @@ from shardline.records.reports import (
     ReportedHeadline,
     ReportedPacks,
     ReportedResources,
-    ReportedRun,
     ReportedThroughput,
     ReportedTraining,
     ReportedValidation,
     ReportedWarning,
-    interval_of_accuracy,
 )
+from shardline.records.reported_runs import ReportedRun, interval_of_accuracy
 from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
 from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
 from shardline.report.charts.series import epoch_ends, thin

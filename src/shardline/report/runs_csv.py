@@ -4,7 +4,8 @@ import csv
 import io
 import json
 
-from shardline.records.reports import Report, ReportedRun
+from shardline.records.reported_runs import ReportedRun
+from shardline.records.reports import Report
 
 
 def write_csv(report: Report) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from shardline.config.resolved import Size, Study
-from shardline.records.reports import ReportedRun
+from shardline.records.reported_runs import ReportedRun
 from shardline.report.charts.axes import Spec
 from shardline.report.charts.scaling_curves import Measured, Scaled, scale, scaling_charts
 

@@ -13,7 +13,7 @@ from shardline.core.files import read_object
 from shardline.core.redaction import mask_values
 from shardline.records.base import Record, decode
 from shardline.records.metrics import MetricLine
-from shardline.records.reports import Curve
+from shardline.records.reported_parts import Curve
 
 REMEDY = "the report needs this file of every run; delete the file if it exists, and run `snakemake` again"
 _Record = TypeVar("_Record", bound=Record)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shardline.core.intervals import Interval, fold_interval, seed_interval
 from shardline.core.repeats import SeedRepeats
-from shardline.records.reports import ReportedRun
+from shardline.records.reported_runs import ReportedRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardline.records.reports import ReportedRun
+from shardline.records.reported_runs import ReportedRun
 from shardline.records.sweeps import ReportedStudy, Trial
 from shardline.report.charts.axes import Spec
 from shardline.report.charts.series import Series

@@ -10,7 +10,7 @@ from msgspec import UNSET, structs
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from shardline.records.reports import ReportedEnvironment
+from shardline.records.reported_parts import ReportedEnvironment
 from shardline.records.runs import ResolvedRun, TrainingProvenance
 
 

@@ -10,7 +10,7 @@ import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.records.reports import Curve
+from shardline.records.reported_parts import Curve
 from shardline.report.charts.axes import domain_of, is_log, log_ticks, short, y_axis
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series

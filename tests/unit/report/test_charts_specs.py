@@ -9,7 +9,7 @@ from msgspec import structs
 
 from shardline.config.resolved import Size, Study
 from shardline.records.measured import RankUsage
-from shardline.records.reports import Curve, ReportedResources
+from shardline.records.reported_parts import Curve, ReportedResources
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.scaling_curves import Measured, scale, scaling_charts
 from shardline.report.charts.series import Series, thin

@@ -12,7 +12,8 @@ from shardline.core.intervals import wilson_interval
 from shardline.core.visible import visible
 from shardline.errors import DataError
 from shardline.records.base import encode, read_record
-from shardline.records.reports import Curve, Report
+from shardline.records.reported_parts import Curve
+from shardline.records.reports import Report
 from shardline.report import RunFiles, write_report
 from shardline.report.charts.series import OTHER_RUNS, thin
 from shardline.report.confusion_table import MAX_CLASSES

@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from shardline.records.reports import Curve
+from shardline.records.reported_parts import Curve
 from shardline.report.charts.axes import TIME_UNITS, Spec, short, time_unit, y_axis
 from shardline.report.charts.series import Series, thin
 

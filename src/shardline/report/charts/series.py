@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from shardline.records.reports import Curve, EpochEnds
+from shardline.records.reported_parts import Curve, EpochEnds
 
 OTHER_RUNS = "other runs"
 OTHER_COLOR = "#9aa1ab"
