@@ -82,7 +82,7 @@ def choose(
         damaged: Folders of states that cannot be taken.
     """
     if is_script(run.model_class):
-        return Choice()
+        return Choice(refused=_of_script(project, run, own_step, known))
     refused: list[str] = []
     best: tuple[Alike, TrainingCheckpoint] | None = None
     own = None
@@ -119,6 +119,20 @@ def reads_of(project: Project, run: RunPlan) -> str:
     found = length_reads(project.code, run.code_paths.values())
     more = f", and {len(found) - 1} more" * (len(found) > 1)
     return f"{found[0]}{more}, which a longer training changes" if found else ""
+
+
+def _of_script(
+    project: Project, run: RunPlan, own_step: int, known: Trainings | None
+) -> tuple[str, ...]:
+    """Return a sentence for each shorter training of a script, none of which is continued."""
+    if own_step:
+        return ()
+    return tuple(
+        f"does not continue {alike.title}, since a training script reads its settings itself, so nothing shows what "
+        "else the length changes"
+        for alike in (known or Trainings(project.layout)).like(run)
+        if is_shorter(alike.trainer, run.settings.trainer)
+    )
 
 
 def _state_of(

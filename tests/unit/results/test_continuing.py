@@ -238,6 +238,29 @@ def test_a_model_that_reads_the_length_is_not_continued(short):
     assert shorter_runs(project, lambda run: False) == {}, "nothing waits for it"
 
 
+def test_a_script_is_not_continued_and_why_names_the_reason(short, caplog):
+    caplog.set_level("INFO")
+    short.workspace.write("train.py", "print(1)\n")
+    for row in short.rows:
+        row["model"] = "script: train.py"
+    run = short.run("short")
+    assert str(chosen(short)) == "", "nothing was trained"
+    save(run)
+    project = short.load()
+    longer = project.named_runs()["long"]
+    sentence = (
+        f"does not continue short ({run.id}), since a training script reads its settings itself, so nothing shows what "
+        "else the length changes"
+    )
+    assert explain(project, longer).length == sentence
+    assert str(chosen(short, "short")) == ""
+    continue_shorter(project.part(runs=[longer.id]), longer)
+    assert f"long {sentence}" in caplog.text
+    assert "long trains from step 0" in caplog.text
+    assert str(chosen(short, own_step=9)) == ""
+    assert shorter_runs(project, lambda run: False) == {}, "nothing waits for it"
+
+
 def test_in_one_table_each_run_waits_for_the_longest_shorter_one(short):
     short.rows += [{**LONG, "name": "longer", EPOCHS: 40}, {**LONG, "name": "other", "seed": 7}]
     project = short.load()
