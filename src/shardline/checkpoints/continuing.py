@@ -1,11 +1,12 @@
 """Continue a shorter training: take its state and records over into the folder of a longer run.
 
 The folder is then as if the longer run itself had been killed after that state, and the training resumes as usual. The
-state is taken over last. So a kill in between leaves a folder without a state, and the next attempt begins again.
+state is taken over last, behind the milestones before it. So a kill in between leaves a folder whose states are whole,
+and the next attempt takes the state over again.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from shardline.checkpoints.folder import (
@@ -18,6 +19,7 @@ from shardline.checkpoints.folder import (
 )
 from shardline.core.errors import DataError
 from shardline.core.files import link_or_copy, make_folder, writing
+from shardline_io.ledger_files import NAME
 
 # Files of the jobs of a run, not of its training. All others are copied, since callbacks may write any file.
 _OF_JOBS = {
@@ -49,9 +51,10 @@ def states_to_continue(
 
 def take_over(
     saved: TrainingCheckpoint, work: Path, *, identity: str, continued: Continued,
+    milestones: Sequence[tuple[TrainingCheckpoint, Continued]] = (),
     before: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
-    """Take a state of a shorter run over, with the files that its training had written.
+    """Take a state of a shorter run over, with its milestones and the files that its training had written.
 
     No job may train in the folder. Training checkpoints of the longer run that are there are removed.
 
@@ -60,6 +63,7 @@ def take_over(
         work: Folder of the longer run in the store.
         identity: Identity of the longer run.
         continued: Record of the shorter run.
+        milestones: Intact earlier states that the longer run keeps, in the order of their steps, with their records.
         before: Called once the state was verified, before anything is taken over.
 
     Raises:
@@ -72,10 +76,20 @@ def take_over(
         make_folder(folder)
         discard_from(folder, 0)
         _copy_records(saved.path.parents[1], work)
+        _cut_ledger(work / "ledger", saved.step)
+    for one, record in milestones:
+        _take(one, folder, identity, record, milestone=True)
+    _take(saved, folder, identity, continued)
+
+
+def _take(
+    saved: TrainingCheckpoint, folder: Path, identity: str, continued: Continued, *, milestone: bool = False
+) -> None:  # fmt: skip
+    with writing(folder):
         links = [_link(saved.path.parent / name, folder / name) for name in saved.best]
     with saving(
         folder, step=saved.step, epoch=saved.epoch, identity=identity, world_size=saved.world_size, keep=1,
-        best=saved.best, known=dict(saved.files), bound=saved.bound, continued=continued,
+        best=saved.best, known=dict(saved.files), bound=saved.bound, continued=continued, milestone=milestone,
     ) as scratch:  # fmt: skip
         links += [_link(saved.path / name, scratch / name) for name in saved.files]
     if not all(links):
@@ -104,6 +118,14 @@ def _copy_records(source: Path, work: Path) -> None:
             shutil.copytree(path, target)
         else:
             shutil.copyfile(path, target)
+
+
+def _cut_ledger(folder: Path, step: int) -> None:
+    """Remove the files of attempts that began behind a state: readers take them for later ones than this run's."""
+    for path in folder.glob("*"):
+        found = NAME.fullmatch(path.name)
+        if found and int(found["start"]) > step:
+            path.unlink()
 
 
 def _link(source: Path, target: Path) -> bool:

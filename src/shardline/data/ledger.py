@@ -2,8 +2,9 @@
 
 There is one file per rank and attempt, `from-{step}-rank-{r}-of-{W}.jsonl`, with a line per batch: the
 ids of its rows. For mixed, transformed or packed samples, the line also has each sample's part
-(index of its dataset or class) and its pass over that part. The file name contains the step from
-which the attempt resumed: later attempts replace the steps of earlier ones that they repeat.
+(index of its dataset or class) and its pass over that part. A batch that `on_train_batch_start` skips has
+no line. The file name contains the step from which the attempt resumed: later attempts replace the steps of
+earlier ones that they repeat.
 """
 
 import json
@@ -30,6 +31,7 @@ class SampleLedger(Callback):
     def __init__(self, folder: Path, world: World) -> None:
         self._folder, self._world = folder, world
         self._file: IO[str] | None = None
+        self._line: dict[str, Any] = {}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open this attempt's file."""
@@ -43,16 +45,20 @@ class SampleLedger(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Record the batch's row ids under their optimiser step."""
-        if self._file is None:
-            return
+        """Note the batch's row ids, before the next ones are read."""
         stream = trainer.datamodule.loader.stream  # type: ignore[attr-defined]
         ids = stream.batch_ids.tolist()
         line = {"step": trainer.global_step + 1, "epoch": trainer.current_epoch, "ids": ids}
         if (parts := stream.batch_parts) is not None:
             line |= {"parts": parts.tolist(), "passes": stream.batch_passes.tolist()}
+        self._line = line
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Record the batch's row ids under their optimiser step."""
+        if self._file is None:
+            return
         with writing(Path(self._file.name)):
-            print(json.dumps(line), file=self._file)
+            print(json.dumps(self._line), file=self._file)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Close the file."""

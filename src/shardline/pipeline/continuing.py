@@ -11,7 +11,9 @@ from shardline.core.canonical import digest
 from shardline.core.errors import DataError
 from shardline.core.files import json_bytes, write_bytes
 from shardline.core.job_progress import job_progress
-from shardline.results.continuing import DOCUMENT, Trainings, choose
+from shardline.results.alike import DOCUMENT, Trainings
+from shardline.results.continuing import choose
+from shardline.results.taken_milestones import milestones_taken
 from shardline.supervision.attempt_log import take_attempts_over
 
 
@@ -31,12 +33,14 @@ def continue_shorter(project: Project, run: RunPlan) -> None:
         if choice.alike is None or choice.saved is None:
             break
         alike, saved = choice.alike, choice.saved
+        milestones = milestones_taken(choice, run.settings.checkpoint)
         try:
             take_over(
                 saved,
                 work,
                 identity=digest(run.document),
                 continued=choice.continued(),
+                milestones=milestones.taken,
                 before=lambda: take_attempts_over(alike.work, alike.id, work),  # noqa: B023, called at once
             )
         except DataError as error:
@@ -44,7 +48,8 @@ def continue_shorter(project: Project, run: RunPlan) -> None:
             damaged.add(saved.path)
             continue
         job_progress.report(note=str(choice))
-        logging.info("%s %s", run.name, choice)
+        for sentence in filter(None, (str(choice), str(milestones), *milestones.lacking)):
+            logging.info("%s %s", run.name, sentence)
         return
     for sentence in choice.refused:
         logging.info("%s %s", run.name, sentence)

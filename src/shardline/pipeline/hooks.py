@@ -155,7 +155,12 @@ def check_jobs(project: Project, workflow: Any, logger: logging.Logger) -> None:
     from shardline.results.check.all import check_before_building
 
     jobs = [*workflow.dag.needrun_jobs()]
-    if any(job.rule.name.endswith("render_report") for job in jobs):
+    limits = project.runtime.checkpoint
+    asks = (
+        "render_report",
+        *(("train", "train_trial") if limits.keep_days or limits.keep_bytes else ()),
+    )
+    if any(job.rule.name.endswith(asks) for job in jobs):
         invocation.record_project(project)
     outputs = {str(file) for job in jobs for file in job.output}
     methods = {method.name for method in workflow.deployment_settings.deployment_method}

@@ -15,14 +15,15 @@ from shardline import __version__
 from shardline.checkpoints.folder import kept_after_sealing, last_step, prune_sealed
 from shardline.config.combined import refuse_combined
 from shardline.config.job_plan import recheck_training
+from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
-from shardline.config.settings.config import Runtime
+from shardline.config.settings.config import Runtime, RuntimeCheckpoint
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
-from shardline.core.errors import CrashLoop, LaunchError, ShardlineError, Stopped
+from shardline.core.errors import CrashLoop, DataError, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder
 from shardline.core.git import git_commit
 from shardline.core.job_progress import job_progress
@@ -32,6 +33,7 @@ from shardline.environments.installed import MODULES
 from shardline.environments.python import built_on_nodes, python_of_script
 from shardline.pipeline.bases import init_of, members_of, read_bases, seen_members
 from shardline.pipeline.continuing import continue_shorter
+from shardline.pipeline.invocation import recorded_project
 from shardline.pipeline.job_frame import only
 from shardline.pipeline.started_ranks import (
     Inputs,
@@ -44,6 +46,7 @@ from shardline.pipeline.started_ranks import (
     start_ranks,
 )
 from shardline.pipeline.watched import write_watched_files
+from shardline.results.continuing import states_to_keep
 from shardline.results.kept_states import remove_beyond_limits
 from shardline.results.states import read_if_sound
 from shardline.supervision.attempt_log import attempted, only_one, own_attempts
@@ -132,8 +135,7 @@ def train(
             is_in_place=Path(model).parent == layout.result("run", run.id),
             keep_last=run.settings.checkpoint.keep_last or "last" in run.needed_states,
         )
-        for sentence in remove_beyond_limits(layout, runtime.checkpoint):
-            logging.info("%s", sentence)
+        _limit_states(layout, runtime.checkpoint)
     if note := _early_end(Path(model).with_name("provenance.json"), run):
         job_progress.report(note=note)
 
@@ -175,6 +177,26 @@ def _prune(
             runtime.checkpoint.after_sealing, keep_last=keep_last or not is_in_place
         )
         prune_sealed(work / "checkpoints", keep)
+
+
+def _limit_states(layout: ResultsLayout, limits: RuntimeCheckpoint) -> None:
+    """Remove training checkpoints of sealed runs beyond the limits, unless a run of the config may continue them.
+
+    This job has only its own run, so the whole project is that of the command that started it.
+    """
+    if not (limits.keep_days or limits.keep_bytes):
+        return
+    try:
+        continued = states_to_keep(recorded_project())
+    except DataError as error:
+        logging.warning(
+            "no training checkpoint beyond runtime.checkpoint.keep_days and keep_bytes is removed here, since a run of "
+            "the config may continue it (%s); `shardline gc` lists them",
+            error,
+        )
+        return
+    for sentence in remove_beyond_limits(layout, limits, continued):
+        logging.info("%s", sentence)
 
 
 def train_first_steps(project: Project, steps: int, log: Path, output: str, inputs: Inputs) -> None:

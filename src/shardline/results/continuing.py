@@ -1,67 +1,25 @@
-"""Which run a longer training continues, and why it does not continue another.
-
-Two trainings are alike if their identity documents differ only in the length and the horizon of the schedule. Then a
-state of one is a state of the other, up to the step at which something depends on the length.
-"""
+"""Which run a longer training continues, and why it does not continue another."""
 
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-
-from msgspec import structs
 
 from shardline.checkpoints.continuing import states_to_continue
 from shardline.checkpoints.folder import Continued, TrainingCheckpoint, last_step
-from shardline.config.layout import ResultsLayout, names_that_have_been, title_of
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.resolved import as_plain, as_type
+from shardline.config.resolved import as_plain
 from shardline.config.schedules import same_until
 from shardline.config.scripts import is_script
-from shardline.config.settings.optim_settings import Schedule
 from shardline.config.settings.run_settings import RunSettings, Trainer
-from shardline.core.canonical import digest
 from shardline.core.errors import DataError
 from shardline.core.files import read_json_lines
 from shardline.identity.length_reads import length_reads
-from shardline.records.identities import IdentityDocument
+from shardline.results.alike import Alike, Trainings
 from shardline.results.running import fresh_heartbeat
-from shardline.results.states import IDENTITY, read_if_sound
 from shardline.supervision.attempt_log import read_attempts
-
-# settings that decide how long a run trains, by table
-LENGTH = {
-    "trainer": ("max_epochs", "max_steps"),
-    "schedule": ("epochs", "steps", "decay_steps", "decay"),
-}
-DOCUMENT = "identity.json"  # in a run's folder of the store, as in its folder of results
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alike:
-    """A training that differs from a run only in its length.
-
-    Attributes:
-        id: Id of the training.
-        title: Its latest name, and the id.
-        work: Its folder in the store.
-        trainer: Its table `trainer`.
-        schedule: Its table `schedule`.
-    """
-
-    id: str
-    title: str
-    work: Path
-    trainer: Trainer
-    schedule: Schedule
-
-    def settings(self, run: RunSettings) -> RunSettings:
-        """Return the settings of this training, from those of a run that is alike."""
-        return structs.replace(run, trainer=self.trainer, schedule=self.schedule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,71 +51,23 @@ class Choice:
             "trained again"
         )
 
-    def continued(self) -> Continued:
-        """Return the record of the training that is continued."""
+    def continued(self, milestone: TrainingCheckpoint | None = None) -> Continued:
+        """Return the record of the training that is continued, up to the state or an earlier milestone."""
+        saved = milestone or self.saved
         assert self.alike is not None
-        assert self.saved is not None
-        before = self.saved.continued
+        assert saved is not None
+        before = saved.continued
         return Continued(
             run=self.alike.id,
-            identity=self.saved.identity,
-            step=self.saved.step,
-            seconds=_seconds(self.alike.work, self.saved.step)
-            or (before.seconds if before else 0.0),
-            ranks=self.saved.world_size,
+            identity=saved.identity,
+            step=saved.step,
+            seconds=_seconds(self.alike.work, saved.step) or (before.seconds if before else 0.0),
+            ranks=saved.world_size,
             settings={
                 "trainer": as_plain(self.alike.trainer),
                 "schedule": as_plain(self.alike.schedule),
             },
         )
-
-
-class Trainings:
-    """All trainings that this project knows, by what they have in common but for their length."""
-
-    def __init__(self, layout: ResultsLayout) -> None:
-        self._layout = layout
-
-    def like(self, run: RunPlan) -> Iterator[Alike]:
-        """Yield the other trainings that differ from a run only in their length."""
-        names = names_that_have_been(self._layout, "run")
-        for key, document in self._by_rest.get(rest_of(run.document), ()):
-            if key == run.id:
-                continue
-            trainer, schedule = (document["settings"].get(name, {}) for name in LENGTH)
-            yield Alike(
-                id=key,
-                title=title_of(key, names),
-                work=self._layout.work(key),
-                trainer=as_type(trainer, Trainer),
-                schedule=as_type(schedule, Schedule),
-            )
-
-    @cached_property
-    def _by_rest(self) -> Mapping[str, list[tuple[str, IdentityDocument]]]:
-        found: dict[str, list[tuple[str, IdentityDocument]]] = defaultdict(list)
-        seen: set[str] = set()
-        for folder in (self._layout.all_work, self._layout.folder_of("run")):
-            for path in sorted(folder.glob(f"*/{DOCUMENT}")):
-                key = path.parent.name
-                if key in seen or not IDENTITY.fullmatch(key):
-                    continue
-                document = read_if_sound(path)
-                if document.get("stage") == "train":
-                    seen.add(key)
-                    found[rest_of(document)].append((key, document))
-        return found
-
-
-def rest_of(document: IdentityDocument) -> str:
-    """Return the digest of a document without the settings that decide how long a run trains."""
-    settings = dict(document["settings"])
-    for name, keys in LENGTH.items():
-        left = {key: value for key, value in settings.get(name, {}).items() if key not in keys}
-        settings[name] = left
-    if settings["schedule"].get("name") == "wsd":  # constant until its decay
-        settings["schedule"]["name"] = "constant"
-    return digest({**document, "settings": settings})
 
 
 def choose(
@@ -172,7 +82,7 @@ def choose(
         damaged: Folders of states that cannot be taken.
     """
     if is_script(run.model_class):
-        return Choice()
+        return Choice(refused=_of_script(project, run, own_step, known))
     refused: list[str] = []
     best: tuple[Alike, TrainingCheckpoint] | None = None
     own = None
@@ -209,6 +119,20 @@ def reads_of(project: Project, run: RunPlan) -> str:
     found = length_reads(project.code, run.code_paths.values())
     more = f", and {len(found) - 1} more" * (len(found) > 1)
     return f"{found[0]}{more}, which a longer training changes" if found else ""
+
+
+def _of_script(
+    project: Project, run: RunPlan, own_step: int, known: Trainings | None
+) -> tuple[str, ...]:
+    """Return a sentence for each shorter training of a script, none of which is continued."""
+    if own_step:
+        return ()
+    return tuple(
+        f"does not continue {alike.title}, since a training script reads its settings itself, so nothing shows what "
+        "else the length changes"
+        for alike in (known or Trainings(project.layout)).like(run)
+        if is_shorter(alike.trainer, run.settings.trainer)
+    )
 
 
 def _state_of(
@@ -286,11 +210,15 @@ def schedule_differs(
     project: Project, alike: Alike, run: RunPlan, saved: TrainingCheckpoint
 ) -> str:
     """Return why the learning rates of two trainings differ before a state; empty if they are equal."""
-    planned = saved.bound.planned if saved.bound else 0
+    before = (
+        saved.continued
+    )  # of a state that was taken over, the plan is that of a shorter training
+    is_own = before is None or before.step < saved.step
+    planned = saved.bound.planned if saved.bound and is_own else 0
 
     def steps_of(epochs: int) -> int:
         # The ranks check again with the data, whose epochs may differ in length.
-        if epochs == alike.trainer.max_epochs and alike.trainer.max_steps < 0:
+        if planned and epochs == alike.trainer.max_epochs and alike.trainer.max_steps < 0:
             return planned
         done = saved.epoch + saved.bound.is_within if saved.bound else 0
         return epochs * saved.bound.epoch_end // done if saved.bound and done else MANY * epochs

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import stat
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES, pin_file
 from shardline.identity.package_lock import read_pins
 from shardline.results.continuing import states_to_keep
-from shardline.results.kept_states import beyond_limits, kept_states, loss_of
+from shardline.results.kept_states import loss_of, surplus_states
 from shardline.results.outcomes import present_report
 from shardline.results.running import progress_of
 from shardline.results.states import IDENTITY, is_trained
@@ -92,7 +91,11 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *_unused_prefixes(project),
         *([] if unused else _unused_downloads(project)),
     ]
-    found += _beyond_limits(project, {item.path for item in found}, continued)
+    listed, limits = {item.path for item in found}, project.runtime.checkpoint
+    surplus = surplus_states(layout, limits, continued, listed)
+    found += [
+        garbage_of(path, f"training checkpoint beyond {limit}") for path, limit in surplus.items()
+    ]
     return found + _dangling(project, {os.path.realpath(item.path) for item in found})
 
 
@@ -197,26 +200,6 @@ def _unneeded_checkpoints(project: Project, continued: Collection[str]) -> Itera
         if key == run.id and is_whole and not work.is_symlink() and not progress_of(run):
             for path in superfluous(work / "checkpoints", keep):
                 yield garbage_of(path, f"training checkpoint of {run.name}, which is sealed")
-
-
-def _beyond_limits(
-    project: Project, listed: set[Path], continued: Collection[str]
-) -> Iterator[Garbage]:
-    """Yield the training checkpoints of sealed runs beyond `keep_days` and `keep_bytes`.
-
-    Args:
-        continued: Ids of runs whose states stay, since a longer run may continue them.
-    """
-    limits = project.runtime.checkpoint
-    if not (limits.keep_days or limits.keep_bytes):
-        return
-    states = [
-        one
-        for one in kept_states(project.layout)
-        if one.run not in continued and listed.isdisjoint([one.saved.path, *one.saved.path.parents])
-    ]
-    for path, limit in beyond_limits(states, limits, time.time()).items():
-        yield garbage_of(path, f"training checkpoint beyond {limit}")
 
 
 def _old_evaluations(project: Project) -> Iterator[Garbage]:

@@ -81,12 +81,33 @@ def beyond_limits(
     return found
 
 
-def remove_beyond_limits(layout: ResultsLayout, limits: RuntimeCheckpoint) -> list[str]:
-    """Remove the training checkpoints of sealed runs beyond the limits, and return a sentence for each."""
+def surplus_states(
+    layout: ResultsLayout, limits: RuntimeCheckpoint, continued: Collection[str], gone: Collection[Path] = (),
+) -> dict[Path, str]:  # fmt: skip
+    """Return the training checkpoints of sealed runs beyond `keep_days` and `keep_bytes`, with the limit.
+
+    Args:
+        continued: Ids of runs whose states stay and do not count, since a run of the config may continue them; see
+            `continuing.states_to_keep`.
+        gone: Files and folders that are removed anyway.
+    """
     if not (limits.keep_days or limits.keep_bytes):
-        return []
+        return {}
+    states = [
+        one
+        for one in kept_states(layout)
+        if one.run not in continued
+        and {*gone}.isdisjoint([one.saved.path, *one.saved.path.parents])
+    ]
+    return beyond_limits(states, limits, time.time())
+
+
+def remove_beyond_limits(
+    layout: ResultsLayout, limits: RuntimeCheckpoint, continued: Collection[str]
+) -> list[str]:
+    """Remove the training checkpoints of sealed runs beyond the limits, and return a sentence for each."""
     names, sentences = names_that_have_been(layout, "run"), []
-    for path, limit in beyond_limits(kept_states(layout), limits, time.time()).items():
+    for path, limit in surplus_states(layout, limits, continued).items():
         run, loss = path.parents[1].name, loss_of(path)
         remove_states(path.parent, [path])
         sentences.append(

@@ -11,13 +11,8 @@ from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.schedules import length, same_until
 from shardline.config.scripts import is_script
-from shardline.results.continuing import (
-    MANY,
-    has_own_optimizer,
-    is_shorter,
-    reads_of,
-    rest_of,
-)
+from shardline.results.alike import rest_of
+from shardline.results.continuing import MANY, has_own_optimizer, is_shorter, reads_of
 
 
 def shorter_runs(project: Project, is_made: Callable[[RunPlan], bool]) -> dict[str, RunPlan]:

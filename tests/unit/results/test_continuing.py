@@ -1,6 +1,7 @@
 """Which training a longer run continues, by the records in results and store."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,14 +41,14 @@ def work_of(run):
     return Path("store/work") / run.id
 
 
-def save(run, step=200, *, ranks=1, document=None, is_known=True, **bound):
+def save(run, step=200, *, ranks=1, document=None, is_known=True, milestone=False, **bound):
     """Leave a state as a training leaves it, with what it has recorded."""
     document = document or run.document
     work = work_of(run)
     known = Bound(**{"reasons": [], "is_within": False, "epoch_end": step, "planned": 200, **bound})
     with saving(
         work / "checkpoints", step=step, epoch=step // 10, identity=digest(document),
-        world_size=ranks, keep=9, bound=known if is_known else None,
+        world_size=ranks, keep=9, bound=known if is_known else None, milestone=milestone,
     ) as scratch:  # fmt: skip
         (scratch / "state.pt").write_bytes(b"state")
     lines = [{"step": step, "epoch": 0, "wall_s": float(step)} for step in range(10, step + 10, 10)]
@@ -237,6 +238,29 @@ def test_a_model_that_reads_the_length_is_not_continued(short):
     assert shorter_runs(project, lambda run: False) == {}, "nothing waits for it"
 
 
+def test_a_script_is_not_continued_and_why_names_the_reason(short, caplog):
+    caplog.set_level("INFO")
+    short.workspace.write("train.py", "print(1)\n")
+    for row in short.rows:
+        row["model"] = "script: train.py"
+    run = short.run("short")
+    assert str(chosen(short)) == "", "nothing was trained"
+    save(run)
+    project = short.load()
+    longer = project.named_runs()["long"]
+    sentence = (
+        f"does not continue short ({run.id}), since a training script reads its settings itself, so nothing shows what "
+        "else the length changes"
+    )
+    assert explain(project, longer).length == sentence
+    assert str(chosen(short, "short")) == ""
+    continue_shorter(project.part(runs=[longer.id]), longer)
+    assert f"long {sentence}" in caplog.text
+    assert "long trains from step 0" in caplog.text
+    assert str(chosen(short, own_step=9)) == ""
+    assert shorter_runs(project, lambda run: False) == {}, "nothing waits for it"
+
+
 def test_in_one_table_each_run_waits_for_the_longest_shorter_one(short):
     short.rows += [{**LONG, "name": "longer", EPOCHS: 40}, {**LONG, "name": "other", "seed": 7}]
     project = short.load()
@@ -307,6 +331,64 @@ def test_a_job_takes_over_what_the_shorter_training_has_recorded(short, caplog):
     assert [path.name for path in (own / "ledger").iterdir()]
     assert f"long continues short ({run.id}) from its step 200" in caplog.text
     assert list_saved(work / "checkpoints")[0].identity == digest(run.document), "nothing is moved"
+
+
+def test_milestones_of_the_shorter_run_are_taken_over_by_link(short, caplog):
+    caplog.set_level("INFO")
+    short.rows[1]["checkpoint.milestones"] = "[[5, 10, 12, 15, 18, 20, 25]]"
+    run = short.run("short")
+    save(run, 50, milestone=True)
+    save(run, 100)  # which the shorter run does not declare
+    save(run, 120, is_within=True)
+    save(run, 150, milestone=True, reasons=["a callback reads it"])
+    save(run, 180, milestone=True)
+    work = save(run, 200)
+    (work / "checkpoints/step-00000180/state.pt").write_bytes(b"other")
+    project = short.load()
+    longer = project.named_runs()["long"]
+    for _ in range(2):  # as after a kill
+        continue_shorter(project.part(runs=[longer.id]), longer)
+        found = {one.step: one for one in list_saved(work_of(longer) / "checkpoints")}
+        assert {step: one.milestone for step, one in found.items()} == {
+            50: True,
+            100: True,
+            200: False,
+        }
+        for step, one in found.items():
+            assert (one.identity, one.continued.step) == (digest(longer.document), step)
+            assert one.continued.seconds == step
+            source = work / "checkpoints" / one.path.name / "state.pt"
+            assert source.samefile(one.path / "state.pt"), "no copy"
+        (work_of(longer) / "checkpoints/step-00000200/manifest.json").unlink()
+    assert "long takes over the milestones of steps 50, 100" in caplog.text
+    begin = "long does not take over the milestone of epoch {} of short ({}), since {}"
+    for epoch, reason in {
+        12: "it has no state there",
+        15: "its state there is not continued: a callback reads it",
+        18: "its state there is damaged: state.pt has",
+    }.items():
+        assert begin.format(epoch, run.id, reason) in caplog.text
+    assert "epoch 20" not in caplog.text, "it is the state itself, which the training marks"
+    assert "epoch 25" not in caplog.text
+
+
+def test_a_milestone_that_was_taken_over_ends_another_shorter_run(short):
+    short.rows += [
+        {**LONG, "name": "mid", EPOCHS: 10},
+        {**LONG, "name": "decay", EPOCHS: 15, "schedule.name": "wsd", "schedule.decay_steps": 40},
+    ]
+    short.rows[1]["checkpoint.milestones"] = "[[10]]"
+    run = short.run("short")
+    save(run, 100, milestone=True)
+    save(run, 200)
+    project = short.load()
+    longer = project.named_runs()["long"]
+    continue_shorter(project.part(runs=[longer.id]), longer)
+    shutil.rmtree(work_of(run))
+    found = chosen(short, "mid")
+    assert (found.alike.id, found.saved.step, found.is_end) == (longer.id, 100, True)
+    found = chosen(short, "decay")
+    assert (found.alike.id, found.saved.step) == (longer.id, 100)
 
 
 def test_a_damaged_state_is_left_for_the_one_before(short, caplog):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.checkpoints.folder import (
+    Bound,
     TrainingCheckpoint,
     find_damage,
     list_saved,
@@ -16,8 +17,8 @@ from shardline.checkpoints.folder import (
     saving,
 )
 from shardline.config.settings.config import Runtime, RuntimeCheckpoint
-from shardline.pipeline.training import _prune
-from shardline.results import gc
+from shardline.pipeline.invocation import record_project
+from shardline.pipeline.training import _limit_states, _prune
 from shardline.results.gc import find_garbage
 from shardline.results.kept_states import (
     KeptState,
@@ -66,7 +67,9 @@ def test_the_oldest_go_first_and_no_more_than_needed(kept, days: int, most: int)
     assert not ages or min(ages) >= max((-one.written for one in left), default=0)
 
 
-def save(run: Any, step: int, *, milestone: bool = False, best: str = "") -> Path:
+def save(
+    run: Any, step: int, *, milestone: bool = False, best: str = "", world_size: int = 2
+) -> Path:
     """Write a training checkpoint of a run, 100 s for each step."""
     folder = run.layout.work(run.id) / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,9 +79,10 @@ def save(run: Any, step: int, *, milestone: bool = False, best: str = "") -> Pat
         from shardline.checkpoints.folder import describe
 
         digests = {best: describe(folder / best)}
+    bound = Bound(reasons=[], is_within=False, epoch_end=step, planned=step)
     with saving(
-        folder, step=step, epoch=step // 2, identity=IDENTITY, world_size=2, keep=9, milestone=milestone,
-        best=digests,
+        folder, step=step, epoch=step // 2, identity=IDENTITY, world_size=world_size, keep=9, milestone=milestone,
+        best=digests, bound=bound,
     ) as scratch:  # fmt: skip
         (scratch / "state.pt").write_bytes(b"s" * 1000)
     line = {"step": step, "epoch": 0, "wall_s": 1800.0 * step}
@@ -100,7 +104,7 @@ def test_sealed_runs_lose_their_oldest_states_and_the_log_says_so(fake: FakeProj
         (4, 1010),
     ]
     limits = RuntimeCheckpoint(keep_bytes=1500)
-    (sentence,) = remove_beyond_limits(net.layout, limits)
+    (sentence,) = remove_beyond_limits(net.layout, limits, ())
     assert sentence == (
         f"removed the training checkpoint of net ({net.id}) (2 steps, 2 device hours), beyond "
         "runtime.checkpoint.keep_bytes=1500"
@@ -111,8 +115,8 @@ def test_sealed_runs_lose_their_oldest_states_and_the_log_says_so(fake: FakeProj
         "step-00000004",
     ]
     assert find_damage(folder, IDENTITY) == (1, [])
-    assert remove_beyond_limits(net.layout, limits) == []
-    assert len(remove_beyond_limits(net.layout, RuntimeCheckpoint(keep_bytes=9))) == 1
+    assert remove_beyond_limits(net.layout, limits, ()) == []
+    assert len(remove_beyond_limits(net.layout, RuntimeCheckpoint(keep_bytes=9), ())) == 1
     assert not folder.exists()
     assert other.exists()
 
@@ -167,16 +171,30 @@ def test_the_list_of_garbage_says_what_is_lost(fake: FakeProject) -> None:
 
 
 def test_a_state_that_a_longer_run_may_continue_stays_beyond_the_limits(
-    fake: FakeProject, monkeypatch: pytest.MonkeyPatch
+    fake: FakeProject, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """For `gc` and at the end of a training alike."""
     fake.config["runtime"] = {"checkpoint": {"keep_days": 1e-9, "keep_bytes": 1}}
     fake.seal_all()
     net = fake.run("net")
-    save(net, 4)
+    folder = save(net, 4, world_size=1)
+    epochs = net.settings.trainer.max_epochs
+    own, limits = dict(fake.rows[0]), RuntimeCheckpoint(keep_days=1e-9, keep_bytes=1)
+    fake.rows.append({**own, "name": "longer", "trainer.max_epochs": epochs + 1})
     project = fake.load()
-    assert [item for item in find_garbage(project, project.built) if item.loses]
-    monkeypatch.setattr(gc, "states_to_keep", lambda project: {net.id: "longer"})
+    assert net.name in project.named_runs()
     assert not [item for item in find_garbage(project, project.built) if item.loses]
+    _limit_states(project.layout, limits)  # of a command that has recorded nothing
+    assert "no training checkpoint beyond runtime.checkpoint.keep_days" in caplog.text
+    record_project(project)
+    _limit_states(project.layout, limits)
+    assert list_saved(folder)
+    fake.seal_run(project.named_runs()["longer"])
+    project = fake.load()
+    (item,) = [item for item in find_garbage(project, project.built) if item.loses]
+    assert item.path == folder / "step-00000004"
+    _limit_states(project.layout, limits)
+    assert not list_saved(folder)
 
 
 def test_a_milestone_that_a_sealed_run_never_passed_is_named(fake: FakeProject) -> None:

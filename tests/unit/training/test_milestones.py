@@ -201,3 +201,40 @@ def test_a_shorter_training_ends_with_a_milestone_of_a_longer_one(
         given = bool(longer.settings.get("callbacks"))
         assert [one for one in found if "last_epoch" not in one or not given] == []
     assert list_saved(chain.root / "work/checkpoints")[0].continued == record
+
+
+def test_a_milestone_that_was_taken_over_ends_a_shorter_training_with_its_bits(
+    trainings, tmp_path
+) -> None:
+    def of(length: int) -> Case:
+        return case((1,), model="Averaged", trainer__max_epochs=length)
+
+    shortest = case(model="Averaged", trainer__max_epochs=1)
+    unbroken, _ = trainings.unbroken(shortest)
+    first = Chain(trainings, of(2), tmp_path / "first", every_steps=3, keep=9)
+    first.run([])
+    states = {one.step: one for one in list_saved(first.root / "work/checkpoints")}
+    longer = Chain(trainings, of(3), tmp_path / "longer", every_steps=3, keep=1)
+    longer._join = lambda: None  # hooks before the state were those of the first training
+    longer.root.mkdir(parents=True)
+    work = longer.root / "work"
+    records = [
+        Continued(run="0" * 12, identity=states[step].identity, step=step, seconds=1.0, ranks=1)
+        for step in (4, 6)
+    ]
+    identity = trainings.spec_of(of(3)).identity
+    milestones = [(states[4], records[0])]
+    take_over(states[6], work, identity=identity, continued=records[1], milestones=milestones)
+    longer.run([])
+    shutil.rmtree(tmp_path / "first")
+    ((step, path),) = saved_in(longer).items()
+    (saved,) = (one for one in list_saved(path.parent) if one.path == path)
+    assert (step, saved.continued) == (4, records[0])
+    chain = Chain(trainings, shortest, tmp_path)
+    chain._join = lambda: None
+    chain.root.mkdir()
+    identity = trainings.spec_of(shortest).identity
+    take_over(saved, chain.root / "work", identity=identity, continued=records[0])
+    trained = chain.attempt(None)
+    assert trained.resumed_step == trained.steps == step
+    assert chain._outcome(trained).differences(replace(unbroken, events=[])) == []

@@ -139,6 +139,16 @@ def test_an_epochs_own_record_stands_once_where_the_state_before_it_is_resumed_f
     assert killed.differences(unbroken) == []
 
 
+def test_a_batch_that_was_skipped_is_in_no_ledger_whatever_state_is_resumed_from(trainings):
+    """Else the end of that epoch would be a state from which the ledger has no such batch."""
+    skips = case("SkipsTheRest", "skips", checkpoint__milestones=[2])
+    unbroken, _ = trainings.unbroken(skips)
+    kill = Kill(place="model.training_step", step=6)
+    assert trainings.killed(skips, [kill], every_steps=9, keep=1).differences(unbroken) == []
+    assert {len(rows) for rows in unbroken.ledger.values()} == {4}
+    assert [*unbroken.ledger] == [*range(1, 15)]
+
+
 @pytest.mark.parametrize("case", [*FORGOTTEN, *SAMPLES], ids=lambda case: case.name)
 def test_what_lightnings_states_forget_is_there_after_a_resume(trainings, case):
     unbroken, _ = trainings.unbroken(case)
