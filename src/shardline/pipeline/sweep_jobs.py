@@ -134,7 +134,10 @@ def _trained(
             resolve_run(own, str(folder / "run.json"), str(folder / "identity.json"))
         given = {key: value for key, value in inputs.items() if key != "proposal"}
         try:
-            train(own, log, str(model), given, attempt=attempt, skip_sealed=True, group=plan.name)
+            is_trained = train(
+                own, log, str(model), given, attempt=attempt, skip_sealed=True, group=plan.name
+            )
+            found = structs.replace(found, linked=not is_trained)
         except ShardlineError as error:
             if not is_own_failure(error):
                 raise

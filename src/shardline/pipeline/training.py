@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 def train(
     project: Project, log: Path, model: str, inputs: Inputs, *, attempt: int = 1, skip_sealed: bool = False,
     group: str = "",
-) -> None:  # fmt: skip
+) -> bool:  # fmt: skip
     """Start a run's ranks, and wait until they have sealed the run.
 
     Args:
@@ -74,6 +74,9 @@ def train(
         attempt: Snakemake's number of the attempt, from 1.
         skip_sealed: whether nothing is done if another job has sealed the run in the meantime.
         group: name of the sweep that trackers group the run by; empty for none.
+
+    Returns:
+        Whether this job trained the run; False if `skip_sealed` and another job did.
 
     Raises:
         CrashLoop: this retry would fail like the attempts before it.
@@ -100,7 +103,7 @@ def train(
     known = replace(known, retry=known.retry + attempt - 1)
     with only_one(work, run.id) as has_waited:
         if skip_sealed and is_whole(Path(model).parent):
-            return
+            return False
         if has_waited:  # the wait is not part of this attempt's time
             known = replace(known, started=None, queue_s=None)
         continue_shorter(project, run)
@@ -136,6 +139,7 @@ def train(
             logging.info("%s", sentence)
     if note := _early_end(Path(model).with_name("provenance.json"), run):
         job_progress.report(note=note)
+    return True
 
 
 def _early_end(provenance: Path, run: RunPlan) -> str:

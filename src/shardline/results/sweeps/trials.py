@@ -82,7 +82,13 @@ def _constraint(path: str) -> Any:
     function = getattr(import_module(module), name)
 
     def is_allowed(settings: Mapping[str, Any]) -> bool:
-        found = function(settings)
+        try:
+            found = function(settings)
+        except Exception as error:
+            raise ConfigError(
+                f"constraints={path} raised {type(error).__name__}: {error} for {dict(settings)}; a setting whose "
+                "`when` does not apply is not in the table"
+            ) from error
         if not isinstance(found, bool):
             raise ConfigError(
                 f"constraints={path} returned {found!r} for {dict(settings)}, expected True or False; return whether "
