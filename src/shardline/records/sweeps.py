@@ -147,10 +147,12 @@ class ReportedStudy(Study, frozen=True, kw_only=True):
         name: Name of the sweep.
         sampler: Sampler of the sweep.
         planned: Number of trials in the config.
+        kinds: Kind of values of each setting: `uniform`, `log`, `int`, `int_log` or `choices`.
         action: Id of the job that sealed the study; empty if trials are missing.
     """
 
     name: str
     sampler: str
     planned: int
+    kinds: dict[str, str] = field(default_factory=dict)
     action: str = ""
