@@ -157,7 +157,7 @@ def is_own_failure(error: ShardlineError) -> bool:
 def seal_study(project: Project, study: str, output: str) -> None:
     """Write the trials of a finished study, with the best of them."""
     plan, layout = project.sweeps[study], project.layout.declared
-    action = Action(id=f"seal_study/{study}")
+    action = Action(id=f"seal_study/{study}-{plan.trials}")
     objective = plan.settings.objective
     trials = [read_trial(plan, layout, number) for number in range(plan.trials)]
     best = best_of(trials, objective.mode)
