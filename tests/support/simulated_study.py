@@ -128,8 +128,11 @@ class Controller:
         else:
             sweep_jobs.seal_study(part, key, str(self.plan.summary(layout)))
 
-    def _train(self, project: Project, log: Path, model: str, inputs: Any, **_: Any) -> bool:
+    def _train(
+        self, project: Project, log: Path, model: str, inputs: Any, *, group: str, **_: Any
+    ) -> bool:
         (run,) = project.runs.values()
+        assert group == self.plan.name, "trackers group the trials by the name of the sweep"
         if (Path(model).parent / "provenance.json").exists():  # by a trial beside this one
             return False
         self.trained.append(run.id)

@@ -93,11 +93,7 @@ def train(
     write_watched_files(project, run)
     task, action = _training_task(project, run, inputs, work, "train", results=Path(model).parent)
     action = structs.replace(action, tracking=tuple(runtime.tracking))
-    context = _tracking_context(run, layout.store, task, model)
-    if group:
-        context = structs.replace(
-            context, group=group, tags={**context.tags, "shardline.sweep": group}
-        )
+    context = _tracking_context(run, layout.store, task, model, group)
     python = python_of(project, run, inputs)
     known = _scheduled(os.environ)
     known = replace(known, retry=known.retry + attempt - 1)
@@ -359,7 +355,9 @@ def _scheduled(env: Mapping[str, str]) -> _Scheduled:
     )
 
 
-def _tracking_context(run: RunPlan, store: Path, task: RankTask, model: str) -> "TrackingContext":
+def _tracking_context(
+    run: RunPlan, store: Path, task: RankTask, model: str, group: str
+) -> "TrackingContext":
     """Return the context that trackers get of a training."""
     from shardline.tracking import TrackingContext
 
@@ -371,6 +369,7 @@ def _tracking_context(run: RunPlan, store: Path, task: RankTask, model: str) -> 
         "shardline.manifest": ", ".join(map(file_sha256, manifests)),
         "shardline.commit": git_commit(Path.cwd()),
         "shardline.version": __version__,
+        "shardline.sweep": group,
     }
     return TrackingContext(
         run=run.id,
@@ -387,4 +386,5 @@ def _tracking_context(run: RunPlan, store: Path, task: RankTask, model: str) -> 
             **flatten(as_plain(run.settings)),
         },
         tags={key: value for key, value in tags.items() if value},
+        group=group,
     )
