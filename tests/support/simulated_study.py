@@ -27,6 +27,7 @@ from shardline.results.sweeps.trials import read_proposal, read_result, read_stu
 from shardline.supervision.supervisor import RankError
 
 _GIT = {"commit": None, "dirty": None}
+_OPERATIONS = ("rename", "replace", "mkdir", "remove", "unlink", "link", "symlink")
 _MACHINE = {"num_cpus": 2, "memory_bytes": 1}
 
 
@@ -53,7 +54,9 @@ class Controller:
         seed: Seed of the order of jobs, of kills and of failures from outside.
         fails: Function of settings: the failure of the training itself, if any.
         kill_rate: Probability of a kill at an operation on a file.
+        kill_at: Number of the operation on a file, from 0, at which the controller is killed once.
         fault_rate: Probability that a training fails for a reason outside of it.
+        operations: Number of operations on files so far.
         trained: Id of each run whose training was started.
     """
 
@@ -61,7 +64,9 @@ class Controller:
     seed: int = 0
     fails: Any = lambda settings: None
     kill_rate: float = 0.0
+    kill_at: int | None = None
     fault_rate: float = 0.0
+    operations: int = 0
     trained: list[str] = field(default_factory=list)
     starts: int = 0
 
@@ -123,8 +128,13 @@ class Controller:
         else:
             sweep_jobs.seal_study(part, key, str(self.plan.summary(layout)))
 
-    def _train(self, project: Project, log: Path, model: str, inputs: Any, **_: Any) -> None:
+    def _train(
+        self, project: Project, log: Path, model: str, inputs: Any, *, group: str, **_: Any
+    ) -> bool:
         (run,) = project.runs.values()
+        assert group == self.plan.name, "trackers group the trials by the name of the sweep"
+        if (Path(model).parent / "provenance.json").exists():  # by a trial beside this one
+            return False
         self.trained.append(run.id)
         settings = run.row.settings
         if self._random.random() < self.fault_rate:
@@ -144,6 +154,7 @@ class Controller:
         write_json(
             Path(model).with_name("provenance.json"), {"training": {"steps": 5}, "duration_s": 2.0}
         )
+        return True
 
     @contextmanager
     def _simulated(self) -> Iterator[None]:
@@ -166,14 +177,16 @@ class Controller:
     def _killed(self) -> Iterator[None]:
         def killing(operation: Any) -> Any:
             def operate(*arguments: Any, **named: Any) -> Any:
-                if self._random.random() < self.kill_rate:
+                self.operations += 1
+                if self.operations - 1 == self.kill_at or (
+                    self.kill_rate and self._random.random() < self.kill_rate
+                ):
                     raise Killed
                 return operation(*arguments, **named)
 
             return operate
 
-        operations = ("rename", "replace", "mkdir", "remove", "unlink") if self.kill_rate else ()
-        patches = [mock.patch.object(os, name, killing(getattr(os, name))) for name in operations]
+        patches = [mock.patch.object(os, name, killing(getattr(os, name))) for name in _OPERATIONS]
         for patch in patches:
             patch.start()
         try:

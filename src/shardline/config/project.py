@@ -247,6 +247,15 @@ class Project:
         )
 
     @property
+    def finished_studies(self) -> list[tuple[str, int]]:
+        """Id and number of trials of each sweep whose trials have all ended."""
+        return [
+            (key, one.trials)
+            for key, one in self.sweeps.items()
+            if one.summary(self.layout).exists()
+        ]
+
+    @property
     def _sweeps_of_report(self) -> dict[str, list[str | int]]:
         return {
             one.name: [one.id, one.trials, *([] if one.ended is None else [one.ended])]

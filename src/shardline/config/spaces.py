@@ -30,8 +30,14 @@ _EXCLUDED = {
     "dataset": f"decides the dataset; {_A_SWEEP_EACH}",
     "model": f"decides the program; {_A_SWEEP_EACH}",
     "code_files": f"decides the program; {_A_SWEEP_EACH}",
+    "init_from": f"decides the weights at the start; {_A_SWEEP_EACH}",
+    "init": f"decides the weights at the start; {_A_SWEEP_EACH}",
+    "average": f"names other runs; {_A_SWEEP_EACH}",
+    "ensemble": f"names other runs; {_A_SWEEP_EACH}",
+    "uncounted_args": "decides which settings count; set it in the base run",
     "seed": "is no choice to search for; set `seeds` for several trainings per trial",
     "evaluation": "changes no validation metric; drop it from the space",
+    "checkpoint": "changes no validation metric; drop it from the space",
 }
 
 

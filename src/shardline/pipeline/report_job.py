@@ -69,8 +69,9 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
     }
     records = records_of(project, places | {project.layout.name_of(project.report): page})
     jobs = ProvenanceGraph(records).jobs_behind(
-        [(run.id, run.evaluation_id) for run in project.runs.values()], project.datasets
-    )
+        [(run.id, run.evaluation_id) for run in project.runs.values()], project.datasets,
+        project.finished_studies,
+    )  # fmt: skip
     record = action.record()
     write_report(
         files,

@@ -134,7 +134,10 @@ def _trained(
             resolve_run(own, str(folder / "run.json"), str(folder / "identity.json"))
         given = {key: value for key, value in inputs.items() if key != "proposal"}
         try:
-            train(own, log, str(model), given, attempt=attempt, skip_sealed=True, group=plan.name)
+            is_trained = train(
+                own, log, str(model), given, attempt=attempt, skip_sealed=True, group=plan.name
+            )
+            found = structs.replace(found, linked=not is_trained)
         except ShardlineError as error:
             if not is_own_failure(error):
                 raise
@@ -154,7 +157,7 @@ def is_own_failure(error: ShardlineError) -> bool:
 def seal_study(project: Project, study: str, output: str) -> None:
     """Write the trials of a finished study, with the best of them."""
     plan, layout = project.sweeps[study], project.layout.declared
-    action = Action(id=f"seal_study/{study}")
+    action = Action(id=f"seal_study/{study}-{plan.trials}")
     objective = plan.settings.objective
     trials = [read_trial(plan, layout, number) for number in range(plan.trials)]
     best = best_of(trials, objective.mode)

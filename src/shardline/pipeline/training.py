@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 def train(
     project: Project, log: Path, model: str, inputs: Inputs, *, attempt: int = 1, skip_sealed: bool = False,
     group: str = "",
-) -> None:  # fmt: skip
+) -> bool:  # fmt: skip
     """Start a run's ranks, and wait until they have sealed the run.
 
     Args:
@@ -77,6 +77,9 @@ def train(
         attempt: Snakemake's number of the attempt, from 1.
         skip_sealed: whether nothing is done if another job has sealed the run in the meantime.
         group: name of the sweep that trackers group the run by; empty for none.
+
+    Returns:
+        Whether this job trained the run; False if `skip_sealed` and another job did.
 
     Raises:
         CrashLoop: this retry would fail like the attempts before it.
@@ -93,17 +96,13 @@ def train(
     write_watched_files(project, run)
     task, action = _training_task(project, run, inputs, work, "train", results=Path(model).parent)
     action = structs.replace(action, tracking=tuple(runtime.tracking))
-    context = _tracking_context(run, layout.store, task, model)
-    if group:
-        context = structs.replace(
-            context, group=group, tags={**context.tags, "shardline.sweep": group}
-        )
+    context = _tracking_context(run, layout.store, task, model, group)
     python = python_of(project, run, inputs)
     known = _scheduled(os.environ)
     known = replace(known, retry=known.retry + attempt - 1)
     with only_one(work, run.id) as has_waited:
         if skip_sealed and is_whole(Path(model).parent):
-            return
+            return False
         if has_waited:  # the wait is not part of this attempt's time
             known = replace(known, started=None, queue_s=None)
         continue_shorter(project, run)
@@ -138,6 +137,7 @@ def train(
         _limit_states(layout, runtime.checkpoint)
     if note := _early_end(Path(model).with_name("provenance.json"), run):
         job_progress.report(note=note)
+    return True
 
 
 def _early_end(provenance: Path, run: RunPlan) -> str:
@@ -377,7 +377,9 @@ def _scheduled(env: Mapping[str, str]) -> _Scheduled:
     )
 
 
-def _tracking_context(run: RunPlan, store: Path, task: RankTask, model: str) -> "TrackingContext":
+def _tracking_context(
+    run: RunPlan, store: Path, task: RankTask, model: str, group: str
+) -> "TrackingContext":
     """Return the context that trackers get of a training."""
     from shardline.tracking import TrackingContext
 
@@ -389,6 +391,7 @@ def _tracking_context(run: RunPlan, store: Path, task: RankTask, model: str) -> 
         "shardline.manifest": ", ".join(map(file_sha256, manifests)),
         "shardline.commit": git_commit(Path.cwd()),
         "shardline.version": __version__,
+        "shardline.sweep": group,
     }
     return TrackingContext(
         run=run.id,
@@ -405,4 +408,5 @@ def _tracking_context(run: RunPlan, store: Path, task: RankTask, model: str) -> 
             **flatten(as_plain(run.settings)),
         },
         tags={key: value for key, value in tags.items() if value},
+        group=group,
     )

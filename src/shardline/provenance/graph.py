@@ -27,6 +27,7 @@ from shardline.provenance.rules import (
     ids_in,
 )
 from shardline.provenance.sealed_records import SealedRecords
+from shardline.provenance.study_actions import StudyActions
 from shardline.records.acceptances import accepted_of
 from shardline.records.datasets import Manifest, Part, Prepared, SplitPlan
 from shardline.records.identities import read_identity
@@ -41,7 +42,7 @@ _TAKEN_OVER: dict[str, Kind] = {
 }  # rules whose files can come from an accepted result
 
 
-class ProvenanceGraph:
+class ProvenanceGraph(StudyActions):
     """Graph of actions and files, derived from records on request.
 
     Args:
@@ -59,15 +60,16 @@ class ProvenanceGraph:
         self._parts: dict[str, dict[str, JobRecord]] = {}
 
     def jobs_behind(
-        self, runs: Iterable[tuple[str, str]], datasets: Iterable[str]
-    ) -> list[ActionNode]:
+        self, runs: Iterable[tuple[str, str]], datasets: Iterable[str], studies: Iterable[tuple[str, int]] = ()
+    ) -> list[ActionNode]:  # fmt: skip
         """Return the jobs that made some results, each once, in the order of the pipeline.
 
         Args:
             runs: pairs of run id and evaluation id.
             datasets: dataset ids.
+            studies: pairs of id and number of trials of finished studies.
         """
-        nodes = []
+        nodes = [job for study, number in studies for job in self.jobs_of_study(study, number)]
         for dataset in datasets:
             parts = self._recorded_parts(dataset)
             nodes += [getattr(self, rule)(dataset) for rule in self._made_first(dataset)]
@@ -314,14 +316,17 @@ class ProvenanceGraph:
         data = self.records.read(path, Report)
         runs = [(run.training_id or run.id, _evaluation_of(run)) for run in data.runs]
         datasets = [str(one["id"]) for one in data.datasets if "manifest_sha256" in one]
-        return self.report_of(report, runs, datasets, data.action or None)
+        studies = [(one.study, one.planned) for one in data.sweeps or () if one.action]
+        return self.report_of(report, runs, datasets, data.action or None, studies)
 
     def report_of(
-        self, report: str, runs: Iterable[tuple[str, str]], datasets: Iterable[str], record: JobRecord | None
+        self, report: str, runs: Iterable[tuple[str, str]], datasets: Iterable[str], record: JobRecord | None,
+        studies: Iterable[tuple[str, int]] = (),
     ) -> ActionNode:  # fmt: skip
         """Return the job that wrote a report over runs and datasets; arguments as in `jobs_behind`."""
         rows = [{"run": run, "evaluation": evaluation} for run, evaluation in runs]
         read = [*rows, *({"dataset": dataset} for dataset in datasets)]
+        read += [{"study": study, "number": str(number)} for study, number in studies]
         return self._action("render_report", {"report": report}, read, record=record)
 
     def _acceptance(self, rule: str, kind: str, name: str, ids: Ids) -> ActionNode | None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from shardline.config.plans import order_of_part
-from shardline.provenance.rules import OPTIONAL, ORDER, edges, nearest_first
+from shardline.provenance.rules import OF_STUDIES, OPTIONAL, ORDER, edges, nearest_first
 from shardline.records.jobs import JobRecord
 from shardline.records.reports import RuleCount, WorkflowPicture
 from shardline.records.runs import TrainingProvenance
@@ -110,7 +110,8 @@ def picture(jobs: Iterable[ActionNode], started: str | None) -> WorkflowPicture 
     by_rule: dict[str, list[JobRecord | None]] = {rule: [] for rule in ORDER}
     for job in jobs:
         by_rule[job.rule].append(job.record)
-    *others, own = (rule for rule in ORDER if by_rule[rule] or rule not in OPTIONAL)
+    optional = {*OPTIONAL, *OF_STUDIES}
+    *others, own = (rule for rule in ORDER if by_rule[rule] or rule not in optional)
     report = RuleCount(rule=own, ran=1, fresh=0, unknown=0, seconds=None)
     nodes = [_count(rule, by_rule[rule], _time(started)) for rule in others]
     return WorkflowPicture(started=started, nodes=[*nodes, report], edges=edges([*others, own]))

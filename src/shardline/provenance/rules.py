@@ -17,7 +17,7 @@ ACCEPT = "accept"  # not a rule: the command that accepts files of an earlier re
 _ID = "[0-9a-f]{12}"
 IDS = {
     "run": _ID, "dataset": _ID, "report": _ID, "evaluation": "[^/]+", "part": "[^/]+", "base": _ID,
-    "step": r"\d+",
+    "step": r"\d+", "study": _ID, "trial": r"\d+", "repeat": r"\d+", "number": r"\d+",
 }  # fmt: skip
 # Patterns of files inside folders that count as one node.
 INSIDE = {"shards": r"shard-\d+\.safetensors", "work": ".+", "report": ".+"}
@@ -88,12 +88,30 @@ RULES = {
         writes={"evaluation": "evaluation"},
         reads_of_script={"spec": "spec", "manifest": "manifest", "provenance": "provenance"},
     ),
+    "propose": Rule(
+        purpose="Propose the settings of a trial",
+        about="{study}-{trial}",
+        reads={},  # earlier trials, see `provenance.study_actions`
+        writes={"proposal": "proposal"},
+    ),
+    "train_trial": Rule(
+        purpose="Train a trial, or link it to a sealed run",
+        about="{study}-{trial}-{repeat}",
+        reads={"proposal": "proposal", "metrics": "metrics"},
+        writes={"result": "trial"},
+    ),
+    "seal_study": Rule(
+        purpose="Collect the trials of a study",
+        about="{study}-{number}",
+        reads={"results": "trial"},
+        writes={"study": "study"},
+    ),
     "render_report": Rule(
         purpose="Compare all runs on one page",
         about="{report}",
         reads={
             "runs": "spec", "metrics": "metrics", "provenances": "provenance", "evaluations": "evaluation",
-            "identities": "identity", "manifests": "manifest", "datasets": "dataset",
+            "identities": "identity", "manifests": "manifest", "datasets": "dataset", "studies": "study",
         },
         writes={"report": "report"},
     ),
@@ -103,6 +121,7 @@ OPTIONAL = {
     "prepare_data": "prepared",
     "plan_splits": "splits",
 }  # only some datasets have these files
+OF_STUDIES = ("propose", "train_trial", "seal_study")  # only some projects have sweeps
 MAKERS = {kind: rule for rule, of in RULES.items() for kind in of.writes.values()}
 
 
@@ -110,6 +129,7 @@ def file_names(layout: ResultsLayout) -> dict[str, str]:
     """Return declared names by kind of file, with ids in braces; names of folders end in `/`."""
     names = layout.declared
     run, dataset = names.run("{run}"), names.result("dataset", "{dataset}")
+    study = names.study("{study}")
     return {
         SOURCE: "{dataset}",
         ASKED: "{run}",
@@ -128,6 +148,9 @@ def file_names(layout: ResultsLayout) -> dict[str, str]:
         "base": str(names.model("{base}")),
         "state": str(names.work("{base}") / "checkpoints" / "step-{step}" / "manifest.json"),
         "evaluation": str(names.evaluation("{run}", "{evaluation}")),
+        "proposal": str(study / "{trial}" / "proposal.json"),
+        "trial": str(study / "{trial}" / "result-{repeat}.json"),
+        "study": str(study / "study-{number}.json"),
         "report": f"{names.result('report', '{report}')}/",
     }
 

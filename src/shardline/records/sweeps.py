@@ -106,52 +106,53 @@ class Trial(Record, frozen=True, kw_only=True):
     linked: bool = False
 
 
-class StudyResult(Record, frozen=True, kw_only=True):
-    """study-{trials}.json: the trials of a finished study.
+class Study(Record, frozen=True, kw_only=True):
+    """The trials of a study.
 
     Attributes:
         study: Id of the study.
         metric: Metric of the objective.
         mode: `min` or `max`.
         keys: Varied settings.
-        trials: All trials in order.
+        trials: Trials in order.
         best: Number of the best trial; null if none has a value.
         importance: Share of the values' variance that each setting explains (fANOVA); empty if unknown.
+    """
+
+    study: str
+    metric: str
+    mode: str
+    keys: list[str]
+    trials: list[Trial]
+    best: int | None = None
+    importance: dict[str, float] = field(default_factory=dict)
+
+
+class StudyResult(Study, frozen=True, kw_only=True):
+    """study-{trials}.json: a finished study.
+
+    Attributes:
         identity: What decides the proposals, see `config.sweeps`.
         action: Record of the job.
     """
 
-    study: str
-    metric: str
-    mode: str
-    keys: list[str]
-    trials: list[Trial]
-    best: int | None = None
-    importance: dict[str, float] = field(default_factory=dict)
     identity: dict[str, Any] = field(default_factory=dict)
     action: JobRecord | UnsetType = UNSET
 
 
-class ReportedStudy(Record, frozen=True, kw_only=True):
-    """A study in `report.json`.
+class ReportedStudy(Study, frozen=True, kw_only=True):
+    """A study in `report.json`, with the trials that have ended.
 
     Attributes:
         name: Name of the sweep.
-        study: Id of the study.
         sampler: Sampler of the sweep.
         planned: Number of trials in the config.
-        metric: See `StudyResult`, as for the fields below.
+        kinds: Kind of values of each setting: `uniform`, `log`, `int`, `int_log` or `choices`.
         action: Id of the job that sealed the study; empty if trials are missing.
     """
 
     name: str
-    study: str
     sampler: str
     planned: int
-    metric: str
-    mode: str
-    keys: list[str]
-    trials: list[Trial]
-    best: int | None = None
-    importance: dict[str, float] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
     action: str = ""

@@ -7,9 +7,10 @@ from shardline.records.reported_runs import ReportedRun
 from shardline.records.sweeps import ReportedStudy, Trial
 from shardline.report.charts.axes import Spec
 from shardline.report.charts.series import Series
+from shardline.report.charts.setting_axis import shown
 from shardline.report.charts.sweep_curves import best_so_far, slices
 from shardline.report.charts.varied import Trial as Line
-from shardline.report.charts.varied import parallel_coordinates, shown
+from shardline.report.charts.varied import parallel_coordinates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,25 @@ class SweepView:
     progress: Spec | None
     slices: Spec | None
     parallel: Spec | None
+
+    @property
+    def failures(self) -> list[tuple[str, list[int]]]:
+        """Reasons why trials have no value, the most frequent first, with the numbers of the trials."""
+        found: dict[str, list[int]] = {}
+        for one in self.study.trials:
+            if one.value is None:
+                found.setdefault(one.failure or "no value", []).append(one.trial)
+        return sorted(found.items(), key=lambda item: -len(item[1]))
+
+    @property
+    def cost(self) -> float:
+        """Seconds of all trainings."""
+        return sum(one.seconds or 0.0 for one in self.study.trials)
+
+    @property
+    def num_linked(self) -> int:
+        """Number of trials that an earlier run gave."""
+        return sum(one.linked for one in self.study.trials)
 
     @property
     def num_failed(self) -> int:
@@ -67,11 +87,12 @@ def view_sweep(study: ReportedStudy, runs: Sequence[ReportedRun]) -> SweepView:
         )
         for place, one in enumerate(known)
     ]
+    log = {key: "log" in kind for key, kind in study.kinds.items() if kind != "choices"}
     return SweepView(
         study=study,
         best=best,
         winner=winner,
         progress=best_so_far(study.trials, study.metric, study.mode),
-        slices=slices(study.trials, study.keys, study.metric),
-        parallel=parallel_coordinates(lines, study.metric, study.mode) if lines else None,
+        slices=slices(study.trials, study.keys, study.metric, log, study.best),
+        parallel=parallel_coordinates(lines, study.metric, study.mode, log) if lines else None,
     )

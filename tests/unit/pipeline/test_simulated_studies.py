@@ -94,6 +94,33 @@ def test_kills_failures_order_and_extensions_change_neither_proposals_nor_choice
     assert len({str(one[0]) for one in proposals}) == 13
 
 
+def test_a_kill_at_any_operation_on_a_file_changes_nothing():
+    def run(at: int | None = None) -> tuple[Any, int]:
+        with elsewhere():
+            controller = Controller(
+                project=load(sampler="random", trials=3, parallel=2), fails=some_fail, kill_at=at
+            )
+            controller.run()
+            assert controller.starts == (1 if at is None else 2)
+            return controller.outcome(), controller.operations
+
+    whole, number = run()
+    assert number > 50
+    for at in range(0, number, 1 if NUMBER >= 100 else 9):
+        assert run(at)[0] == whole, f"operation {at}"
+
+
+def test_two_trials_with_equal_settings_side_by_side_train_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    few = {"sampler": "random", "space": {"model_args.hidden": [32, 64]}, "parallel": 6}
+    controller = Controller(project=load(**few, trials=6))
+    controller.run()
+    trials = read_study(controller.plan.summary(controller.project.layout)).trials
+    assert len(controller.trained) == 2
+    assert sum(one.linked for one in trials) == 4
+    assert sum(one.seconds or 0.0 for one in trials) == 4.0
+
+
 def test_the_best_has_the_lowest_mean_and_failures_are_told_as_failures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     controller = Controller(project=load(seeds=2), fails=some_fail)
@@ -154,6 +181,16 @@ def test_constraints_and_impossible_settings_are_not_trained(tmp_path, monkeypat
     assert [bool(one.failure) for one in trials] == [False, False, False, True]
     assert "global_batch=50" in trials[3].failure
     assert not trials[3].runs
+
+
+def test_a_constraint_that_raises_is_named_with_its_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("bounds.py").write_text("def fits(settings):\n    return settings['optim.momentum'] < 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"constraints=bounds:fits raised KeyError: 'optim.momentum'"
+    ):
+        Controller(project=load(constraints="bounds:fits")).run()
 
 
 def test_another_number_of_parallel_trials_needs_its_own_first_trial(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from shardline.provenance.crate.contents import collect, records_of
 from shardline.provenance.crate.describe import describe
 from shardline.provenance.graph import ProvenanceGraph
 from shardline.provenance.nodes import ActionNode, picture
-from shardline.provenance.rules import ORDER, RULES, edges, file_names
+from shardline.provenance.rules import OF_STUDIES, OPTIONAL, ORDER, RULES, edges, file_names
 from shardline.results.lineage.tracer import trace
 from tests.support.job_records import job_document, job_record
 from tests.support.workspace import REPOSITORY
@@ -27,6 +27,7 @@ from tests.support.workspace import REPOSITORY
 REPORT, EVALUATION = "f" * 12, "e" * 12
 STARTED = "2026-05-04T09:00:00Z"
 NAMES = file_names(ResultsLayout(root=Path()))
+STUDY = "5" * 12
 IDENTITY: dict[str, Any] = {"settings": {"seed": 1}, "versions": {"training": 1}, "code": {}}
 SUMMARY = {"count": 1, "mean": [0.0], "std": [0.0], "min": [0.0], "max": [0.0]}
 
@@ -58,7 +59,9 @@ class Records:
         copies: by an earlier run's file, that of the run which has accepted it.
     """
 
-    def __init__(self, folder: Path, datasets: list[tuple[int, set[str]]], runs: list[Any]) -> None:
+    def __init__(
+        self, folder: Path, datasets: list[tuple[int, set[str]]], runs: list[Any], trials: int = 0
+    ) -> None:
         self.layout = ResultsLayout(root=folder)
         self.read: dict[str, set[str]] = {}
         self.written: dict[str, set[str]] = {}
@@ -83,6 +86,9 @@ class Records:
                     f"evaluate/{run}/{EVALUATION}",
                 }
             self.runs.append((run, EVALUATION))
+        self.studies = [(STUDY, trials)] if trials else []
+        if trials:
+            self.make_study(trials)
         self.write_report()
 
     def job(self, action: str, read: set[str], written: set[str]) -> dict[str, Any]:
@@ -212,6 +218,33 @@ class Records:
         self.copies[f"{old}/{name}"] = f"{new}/{name}"
         self.behind.add(action)
 
+    def make_study(self, trials: int) -> None:
+        """Write a study in which the first trial failed, and the others were linked to the first run."""
+        folder, results = f"results/studies/{STUDY}", set[str]()
+        for trial in range(trials):
+            run = self.runs[0][0] if trial else ""
+            proposal, result = (f"{folder}/{trial}/{one}.json" for one in ("proposal", "result-0"))
+            read = {f"{folder}/{trial - 1}/{one}.json" for one in ("proposal", "result-0") if trial}
+            told = [[[0.1], None]] * trial
+            own = {"study": STUDY, "trial": trial}
+            action = self.job(f"propose/{STUDY}-{trial}", read, {proposal})
+            settings = {
+                "settings": {"optim.lr": 0.1},
+                "keys": ["optim.lr"],
+                "row": [0.1],
+                "told": told,
+            }
+            self.write(proposal, {**own, **settings, "action": action})
+            read = {proposal, *({f"results/runs/{run}/metrics.jsonl"} if run else ())}
+            action = self.job(f"train_trial/{STUDY}-{trial}-0", read, {result})
+            self.write(result, {**own, "run": run, "action": action})
+            results.add(result)
+        summary = f"{folder}/study-{trials}.json"
+        action = self.job(f"seal_study/{STUDY}-{trials}", results, {summary})
+        own = {"study": STUDY, "metric": "val_loss", "mode": "min", "keys": [], "trials": []}
+        self.write(summary, {**own, "action": action})
+        self.behind |= {one for one in self.read if STUDY in one}
+
     def write_report(self) -> None:
         folder = f"results/reports/{REPORT}"
         names = [
@@ -226,6 +259,14 @@ class Records:
             for dataset in self.datasets
             for name in ("manifest.json", "provenance.json")
         ]
+        names += [f"results/studies/{study}/study-{number}.json" for study, number in self.studies]
+        sweeps = [
+            {
+                "name": "s", "sampler": "tpe", "study": study, "planned": number, "metric": "val_loss", "mode": "min",
+                "keys": [], "trials": [], "action": f"seal_study/{study}-{number}",
+            }
+            for study, number in self.studies
+        ]  # fmt: skip
         written = {f"{folder}/index.html", f"{folder}/report.json"}
         action = self.job(f"render_report/{REPORT}", set(names), written)
         runs = [
@@ -236,7 +277,10 @@ class Records:
             for run, evaluation in self.runs
         ]  # fmt: skip
         datasets = [{"id": dataset, "manifest_sha256": ""} for dataset in self.datasets]
-        self.write(f"{folder}/report.json", {"runs": runs, "datasets": datasets, "action": action})
+        self.write(
+            f"{folder}/report.json",
+            {"runs": runs, "datasets": datasets, "sweeps": sweeps, "action": action},
+        )
         (self.layout.root / folder / "index.html").write_text("page")
         self.behind.add(action["id"])
 
@@ -251,6 +295,7 @@ class Records:
             layout=self.layout, workdir=self.layout.root, table="config/runs.tsv", environment=None,
             lock_file=self.layout.root / "my.lock", report=self.layout.report(REPORT), runs=runs,
             datasets={dataset: SimpleNamespace(id=dataset) for dataset in self.datasets},
+            finished_studies=self.studies,
         )  # fmt: skip
 
     def in_crate(self, names: set[str], files: set[str]) -> set[str]:
@@ -291,12 +336,12 @@ def check_lineage(records: Records, name: str, made_by: str) -> None:
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
-@given(datasets=DATASETS, runs=RUNS)
+@given(datasets=DATASETS, runs=RUNS, trials=st.integers(0, 2))
 def test_the_views_agree_on_which_job_read_and_wrote_which_file(
-    datasets: list[tuple[int, set[str]]], runs: list[Any]
+    datasets: list[tuple[int, set[str]]], runs: list[Any], trials: int
 ) -> None:
     with TemporaryDirectory() as folder:
-        records = Records(Path(folder).resolve(), datasets, runs)
+        records = Records(Path(folder).resolve(), datasets, runs, trials)
         crate, files = crate_of(records)
         assert crate.keys() == records.behind
         for action, (read, written) in crate.items():
@@ -310,7 +355,7 @@ def test_the_views_agree_on_which_job_read_and_wrote_which_file(
             found = trace(records.layout.root / copy, records.layout)
             assert found.actions[found.files[copy].made_by].files_read == [earlier]
         jobs = ProvenanceGraph(records_of(records.project)).jobs_behind(
-            records.runs, records.datasets
+            records.runs, records.datasets, records.studies
         )
         drawn = picture(jobs, STARTED)
         assert drawn is not None
@@ -348,7 +393,8 @@ def test_a_rule_stands_behind_those_whose_files_it_reads():
         kinds = {*RULES[rule].reads.values(), *RULES[rule].reads_of_script.values()}
         makers = {maker for maker, of in RULES.items() if kinds & {*of.writes.values()}}
         assert near <= makers <= behind[rule]
-    assert len(found) == len(ORDER) - 1, "what other edges imply is left out"
+    # a tree, except that trials have proposals and trainings before them
+    assert len(found) == len(ORDER), "what other edges imply is left out"
 
 
 # --- the picture ------------------------------------------------------------------------------
@@ -378,8 +424,11 @@ def test_what_ended_after_the_start_ran_and_the_rest_was_fresh():
     assert picture(jobs, None) is None
     assert drawn == picture(jobs[::-1], "2026-05-05T09:00:00Z")
     with_plan = picture(
-        [*jobs, node("prepare_data/d", new), node("plan_splits/d", old)], "2026-05-05T09:00:00Z"
-    )
+        [
+            *jobs, *(node(f"{rule}/d", old) for rule in (*OPTIONAL, *OF_STUDIES)),
+        ],
+        "2026-05-05T09:00:00Z",
+    )  # fmt: skip
     assert with_plan is not None
     assert [one.rule for one in with_plan.nodes] == ORDER
     assert with_plan.edges == edges()

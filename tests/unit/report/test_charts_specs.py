@@ -13,7 +13,8 @@ from shardline.records.reported_parts import Curve, ReportedResources
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.scaling_curves import Measured, scale, scaling_charts
 from shardline.report.charts.series import Series, thin
-from shardline.report.charts.varied import Trial, effects, parallel_coordinates, shown
+from shardline.report.charts.setting_axis import shown
+from shardline.report.charts.varied import Trial, effects, parallel_coordinates
 from shardline.report.charts.workflow import lay_out
 from shardline.report.figures import shares
 from shardline.report.scaling_runs import view_study

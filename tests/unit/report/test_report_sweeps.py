@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from shardline.records.sweeps import ReportedStudy, Trial
 from shardline.report import read_report
+from shardline.report.charts.setting_axis import Axis
 from shardline.report.charts.sweep_curves import best_so_far, slices
 from shardline.report.sweep_views import view_sweep
 from shardline.results.sweeps.importance import importance_of
@@ -49,7 +50,9 @@ def test_the_page_says_that_the_best_is_of_so_many_and_whether_its_held_out_scor
 ):
     run = write_run(tmp_path, "one")
     page = render([run], generated_from="config/runs.tsv", sweeps=[study()])
-    assert "Trial 2 is the best of 5 by validation: val_loss 0.3; 1 failed." in page
+    assert "Trial 2 is the best of 5 by validation: val_loss 0.3." in page
+    assert "5 of 60 trials by tpe, 4 min of training; 1 without a value" in page
+    assert "diverged at step 3" in page
     assert "shardline best lr" in page
     assert "75.0 %" in page
     key = json.loads(run.run.read_text())["run"]
@@ -72,15 +75,19 @@ def test_the_charts_show_the_best_so_far_by_cost_and_a_panel_per_setting():
         "cost",
     ]
     rows = rows_of(best_so_far(trials, "val_loss", "min"))
-    assert [(row["trial"], row["best"], row["cost"]) for row in rows] == [
+    assert [(row["trial"], row.get("best"), row["cost"]) for row in rows] == [
         (0, 0.9, 1),
+        (1, None, 2),
         (2, 0.3, 3),
         (3, 0.3, 3),
         (4, 0.3, 4),
     ]
-    assert [row["best"] for row in rows_of(best_so_far(trials, "val_loss", "max"))] == [0.9] * 4
-    panels = slices(trials, KEYS, "val_loss")["concat"]
-    assert [panel["encoding"]["x"]["title"] for panel in panels] == [
+    highest = rows_of(best_so_far(trials, "val_loss", "max"))
+    assert [row["best"] for row in highest if "best" in row] == [0.9] * 4
+    spec = slices(trials, KEYS, "val_loss", {"optim.lr": True, "optim.momentum": False}, 2)
+    assert [row["trial"] for row in rows_of(spec) if "ring" in row] == [2]
+    panels = spec["concat"]
+    assert [panel["layer"][0]["encoding"]["x"]["title"] for panel in panels] == [
         "optim.lr (log scale)",
         "optim.momentum",
         "optim.name",
@@ -89,6 +96,16 @@ def test_the_charts_show_the_best_so_far_by_cost_and_a_panel_per_setting():
     assert view.parallel
     nothing = replace(study(), trials=[replace(one, value=None) for one in trials], best=None)
     assert (view_sweep(nothing, []).progress, view_sweep(nothing, []).slices) == (None, None)
+
+
+def test_a_setting_with_names_keeps_its_points_and_a_range_has_round_ticks():
+    (rows,) = (rows_of(slices(study().trials, KEYS, "val_loss", {}, None)),)
+    assert {row["s2"] for row in rows} == {"sgd", "adamw"}
+    axis = Axis("optim.momentum", [0.013, None, 0.47, 0.93], log=False)
+    assert [tick["text"] for tick in axis.ticks(0)] == ["not set", "0.2", "0.4", "0.6", "0.8"]
+    assert axis.at(None) < 0
+    axis = Axis("optim.lr", [2e-4, 0.07, 0.003], log=True)
+    assert [tick["text"] for tick in axis.ticks(0)] == ["0.001", "0.01"]
 
 
 def test_the_importance_names_the_setting_that_decides():

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from shardline.cli import app
 from shardline.config.load import load_project
 from shardline.config.settings.sweep_settings import SweepSettings
 from shardline.config.sweeps import SweepPlan
+from shardline.core.errors import ConfigError
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.records.sweeps import Proposal, TrialResult
@@ -62,8 +65,8 @@ def plan_of(space: dict[str, Any], **settings: Any) -> SweepPlan:
     return SweepPlan(name="s", base="b", settings=entry, document={}, trials=settings["trials"])
 
 
-def proposed(plan: SweepPlan, function: Function) -> list[Proposal]:
-    """Return the proposals of a study whose failing trials are those below -0.5 of any setting."""
+def proposed(plan: SweepPlan, function: Function, every: int = 7) -> list[Proposal]:
+    """Return the proposals of a study in which one of `every` trials fails."""
     found: list[Proposal] = []
     for trial in range(plan.trials):
         known = range(plan.visible(trial - 1), plan.visible(trial))
@@ -72,7 +75,7 @@ def proposed(plan: SweepPlan, function: Function) -> list[Proposal]:
                 TrialResult(
                     study="",
                     trial=one,
-                    value=function(found[one].settings) if one % 7 != 5 else None,
+                    value=function(found[one].settings) if one % every != every - 2 else None,
                 )
             ]
             for one in known
@@ -81,7 +84,9 @@ def proposed(plan: SweepPlan, function: Function) -> list[Proposal]:
     return found
 
 
-def by_optuna(plan: SweepPlan, function: Function, parallel: int) -> list[dict[str, Any]]:
+def by_optuna(
+    plan: SweepPlan, function: Function, parallel: int, sampler: str = "TPESampler", every: int = 7
+) -> list[dict[str, Any]]:
     """Ask and tell as a user of Optuna does, with as many trials in flight, and a sampler seeded for each trial."""
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -91,11 +96,11 @@ def by_optuna(plan: SweepPlan, function: Function, parallel: int) -> list[dict[s
     for number in range(plan.trials):
         if len(flying) == parallel:
             trial, settings = flying.pop(0)
-            if trial.number % 7 == 5:
+            if trial.number % every == every - 2:
                 study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             else:
                 study.tell(trial, function(settings))
-        study.sampler = optuna.samplers.TPESampler(seed=seed_of(0, number))
+        study.sampler = getattr(optuna.samplers, sampler)(seed=seed_of(0, number))
         trial = study.ask()
         settings = suggested(trial, function)
         flying.append((trial, settings))
@@ -127,6 +132,73 @@ def suggested(trial: Any, function: Function) -> dict[str, Any]:
 def test_tpe_proposes_what_a_loop_of_optuna_does_with_as_many_trials_in_flight(function, parallel):
     plan = plan_of(SPACES[function], sampler="tpe", trials=30, parallel=parallel)
     assert [one.settings for one in proposed(plan, function)] == by_optuna(plan, function, parallel)
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_gp_proposes_what_a_loop_of_optuna_does_and_repeats_itself(parallel):
+    plan = plan_of(SPACES[branches], sampler="gp", trials=14, parallel=parallel)
+    found = [one.settings for one in proposed(plan, branches, every=100)]
+    assert found == by_optuna(plan, branches, parallel, "GPSampler", every=100)
+    # a failed trial is told as the worst
+    found = proposed(plan, branches)
+    assert found == proposed(plan, branches)
+    assert len({str(one.settings) for one in found}) == 14
+
+
+OWN = """
+from optuna.samplers import RandomSampler
+
+
+class Mine(RandomSampler):
+    def sample_independent(self, study, trial, name, distribution):
+        return super().sample_independent(study, trial, name, distribution)
+
+
+def two(seed):
+    return seed
+
+
+def none():
+    return None
+"""
+
+
+def test_a_sampler_is_named_by_its_import_path_and_its_code_counts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("own_samplers.py").write_text(OWN)
+    project = load(sampler="own_samplers:Mine", trials=4)
+    controller = Controller(project=project)
+    controller.run()
+    optuna = pytest.importorskip("optuna")
+    rates = [one[0]["optim.lr"] for one in controller.outcome()[0]]
+    assert len(set(rates)) == 4
+    assert controller.plan.document["versions"]["optuna"] == optuna.__version__
+    plain = load(sampler="optuna.samplers:RandomSampler", trials=4)
+    other = Controller(project=plain)
+    other.run()
+    assert [one[0]["optim.lr"] for one in other.outcome()[0]] == rates
+    Path("own_samplers.py").write_text(OWN.replace("return super()", "return 0.5 * super()"))
+    assert load(sampler="own_samplers:Mine", trials=4).sweeps.keys() != project.sweeps.keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("own_samplers:two", "made a int, expected a sampler of Optuna"),
+        ("own_samplers:none", "name a class or function that accepts seed"),
+        ("optuna.samplers:GridSampler", "cannot be made with seed="),
+        ("optuna.samplers:CmaEsSampler", "each trial has a study of its own; set sampler: cmaes"),
+    ],
+)
+def test_what_is_no_sampler_is_named(path, sentence, tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_samplers.py").write_text(OWN)
+    monkeypatch.delitem(sys.modules, "own_samplers", raising=False)
+    plan = plan_of(SPACES[sphere], sampler=path, trials=1)
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        proposed(plan, sphere)
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "sobol", "random"])

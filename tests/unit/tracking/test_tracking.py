@@ -340,3 +340,21 @@ def test_wandb_groups_the_trials_of_a_sweep(tmp_path, monkeypatch, group, sent):
     context = TrackingContext(**texts, work=str(tmp_path), params={}, tags={}, group=group)
     WandbRun(context, RunLinks(tmp_path, "wandb"))._init()
     assert seen["group"] == sent
+
+
+def test_mlflow_finds_the_trials_of_a_sweep_by_their_tag(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    texts = dict.fromkeys(("name", "dataset", "dataset_name", "model", "metrics"), "n")
+    runs = []
+    for number, group in enumerate(["lr", "lr", ""]):
+        tags = {"shardline.sweep": group} if group else {}
+        own = {"run": str(number), "store": str(tmp_path), "work": str(tmp_path / str(number))}
+        context = TrackingContext(**texts, **own, params={}, tags=tags, group=group)
+        run = MlflowRun(context, RunLinks(tmp_path / str(number), "mlflow"))
+        run.open()
+        runs.append(run)
+    client = runs[0]._client
+    (experiment,) = {client.get_run(run.run_id).info.experiment_id for run in runs}
+    found = client.search_runs([experiment], "tags.`shardline.sweep` = 'lr'")
+    assert {one.info.run_id for one in found} == {run.run_id for run in runs[:2]}

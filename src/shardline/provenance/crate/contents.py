@@ -35,6 +35,7 @@ _README = f"""# Report of a Shardline pipeline and its provenance
 
 - `results/reports/`: the report. Open `index.html` in a browser.
 - `results/runs/`: settings, identity, metrics, provenance and evaluation of each run.
+- `results/studies/`: proposals and results of the trials of each finished sweep. Runs of trials are not in the crate.
 - `results/certificates/`: whether resumed trainings of this code were bit-identical.
 - `results/datasets/`: manifest (rows, bytes and checksum of each shard) and provenance of each dataset.
 - `config/`: config and run table, with likely secrets masked.
@@ -131,6 +132,8 @@ def collect(
         _add_dataset(contents, dataset.id)
     for run in project.runs.values():
         _add_run(contents, run.id, run.evaluation_id)
+    for study, number in project.finished_studies:
+        _add_study(contents, study, number)
     report = records.at(contents.report_folder / project.report.name).parent
     for path in sorted(report.rglob("*")):
         if path.is_file() and path.name != METADATA and not path.name.startswith("."):
@@ -248,6 +251,16 @@ def _add_dataset(contents: Contents, dataset: str) -> None:
 def shards_folder(dataset: str) -> str:
     """Return the folder of a dataset's shards in a crate."""
     return f"{ResultsLayout(root=Path()).shards(dataset)}/"  # independent of the project's store
+
+
+def _add_study(contents: Contents, study: str, number: int) -> None:
+    folder = contents.paths.study(study)
+    files = [f"study-{number}.json"]
+    for trial in range(number):
+        here = contents.records.at(folder / str(trial))
+        files += [f"{trial}/{path.name}" for path in sorted(here.glob("*.json"))]
+    for name in files:
+        contents.items[str(folder / name)] = Item(source=contents.records.at(folder / name))
 
 
 def _add_run(contents: Contents, run: str, evaluation: str) -> None:

@@ -62,10 +62,11 @@ def _recorded_jobs(contents: Contents, report_action: JobRecord | None) -> list[
     graph = ProvenanceGraph(contents.records, names=ResultsLayout(root=Path()))
     runs = [(run.id, run.evaluation_id) for run in contents.project.runs.values()]
     known = [dataset for dataset in contents.provenances if dataset in contents.manifests]
-    jobs = graph.jobs_behind(runs, known)
+    studies = contents.project.finished_studies
+    jobs = graph.jobs_behind(runs, known, studies)
     if report_action:
         report = contents.project.report.parent.name
-        jobs.append(graph.report_of(report, runs, contents.manifests, report_action))
+        jobs.append(graph.report_of(report, runs, contents.manifests, report_action, studies))
     return [job for job in jobs if job.record]
 
 

@@ -62,6 +62,14 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if 0 < tick < math.inf]
 
 
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return multiples of 1, 2 or 5 times a power of ten between two ends, at most seven."""
+    power = 10.0 ** math.floor(math.log10((high - low) / 6))
+    step = next(one * power for one in (1, 2, 5, 10) if (high - low) <= 6 * one * power)
+    places = range(math.ceil(low / step), math.floor(high / step) + 1)
+    return [short(place * step) for place in places]
+
+
 def short(value: float) -> float:
     """Return a value rounded to five digits and clipped to the range of charts."""
     return float(f"{_within(value):.5g}")

@@ -1,23 +1,28 @@
 """Charts of a study: the best value so far, and slices through each varied setting."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import altair as alt
 
 from shardline.records.sweeps import Trial
-from shardline.report.charts.axes import TIME_UNITS, Spec, log_ticks, short, time_unit, y_axis
+from shardline.report.charts.axes import TIME_UNITS, Spec, short, time_unit, y_axis
 from shardline.report.charts.series import PALETTE
-from shardline.report.charts.varied import shown
+from shardline.report.charts.setting_axis import Axis, shown, x_axis
 
 _PANEL = {"height": 170, "width": 280}
 _OTHER_COLOR = "#9aa1ab"
+_FAILED_COLOR = "#d4505f"
+_RING_COLOR = "#d9730d"
+_CROSS = "M-1,-1L1,1M-1,1L1,-1"
+_TIP = alt.TooltipContent("data")
 
 
 def best_so_far(trials: Sequence[Trial], metric: str, mode: str) -> Spec | None:
     """Build two panels: each trial's value and the best so far, by number of trials and by training time.
+
+    Crosses at the top are trials without a value.
 
     Args:
         trials: Trials in order.
@@ -30,25 +35,20 @@ def best_so_far(trials: Sequence[Trial], metric: str, mode: str) -> Spec | None:
     costs = [*accumulate(one.seconds or 0.0 for one in trials)]
     unit = time_unit(costs[-1]) if costs else "s"
     rows: list[Spec] = []
+    best = None
     for one, cost in zip(trials, costs, strict=True):
+        row = {"trial": one.trial, "cost": short(cost / TIME_UNITS[unit]), **_tip(one, metric)}
         if one.value is None:
+            rows.append({**row, "failed": 1})
             continue
-        best = better(rows[-1]["best"], one.value) if rows else one.value
-        rows.append(
-            {
-                "trial": one.trial,
-                "cost": short(cost / TIME_UNITS[unit]),
-                "value": short(one.value),
-                "best": short(best),
-                **_tip(one, metric),
-            }
-        )
-    if not rows:
+        best = one.value if best is None else better(best, one.value)
+        rows.append({**row, "value": short(one.value), "best": short(best)})
+    if best is None:
         return None
     fields = [("trial", "trial")] + (
         [("cost", f"time of all trainings, {unit}")] if costs[-1] else []
     )
-    values = [row["value"] for row in rows]
+    values = [row["value"] for row in rows if "value" in row]
     panels = [
         _progress(field, title, metric, values, index)
         for index, (field, title) in enumerate(fields)
@@ -57,88 +57,102 @@ def best_so_far(trials: Sequence[Trial], metric: str, mode: str) -> Spec | None:
 
 
 def _progress(field: str, title: str, metric: str, values: Sequence[float], index: int) -> Any:
+    axis: Spec = {"format": "d", "tickMinStep": 1} if field == "trial" else {}
     x = alt.X(
         f"{field}:Q",
         title=title,
-        scale=alt.Scale(nice=True),
-        axis=alt.Axis(tickCount=5),
+        scale=alt.Scale(nice=True, zero=True),
+        axis=alt.Axis(tickCount=5, **axis),
     )
-    points = (
-        alt.Chart()
-        .mark_point(filled=True, size=30, color=_OTHER_COLOR, tooltip=alt.TooltipContent("data"))
+    known = alt.Chart().transform_filter("isValid(datum.value)")
+    points = known.mark_point(filled=True, size=30, color=_OTHER_COLOR, tooltip=_TIP).encode(
+        x=x, y=y_axis("value:Q", values, metric)
+    )
+    line = known.mark_line(interpolate="step-after", color=PALETTE[0], strokeWidth=2).encode(
+        x=x, y=y_axis("best:Q", values, metric)
+    )
+    steps = (
+        known.transform_filter("datum.value == datum.best")
+        .mark_point(filled=True, size=36, color=PALETTE[0], tooltip=_TIP)
         .encode(x=x, y=y_axis("value:Q", values, metric))
     )
-    line = (
-        alt.Chart()
-        .mark_line(interpolate="step-after", color=PALETTE[0], strokeWidth=2)
-        .encode(x=x, y=y_axis("best:Q", values, metric))
-    )
-    layers = (points.properties(name=f"values_{index}"), line.properties(name=f"best_{index}"))
+    named = {"values": points, "best": line, "steps": steps, "failed": _failed(x)}
+    layers = [layer.properties(name=f"{name}_{index}") for name, layer in named.items()]
     return alt.layer(*layers).properties(**_PANEL)
 
 
-def slices(trials: Sequence[Trial], keys: Sequence[str], metric: str) -> Spec | None:
+def _failed(x: alt.X) -> Any:
+    """Return crosses at the top of a panel, for the trials without a value."""
+    return (
+        alt.Chart()
+        .transform_filter("datum.failed == 1")
+        .mark_point(shape=_CROSS, size=40, color=_FAILED_COLOR, strokeWidth=1.5, tooltip=_TIP)
+        .encode(x=x, y=alt.value(-6))
+    )
+
+
+def slices(
+    trials: Sequence[Trial], keys: Sequence[str], metric: str, log: Mapping[str, bool], best: int | None
+) -> Spec | None:  # fmt: skip
     """Build a panel per setting: the value of each trial against the setting's value.
 
     Args:
         keys: Varied settings.
+        log: Whether the scale is logarithmic, by key of each setting with a range.
+        best: Number of the best trial, which has a ring.
 
     Returns:
         Vega-Lite specification; None if no trial has a value.
     """
-    known = [one for one in trials if one.value is not None]
+    values = [short(one.value) for one in trials if one.value is not None]
+    if not values:
+        return None
+    axes = [
+        Axis(key, [one.settings[key] for one in trials if key in one.settings], log.get(key))
+        for key in keys
+    ]
     rows = [
         {
-            "value": short(one.value or 0.0),
+            "trial": one.trial,
+            **({"failed": 1} if one.value is None else {"value": short(one.value)}),
+            **({"ring": 1} if one.trial == best else {}),
             **{
-                f"s{index}": _plotted(one.settings[key])
-                for index, key in enumerate(keys)
-                if key in one.settings
+                f"s{index}": axis.plotted(one.settings[axis.key])
+                for index, axis in enumerate(axes)
+                if axis.key in one.settings
             },
             **_tip(one, metric),
         }
-        for one in known
-    ]
-    values = [row["value"] for row in rows]
-    panels = [
-        alt.Chart()
-        .transform_filter(alt.FieldValidPredicate(field=f"s{index}", valid=True))
-        .mark_point(filled=True, size=48, opacity=0.85, color=PALETTE[0], tooltip=alt.TooltipContent("data"))
-        .encode(x=_x(index, key, [row[f"s{index}"] for row in rows if f"s{index}" in row]),
-                y=y_axis("value:Q", values, metric))
-        .properties(name=f"slice_{index}", **_PANEL)
-        for index, key in enumerate(keys)
-        if any(f"s{index}" in row for row in rows)
+        for one in trials
     ]  # fmt: skip
-    if not panels:
-        return None
+    panels = [
+        _slice(axis, index, values, metric)
+        for index, axis in enumerate(axes)
+        if any("value" in row and f"s{index}" in row for row in rows)
+    ]
     return dict(alt.concat(*panels, columns=3, data=alt.InlineData(values=rows)).to_dict())
 
 
-def _x(index: int, key: str, values: Sequence[Any]) -> alt.X:
-    if any(isinstance(value, str) for value in values):
-        domain = list(dict.fromkeys(map(str, values)))
-        return alt.X(f"s{index}:N", title=key, sort=None, scale=alt.Scale(domain=sorted(domain)))
-    is_log = min(values) > 0 and max(values) >= 10 * min(values)
-    scale = (
-        alt.Scale(type="log", nice=False, padding=12)
-        if is_log
-        else alt.Scale(zero=False, nice=False, padding=12)
+def _slice(axis: Axis, index: int, values: Sequence[float], metric: str) -> Any:
+    x, y = x_axis(axis, f"s{index}"), y_axis("value:Q", values, metric)
+    here = alt.Chart().transform_filter(f"datum.s{index} != null")
+    later = alt.Opacity("trial:Q", scale=alt.Scale(range=[0.25, 1]), legend=None)
+    known = here.transform_filter("isValid(datum.value)")
+    points = known.mark_point(filled=True, size=44, color=PALETTE[0], tooltip=_TIP).encode(
+        x=x, y=y, opacity=later
     )
-    title = f"{key} (log scale)" if is_log else key
-    ticks: Spec = (
-        {"values": log_ticks(min(values), max(values)), "format": "~g"}
-        if is_log
-        else {"tickCount": 4}
+    ring = (
+        known.transform_filter("datum.ring == 1")
+        .mark_point(size=130, color=_RING_COLOR, strokeWidth=2)
+        .encode(x=x, y=y)
     )
-    return alt.X(f"s{index}:Q", title=title, scale=scale, axis=alt.Axis(**ticks))
-
-
-def _plotted(value: Any) -> Any:
-    is_number = type(value) in (int, float) and math.isfinite(value)
-    return value if is_number else shown(value)
+    failed = _failed(x).transform_filter(f"datum.s{index} != null")
+    named = {"slice": points, "ring": ring, "failed": failed}
+    layers = [layer.properties(name=f"{name}_{index}") for name, layer in named.items()]
+    return alt.layer(*layers).properties(**_PANEL)
 
 
 def _tip(one: Trial, metric: str) -> Spec:
     settings = [f"{key} {shown(value)}" for key, value in one.settings.items()]
-    return {"run": f"trial {one.trial}", "said": [f"{metric} {shown(one.value)}", *settings]}
+    found = one.failure if one.value is None else f"{metric} {shown(one.value)}"
+    return {"run": f"trial {one.trial}", "said": [found[:120], *settings]}

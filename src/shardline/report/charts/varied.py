@@ -3,26 +3,21 @@
 As in the learning curves, field names are fixed; names of settings appear only as titles or values.
 """
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import median
 from typing import Any
 
 import altair as alt
 
-from shardline.report.charts.axes import Spec, short, y_axis
+from shardline.report.charts.axes import Spec, is_log, short, y_axis
 from shardline.report.charts.series import Series
+from shardline.report.charts.setting_axis import Axis, shown, x_axis
 
 # From worst to best; safe for color blindness and legible on both backgrounds.
 RESULT_COLORS = ("#d9730d", "#8a8f98", "#3f74d1")
 _RULE_COLOR = "#8a8f98"
-_MAX_TICKS = 7
-_TICK_GAP = 0.07  # height of a line of text, as a share of the axis
 _ROW = 15  # pixels between rows of names
-_UNORDERED = frozenset({"seed", "fold"})  # numbers without an order
 
 _PLACE = {
     "x": alt.X("axis:O", axis=None, scale=alt.Scale(padding=0.5)),
@@ -45,56 +40,6 @@ class Trial:
     settings: Mapping[str, object]
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """Axis with the values of one setting over all trials."""
-
-    key: str
-    values: Sequence[Any]
-
-    @cached_property
-    def is_numeric(self) -> bool:
-        is_number = (type(v) in (int, float) and math.isfinite(v) for v in self.values)
-        return self.key.rsplit(".", 1)[-1] not in _UNORDERED and all(is_number)
-
-    @cached_property
-    def is_log(self) -> bool:
-        return (
-            self.is_numeric and min(self.values) > 0 and max(self.values) >= 10 * min(self.values)
-        )
-
-    @cached_property
-    def categories(self) -> list[str]:
-        numbers = [v for v in self.values if type(v) in (int, float)]
-        numbers.sort(key=lambda v: (v != v, v))  # NaN alone has no order
-        others = sorted({shown(v) for v in self.values if type(v) not in (int, float)})
-        return list(dict.fromkeys([*map(shown, numbers), *others]))
-
-    def at(self, value: Any) -> float:
-        """Return the position of a value on the axis, from 0 to 1."""
-        if not self.is_numeric:
-            return self.categories.index(shown(value)) / max(1, len(self.categories) - 1)
-        scale = math.log if self.is_log else float
-        low, high = scale(min(self.values)), scale(max(self.values))
-        return (scale(value) - low) / (high - low) if high > low else 0.5
-
-    def plotted(self, trial: Trial) -> Any:
-        """Return the value of a trial for the axis of a panel."""
-        value = trial.settings[self.key]
-        return value if self.is_numeric else shown(value)
-
-    def ticks(self, index: int) -> list[Spec]:
-        """Return the tick labels: all values, or the ends and some between if there are many."""
-        values = sorted(set(self.values)) if self.is_numeric else self.categories
-        every = -(-(len(values) - 1) // (_MAX_TICKS - 1)) or 1
-        at = self.at if self.is_numeric else lambda v: values.index(v) / max(1, len(values) - 1)
-        kept = [values[-1]]
-        for value in values[:-1:every]:  # on a logarithmic axis, values may be close together
-            if all(abs(at(value) - at(other)) >= _TICK_GAP for other in kept):
-                kept.append(value)
-        return [{"axis": index, "at": short(at(v)), "text": shown(v)} for v in sorted(kept, key=at)]
-
-
 def effects(trials: Sequence[Trial], metric: str) -> Spec | None:
     """Build a panel per setting: headline metric by value of the setting, and the mean per value.
 
@@ -114,7 +59,10 @@ def effects(trials: Sequence[Trial], metric: str) -> Spec | None:
             **_tip(trial, axes, metric),
             "label": trial.series.label,
             "value": short(trial.value),
-            **{f"s{index}": axis.plotted(trial) for index, axis in enumerate(axes)},
+            **{
+                f"s{index}": axis.plotted(trial.settings[axis.key])
+                for index, axis in enumerate(axes)
+            },
         }
         for trial in reversed(trials)
     ]
@@ -125,9 +73,9 @@ def effects(trials: Sequence[Trial], metric: str) -> Spec | None:
 
 
 def _panel(
-    axis: _Axis, index: int, metric: str, colors: Mapping[str, str], results: Sequence[float]
+    axis: Axis, index: int, metric: str, colors: Mapping[str, str], results: Sequence[float]
 ) -> Any:
-    x = _x(axis, f"s{index}")
+    x = x_axis(axis, f"s{index}")
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     points = (
         alt.Chart()
@@ -149,36 +97,23 @@ def _panel(
     return alt.layer(*layers).properties(height=170, width=280)
 
 
-def _x(axis: _Axis, field: str) -> alt.X:
-    if not axis.is_numeric:
-        labels = alt.Axis(labelAngle=0 if len(axis.categories) <= 4 else -40, labelLimit=90)
-        # not `sort`, which would put the user's text into an expression
-        scale = alt.Scale(domain=axis.categories)
-        return alt.X(f"{field}:N", title=axis.key, sort=None, scale=scale, axis=labels)
-    kind: Spec = {"type": "log"} if axis.is_log else {"zero": False}
-    scale = alt.Scale(**kind, nice=False, padding=12)
-    values = sorted(set(axis.values))
-    ticks = (
-        alt.Axis(format="~g", values=values)
-        if len(values) <= _MAX_TICKS
-        else alt.Axis(format="~g", tickCount=4)
-    )
-    title = f"{axis.key} (log scale)" if axis.is_log else axis.key
-    return alt.X(f"{field}:Q", title=title, scale=scale, axis=ticks)
-
-
-def parallel_coordinates(trials: Sequence[Trial], metric: str, mode: str) -> Spec | None:
+def parallel_coordinates(
+    trials: Sequence[Trial], metric: str, mode: str, log: Mapping[str, bool] | None = None
+) -> Spec | None:
     """Build parallel coordinates: a vertical axis per setting, and a line per run colored by result.
 
     Args:
         trials: Trials, best first; drawn in reverse so that the best is on top.
         metric: Name of the headline metric, which is the last axis.
         mode: "max" if higher is better, else "min".
+        log: Whether the scale is logarithmic, by key of each setting with a range; None if ranges are unknown.
 
     Returns:
         Vega-Lite specification; None if fewer than two settings vary.
     """
-    axes, result = _axes(trials), _Axis(metric, [trial.value for trial in trials])
+    values = [trial.value for trial in trials]
+    axes = _axes(trials, log or {})
+    result = Axis(metric, values, None if log is None or not values else is_log(values))
     if len(axes) < 2:
         return None
     shares = [
@@ -243,7 +178,9 @@ def _trial_lines(rows: Sequence[Spec], mode: str) -> Any:
             detail="run:N",
             color=alt.Color("result:Q", scale=scale, legend=None),
             strokeWidth=alt.condition(hover, alt.value(4), alt.value(1.75)),
-            opacity=alt.condition(hover, alt.value(1), alt.value(0.75)),
+            opacity=alt.condition(
+                hover, alt.value(1), alt.value(0.75 if len(rows) <= 100 else 0.35)
+            ),
         )
         .add_params(hover)
     )
@@ -257,22 +194,15 @@ def _texts(rows: Sequence[Spec], **style: Any) -> Any:
     )
 
 
-def _tip(trial: Trial, axes: Sequence[_Axis], metric: str) -> Spec:
+def _tip(trial: Trial, axes: Sequence[Axis], metric: str) -> Spec:
     """Return the lines of a tooltip: the run, its result and its varied settings."""
     settings = [f"{axis.key} {shown(trial.settings[axis.key])}" for axis in axes]
     return {"run": trial.series.run, "said": [f"{metric} {shown(trial.value)}", *settings]}
 
 
-def _axes(trials: Sequence[Trial]) -> list[_Axis]:
+def _axes(trials: Sequence[Trial], log: Mapping[str, bool] | None = None) -> list[Axis]:
     keys = trials[0].settings if trials else ()
-    axes = [_Axis(key, [trial.settings[key] for trial in trials]) for key in keys]
+    axes = [
+        Axis(key, [trial.settings[key] for trial in trials], (log or {}).get(key)) for key in keys
+    ]
     return [axis for axis in axes if len({shown(value) for value in axis.values}) > 1]
-
-
-def shown(value: Any) -> str:
-    """Format a setting or a metric for people."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return value if isinstance(value, str) else json.dumps(value)

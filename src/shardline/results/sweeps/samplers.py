@@ -13,6 +13,13 @@ from shardline.records.sweeps import Seen
 
 _INSTALL = "run `pip install 'shardline[sweeps]'`"
 _SIGMA = 1 / 6  # of the unit cube, as CmaEsSampler of Optuna begins
+# Samplers that are not functions of settings and values of the trials before.
+_STATEFUL = {
+    "CmaEsSampler": "set sampler: cmaes",
+    "QMCSampler": "set sampler: sobol",
+    "NSGAIISampler": "set sampler: tpe",
+    "NSGAIIISampler": "set sampler: tpe",
+}
 
 
 def draw(
@@ -185,12 +192,24 @@ def _sampler(optuna: Any, name: str, seed: int) -> Any:
     if name in known:
         return getattr(samplers, known[name])(seed=seed)
     module, _, attribute = name.partition(":")
-    made = getattr(import_module(module), attribute)(seed=seed)
+    try:
+        made = getattr(import_module(module), attribute)(seed=seed)
+    except (AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"sampler={name} cannot be made with seed={seed}: {error}; name a class or function that accepts seed and "
+            "returns a sampler of Optuna"
+        ) from None
     if not isinstance(made, samplers.BaseSampler):
         raise ConfigError(
             f"sampler={name} made a {type(made).__name__}, expected a sampler of Optuna; name a class or function "
             "that accepts seed and returns one"
         )
+    for stateful, remedy in _STATEFUL.items():
+        if isinstance(made, getattr(samplers, stateful)):
+            raise ConfigError(
+                f"sampler={name} is a {stateful}, which keeps its state in a study of Optuna, but each trial has a "
+                f"study of its own; {remedy}"
+            )
     return made
 
 

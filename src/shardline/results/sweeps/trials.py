@@ -10,7 +10,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_variant
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.spaces import Row
+from shardline.config.spaces import Row, kind_of
 from shardline.config.sweeps import SweepPlan
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
@@ -82,7 +82,13 @@ def _constraint(path: str) -> Any:
     function = getattr(import_module(module), name)
 
     def is_allowed(settings: Mapping[str, Any]) -> bool:
-        found = function(settings)
+        try:
+            found = function(settings)
+        except Exception as error:
+            raise ConfigError(
+                f"constraints={path} raised {type(error).__name__}: {error} for {dict(settings)}; a setting whose "
+                "`when` does not apply is not in the table"
+            ) from error
         if not isinstance(found, bool):
             raise ConfigError(
                 f"constraints={path} returned {found!r} for {dict(settings)}, expected True or False; return whether "
@@ -181,6 +187,7 @@ def study_so_far(plan: SweepPlan, layout: ResultsLayout) -> ReportedStudy:
         study=plan.id,
         sampler=plan.settings.sampler,
         planned=plan.trials,
+        kinds={key: kind_of(one) for key, one in plan.space.dimensions.items()},
         metric=plan.settings.objective.metric,
         mode=mode,
         keys=[*plan.space.keys],
