@@ -84,7 +84,7 @@ wildcard_constraints:
     number=r"[1-9]\d*",
     setting="lr|batch",
     study=r"[0-9a-f]{12}",
-    trial=r"\d+",
+    trial=r"(r[1-9]\d*-)?\d+",  # or a promotion to a rung
     repeat=r"\d+",
 
 

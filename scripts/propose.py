@@ -1,5 +1,6 @@
 """Propose the settings of a trial."""
 
+from shardline.config.rungs import slot_of
 from shardline.pipeline.job_frame import job
 from shardline.pipeline.sweep_jobs import propose
 
@@ -7,6 +8,6 @@ with job(snakemake.log[0], snakemake.config):
     propose(
         snakemake.params.plan,
         snakemake.wildcards.study,
-        int(snakemake.wildcards.trial),
+        slot_of(snakemake.wildcards.trial),
         snakemake.output.proposal,
     )

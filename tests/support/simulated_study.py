@@ -16,13 +16,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
+from shardline.config.rungs import AnySlot
 from shardline.core.errors import CODE_ERROR, LaunchError
 from shardline.core.files import write_bytes, write_json
 from shardline.pipeline import sweep_jobs
 from shardline.pipeline.jobs import Jobs
 from shardline.pipeline.sweep_inputs import SweepJobs
 from shardline.provenance import actions
+from shardline.results.alike import rest_of
 from shardline.results.sweeps.trials import read_proposal, read_result, read_study
 from shardline.supervision.supervisor import RankError
 
@@ -45,6 +48,11 @@ def value_at(settings: Mapping[str, Any]) -> float:
     )
 
 
+def falling(settings: Mapping[str, Any], epoch: int) -> float:
+    """Return a loss that falls with the epochs, and is never better than that of better settings."""
+    return value_at(settings) + 1 / epoch
+
+
 @dataclass(kw_only=True)
 class Controller:
     """Runs a project's sweep to its end, through kills and failures.
@@ -58,6 +66,9 @@ class Controller:
         fault_rate: Probability that a training fails for a reason outside of it.
         operations: Number of operations on files so far.
         trained: Id of each run whose training was started.
+        curve: With rungs, function of settings and epochs: the validation loss. `falling` if None.
+        last_epoch: With rungs, function of settings: the epoch in which a training stops early; 0 for none.
+        epochs: Of each training with rungs, the epochs that were trained.
     """
 
     project: Project
@@ -68,6 +79,9 @@ class Controller:
     fault_rate: float = 0.0
     operations: int = 0
     trained: list[str] = field(default_factory=list)
+    curve: Any = None
+    last_epoch: Any = lambda settings: 0
+    epochs: list[int] = field(default_factory=list)
     starts: int = 0
 
     def __post_init__(self) -> None:
@@ -92,10 +106,10 @@ class Controller:
         while ready := [job for job in self._jobs(inputs) if self._is_ready(job, inputs)]:
             self._execute(self._random.choice(ready))
 
-    def _jobs(self, inputs: SweepJobs) -> Iterator[tuple[str, int, int]]:
+    def _jobs(self, inputs: SweepJobs) -> Iterator[tuple[str, AnySlot, int]]:
         """Yield the jobs without an output."""
         layout = self.project.layout
-        for trial in range(self.plan.trials):
+        for trial in self.plan.slots:
             if not self.plan.proposal(layout, trial).exists():
                 yield "propose", trial, 0
             for repeat, path in enumerate(self.plan.results(layout, trial)):
@@ -104,7 +118,7 @@ class Controller:
         if not self.plan.summary(layout).exists():
             yield "seal_study", 0, 0
 
-    def _is_ready(self, job: tuple[str, int, int], inputs: SweepJobs) -> bool:
+    def _is_ready(self, job: tuple[str, AnySlot, int], inputs: SweepJobs) -> bool:
         rule, trial, _ = job
         wildcards = SimpleNamespace(study=self.plan.id, trial=str(trial), get={"trial": trial}.get)
         needed = {
@@ -115,7 +129,7 @@ class Controller:
         found = needed[rule](wildcards)
         return all(Path(path).exists() for path in ([found] if isinstance(found, str) else found))
 
-    def _execute(self, job: tuple[str, int, int]) -> None:
+    def _execute(self, job: tuple[str, AnySlot, int]) -> None:
         rule, trial, repeat = job
         layout, key = self.project.layout.declared, self.plan.id
         part = self._part
@@ -145,6 +159,9 @@ class Controller:
                 f"rank 0: {failure}", kind="failed" if failure == "error" else failure, code=code
             )
         value = value_at(settings) + run.settings.seed / 1000
+        if self.plan.rungs:
+            self._train_rung(run, Path(model))
+            return True
         lines = [{"step": step, "epoch": 0, "val_loss": value + 1 / step} for step in (1, 2, 5)]
         write_bytes(Path(model), b"")
         write_bytes(
@@ -155,6 +172,32 @@ class Controller:
             Path(model).with_name("provenance.json"), {"training": {"steps": 5}, "duration_s": 2.0}
         )
         return True
+
+    def _train_rung(self, run: RunPlan, model: Path) -> None:
+        """Train from the longest state of the same training, and write a state."""
+        settings, curve = run.row.settings, self.curve or falling
+        rest, planned = rest_of(run.document), run.settings.trainer.max_epochs
+        end = min(self.last_epoch(settings) or planned, planned)
+        states = [json.loads(path.read_text()) for path in model.parents[1].glob("*/state.json")]
+        before = max((one["epochs"] for one in states if one["rest"] == rest), default=0)
+        noise = run.settings.seed / 1000
+        lines = [
+            {"step": epoch, "epoch": epoch - 1, "val_loss": curve(settings, epoch) + noise}
+            for epoch in range(1, end + 1)
+        ]
+        self.epochs.append(end - min(before, end))
+        training = {"steps": end, "consumed": {"steps": end, "planned": planned}}
+        continued = {"continued": {"step": before}} if before else {}
+        write_bytes(
+            model.with_name("metrics.jsonl"),
+            "".join(json.dumps(one) + "\n" for one in lines).encode(),
+        )
+        write_json(
+            model.with_name("provenance.json"),
+            {"training": training, "duration_s": 2.0, **continued},
+        )
+        write_json(model.with_name("state.json"), {"rest": rest, "epochs": end})
+        write_bytes(model, b"")
 
     @contextmanager
     def _simulated(self) -> Iterator[None]:
@@ -199,9 +242,9 @@ class Controller:
         """Return proposals, results and choice, without what says when and where jobs ran."""
         layout = self.project.layout
         proposals, results = [], []
-        for trial in range(self.plan.trials):
+        for trial in self.plan.slots:
             one = read_proposal(self.plan.proposal(layout, trial))
-            told = [(seen.row, seen.value) for seen in one.told]
+            told = [(seen.row, seen.value, seen.values) for seen in one.told]
             proposals.append(
                 (
                     one.settings,
@@ -211,10 +254,12 @@ class Controller:
                     told,
                     one.in_flight,
                     one.parallel,
+                    one.trial,
+                    [(left.trial, left.value) for left in one.left],
                 )
             )
             results += [
-                (found.run, found.value, found.step, found.failure)
+                (found.run, found.value, found.step, found.failure, *found.values)
                 for found in map(read_result, self.plan.results(layout, trial))
             ]
         return proposals, results, read_study(self.plan.summary(layout)).best

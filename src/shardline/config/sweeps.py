@@ -4,14 +4,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 from typing import Any
 
 from msgspec import UNSET, to_builtins
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan
-from shardline.config.settings.sweep_settings import SweepSettings
+from shardline.config.rungs import AnySlot, Brackets, Slot
+from shardline.config.settings.sweep_settings import MedianSettings, SweepSettings
 from shardline.config.spaces import Space, kind_of, problems_of_space
+from shardline.config.stops import (
+    halving_of,
+    median_of,
+    problems_of_stop,
+    problems_with_base,
+    rungs_of,
+)
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.metric_names import split_of
@@ -41,7 +50,7 @@ class SweepPlan:
         settings: Entry of the config.
         document: All that decides the proposals except results and numbers of trials.
         trials: Number of trials.
-        ended: Number of trials with a result, for a report on an unfinished study; None for all.
+        ended: Number of trials and promotions with a result, for a report on an unfinished study; None for all.
     """
 
     name: str
@@ -72,7 +81,48 @@ class SweepPlan:
         return {0: given} if isinstance(given, int) else {int(key): n for key, n in given.items()}
 
     @cached_property
+    def halving(self) -> Brackets | None:
+        """Promotions of `stop.halving`; None without it."""
+        return halving_of(self.settings)
+
+    @cached_property
+    def median(self) -> MedianSettings | None:
+        """The rule of `stop.median`; None without it."""
+        return median_of(self.settings)
+
+    @cached_property
+    def rungs(self) -> list[int]:
+        """Epochs of each rung; empty if every trial trains to its end."""
+        return rungs_of(self.settings)
+
+    @cached_property
+    def slots(self) -> list[AnySlot]:
+        """All trials and promotions."""
+        return [
+            *range(self.trials),
+            *(self.halving.slots(self.trials) if self.halving else ()),
+        ]
+
+    @cached_property
+    def _news(self) -> list[list[AnySlot]]:
+        assert self.halving
+        return self.halving.news(self.trials, self.parallel)
+
+    def needs(self, slot: AnySlot) -> tuple[AnySlot | None, list[AnySlot]]:
+        """Return the slot whose proposal a proposal continues, and the slots whose results it is the first to know."""
+        if isinstance(slot, Slot):
+            assert self.halving
+            return self.halving.needs(slot)
+        before = slot - 1 if slot else None
+        if self.halving:
+            return before, self._news[slot]
+        return before, [*range(self.visible(slot - 1), self.visible(slot))]
+
+    @cached_property
     def _visible(self) -> list[int]:
+        if self.halving:
+            counts = [sum(isinstance(one, int) for one in new) for new in self._news]
+            return [*accumulate(counts)]
         found, most = [], 0
         for trial in range(self.trials):
             most = max(most, trial - self.parallel(trial) + 1)
@@ -83,13 +133,13 @@ class SweepPlan:
         """Return how many trials, counted from the first, have results when a trial is proposed."""
         return self._visible[trial] if trial >= 0 else 0
 
-    def proposal(self, layout: ResultsLayout, trial: int) -> Any:
+    def proposal(self, layout: ResultsLayout, slot: AnySlot) -> Any:
         """Return the path of a proposal."""
-        return layout.study(self.id) / str(trial) / "proposal.json"
+        return layout.study(self.id) / str(slot) / "proposal.json"
 
-    def results(self, layout: ResultsLayout, trial: int) -> list[Any]:
-        """Return the paths of a trial's results, one for each training."""
-        folder = layout.study(self.id) / str(trial)
+    def results(self, layout: ResultsLayout, slot: AnySlot) -> list[Any]:
+        """Return the paths of the results of a trial or promotion, one for each training."""
+        folder = layout.study(self.id) / str(slot)
         return [folder / f"result-{repeat}.json" for repeat in range(self.settings.seeds)]
 
     def until_now(self, layout: ResultsLayout) -> "SweepPlan":
@@ -97,8 +147,7 @@ class SweepPlan:
         if self.summary(layout).exists():
             return self
         number = sum(
-            all(path.exists() for path in self.results(layout, trial))
-            for trial in range(self.trials)
+            all(path.exists() for path in self.results(layout, slot)) for slot in self.slots
         )
         return replace(self, ended=number)
 
@@ -140,6 +189,8 @@ def _plan(name: str, entry: SweepSettings, project: Any, place: str) -> SweepPla
             f"{place}.base={entry.base} is not a run of {project.table}; {suggest(entry.base, table)}"
         )
     base: RunPlan = project.runs[table[entry.base]]
+    if problems := [f"{place}{one}" for one in problems_with_base(entry, base, project)]:
+        raise ConfigError("\n".join(problems))
     try:
         space = Space(entry.space)
     except ConfigError as error:
@@ -170,7 +221,8 @@ def _counted(entry: SweepSettings) -> dict[str, Any]:
     first = entry.parallel if isinstance(entry.parallel, int) else entry.parallel["0"]
     space = to_builtins(Space(entry.space).dimensions)
     kept = {key: plain[key] for key in ("sampler", "seeds", "seed", "objective")}
-    return {**kept, "space": space, "parallel": first}
+    stop = {"stop": {k: one for k, one in plain["stop"].items() if one}} if plain["stop"] else {}
+    return {**kept, **stop, "space": space, "parallel": first}
 
 
 def _code(entry: SweepSettings, project: Any, place: str) -> dict[str, Any]:
@@ -213,6 +265,7 @@ def _problems(entry: SweepSettings) -> Iterator[str]:
     elif entry.trials is not UNSET and entry.trials > _MOST:
         yield f".trials={entry.trials}, expected at most {_MOST}; lower it"
     yield from _problems_of_parallel(entry.parallel)
+    yield from problems_of_stop(entry)
     if split_of(entry.objective.metric) != "val":
         yield (
             f".objective.metric={entry.objective.metric} is not named as a metric of the validation split, which alone "

@@ -1,16 +1,18 @@
 """Input functions, threads and resources of the rules of sweeps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from shardline.config.job_plan import GivenPlan
 from shardline.config.plans import RunPlan
+from shardline.config.rungs import AnySlot, Slot, slot_of
 from shardline.config.sweeps import SweepPlan
 from shardline.core.errors import ConfigError
 from shardline.launch.request import REQUESTED, threads_of
 from shardline.pipeline.jobs import Jobs
 from shardline.pipeline.snakemake_speedups import with_signature
+from shardline.results.sweeps.stopping import needs_last
 from shardline.results.sweeps.trials import check_schedule
 
 
@@ -48,28 +50,28 @@ class SweepJobs:
     def summary(self, wildcards: Any) -> list[str]:
         """Return the results that a finished study waits for."""
         plan = self._plan(wildcards)
-        return self._missing(range(plan.trials), plan)
+        return self._missing(plan.slots, plan)
 
     def before(self, wildcards: Any) -> list[str]:
         """Return what a proposal waits for: the proposal before, and results that no proposal knew."""
-        plan, trial = self._plan(wildcards), int(wildcards.trial)
-        if plan.proposal(self._layout, trial).exists() or not trial:
+        plan, slot = self._plan(wildcards), slot_of(wildcards.trial)
+        if plan.proposal(self._layout, slot).exists():
             return []
-        known = range(plan.visible(trial - 1), plan.visible(trial))
-        before = plan.proposal(self._layout, trial - 1)
+        before, known = plan.needs(slot)
+        path = None if before is None else plan.proposal(self._layout, before)
         return [
-            *self._jobs.of_all([] if before.exists() else [before]),
+            *self._jobs.of_all([] if path is None or path.exists() else [path]),
             *self._missing(known, plan),
         ]
 
-    def _missing(self, trials: range, plan: SweepPlan) -> list[str]:
-        files = (path for trial in trials for path in plan.results(self._layout, trial))
+    def _missing(self, slots: Iterable[AnySlot], plan: SweepPlan) -> list[str]:
+        files = (path for slot in slots for path in plan.results(self._layout, slot))
         return self._jobs.of_all(path for path in files if not path.exists())
 
     def proposal(self, wildcards: Any) -> str:
         """Return the proposal of a trial."""
         return self._jobs.declared(
-            self._plan(wildcards).proposal(self._layout, int(wildcards.trial))
+            self._plan(wildcards).proposal(self._layout, slot_of(wildcards.trial))
         )
 
     def of_base(self, find: Callable[[RunPlan], list[Path | None]]) -> Any:
@@ -88,14 +90,22 @@ class SweepJobs:
         return self._project.runs[self._plan(wildcards).base]
 
     def plan(self, wildcards: Any, output: Any) -> GivenPlan:
-        """Return the base run's part of the project."""
-        return GivenPlan(self._project.part(runs=[self._plan(wildcards).base]))
+        """Return the base run's part of the project, with the rows whose states a study with rungs does not remove."""
+        plan = self._plan(wildcards)
+        rows = [key for key, run in self._project.runs.items() if plan.rungs and needs_last(run)]
+        return GivenPlan(self._project.part(runs=[*dict.fromkeys([plan.base, *rows])]))
 
     def title(self, wildcards: Any, output: Any) -> str:
         """Return the title of a job for messages."""
         trial = wildcards.get("trial")
         name = self._plan(wildcards).name
-        return name if trial is None else f"trial {trial} of {name}"
+        if trial is None:
+            return name
+        slot = slot_of(str(trial))
+        if isinstance(slot, Slot):
+            epochs = self._plan(wildcards).rungs[slot.rung]
+            return f"promotion {slot.place} to {epochs} epochs of {name}"
+        return f"trial {trial} of {name}"
 
     def threads(self, wildcards: Any) -> int:
         """Return the threads of a trial's training, which are those of the base run."""

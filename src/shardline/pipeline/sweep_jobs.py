@@ -1,7 +1,7 @@
 """The jobs of a sweep: propose a trial, train it, and seal the finished study."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,6 +10,7 @@ from msgspec import structs
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project, record_names
+from shardline.config.rungs import AnySlot, Slot
 from shardline.config.sweeps import SweepPlan
 from shardline.core.canonical import short_digest
 from shardline.core.errors import CODE_ERROR, ConfigError, CrashLoop, ShardlineError
@@ -22,40 +23,41 @@ from shardline.records.base import sealed
 from shardline.records.sweeps import Proposal, StudyResult, TrialResult
 from shardline.results.sweeps.importance import importance_of
 from shardline.results.sweeps.measured import measured
-from shardline.results.sweeps.trials import (
-    best_of,
-    next_proposal,
-    read_proposal,
-    read_result,
-    read_trial,
-    run_of_trial,
-)
+from shardline.results.sweeps.stopping import beaten, forget_states, proposal_of, stops
+from shardline.results.sweeps.trials import best_of, read_proposal, run_of_trial, trials_so_far
 
 _MEMORY = ("OutOfMemoryError", "CUDA out of memory")
 
 
-def propose(project: Project, study: str, trial: int, output: str) -> None:
-    """Write the proposal of a trial, from the proposal before it and the results that it may know.
+def propose(project: Project, study: str, slot: AnySlot, output: str) -> None:
+    """Write the proposal of a trial or a promotion, from the proposal before it and the results that it may know.
 
     Raises:
         ConfigError: The sampler's package is missing, or its version is not that of the study.
     """
     plan, layout = project.sweeps[study], project.layout.declared
-    action = Action(id=f"propose/{study}-{trial}")
+    action = Action(id=f"propose/{study}-{slot}")
     recheck_sweep(project, plan)
-    before = read_proposal(plan.proposal(layout, trial - 1)) if trial else None
-    known = range(plan.visible(trial - 1), plan.visible(trial))
-    results = [[read_result(path) for path in plan.results(layout, one)] for one in known]
-    found = with_runs(project, plan, next_proposal(plan, trial, before, results))
+    found = with_runs(project, plan, proposal_of(plan, layout, slot))
+    for one in beaten(plan, slot, found) if isinstance(slot, Slot) else ():
+        for run in filter(None, one.runs):
+            forget_states(project, plan, run)
     write_json(Path(output), sealed(structs.replace(found, action=action.record())))
 
 
 def with_runs(project: Project, plan: SweepPlan, proposal: Proposal) -> Proposal:
     """Return a proposal with the ids of its runs, or with the reason why its settings are impossible together."""
     if proposal.excluded:
-        return proposal
+        return structs.replace(proposal, runs=[])
+    ended = proposal.runs or [""] * plan.settings.seeds
     try:
-        runs = [run_of_trial(project, plan, proposal, n).id for n in range(plan.settings.seeds)]
+        runs = [
+            one or run_of_trial(project, plan, proposal, repeat).id
+            for repeat, one in enumerate(ended)
+        ]
+        if plan.median:
+            rungs = range(len(plan.rungs))
+            runs = [run_of_trial(project, plan, proposal, 0, rung).id for rung in rungs]
     except ConfigError as error:
         return structs.replace(proposal, excluded=str(error))
     return structs.replace(proposal, runs=runs)
@@ -91,9 +93,12 @@ def _installed(package: str) -> str:
 
 
 def train_trial(
-    project: Project, study: str, trial: int, repeat: int, log: Path, output: str, inputs: Inputs, *, attempt: int = 1,
+    project: Project, study: str, slot: AnySlot, repeat: int, log: Path, output: str, inputs: Inputs, *,
+    attempt: int = 1,
 ) -> None:  # fmt: skip
     """Train one run of a trial, unless the run is sealed already, and write the trial's result.
+
+    With `stop.median`, train one run after the other, each longer, until the trial stops.
 
     A failure of the training itself is a result. Any other failure is raised, and stops the study.
 
@@ -105,45 +110,107 @@ def train_trial(
         ShardlineError: The training was stopped, or failed for a reason outside of the trial.
     """
     plan = project.sweeps[study]
-    action = Action(id=f"train_trial/{study}-{trial}-{repeat}")
+    action = Action(id=f"train_trial/{study}-{slot}-{repeat}")
     proposal = read_proposal(Path(str(inputs["proposal"])))
-    found = TrialResult(study=study, trial=trial, repeat=repeat, failure=proposal.excluded)
+    found = TrialResult(
+        study=study,
+        trial=proposal.trial,
+        rung=proposal.rung,
+        repeat=repeat,
+        failure=proposal.excluded,
+    )
     if not proposal.excluded:
-        run = run_of_trial(project, plan, proposal, repeat)
-        if run.id != proposal.runs[repeat]:
-            raise ConfigError(
-                f"sweeps.{plan.name} trial {trial}: its run is {run.id} now, and {proposal.runs[repeat]} was proposed: "
-                "code, lock or source changed while the pipeline ran; start the pipeline again"
-            )
-        found = _trained(project, plan, run, found, log, inputs, attempt)
+        given = {key: value for key, value in inputs.items() if key != "proposal"}
+        job = _Job(project, plan, proposal, log, given, attempt)
+        found = job.by_median(found) if plan.median else job.at_rung(found)
     write_json(Path(output), sealed(structs.replace(found, action=action.record())))
 
 
-def _trained(
-    project: Project, plan: SweepPlan, run: RunPlan, found: TrialResult, log: Path, inputs: Inputs, attempt: int,
-) -> TrialResult:  # fmt: skip
-    layout = project.layout.declared
-    own = replace(project, runs={run.id: run}, scaling=(), sweeps={plan.id: plan})
-    folder, model = layout.run(run.id), layout.model(run.id)
-    found = structs.replace(found, run=run.id, linked=is_whole(folder))
-    record_names(own)
-    if found.linked:
-        logging.info("%s is sealed already: nothing is trained", run.id)
-    else:
-        if not ((folder / "run.json").exists() and (folder / "identity.json").exists()):
-            resolve_run(own, str(folder / "run.json"), str(folder / "identity.json"))
-        given = {key: value for key, value in inputs.items() if key != "proposal"}
-        try:
-            is_trained = train(
-                own, log, str(model), given, attempt=attempt, skip_sealed=True, group=plan.name
+@dataclass(frozen=True)
+class _Job:
+    """The job of one training of a trial."""
+
+    project: Project
+    plan: SweepPlan
+    proposal: Proposal
+    log: Path
+    inputs: Inputs
+    attempt: int
+
+    def at_rung(self, found: TrialResult) -> TrialResult:
+        """Train the run at the proposal's rung, which continues the run at the rung before."""
+        expected, shorter = self.proposal.runs[found.repeat], self.proposal.chosen
+        runs = (self._run(found, rung) for rung in range(found.rung, -1, -1))
+        # a training that ended early is its own longer training
+        run = next((one for one in runs if one.id == expected), self._run(found, found.rung))
+        self._recheck(run, expected)
+        found = self._trained(run, found)
+        if shorter and shorter.runs[found.repeat] != expected:
+            forget_states(self.project, self.plan, shorter.runs[found.repeat])
+        return found
+
+    def by_median(self, found: TrialResult) -> TrialResult:
+        """Train rung by rung, until the value at a rung is worse than the median of earlier trials."""
+        parts: list[TrialResult] = []
+        for rung, expected in enumerate(self.proposal.runs):
+            found = structs.replace(found, rung=rung)
+            if not found.is_final:  # otherwise a longer training is the same
+                run = self._run(found, rung)
+                self._recheck(run, expected)
+                found = self._trained(run, found)
+                for part in parts[-1:]:
+                    forget_states(self.project, self.plan, part.run)
+                parts.append(found)
+            if found.value is None or expected == self.proposal.runs[-1]:
+                break
+            if stops(self.plan, self.proposal.told, rung, found.value):
+                break
+            found = structs.replace(found, values=[*found.values, found.value])
+        if found.value is not None:
+            forget_states(self.project, self.plan, found.run)
+        own = [one for one in parts if not one.linked]
+        return structs.replace(
+            found,
+            steps=sum(one.steps or 0 for one in own),
+            seconds=sum(one.seconds or 0.0 for one in own) if own else None,
+            linked=not own,
+        )
+
+    def _run(self, found: TrialResult, rung: int) -> RunPlan:
+        run = run_of_trial(self.project, self.plan, self.proposal, found.repeat, rung)
+        is_last = rung >= len(self.plan.rungs) - 1
+        return run if is_last else replace(run, needed_states=("last",))
+
+    def _recheck(self, run: RunPlan, expected: str) -> None:
+        if run.id != expected:
+            raise ConfigError(
+                f"sweeps.{self.plan.name} trial {self.proposal.trial}: its run is {run.id} now, and {expected} was "
+                "proposed: code, lock or source changed while the pipeline ran; start the pipeline again"
             )
-            found = structs.replace(found, linked=not is_trained)
-        except ShardlineError as error:
-            if not is_own_failure(error):
-                raise
-            logging.info("the trial failed, which is its result: %s", error)
-            return structs.replace(found, failure=str(error))
-    return measured(found, folder, plan.settings.objective)
+
+    def _trained(self, run: RunPlan, found: TrialResult) -> TrialResult:
+        layout, plan = self.project.layout.declared, self.plan
+        own = replace(self.project, runs={run.id: run}, scaling=(), sweeps={plan.id: plan})
+        folder, model = layout.run(run.id), layout.model(run.id)
+        found = structs.replace(found, run=run.id, linked=is_whole(folder))
+        record_names(own)
+        if found.linked:
+            logging.info("%s is sealed already: nothing is trained", run.id)
+        else:
+            if not ((folder / "run.json").exists() and (folder / "identity.json").exists()):
+                resolve_run(own, str(folder / "run.json"), str(folder / "identity.json"))
+            try:
+                is_trained = train(
+                    own, self.log, str(model), self.inputs, attempt=self.attempt, skip_sealed=True,
+                    group=plan.name,
+                )  # fmt: skip
+                found = structs.replace(found, linked=not is_trained)
+            except ShardlineError as error:
+                if not is_own_failure(error):
+                    raise
+                logging.info("the trial failed, which is its result: %s", error)
+                return structs.replace(found, value=None, failure=str(error))
+        return measured(found, folder, plan.settings.objective)
 
 
 def is_own_failure(error: ShardlineError) -> bool:
@@ -159,7 +226,7 @@ def seal_study(project: Project, study: str, output: str) -> None:
     plan, layout = project.sweeps[study], project.layout.declared
     action = Action(id=f"seal_study/{study}-{plan.trials}")
     objective = plan.settings.objective
-    trials = [read_trial(plan, layout, number) for number in range(plan.trials)]
+    trials = trials_so_far(plan, layout)
     best = best_of(trials, objective.mode)
     document = StudyResult(
         study=study,
@@ -169,6 +236,7 @@ def seal_study(project: Project, study: str, output: str) -> None:
         trials=trials,
         best=best.trial if best else None,
         importance=importance_of(plan, trials),
+        rungs=plan.rungs,
         identity=plan.document,
         action=action.record(),
     )

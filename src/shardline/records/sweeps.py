@@ -16,23 +16,48 @@ class Seen(Record, frozen=True, kw_only=True, array_like=True):
     Attributes:
         row: Its values in the order of `Proposal.keys`: a number, the place of a choice, or null.
         value: Its value; null for a trial that failed or was excluded.
+        values: With rungs, its value at each rung that it has ended.
     """
 
     row: Row
     value: float | None = None
+    values: list[float] = field(default_factory=list)
+
+
+class Candidate(Record, frozen=True, kw_only=True):
+    """A trial that may be promoted.
+
+    Attributes:
+        trial: Number of the trial.
+        place: Number of the trial at its rung, in the order in which the rung began.
+        value: Its value at the rung; null after a failure.
+        failure: See `TrialResult`.
+        runs: Id of the run of each training.
+        is_final: For each training, see `TrialResult`.
+    """
+
+    trial: int
+    place: int
+    value: float | None = None
+    failure: str = ""
+    runs: list[str] = field(default_factory=list)
+    is_final: list[bool] = field(default_factory=list)
 
 
 class Proposal(Record, frozen=True, kw_only=True):
-    """{trial}/proposal.json: the settings of one trial.
+    """{trial}/proposal.json: the settings of one trial, or the choice of a trial that is promoted to a rung.
 
     Attributes:
         study: Id of the study.
         trial: Number of the trial, from 0.
+        rung: Number of the rung, from 0; above 0 for a promotion.
         settings: Varied settings by dotted key.
         keys: Dotted keys of the values of `row`.
         row: The settings as numbers and places of choices; null where a condition does not apply.
-        runs: Id of the run of each training; empty if the settings are excluded.
+        runs: Id of the run of each training; empty if the settings are excluded. With `stop.median`, of each rung.
         excluded: Why the settings are not trained; empty if they are.
+        chosen: The trial at the rung before; only in a promotion.
+        left: The candidates that were not promoted so far, the best first; only in a promotion.
         told: Earlier trials whose results were known, in order.
         in_flight: Rows of the earlier trials whose results were not waited for.
         parallel: Number of parallel trials so far, by the first trial that it applied to.
@@ -44,8 +69,11 @@ class Proposal(Record, frozen=True, kw_only=True):
     settings: dict[str, Any]
     keys: list[str]
     row: Row
+    rung: int = 0
     runs: list[str] = field(default_factory=list)
     excluded: str = ""
+    chosen: Candidate | None = None
+    left: list[Candidate] = field(default_factory=list)
     told: list[Seen] = field(default_factory=list)
     in_flight: list[Row] = field(default_factory=list)
     parallel: dict[str, int] = field(default_factory=dict)
@@ -62,15 +90,21 @@ class TrialResult(Record, frozen=True, kw_only=True):
         run: Id of the run; empty if the settings were excluded.
         value: Best validation value of the objective; null after a failure.
         step: Optimiser step of that value.
-        steps: Optimiser steps that were trained.
+        steps: Optimiser steps that were trained, without those of a shorter rung.
         seconds: Seconds of the training; null if unknown.
         failure: Why the training itself failed; empty if it did not.
         linked: Whether the run was sealed before, so that the trial cost nothing.
+        rung: Number of the rung of the value.
+        values: With `stop.median`, the values at the rungs before.
+        is_final: Whether the training ended early, so that the value is the same at all longer rungs.
         action: Record of the job.
     """
 
     study: str
     trial: int
+    rung: int = 0
+    values: list[float] = field(default_factory=list)
+    is_final: bool = False
     repeat: int = 0
     run: str = ""
     value: float | None = None
@@ -94,6 +128,9 @@ class Trial(Record, frozen=True, kw_only=True):
         seconds: Seconds of all trainings; null if unknown.
         failure: Why the trial has no value; empty if it has one.
         linked: Whether all runs were sealed before.
+        rung: Number of the last rung that the trial has ended, from 0.
+        values: With rungs, the value at each of them.
+        steps: With rungs, the optimiser steps of all trainings; null if unknown.
     """
 
     trial: int
@@ -104,6 +141,9 @@ class Trial(Record, frozen=True, kw_only=True):
     seconds: float | None = None
     failure: str = ""
     linked: bool = False
+    rung: int = 0
+    values: list[float] = field(default_factory=list)
+    steps: int | None = None
 
 
 class Study(Record, frozen=True, kw_only=True):
@@ -117,6 +157,7 @@ class Study(Record, frozen=True, kw_only=True):
         trials: Trials in order.
         best: Number of the best trial; null if none has a value.
         importance: Share of the values' variance that each setting explains (fANOVA); empty if unknown.
+        rungs: Epochs of each rung at which trials may end; empty if every trial trained to its end.
     """
 
     study: str
@@ -126,6 +167,7 @@ class Study(Record, frozen=True, kw_only=True):
     trials: list[Trial]
     best: int | None = None
     importance: dict[str, float] = field(default_factory=dict)
+    rungs: list[int] = field(default_factory=list)
 
 
 class StudyResult(Study, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from shardline.report.charts.setting_axis import shown
 from shardline.report.charts.sweep_curves import best_so_far, slices
 from shardline.report.charts.varied import Trial as Line
 from shardline.report.charts.varied import parallel_coordinates
+from shardline.report.rung_views import RungView, view_rungs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,11 @@ class SweepView:
     def num_failed(self) -> int:
         """Number of trials without a value."""
         return sum(one.value is None for one in self.study.trials)
+
+    @property
+    def rungs(self) -> list[RungView]:
+        """Rungs at which trials ended."""
+        return view_rungs(self.study)
 
     @property
     def importance(self) -> list[tuple[str, float]]:

@@ -24,6 +24,7 @@ from shardline.results.kept_states import loss_of, surplus_states
 from shardline.results.outcomes import present_report
 from shardline.results.running import progress_of
 from shardline.results.states import IDENTITY, is_trained
+from shardline.results.sweeps.stopping import waiting_runs
 from shardline.results.sweeps.trials import runs_of_studies
 
 _DOWNLOAD = re.compile(r"[0-9a-f]{64}")
@@ -69,7 +70,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
     used = {name for dataset in project.built.values() for name in dataset.names}
     unused = set(dataset_names) - used
     present = present_report(project)
-    continued = states_to_keep(project)
+    continued = states_to_keep(project) | waiting_runs(project)
     kept_reports = {project.report.parent.name} | ({present.parent.name} if present else set())
     found = [
         *runs.unnamed(layout.folder_of("run")),

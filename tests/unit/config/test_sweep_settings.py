@@ -12,6 +12,7 @@ from shardline.supervision.supervisor import RankError
 from tests.unit.pipeline.test_simulated_studies import SPACE, load
 
 LR = {"optim.lr": {"log": [1e-4, 1e-1]}}
+STOP = {"halving": {"rungs": [1, 3], "keep": 3}}
 CASES: list[tuple[dict[str, Any], str]] = [
     ({"base": "mpl"}, 'sweeps.s.base=mpl is not a run of config/runs.tsv; did you mean "mlp"?'),
     ({"sampler": "tep"}, 'sweeps.s.sampler=tep is no sampler, and no import path; did you mean "tpe"?'),
@@ -42,7 +43,15 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"parallel": {1: 8}}, "lists no number for trial 0; write it as {0: 8, 60: 16}"),
     ({"parallel": {"0": 8, "later": 2}}, "parallel.later is not the number of a trial"),
     ({"parallel": 0}, "parallel=0"),
-    ({"stop": {"median": 3}}, "sweeps.s.stop is not a known key"),
+    ({"stop": {"median": 3}}, "sweeps.s.stop.median=3"),
+    ({"stop": {}}, "sweeps.s.stop sets nothing, expected halving or median; keep one of them"),
+    ({"stop": {"halving": {"rungs": [1, 3]}, "median": {"rungs": [1, 3]}}}, "stop sets halving and median"),
+    ({"stop": {"halving": {"rungs": [3, 1, 3]}}}, "rungs=[3, 1, 3], expected numbers of epochs that rise; write"),
+    ({"stop": {"halving": {"rungs": [3]}}}, "sweeps.s.stop.halving.rungs"),
+    ({"stop": {"halving": {"rungs": [1, 3], "keep": 1}}}, "sweeps.s.stop.halving.keep=1"),
+    ({"stop": {"halving": {"rungs": [1, 3, 9, 27]}}}, "trials=13 brings no trial to the last rung, which needs keep"),
+    ({"stop": STOP, "space": {"trainer.max_epochs": [1, 2]}}, "space.trainer.max_epochs is the length of a training"),
+    ({"stop": {"median": {"rungs": [1, 3]}}, "seeds": 2}, "seeds=2, but stop.median compares single trainings"),
     ({"constraints": "nowhere:fits"}, "sweeps.s.constraints=nowhere:fits: no module nowhere"),
 ]  # fmt: skip
 
@@ -52,6 +61,40 @@ def test_a_mistake_is_named_with_key_value_and_remedy(sweep, sentence, tmp_path,
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         load(**sweep)
+
+
+BASES = [
+    ({"trainer.max_steps": 9}, "counts epochs, but base=mlp ends at trainer.max_steps=9"),
+    ({"trainer.validate_every_epochs": 2}, "base=mlp validates every 2 epochs, and not after 1"),
+    ({"trainer.val_check_interval": 0.5}, "sets trainer.val_check_interval=0.5"),
+    ({"trainer.min_epochs": 2}, "begins before trainer.min_epochs=2 of base=mlp"),
+    ({"model": "own:Net"}, "own:Net.training_step reads self.trainer.max_epochs"),
+]
+
+
+@pytest.mark.parametrize(("row", "sentence"), BASES, ids=lambda one: str(one)[:40])
+def test_a_base_whose_longer_rungs_continue_no_shorter_one_is_named(
+    row, sentence, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(READS)
+    cells = {"name": "mlp", "dataset": "digits", "model": "mlp", **row}
+    table = "\n".join("\t".join(map(str, line)) for line in (cells, cells.values()))
+    monkeypatch.setattr("tests.unit.pipeline.test_simulated_studies.TABLE", f"{table}\n")
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        load(stop=STOP)
+    if row.get("model") != "own:Net":
+        assert load().sweeps
+
+
+READS = """
+from shardline.training.models.mlp import MLP
+
+
+class Net(MLP):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) / self.trainer.max_epochs
+"""
 
 
 def test_two_conditions_may_not_need_each_other(tmp_path, monkeypatch):
@@ -72,7 +115,10 @@ SAME = [
 ]
 OTHER = [
     {"parallel": 2}, {"seed": 1}, {"seeds": 2}, {"sampler": "random"}, {"space": LR},
-    {"objective": {"metric": "val_acc", "mode": "max"}},
+    {"objective": {"metric": "val_acc", "mode": "max"}}, {"stop": STOP},
+    {"stop": {"halving": {"rungs": [1, 3], "keep": 2}}}, {"stop": {"halving": {"rungs": [1, 4], "keep": 3}}},
+    {"stop": {"median": {"rungs": [1, 3]}}}, {"stop": {"median": {"rungs": [1, 3], "startup_trials": 6}}},
+    {"stop": {"median": {"rungs": [1, 3], "warmup_rungs": 1}}},
 ]  # fmt: skip
 
 

@@ -130,3 +130,27 @@ def test_the_importance_names_the_setting_that_decides():
     assert shares["model_args.x"] > 0.8
     assert sum(shares.values()) == pytest.approx(1)
     assert importance_of(plan, trials[:3]) == {}
+
+
+def test_rungs_are_listed_with_their_survivors_and_best_trials(tmp_path):
+    values = [[0.9], [0.8, 0.4, 0.3], [0.7, 0.5], [], [0.95]]
+    trials = [
+        Trial(
+            trial=number,
+            settings={"optim.lr": 0.1},
+            row=[],
+            value=one[-1] if one else None,
+            values=one,
+        )
+        for number, one in enumerate(values)
+    ]
+    found = replace(study(), trials=trials, rungs=[1, 3, 9], best=1)
+    shown = [
+        (one.epochs, one.ended, one.survivors, one.trial, one.value)
+        for one in view_sweep(found, []).rungs
+    ]
+    assert shown == [(1, 4, 2, 2, 0.7), (3, 2, 1, 1, 0.4), (9, 1, 0, 1, 0.3)]
+    run = write_run(tmp_path, "one")
+    page = render([run], generated_from="config/runs.tsv", sweeps=[found])
+    assert '<th scope="row">9 epochs</th><td>1</td><td>–</td><td>1</td>' in page
+    assert "Rungs of lr" not in render([run], generated_from="config/runs.tsv", sweeps=[study()])

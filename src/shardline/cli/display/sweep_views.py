@@ -10,7 +10,10 @@ from shardline.cli.display.terminal import say
 from shardline.config.sweeps import SweepPlan
 from shardline.results.findings import count
 
-_STYLES = {"done": "green", "failed": "red", "excluded": "dim", "proposed": "yellow", "new": "blue"}
+_STYLES = {
+    "done": "green", "stopped": "dim", "waiting": "yellow", "failed": "red", "excluded": "dim",
+    "proposed": "yellow", "new": "blue",
+}  # fmt: skip
 
 
 def show_trials(plan: SweepPlan, records: Sequence[dict[str, Any]]) -> None:
@@ -26,18 +29,36 @@ def show_trials(plan: SweepPlan, records: Sequence[dict[str, Any]]) -> None:
             *(_shown(record["settings"].get(key)) for key in keys),
             Text(record["state"], style=_STYLES[record["state"]]),
             "-" if record["value"] is None else f"{record['value']:#.4g}",
+            *([_shown(record["epochs"])] if plan.rungs else []),
             Text(", ".join(record["runs"]), style="dim"),
         ]
         for record in records
         if record["state"] != "new"
     ]
-    show_rows(("trial", *keys, "state", metric, "identity"), rows)
+    epochs = ["epochs"] if plan.rungs else []
+    show_rows(("trial", *keys, "state", metric, *epochs, "identity"), rows)
     states = [record["state"] for record in records]
     tally = (f"{states.count(state)} {state}" for state in _STYLES if state in states)
     say(f"\n{count(len(records), 'trial')}: {', '.join(tally)}; * is the best by validation")
+    for line in rung_lines(plan, records):
+        say(line)
     for record in records:
         if record["failure"]:
             say(f"trial {record['trial']} {record['state']}: {record['failure']}")
+
+
+def rung_lines(plan: SweepPlan, records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line per rung: how many trials have ended there, and the best of them."""
+    mode, found = plan.settings.objective.mode, []
+    for rung, epochs in enumerate(plan.rungs):
+        values = {one["trial"]: one["values"][rung] for one in records if len(one["values"]) > rung}
+        if values:
+            best = (min if mode == "min" else max)(values, key=values.__getitem__)
+            ended = count(len(values), "trial")
+            found.append(
+                f"{count(epochs, 'epoch')}: {ended}, the best is {best} ({values[best]:.4g})"
+            )
+    return found
 
 
 def _shown(value: Any) -> str:

@@ -36,6 +36,35 @@ class Objective(Settings, frozen=True, kw_only=True):
     """Whether lower or higher values are better."""
 
 
+class HalvingSettings(Settings, frozen=True, kw_only=True):
+    """Successive halving: of the trials of a rung, the best train on to the next one."""
+
+    rungs: Annotated[list[Count], Meta(min_length=2)]
+    """Epochs of each rung. The last is the length of a whole training."""
+    keep: Annotated[int, Meta(ge=2)] = 3
+    """One of so many trials of a rung trains on."""
+
+
+class MedianSettings(Settings, frozen=True, kw_only=True):
+    """The median rule: a trial stops at a rung if its value is worse than the median of earlier trials."""
+
+    rungs: Annotated[list[Count], Meta(min_length=2)]
+    """Epochs at which trials are compared. The last is the length of a whole training."""
+    startup_trials: Natural = 5
+    """Trials that must have a value at a rung before another one stops there."""
+    warmup_rungs: Natural = 0
+    """Number of first rungs at which no trial stops."""
+
+
+class StopSettings(Settings, frozen=True, kw_only=True):
+    """How weak trials stop early: exactly one of the keys."""
+
+    halving: HalvingSettings | None = None
+    """Trains the best trials of each rung on to the next."""
+    median: MedianSettings | None = None
+    """Stops trials that are worse than the median of earlier ones."""
+
+
 class SweepSettings(Settings, frozen=True, kw_only=True):
     """An entry of `sweeps`."""
 
@@ -56,6 +85,8 @@ class SweepSettings(Settings, frozen=True, kw_only=True):
     seed: Natural = 0
     """Seed of the sampler."""
     objective: Objective = field(default_factory=Objective)
+    stop: StopSettings | None = None
+    """Stops weak trials early: `{halving: {rungs: [1, 3, 9, 27], keep: 3}}` or `{median: {rungs: [1, 3, 9, 27]}}`."""
     constraints: Text | UnsetType = UNSET
     """Import path of a Python function that returns whether settings are allowed. Its argument is a table of all
     varied settings by dotted key."""

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from shardline.config.plans import RunPlan
@@ -14,6 +14,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
 from shardline.records.base import encode
 from shardline.records.sweeps import Trial
+from shardline.results.sweeps.stopping import beaten_trials
 from shardline.results.sweeps.trials import (
     best_of,
     read_proposal,
@@ -37,24 +38,37 @@ def find_sweep(project: Project, name: str) -> SweepPlan:
 
 
 def describe_trials(project: Project, plan: SweepPlan) -> list[dict[str, Any]]:
-    """Return one record per trial: its state is `done`, `failed`, `excluded`, `proposed` or `new`."""
+    """Return one record per trial: its state is `done`, `failed`, `excluded`, `proposed` or `new`.
+
+    With rungs, a trial may also be `stopped`, or `waiting` for a promotion.
+    """
     ended = {one.trial: one for one in read_trials(plan, project.layout)}
     best = best_of([*ended.values()], plan.settings.objective.mode)
+    beaten = beaten_trials(plan, project.layout)
     return [
         {
             "study": plan.name,
             **encode(one),
+            "epochs": plan.rungs[one.rung] if plan.rungs and one.values else None,
             "state": state,
             "best": best is not None and one.trial == best.trial,
         }
-        for one, state in (_one(plan, project, number, ended) for number in range(plan.trials))
+        for one, state in (
+            _one(plan, project, number, ended, beaten) for number in range(plan.trials)
+        )
     ]
 
 
 def _one(
-    plan: SweepPlan, project: Project, number: int, ended: Mapping[int, Trial]
+    plan: SweepPlan,
+    project: Project,
+    number: int,
+    ended: Mapping[int, Trial],
+    beaten: Container[int],
 ) -> tuple[Trial, str]:
     if found := ended.get(number):
+        if not found.failure and found.rung < len(plan.rungs) - 1:
+            return found, "stopped" if plan.median or number in beaten else "waiting"
         if not found.failure:
             return found, "done"
         return found, "failed" if found.runs else "excluded"
@@ -85,9 +99,15 @@ def best_trial(project: Project, plan: SweepPlan) -> tuple[Trial, int]:
 
 
 def row_of_trial(project: Project, plan: SweepPlan, trial: int) -> dict[str, str]:
-    """Return the cells of a run table's row, by column, that give the run of a trial's first training."""
+    """Return the cells of a run table's row, by column, that give the run of a trial's first training.
+
+    With rungs, it is the longest run of the trial that is trained.
+    """
     proposal = read_proposal(plan.proposal(project.layout, trial))
-    run: RunPlan = run_of_trial(project, plan, proposal, 0)
+    rungs = range(len(plan.rungs) - 1, -1, -1) if plan.rungs else (None,)
+    runs = [run_of_trial(project, plan, proposal, 0, rung) for rung in rungs]
+    trained = (run for run in runs if run.has_model)
+    run: RunPlan = next(trained, runs[0])
     row = run.row
     dataset = row.dataset if isinstance(row.dataset, str) else json.dumps(row.dataset)
     fixed = dict(zip(FIXED_COLUMNS, (f"{plan.name}-best", dataset, row.model), strict=True))

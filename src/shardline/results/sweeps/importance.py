@@ -21,7 +21,7 @@ def importance_of(plan: SweepPlan, trials: Sequence[Trial]) -> dict[str, float]:
     known = [one for one in trials if one.value is not None]
     if len(known) < _FEWEST or not (find_spec("optuna") and find_spec("sklearn")):
         return {}
-    if len({one.value for one in known}) == 1:
+    if len({one.values[0] if one.values else one.value for one in known}) == 1:
         return {}
     import optuna
 
@@ -36,8 +36,9 @@ def importance_of(plan: SweepPlan, trials: Sequence[Trial]) -> dict[str, float]:
     distributions = {key: distribution(optuna, plan.space, key) for key in varied}
     for one in known:
         params = {key: one.row[plan.space.keys.index(key)] for key in varied}
+        value = one.values[0] if one.values else one.value  # with rungs, after the same epochs
         study.add_trial(
-            optuna.trial.create_trial(value=one.value, params=params, distributions=distributions)
+            optuna.trial.create_trial(value=value, params=params, distributions=distributions)
         )
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=varied)

@@ -38,10 +38,13 @@ def measured(found: TrialResult, folder: Path, objective: Objective) -> TrialRes
         (float(value), step) for value, step in values if value is not None and math.isfinite(value)
     ]
     provenance: dict[str, Any] = read_if_sound(folder / "provenance.json")
+    training, continued = provenance.get("training") or {}, provenance.get("continued") or {}
+    steps, consumed = training.get("steps"), training.get("consumed") or {}
     found = structs.replace(
         found,
-        steps=(provenance.get("training") or {}).get("steps"),
+        steps=None if steps is None else steps - continued.get("step", 0),
         seconds=provenance.get("duration_s"),
+        is_final=consumed.get("steps", 0) < consumed.get("planned", 0),
     )
     if not finite:
         return structs.replace(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from msgspec import structs
+
 from shardline.config.spaces import Row, Space, bounds_of, kind_of
 from shardline.config.sweeps import SweepPlan
 from shardline.core.errors import ConfigError
@@ -38,6 +40,8 @@ def draw(
         ConfigError: The package of the sampler is missing.
     """
     sampler, seed = plan.settings.sampler, seed_of(plan.settings.seed, trial, attempt)
+    if plan.rungs and sampler != "tpe":
+        told = [_at_first_rung(one) for one in told]
     if sampler == "grid":
         return next(row for number, row in enumerate(plan.space.grid()) if number == trial)
     if sampler == "sobol":
@@ -45,6 +49,11 @@ def draw(
     if sampler == "cmaes":
         return _cmaes(plan, seed, told)
     return _optuna(plan, seed, told, in_flight)
+
+
+def _at_first_rung(one: Seen) -> Seen:
+    """Return a trial with the value that all trials have after the same number of epochs."""
+    return structs.replace(one, value=one.values[0]) if one.values else one
 
 
 def num_draws(plan: SweepPlan) -> int:
@@ -153,9 +162,9 @@ def _optuna(plan: SweepPlan, seed: int, told: Sequence[Seen], in_flight: Sequenc
     )
     distributions = {key: distribution(optuna, plan.space, key) for key in plan.space.keys}
     worst = worst_of(told, mode)
-    for row, value, is_known in [
-        *((one.row, one.value, True) for one in told),
-        *((row, None, False) for row in in_flight),
+    for row, value, is_known, values in [
+        *((one.row, one.value, True, one.values) for one in told),
+        *((row, None, False, ()) for row in in_flight),
     ]:
         params = {
             key: one for key, one in zip(plan.space.keys, row, strict=True) if one is not None
@@ -166,9 +175,21 @@ def _optuna(plan: SweepPlan, seed: int, told: Sequence[Seen], in_flight: Sequenc
         elif is_known and value is None:
             value = worst
             state = state if value is not None else optuna.trial.TrialState.PRUNED
+        shorter = {}
+        if (
+            plan.settings.sampler == "tpe"
+            and value is not None
+            and 0 < len(values) < len(plan.rungs)
+        ):
+            # the sampler ranks such trials behind whole ones, those of longer rungs first
+            state, shorter = (
+                optuna.trial.TrialState.PRUNED,
+                dict(zip(plan.rungs, values, strict=False)),
+            )
+            value = None
         study.add_trial(
             optuna.trial.create_trial(
-                state=state, value=value, params=params,
+                state=state, value=value, params=params, intermediate_values=shorter,
                 distributions={key: distributions[key] for key in params},
             )
         )  # fmt: skip

@@ -10,7 +10,9 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_variant
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
+from shardline.config.rungs import AnySlot
 from shardline.config.spaces import Row, kind_of
+from shardline.config.stops import at_rung
 from shardline.config.sweeps import SweepPlan
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
@@ -29,12 +31,16 @@ def next_proposal(
 
     Args:
         before: Proposal of the trial before; None for the first trial.
-        results: Results of the trials that this proposal is the first to know, each a list of its trainings.
+        results: Results that this proposal is the first to know, see `SweepPlan.needs`, each a list of trainings.
     """
     told: list[Seen] = [*before.told] if before else []
     flying: list[Row] = [*before.in_flight, before.row] if before else []
     for known in results:
-        told.append(Seen(row=flying.pop(0), value=value_of(known)))
+        number = known[0].trial
+        if known[0].rung and not plan.median:  # a promotion, so the trial is known
+            told[number] = seen_of(plan, told[number].row, known, told[number].values)
+        else:
+            told.append(seen_of(plan, flying.pop(0), known))
     if len(told) != plan.visible(trial) or len(told) + len(flying) != trial:
         raise DataError(
             f"the proposal of trial {trial - 1} of study {plan.name} knows {len(told) - len(results)} results, "
@@ -52,6 +58,20 @@ def next_proposal(
         in_flight=flying,
         parallel=schedule_until(plan, trial),
     )
+
+
+def seen_of(
+    plan: SweepPlan, row: Row, known: Sequence[TrialResult], before: Sequence[float] = ()
+) -> Seen:
+    """Return what a later proposal knows of a trial.
+
+    Args:
+        known: Results of its trainings at one rung.
+        before: Its values at shorter rungs.
+    """
+    value = value_of(known)
+    values = [*before, *known[0].values, *([] if value is None else [value])]
+    return Seen(row=row, value=value, values=values if plan.rungs else [])
 
 
 def schedule_until(plan: SweepPlan, trial: int) -> dict[str, int]:
@@ -99,17 +119,24 @@ def _constraint(path: str) -> Any:
     return is_allowed
 
 
-def run_of_trial(project: Project, plan: SweepPlan, proposal: Proposal, repeat: int) -> RunPlan:
+def run_of_trial(
+    project: Project, plan: SweepPlan, proposal: Proposal, repeat: int, rung: int | None = None
+) -> RunPlan:
     """Return the run of one training of a trial.
+
+    Args:
+        rung: Number of the rung; None for the proposal's.
 
     Raises:
         ConfigError: The settings exclude each other.
     """
     base = project.runs[plan.base]
-    changed = dict(proposal.settings)
+    rung = proposal.rung if rung is None else rung
+    changed = dict(at_rung(project, base, proposal.settings, plan.rungs, rung))
     if plan.settings.seeds > 1:
         changed["seed"] = base.settings.seed + repeat
     name = f"{plan.name}-{proposal.trial}" + (f".{repeat}" if plan.settings.seeds > 1 else "")
+    name += f"-e{plan.rungs[rung]}" if plan.rungs else ""
     return load_variant(
         project, base, changed, name=name, where=f"sweeps.{plan.name} trial {proposal.trial}"
     )
@@ -122,10 +149,12 @@ def value_of(results: Sequence[TrialResult]) -> float | None:
 
 
 def best_of(trials: Sequence[Trial], mode: str) -> Trial | None:
-    """Return the trial with the best value, the first of equals; None if no trial has a value."""
+    """Return the trial with the best value at the longest rung, the first of equals; None if no trial has a value."""
     known = [one for one in trials if one.value is not None]
     sign = 1 if mode == "min" else -1
-    return min(known, key=lambda one: (sign * (one.value or 0.0), one.trial), default=None)
+    return min(
+        known, key=lambda one: (-one.rung, sign * (one.value or 0.0), one.trial), default=None
+    )
 
 
 def read_proposal(path: Path) -> Proposal:
@@ -168,11 +197,20 @@ def read_trials(plan: SweepPlan, layout: ResultsLayout) -> list[Trial]:
     """
     if plan.summary(layout).exists():
         return read_study(plan.summary(layout)).trials
+    return trials_so_far(plan, layout)
+
+
+def trials_so_far(plan: SweepPlan, layout: ResultsLayout) -> list[Trial]:
+    """Return the trials with a result, in order, from proposals and results."""
+    found: dict[int, list[list[TrialResult]]] = {}
+    for slot in plan.slots:  # all promotions to a rung follow those to the rung before
+        paths = [plan.proposal(layout, slot), *plan.results(layout, slot)]
+        if all(path.exists() for path in paths):
+            results = read_results(plan, layout, slot)
+            found.setdefault(results[0].trial, []).append(results)
     return [
-        read_trial(plan, layout, number)
-        for number in range(plan.trials)
-        if plan.proposal(layout, number).exists()
-        and all(path.exists() for path in plan.results(layout, number))
+        trial_of(plan, read_proposal(plan.proposal(layout, number)), rungs)
+        for number, rungs in sorted(found.items())
     ]
 
 
@@ -194,24 +232,36 @@ def study_so_far(plan: SweepPlan, layout: ResultsLayout) -> ReportedStudy:
         trials=trials,
         best=best.trial if best else None,
         importance=summary.importance if summary else {},
+        rungs=plan.rungs,
         action=summary.action.id if summary and summary.action else "",
     )
 
 
-def read_trial(plan: SweepPlan, layout: ResultsLayout, number: int) -> Trial:
-    """Return one trial that has ended; see `read_trials`."""
-    proposal = read_proposal(plan.proposal(layout, number))
-    results = [read_result(path) for path in plan.results(layout, number)]
-    seconds = [one.seconds for one in results if one.seconds is not None and not one.linked]
+def read_results(plan: SweepPlan, layout: ResultsLayout, slot: AnySlot) -> list[TrialResult]:
+    """Return the results of a slot, one for each training."""
+    return [read_result(path) for path in plan.results(layout, slot)]
+
+
+def trial_of(plan: SweepPlan, proposal: Proposal, rungs: Sequence[Sequence[TrialResult]]) -> Trial:
+    """Return a trial, from its results at each rung."""
+    results = [one for rung in rungs for one in rung]
+    costs = [one for one in results if not one.linked]
+    seconds = [one.seconds for one in costs if one.seconds is not None]
+    steps = [one.steps for one in costs if one.steps is not None]
+    last = rungs[-1]
+    values = [one for rung in rungs for one in seen_of(plan, proposal.row, rung).values]
     return Trial(
-        trial=number,
+        trial=proposal.trial,
         settings=proposal.settings,
         row=proposal.row,
-        runs=proposal.runs,
-        value=value_of(results),
+        runs=[one.run for one in last if one.run] if plan.rungs else proposal.runs,
+        value=value_of(last),
         seconds=sum(seconds) if seconds else None,
-        failure=proposal.excluded or next((one.failure for one in results if one.failure), ""),
+        failure=proposal.excluded or next((one.failure for one in last if one.failure), ""),
         linked=bool(proposal.runs) and all(one.linked for one in results),
+        rung=last[0].rung,
+        values=values,
+        steps=sum(steps) if plan.rungs and steps else None,
     )
 
 
@@ -219,8 +269,8 @@ def runs_of_studies(project: Project) -> dict[str, str]:
     """Return the runs of all proposals of the config's sweeps: the name of the sweep by id of the run."""
     found = {}
     for plan in project.sweeps.values():
-        for number in range(plan.trials):
-            path = plan.proposal(project.layout, number)
+        for slot in plan.slots:
+            path = plan.proposal(project.layout, slot)
             for run in read_proposal(path).runs if path.exists() else ():
                 found[run] = plan.name
     return found

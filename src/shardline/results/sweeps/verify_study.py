@@ -1,10 +1,10 @@
 """Verification of a study: seals, what each proposal knew, and the values of its trials."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
+from shardline.config.rungs import AnySlot, Slot, rung_of, slot_of
 from shardline.config.sweeps import SweepPlan
 from shardline.core.canonical import canonical_json
 from shardline.core.errors import ShardlineError
@@ -12,10 +12,12 @@ from shardline.records.base import encode
 from shardline.records.sweeps import Proposal, StudyResult, TrialResult
 from shardline.results.findings import Findings, VerifyResult, count
 from shardline.results.sweeps.measured import measured
-from shardline.results.sweeps.trials import best_of, next_proposal, read_trial, value_of
+from shardline.results.sweeps.stopping import again
+from shardline.results.sweeps.trials import best_of, trials_so_far, value_of
 from shardline.results.verify_runs import verify_run
 
 _COMPARED = ("settings", "row", "told", "in_flight", "parallel")
+_OF_PROMOTION = ("trial", "settings", "row", "chosen", "left")
 
 
 def verify_study(project: Project, study: str, *, deep: bool = False) -> VerifyResult:
@@ -28,14 +30,14 @@ def verify_study(project: Project, study: str, *, deep: bool = False) -> VerifyR
     remedy = f"delete that file and run `snakemake`; or delete {folder}, whose runs stay"
     findings = Findings(VerifyResult(kind="study", id=study), remedy)
     plan = project.sweeps.get(study)
-    proposals: dict[int, Proposal] = {}
-    results: dict[int, list[TrialResult]] = {}
-    for number in _numbers(folder):
-        if proposal := findings.record(folder / str(number) / "proposal.json", Proposal):
-            proposals[number] = proposal
-        files = sorted((folder / str(number)).glob("result-*.json"))
-        results[number] = [one for file in files if (one := findings.record(file, TrialResult))]
-        for result in results[number]:
+    proposals: dict[AnySlot, Proposal] = {}
+    results: dict[AnySlot, list[TrialResult]] = {}
+    for slot in _slots(folder):
+        if proposal := findings.record(folder / str(slot) / "proposal.json", Proposal):
+            proposals[slot] = proposal
+        files = sorted((folder / str(slot)).glob("result-*.json"))
+        results[slot] = [one for file in files if (one := findings.record(file, TrialResult))]
+        for result in results[slot]:
             _check_result(findings, project.layout, plan, folder, proposal, result)
     for file in sorted(folder.glob("study-*.json")):
         findings.record(file, StudyResult)
@@ -49,12 +51,16 @@ def verify_study(project: Project, study: str, *, deep: bool = False) -> VerifyR
     if not findings.verdict.problems and plan:
         _check_history(findings, plan, proposals, results, deep=deep)
         _check_summary(findings, plan, project.layout)
-    findings.verdict.summary = count(len(proposals), "trial")
+    findings.verdict.summary = count(sum(isinstance(one, int) for one in proposals), "trial")
     return findings.verdict
 
 
-def _numbers(folder: Path) -> Iterator[int]:
-    return iter(sorted(int(one.name) for one in folder.iterdir() if one.name.isdecimal()))
+def _slots(folder: Path) -> list[AnySlot]:
+    """Return the slots with a folder: trials in order, then promotions by rung."""
+    found = [slot_of(one.name) for one in folder.iterdir() if one.is_dir()]
+    return sorted(
+        found, key=lambda one: (rung_of(one), one.place if isinstance(one, Slot) else one)
+    )
 
 
 def _check_result(
@@ -64,9 +70,9 @@ def _check_result(
     place = f"{folder}: trial {result.trial}, training {result.repeat}"
     runs = proposal.runs if proposal else []
     if result.run:
-        findings.expect(
-            f"{place}: its run", result.run, ([*runs, ""])[min(result.repeat, len(runs))]
-        )
+        expected = ([*runs, ""])[min(result.repeat, len(runs))]
+        is_one_of_all = bool(plan and plan.median) and result.run in runs
+        findings.expect(f"{place}: its run", result.run, result.run if is_one_of_all else expected)
     sealed = layout.run(result.run) if result.run else None
     if plan and sealed and not result.failure and (sealed / "metrics.jsonl").exists():
         try:
@@ -78,25 +84,35 @@ def _check_result(
 
 
 def _check_history(
-    findings: Findings, plan: SweepPlan, proposals: dict[int, Proposal], results: dict[int, list[TrialResult]],
-    *, deep: bool,
+    findings: Findings, plan: SweepPlan, proposals: dict[AnySlot, Proposal],
+    results: dict[AnySlot, list[TrialResult]], *, deep: bool,
 ) -> None:  # fmt: skip
-    for number, proposal in proposals.items():
+    planned = {*plan.slots}
+    known_values: dict[int, set[float | None]] = {}
+    for known in results.values():
+        if known:  # a lost result is made again
+            known_values.setdefault(known[0].trial, set()).add(value_of(known))
+    for slot, proposal in proposals.items():
         for earlier, seen in enumerate(proposal.told):
-            known = results.get(earlier)
-            if known:  # a lost result is made again
-                findings.expect(
-                    f"trial {number}: the value of trial {earlier}", seen.value, value_of(known)
+            values = known_values.get(earlier, {seen.value})
+            if seen.value not in values:
+                findings.add(
+                    f"trial {slot}: the value of trial {earlier} is {seen.value}, expected "
+                    f"{' or '.join(sorted(map(str, values)))}"
                 )
-        before = proposals.get(number - 1)
-        if not deep or number >= plan.trials or (number and not before):
+        if not (deep or isinstance(slot, Slot)) or slot not in planned:
             continue
-        known_now = range(plan.visible(number - 1), plan.visible(number))
-        again = next_proposal(plan, number, before, [results[one] for one in known_now])
-        for key in _COMPARED:
-            was, now = encode(proposal)[key], encode(again)[key]
+        last, new = plan.needs(slot)
+        if any(one not in proposals for one in [slot, *new, *([] if last is None else [last])]):
+            continue
+        found = again(
+            plan, slot, None if last is None else proposals[last], [results[one] for one in new],
+            proposals.__getitem__,
+        )  # fmt: skip
+        for key in _OF_PROMOTION if isinstance(slot, Slot) else _COMPARED:
+            was, now = encode(proposal)[key], encode(found)[key]
             if canonical_json(was) != canonical_json(now):
-                findings.add(f"trial {number}: {key} computed again is {now}, expected {was}")
+                findings.add(f"trial {slot}: {key} computed again is {now}, expected {was}")
 
 
 def _check_summary(findings: Findings, plan: SweepPlan, layout: ResultsLayout) -> None:
@@ -106,10 +122,10 @@ def _check_summary(findings: Findings, plan: SweepPlan, layout: ResultsLayout) -
     summary = findings.record(path, StudyResult)
     if not summary:
         return
-    slots = [number for number in range(plan.trials) if plan.proposal(layout, number).exists()]
-    for number in slots:
-        if all(file.exists() for file in plan.results(layout, number)):
-            trial = read_trial(plan, layout, number)
-            findings.expect(f"{path}: trial {number}", summary.trials[number], trial)
+    trials = {one.trial: one for one in summary.trials}
+    if not all(file.exists() for slot in plan.slots for file in plan.results(layout, slot)):
+        return  # lost results are made again
+    for trial in trials_so_far(plan, layout):
+        findings.expect(f"{path}: trial {trial.trial}", trials.get(trial.trial), trial)
     best = best_of(summary.trials, plan.settings.objective.mode)
     findings.expect(f"{path}: the best trial", summary.best, best.trial if best else None)

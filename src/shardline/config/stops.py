@@ -1,0 +1,119 @@
+"""What stops weak trials of a sweep early: checks of `stop`, and the settings of a run at a rung."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import UNSET
+
+from shardline.config.plans import RunPlan
+from shardline.config.rungs import Brackets
+from shardline.config.scripts import is_script
+from shardline.config.settings import Plain
+from shardline.config.settings.sweep_settings import MedianSettings, SweepSettings
+from shardline.identity.length_reads import length_reads
+
+_LENGTH = ("trainer.max_epochs", "trainer.max_steps")
+
+
+def halving_of(entry: SweepSettings) -> Brackets | None:
+    """Return the promotions of a sweep with `stop.halving`."""
+    if entry.stop is None or entry.stop.halving is None:
+        return None
+    return Brackets(rungs=entry.stop.halving.rungs, keep=entry.stop.halving.keep)
+
+
+def median_of(entry: SweepSettings) -> MedianSettings | None:
+    """Return the rule of a sweep with `stop.median`."""
+    return entry.stop.median if entry.stop else None
+
+
+def rungs_of(entry: SweepSettings) -> list[int]:
+    """Return the epochs of each rung; empty for a sweep that stops no trial."""
+    found = halving_of(entry) or median_of(entry)
+    return [*found.rungs] if found else []
+
+
+def at_rung(project: Any, base: RunPlan, changed: Plain, rungs: list[int], rung: int) -> Plain:
+    """Return the settings of a trial, with those of its length at a rung.
+
+    The schedule ends where it ends for the last rung, so a longer rung continues a shorter one. At the last rung this
+    is the length of the training itself, so its run is that of a row without a horizon.
+    """
+    if not rungs:
+        return changed
+    found = {**changed, "trainer.max_epochs": rungs[rung]}
+    schedule = base.settings.schedule
+    given = [changed.get(f"schedule.{key}", getattr(schedule, key)) for key in ("epochs", "steps")]
+    is_constant = changed.get("schedule.name", schedule.name) == "constant"
+    has_end = not is_constant and not _has_own_optimizer(project, base)
+    if has_end and given == [None, None] and rung < len(rungs) - 1:
+        found["schedule.epochs"] = rungs[-1]
+    return found
+
+
+def _has_own_optimizer(project: Any, base: RunPlan) -> bool:
+    return project.documents.has_method(base.model_class, "configure_optimizers") is True
+
+
+def problems_of_stop(entry: SweepSettings) -> Iterator[str]:
+    """Yield the problems of `stop` alone; each begins with the key."""
+    if entry.stop is None:
+        return
+    given = [key for key in ("halving", "median") if getattr(entry.stop, key) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "nothing"
+        yield f".stop sets {found}, expected halving or median; keep one of them"
+        return
+    place, rungs = f".stop.{given[0]}", rungs_of(entry)
+    if rungs != sorted(set(rungs)):
+        yield f"{place}.rungs={rungs}, expected numbers of epochs that rise; write {sorted(set(rungs))}"
+        return
+    for key in _LENGTH:
+        if key in entry.space:
+            yield f".space.{key} is the length of a training, which {place[1:]}.rungs sets; drop it from the space"
+    if (halving := halving_of(entry)) and entry.trials is not UNSET and entry.trials < halving.size:
+        yield (
+            f".trials={entry.trials} brings no trial to the last rung, which needs keep ** {len(rungs) - 1} = "
+            f"{halving.size}; raise it, or drop a rung"
+        )
+    if median_of(entry) and entry.seeds > 1:
+        yield (
+            f".seeds={entry.seeds}, but stop.median compares single trainings; set seeds: 1, or use stop.halving"
+        )
+
+
+def problems_with_base(entry: SweepSettings, base: RunPlan, project: Any) -> Iterator[str]:
+    """Yield why a longer rung could not continue a shorter one of the base run; each begins with the key."""
+    if not (rungs := rungs_of(entry)):
+        return
+    key = "halving" if halving_of(entry) else "median"
+    place, settings = f".stop.{key}", base.settings
+    if is_script(base.model_class) or settings.combined is not None:
+        yield f"{place}: base={entry.base} is not trained by Shardline's Trainer, so it has no rungs; drop stop"
+        return
+    if settings.trainer.max_steps > 0:
+        yield (
+            f"{place}.rungs counts epochs, but base={entry.base} ends at trainer.max_steps="
+            f"{settings.trainer.max_steps}; set trainer.max_epochs in that row instead"
+        )
+    every = settings.trainer.validate_every_epochs
+    if odd := [epochs for epochs in rungs if epochs % every]:
+        yield (
+            f"{place}.rungs={rungs}: base={entry.base} validates every {every} epochs, and not after {odd[0]}; use "
+            f"multiples of {every}, or set trainer.validate_every_epochs=1"
+        )
+    if (interval := settings.trainer.val_check_interval) != 1.0:
+        yield (
+            f"{place}.rungs: base={entry.base} sets trainer.val_check_interval={interval}, so "
+            "that the end of a rung may be a validation that a longer one has not; set it to 1.0, or drop stop"
+        )
+    if (least := settings.trainer.min_epochs) > rungs[0]:
+        yield (
+            f"{place}.rungs={rungs} begins before trainer.min_epochs={least} of base={entry.base}; "
+            "lower that number, or raise the first rung"
+        )
+    if reads := length_reads(project.code, base.code_paths.values()):
+        yield (
+            f"{place}: {reads[0]}, which differs between rungs, so that a longer rung could not continue a shorter "
+            "one; take the number from an argument of the model, or drop stop"
+        )

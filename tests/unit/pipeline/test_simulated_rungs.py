@@ -1,0 +1,243 @@
+"""Studies that stop weak trials: the same choices whatever was disturbed, at the cost that theory gives."""
+
+import json
+import math
+from functools import cache
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardline.config.load import load_project
+from shardline.config.rungs import Brackets, Slot
+from shardline.records.sweeps import Seen
+from shardline.results.sweeps.describe import best_trial, describe_trials, line_of, row_of_trial
+from shardline.results.sweeps.stopping import stops
+from shardline.results.sweeps.trials import read_proposal, read_study
+from shardline.results.verify import verify_target
+from tests.support.simulated_study import Controller, value_at
+from tests.unit.config.test_config_load import CONFIG
+from tests.unit.pipeline.test_simulated_studies import NUMBER, elsewhere, load, some_fail
+from tests.unit.results.test_sweeps import plan_of
+
+HALVING = {"halving": {"rungs": [1, 3, 9], "keep": 3}}
+LONG = {"halving": {"rungs": [1, 3, 9, 27], "keep": 3}}
+MEDIAN = {"median": {"rungs": [1, 3, 9], "startup_trials": 2}}
+
+
+def outcome(
+    seed: int = 0, *, kills: float = 0.0, faults: float = 0.0, steps: Any = (13,), **sweep: Any
+) -> Any:
+    with elsewhere():
+        for trials in steps:
+            controller = Controller(
+                project=load(**{**sweep, "trials": trials}), seed=seed, fails=some_fail, kill_rate=kills,
+                fault_rate=faults, last_epoch=some_end,
+            )  # fmt: skip
+            controller.run()
+        return controller.outcome()
+
+
+def some_end(settings: Any) -> int:
+    """Stop the trainings of one width early."""
+    return 2 if settings["model_args.hidden"] == 32 else 0
+
+
+@cache
+def undisturbed(sweep: str) -> Any:
+    return outcome(**json.loads(sweep))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    parallel=st.sampled_from([1, 3, {0: 2, 6: 5}]),
+    sampler=st.sampled_from(["tpe", "random"]),
+    stop=st.sampled_from([HALVING, MEDIAN]),
+    first=st.integers(9, 12),
+)
+@settings(max_examples=NUMBER, deadline=None)
+def test_kills_failures_order_and_extensions_change_neither_promotions_nor_choice(
+    seed, parallel, sampler, stop, first
+):
+    sweep = {"parallel": parallel, "sampler": sampler, "stop": stop}
+    disturbed = outcome(seed, kills=0.02, faults=0.1, steps=(first, 13), **sweep)
+    assert disturbed == undisturbed(json.dumps(sweep))
+    assert disturbed[2] is not None
+
+
+@pytest.mark.parametrize(
+    ("parallel", "seeds", "mode"), [(1, 1, "min"), (8, 1, "max"), (4, 2, "min")]
+)
+def test_halving_trains_what_theory_says_and_finds_the_best_of_curves_that_do_not_cross(
+    parallel, seeds, mode, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    sign = 1 if mode == "min" else -1
+    project = load(
+        trials=27, parallel=parallel, seeds=seeds, stop=LONG, sampler="random",
+        objective={"metric": "val_loss", "mode": mode},
+    )  # fmt: skip
+    controller = Controller(
+        project=project, seed=parallel, curve=lambda at, epoch: sign * (value_at(at) + 1 / epoch)
+    )
+    controller.run()
+    plan = controller.plan
+    trials = read_study(plan.summary(project.layout)).trials
+    theory = 27 * 1 + 9 * 2 + 3 * 6 + 1 * 18
+    assert sum(controller.epochs) == sum(one.steps for one in trials) == theory * seeds
+    assert len(controller.trained) == (27 + 9 + 3 + 1) * seeds == len(set(controller.trained))
+    best = min(trials, key=lambda one: value_at(one.settings))
+    assert (best_trial(project, plan)[0].trial, best.rung) == (best.trial, 3)
+    assert [sum(one.rung >= rung for one in trials) for rung in range(4)] == [27, 9, 3, 1]
+    states = [one["state"] for one in describe_trials(project, plan)]
+    assert (states.count("done"), states.count("stopped")) == (1, 26)
+    # the winner is the run of the pasted row, whose schedule has no horizon
+    Path("config/runs.tsv").write_text(
+        f"{line_of(row_of_trial(project, plan, best.trial))}\n"
+        f"{line_of(row_of_trial(project, plan, best.trial).values())}\n"
+    )
+    (run,) = load_project({**CONFIG}).runs.values()
+    assert run.id == best.runs[0]
+    assert run.settings.trainer.max_epochs == 27
+
+
+def test_the_schedule_of_each_rung_ends_where_that_of_the_last_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = load(
+        trials=9, stop=HALVING, space={"schedule.name": ["cosine", "constant"]}, sampler="random"
+    )
+    controller = Controller(project=project)
+    controller.run()
+    layout = project.layout
+    found = {
+        path.parent.name: json.loads(path.read_text())
+        for path in Path().glob("results/runs/*/state.json")
+    }
+    by_training: dict[str, list[int]] = {}
+    for one in found.values():
+        by_training.setdefault(one["rest"], []).append(one["epochs"])
+    assert sorted(map(sorted, by_training.values()), key=len)[-1] == [1, 3, 9]
+    assert read_proposal(controller.plan.proposal(layout, Slot(rung=2, place=0))).rung == 2
+
+
+def test_a_trial_that_stopped_early_is_promoted_without_a_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = load(trials=9, stop=HALVING, sampler="random")
+    controller = Controller(project=project, last_epoch=lambda settings: 2)
+    controller.run()
+    assert sorted(controller.epochs) == [1] * 9 + [1] * 3  # the rung of 9 epochs is that of 3
+    best, _ = best_trial(project, controller.plan)
+    assert best.rung == 2
+    Path("config/runs.tsv").write_text(
+        f"{line_of(row_of_trial(project, controller.plan, best.trial))}\n"
+        f"{line_of(row_of_trial(project, controller.plan, best.trial).values())}\n"
+    )
+    (run,) = load_project({**CONFIG}).runs.values()
+    assert run.id == best.runs[0]
+
+
+@pytest.mark.parametrize("stop", [HALVING, MEDIAN])
+def test_failed_trials_are_the_worst_and_a_study_of_failures_ends(stop, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = load(trials=9, stop=stop, sampler="tpe")
+    controller = Controller(project=project, fails=lambda settings: "diverged")
+    controller.run()
+    study = read_study(controller.plan.summary(project.layout))
+    assert study.best is None
+    assert len(controller.trained) == 9
+    assert all(one.failure for one in study.trials)
+
+
+def test_verify_computes_promotions_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = load(trials=9, stop=HALVING, parallel=3)
+    controller = Controller(project=project)
+    controller.run()
+    Path("results/runs").rename("elsewhere")  # the simulated runs have no sealed files
+    assert verify_target(project, "study", controller.plan.id, deep=True).problems == []
+    path = controller.plan.results(project.layout, 4)[0]
+    from shardline.core.files import read_json, write_json
+    from shardline.core.seals import seal
+
+    write_json(path, seal({**read_json(path, remedy=""), "value": -5.0}))
+    problems = verify_target(project, "study", controller.plan.id).problems
+    assert any("trial r1-1: trial computed again is 4" in one for one in problems)
+
+
+# --- the clock, and the rules by themselves -------------------------------------------------------
+
+
+@given(
+    keep=st.integers(2, 4),
+    steps=st.lists(st.integers(1, 20), min_size=2, max_size=4),
+    parallel=st.integers(1, 9),
+    trials=st.integers(1, 90),
+    more=st.integers(0, 30),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_a_proposal_knows_depends_on_no_later_trial(keep, steps, parallel, trials, more):
+    rungs = [sum(steps[: number + 1]) for number in range(len(steps))]
+    brackets = Brackets(rungs=rungs, keep=keep)
+    news = brackets.news(trials, lambda trial: parallel)
+    assert brackets.news(trials + more, lambda trial: parallel)[:trials] == news
+    known = [one for new in news for one in new]
+    assert len(set(known)) == len(known)
+    order = {one: trial for trial, new in enumerate(news) for one in new}
+    slots = {*range(trials), *brackets.slots(trials)}
+    for slot, trial in order.items():
+        assert slot in slots
+        if isinstance(slot, int):
+            assert slot < trial
+        else:  # its candidates are known no later, and are earlier trials
+            assert all(order[one] <= trial for one in brackets.needs(slot)[1])
+    assert brackets.places(1, trials) == trials // keep
+
+
+@pytest.mark.parametrize("parallel", [1, 4, 8])
+def test_a_machine_with_as_many_places_does_not_idle(parallel):
+    brackets = Brackets(rungs=[1, 3, 9, 27], keep=3)
+    trials, costs = 81, [1, 2, 6, 18]
+    news = brackets.news(trials, lambda trial: parallel)
+    waits: dict[Any, set[Any]] = {
+        trial: {one for new in news[: trial + 1] for one in new} for trial in range(trials)
+    }
+    for slot in brackets.slots(trials):
+        before, new = brackets.needs(slot)
+        waits[slot] = {*new}
+        while before:
+            waits[slot] |= {*brackets.needs(before)[1]}
+            before = brackets.needs(before)[0]
+    done: set[Any] = set()
+    flying: list[tuple[int, str, Any]] = []
+    now = 0
+    while len(done) < len(waits):
+        begun = {*done, *(one for *_, one in flying)}
+        ready = [slot for slot in waits if slot not in begun and waits[slot] <= done]
+        for slot in ready[: parallel - len(flying)]:
+            cost = costs[slot.rung if isinstance(slot, Slot) else 0]
+            heappush(flying, (now + cost, str(slot), slot))
+        now, _, slot = heappop(flying)
+        done.add(slot)
+    work = 3 * 81
+    # the last promotions wait for each other at the end of a study, as in theory
+    assert now <= math.ceil(work / parallel) + sum(costs)
+
+
+def test_the_median_rule_compares_with_earlier_trials_at_the_same_rung():
+    plan = plan_of({"optim.lr": [0.1, 0.2]}, trials=20, stop=MEDIAN)
+    told = [Seen(row=[0], value=0.2, values=[0.5, 0.2]), Seen(row=[0], value=0.9, values=[0.9])]
+    assert not stops(plan, told[:1], 0, 5.0)  # two trials at the start
+    assert stops(plan, told, 0, 0.71)
+    assert not stops(plan, told, 0, 0.7)
+    assert not stops(plan, told, 1, 5.0)  # one trial is at this rung
+    failed = [*told, Seen(row=[0], value=None, values=[])]
+    assert not stops(plan, failed, 0, 0.9)  # 0.5, 0.9 and the worst
+    warm = plan_of(
+        {"optim.lr": [0.1, 0.2]},
+        trials=20,
+        stop={"median": {**MEDIAN["median"], "warmup_rungs": 1}},
+    )
+    assert not stops(warm, told, 0, 5.0)

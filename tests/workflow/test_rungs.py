@@ -1,0 +1,99 @@
+"""Successive halving by the real Snakemake: killed once, continued, and no step trained for two rungs."""
+
+import json
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from shardline.ledger import read_ledger
+from tests.support.processes import wait_until
+from tests.support.workspace import Workspace
+from tests.workflow.test_sweeps import shardline
+
+ROW = {
+    "name": "base", "dataset": "digits", "model": "linear", "devices": 1, "trainer.max_epochs": 9,
+    "schedule.name": "cosine", "optim.lr": 0.02,
+}  # fmt: skip
+SWEEP = {
+    "base": "base", "space": {"optim.lr": [1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1]},
+    "sampler": "grid", "parallel": 3, "stop": {"halving": {"rungs": [1, 3, 9], "keep": 3}},
+}  # fmt: skip
+RUNTIME = {"threads_per_rank": 1, "ledger": True}
+
+
+def own_steps(workspace: Workspace, run: str, after: int) -> set[int]:
+    """Return the steps that were trained by a run itself, after those that it took over."""
+    own = set()
+    for file in workspace.matching(f"store/work/{run}/ledger/from-*.jsonl"):
+        if int(file.name.split("-")[1]) >= after:
+            own |= {json.loads(line)["step"] for line in file.read_text().splitlines()}
+    return own
+
+
+def results(workspace: Workspace) -> list[dict[str, Any]]:
+    files = workspace.matching("results/studies/*/*/result-0.json")
+    return [{**json.loads(file.read_text()), "slot": file.parent.name} for file in files]
+
+
+@pytest.mark.slow
+@pytest.mark.rotating
+def test_a_killed_halving_continues_and_its_ledgers_have_each_step_once(tiny):
+    workspace = tiny(ROW, runtime=RUNTIME, sweeps={"lr": SWEEP})
+    process = subprocess.Popen(
+        workspace.command(), cwd=workspace.path, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    wait_until(lambda: bool(workspace.matching("results/studies/*/r1-0/result-0.json")), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    workspace.snakemake("--unlock")
+    done = workspace.snakemake("--rerun-incomplete")
+    assert done.returncode == 0, done.stdout
+    assert "Nothing to be done" in workspace.snakemake().stdout
+
+    found = results(workspace)
+    assert sorted(one["rung"] for one in found) == [0] * 9 + [1] * 3 + [2]
+    per_epoch, trained = 0, 0
+    for one in sorted(found, key=lambda one: one["rung"]):
+        record = json.loads(workspace.the(f"results/runs/{one['run']}/provenance.json").read_text())
+        steps, before = record["training"]["steps"], record.get("continued", {}).get("step", 0)
+        per_epoch = per_epoch or steps
+        assert (before, steps) == (
+            [0, 1, 3][one["rung"]] * per_epoch,
+            [1, 3, 9][one["rung"]] * per_epoch,
+        )
+        assert own_steps(workspace, one["run"], before) == {*range(before + 1, steps + 1)}
+        assert sorted(read_ledger(workspace.path / f"store/work/{one['run']}/ledger")) == [
+            *range(1, steps + 1)
+        ]
+        trained += steps - before
+    assert trained == (9 * 1 + 3 * 2 + 1 * 6) * per_epoch
+    # no promotion is open, and no row asks for a state
+    runs = {one["run"] for one in found}
+    states = [
+        path
+        for path in workspace.matching("store/work/*/checkpoints/step-*")
+        if path.parts[-3] in runs
+    ]
+    assert states == []
+
+    trials = json.loads(shardline(workspace, "ls", "--study", "lr", "--json"))
+    assert sorted(one["state"] for one in trials) == ["done"] + ["stopped"] * 8
+    verified = json.loads(shardline(workspace, "verify", "--deep", "--json"))
+    assert [one["problems"] for one in verified] == [[]] * len(verified)
+    page = workspace.the("results/report/index.html").read_text()
+    assert "9 epochs" in page
+
+    best = json.loads(shardline(workspace, "best", "lr", "--json"))["row"]
+    config = yaml.safe_load((workspace.path / "config/config.yaml").read_text())
+    workspace.configure(config, [ROW, best])
+    done = workspace.snakemake()
+    assert done.returncode == 0, done.stdout
+    key = workspace.identity("lr-best")
+    assert key in runs
+    logs = (path.parent.name for path in (workspace.path / "logs").glob(f"*/{key}*.log"))
+    assert {*logs} == {"evaluate"}, "the last rung has trained this run"
