@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +25,8 @@ import msgspec
 
 from shardline.core.one_lightning import Package, keep
 from shardline.supervision.warm import keeper
+from shardline.supervision.warm.client import OF_JOBS
+from shardline.supervision.warm.imports import Imported, watch_imports
 from shardline.supervision.warm.messages import (
     Controller,
     WarmAnswer,
@@ -80,22 +82,21 @@ def main() -> tuple[WarmRequest, str]:
     os.setsid()
     with tempfile.TemporaryFile() as output:
         _redirect(output.fileno())
-        refusal = _import(settings)
+        refusal, imported = _import(settings)
         printed = _printed(output.fileno())
     with open(os.devnull, "r+b") as nothing:  # noqa: PTH123, a device
         _redirect(nothing.fileno())
-    files = {} if refusal else _files()
     gc.collect()
     gc.freeze()  # pages of these objects stay shared with the ranks
     while connection := _next(door, alive):
         request, fds = _read(connection)
-        answer = _refuse(settings, request, refusal, files) if request else None
+        answer = _refuse(settings, request, refusal, imported) if request else None
         if answer and answer.is_old:
             door.close()  # the next job starts another server
         if request and not answer and _forked():
             door.close()
             os.close(alive)
-            keeper.keep(connection, request, fds)
+            keeper.keep(connection, request, fds, imported.changed if imported else {})
             return request, printed
         _close(connection, fds, answer)
         if answer and answer.is_old:
@@ -158,23 +159,30 @@ def _printed(descriptor: int) -> str:
     return os.pread(descriptor, _MAX_OUTPUT, 0).decode(errors="replace")
 
 
-def _import(settings: ServerSettings) -> str:
+def _import(settings: ServerSettings) -> tuple[str, Imported | None]:
     """Import all modules; return why ranks cannot be forked, or an empty string."""
     try:
-        package: Package = "lightning" if settings.package == "lightning" else "pytorch_lightning"
-        keep((package,))
-        first = "lightning.pytorch" if package == "lightning" else package
-        installed = tuple(name for name in _IF_INSTALLED if importlib.util.find_spec(name))
-        for module in settings.modules or (first, *_MODULES, *installed):
-            importlib.import_module(module)
+        imported = watch_imports(
+            lambda: _import_all(settings), of_jobs=OF_JOBS, threads=THREADS_KNOWN
+        )
     except BaseException as error:
-        return f"the server could not import what ranks need ({type(error).__name__}: {error})"
-    if others := threads() - THREADS_KNOWN:
-        return f"imports have started threads ({', '.join(sorted(others))})"
+        return (
+            f"the server could not import what ranks need ({type(error).__name__}: {error})",
+            None,
+        )
     torch = sys.modules.get("torch")
     if _opened_gpus() or (torch and torch.distributed.is_initialized()):
-        return "imports have initialised CUDA or a process group"
-    return ""
+        return "imports have initialised CUDA or a process group", imported
+    return imported.left, imported
+
+
+def _import_all(settings: ServerSettings) -> None:
+    package: Package = "lightning" if settings.package == "lightning" else "pytorch_lightning"
+    keep((package,))
+    first = "lightning.pytorch" if package == "lightning" else package
+    installed = tuple(name for name in _IF_INSTALLED if importlib.util.find_spec(name))
+    for module in settings.modules or (first, *_MODULES, *installed):
+        importlib.import_module(module)
 
 
 def _opened_gpus() -> bool:
@@ -184,38 +192,6 @@ def _opened_gpus() -> bool:
             if str(link.readlink()).startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")):
                 return True
     return False
-
-
-def threads() -> set[str]:
-    """Return the names of this process's threads besides its main thread."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        if int(task.name) != os.getpid():
-            with suppress(OSError):  # it has ended
-                found.add((task / "comm").read_text().strip())
-    return found
-
-
-def _files() -> dict[str, tuple[int, int]]:
-    """Return time and size of each file that was imported."""
-    found = {}
-    for module in [*sys.modules.values()]:
-        if file := getattr(module, "__file__", None):
-            with suppress(OSError):
-                status = os.stat(file)  # noqa: PTH116, thousands of files for each rank
-                found[file] = (status.st_mtime_ns, status.st_size)
-    return found
-
-
-def _changed(files: Mapping[str, tuple[int, int]]) -> str:
-    for file, known in files.items():
-        try:
-            status = os.stat(file)  # noqa: PTH116
-        except OSError:
-            return file
-        if known != (status.st_mtime_ns, status.st_size):
-            return file
-    return ""
 
 
 def _next(door: socket.socket, alive: int) -> socket.socket | None:
@@ -249,17 +225,16 @@ def _read(connection: socket.socket) -> tuple[WarmRequest | None, list[int]]:
 
 
 def _refuse(
-    settings: ServerSettings,
-    request: WarmRequest,
-    refusal: str,
-    files: Mapping[str, tuple[int, int]],
+    settings: ServerSettings, request: WarmRequest, refusal: str, imported: Imported | None
 ) -> WarmAnswer | None:
     if request.key != settings.key:
         return WarmAnswer(cold="the server is that of another environment", is_other=True)
-    if refusal:
+    if refusal or not imported:
         return WarmAnswer(cold=refusal)
-    if file := _changed(files):
+    if file := imported.changed_file():
         return WarmAnswer(cold=f"{file} has changed since the server imported it", is_old=True)
+    if name := imported.differs(request.env):
+        return WarmAnswer(cold=f"imports have read {name}, which has another value for this job")
     return None
 
 

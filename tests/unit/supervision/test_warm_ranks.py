@@ -69,6 +69,14 @@ def start(*args, ranks=1, modules=("numpy",), grace_s=5.0, env=None, **options):
     )  # fmt: skip
 
 
+def said(*args, **options) -> str:
+    """Return what ranks of the test's program print until their end."""
+    warm = start(*args, **options)
+    output = warm.stdout.read()
+    assert warm.wait() == 0
+    return output
+
+
 def servers() -> list[str]:
     """Return the names of servers that listen; their connections have the names too, without the flag."""
     return re.findall(r" 00010000 .*(@shardline-\S+)", Path("/proc/net/unix").read_text())
@@ -237,6 +245,8 @@ def test_jobs_share_a_server_and_another_environment_has_its_own(snakemake):
             "imports have started threads",
         ),
         ("import sys; sys.exit(1)", "could not import"),
+        ("import subprocess; a = subprocess.Popen(['sleep', '5'])", "have started processes"),
+        ("import socket; a = socket.socketpair()", "have opened connections"),
     ],
 )
 def test_what_is_unusual_after_the_imports_makes_ranks_start_cold(
@@ -259,6 +269,51 @@ def test_a_server_whose_files_have_changed_is_replaced(snakemake, tmp_path):
         start("exit", "0", modules=("changing",), env=env)
     again = start("exit", "0", modules=("changing",), env=env)
     assert "imported again" in again.stdout.read()
+
+
+SETTINGS = """
+import os, tempfile
+from pathlib import Path
+try:
+    SETTING = Path(os.environ["SETTING"]).read_text()
+except FileNotFoundError:
+    SETTING = "default"
+os.environ["CACHE"] = tempfile.gettempdir() + "/cache"
+os.environ["CHANGED"] = "new"
+os.environ.pop("REMOVED", None)
+os.environ.get("SHLVL")
+{name: value for name, value in os.environ.items() if name.startswith("PREFIX_")}
+print(SETTING)
+"""
+
+
+def test_what_imports_read_and_set_is_that_of_the_job(snakemake, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "reading.py").write_text(SETTINGS)
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    common = {
+        "PYTHONPATH": path, "SETTING": str(tmp_path / "setting"), "CHANGED": "old", "REMOVED": "1", "SHLVL": "1",
+    }  # fmt: skip
+    env = variables(**common)
+    options = {"modules": ("reading",), "env": env}
+    assert said("exit", "0", **options) == "default\non stderr\n"
+    env |= {"TMPDIR": str(tmp_path / "own"), "CUDA_VISIBLE_DEVICES": "1"}
+    found = json.loads(said("describe", **options).removeprefix("default\n"))["env"]
+    cold = subprocess.run(
+        [sys.executable, "-c", "import json, os, reading; print(json.dumps({**os.environ}))"],
+        env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    expected = json.loads(cold.stdout.removeprefix("default\n"))
+    for one in (found, expected):
+        one.pop(VARIABLE, None)
+    assert found == expected
+    assert (found["CACHE"], found["CHANGED"]) == (str(tmp_path / "own/cache"), "new")
+    with pytest.raises(Cold, match="imports have read SHLVL, which has another value"):
+        start("exit", "0", modules=("reading",), env={**env, "SHLVL": "2"})
+    (tmp_path / "setting").write_text("mine")  # the imports looked for this file
+    with pytest.raises(Cold, match=re.escape(f"{tmp_path / 'setting'} has changed")):
+        start("exit", "0", **options)
+    assert said("exit", "0", **options) == "mine\non stderr\n"
 
 
 def test_without_an_offer_of_this_snakemake_ranks_start_cold(monkeypatch):

@@ -31,6 +31,7 @@ class Allocation:
         is_own: whether Snakemake submitted this job.
         began: time of the start, seconds since the epoch.
         ends: time at which the time limit ends the job; None without a limit.
+        name: name of the job for scontrol; the ID of an array's last task names all of its tasks.
         may_requeue: whether Slurm may requeue the job.
         is_running: whether the job is running, and not already ending.
         is_preempted: whether Slurm preempts the job and ends it after a grace time.
@@ -45,6 +46,7 @@ class Allocation:
     is_own: bool = False
     began: float | None = None
     ends: float | None = None
+    name: str = ""
     may_requeue: bool = False
     is_running: bool = True
     is_preempted: bool = False
@@ -74,7 +76,6 @@ def allocation_of_launch(env: Mapping[str, str]) -> Allocation | None:
     `is_preempted` may change; `find_allocation` asks Slurm again for them.
 
     Raises:
-        LaunchError: see `find_allocation`.
         LaunchError: see `find_allocation`.
     """
     key = env.get("SLURM_JOB_ID", ""), env.get("SLURM_RESTART_COUNT", ""), env.get("PATH", "")
@@ -112,10 +113,13 @@ def _scontrol(job_id: str, env: Mapping[str, str]) -> str:
 def parse_job(job_id: str, text: str) -> Allocation:
     """Parse the output of `scontrol --oneliner show job`.
 
+    The last task of an array has the array's ID, for which Slurm lists all tasks.
+
     Raises:
         LaunchError: the job has no nodes.
     """
-    fields = job_fields(text)
+    listed = [job_fields(line) for line in text.splitlines()]
+    fields = next((one for one in listed if one.get("JobId") == job_id), job_fields(text))
     nodelist = fields.get("NodeList", "")
     if nodelist in ("", "(null)"):
         raise LaunchError(
@@ -134,11 +138,18 @@ def parse_job(job_id: str, text: str) -> Allocation:
         restarts=int(fields.get("Restarts", "0")),
         is_own=is_own,
         began=began,
+        name=_name_of(fields) or job_id,
         ends=_time(fields, "EndTime"),
         may_requeue=fields.get("Requeue") == "1",
         is_running=fields.get("JobState") == "RUNNING",
         is_preempted=_time(fields, "PreemptTime") is not None,
     )
+
+
+def _name_of(fields: Mapping[str, str]) -> str:
+    """Return the name of a task of an array; empty for other jobs."""
+    array, task = fields.get("ArrayJobId", ""), fields.get("ArrayTaskId", "")
+    return f"{array}_{task}" if array and task.isdigit() else ""
 
 
 def _time(fields: Mapping[str, str], name: str) -> float | None:

@@ -74,12 +74,12 @@ def leave_to_slurm(env: Mapping[str, str]) -> None:
     if not (job and job.is_own and job.may_requeue and job.is_running):
         return
     if not job.is_preempted:
-        command = ["scontrol", "requeue", job.job_id]
+        command = ["scontrol", "requeue", job.name]
         done = subprocess.run(
             command, env=dict(env), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
         if done.returncode:
             logging.warning("%s failed: %s", " ".join(command), done.stderr.strip())
             return
-    logging.info("Slurm requeues job %s; the training resumes when the job runs again", job.job_id)
+    logging.info("Slurm requeues job %s; the training resumes when the job runs again", job.name)
     time.sleep(_END_S)  # the job ends before

@@ -36,7 +36,7 @@ _DIGITS = 24
 _OF_LAUNCHERS = (VARIABLE, "SHARDLINE_LOCK_DESCRIPTORS")  # ranks get descriptors with other numbers
 # Variables that differ between the jobs of an environment. Nothing reads them while torch is imported: OpenBLAS
 # prefers its own number of threads to GotoBLAS's, and `keeper` makes ranks read the folder for temporary files again.
-_OF_JOBS = (
+OF_JOBS = (
     "CUDA_VISIBLE_DEVICES", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OLDPWD", "PWD", "SHLVL", "_",
     "TEMP", "TEMPDIR", "TMP", "TMPDIR", *_OF_LAUNCHERS,
 )  # fmt: skip
@@ -172,7 +172,7 @@ def key_of(env: Mapping[str, str], package: str) -> str:
             "python": [sys.executable, sys.version, sys.prefix],
             "lightning": package,
             "folder": os.getcwd(),  # noqa: PTH109
-            "env": {name: value for name, value in kept.items() if name not in _OF_JOBS},
+            "env": {name: value for name, value in kept.items() if name not in OF_JOBS},
             "user": [os.getuid(), os.geteuid(), os.getegid(), *os.getgroups()],
             "limits": limits,
             "nice": os.getpriority(os.PRIO_PROCESS, 0),

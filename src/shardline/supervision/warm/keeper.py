@@ -1,6 +1,7 @@
 """The keeper of warm ranks: it forks them, forwards signals, and reports their end, as torchrun's agent does."""
 
 import ctypes
+import importlib
 import os
 import platform
 import re
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from shardline.core.process import die_with_parent
+from shardline.supervision.warm.imports import set_changed
 from shardline.supervision.warm.messages import TERMINATE, WarmAnswer, WarmRequest, send
 
 # the signals that torchrun's agent forwards, see `launch.commands`
@@ -112,12 +114,18 @@ def _name(rank: int, pid: int, code: int) -> None:
         os.write(2, f"{place} exited {how}; the other ranks are stopped\n".encode())
 
 
-def keep(line: socket.socket, request: WarmRequest, fds: Sequence[int]) -> None:
+def keep(
+    line: socket.socket,
+    request: WarmRequest,
+    fds: Sequence[int],
+    changed: Mapping[str, str | None],
+) -> None:
     """Fork the ranks; return in each of them, with its environment. The keeper itself exits.
 
     Args:
         line: connection to the job; without it, the ranks end.
         fds: standard input, output and error of the ranks, then descriptors that they inherit.
+        changed: variables that the server's imports have set, or removed (None).
     """
     os.setsid()
     os.chdir(request.cwd)
@@ -138,13 +146,13 @@ def keep(line: socket.socket, request: WarmRequest, fds: Sequence[int]) -> None:
             os._exit(1)
         line.close()
         os.close(write)
-        _become(request, rank, read)
+        _become(request, rank, read, changed)
         return
     os.close(read)
     _watch(line, request, ranks, write)
 
 
-def _become(request: WarmRequest, rank: int, ports: int) -> None:
+def _become(request: WarmRequest, rank: int, ports: int, changed: Mapping[str, str | None]) -> None:
     """Give this process the environment of a rank."""
     place: Mapping[str, str] = {}
     if request.ranks > 1:
@@ -155,7 +163,9 @@ def _become(request: WarmRequest, rank: int, ports: int) -> None:
     os.environ.clear()
     os.environ.update({**(_NCCL if place else {}), **request.env, **place})
     time.tzset()
-    tempfile.tempdir = None  # of the server's environment
+    folder, tempfile.tempdir = tempfile.gettempdir(), None  # of the server's environment
+    set_changed(changed, folder)
+    importlib.invalidate_caches()  # folders may contain new modules
     if threads := request.env.get("OPENBLAS_NUM_THREADS"):
         set_openblas_threads(int(threads))
     if numpy := sys.modules.get("numpy"):
