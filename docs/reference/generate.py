@@ -4,6 +4,7 @@ The pages are committed. `tests/unit/repository/test_site.py` fails where one is
 so a build of the site needs neither torch nor Snakemake.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from msgspec import NODEFAULT, UnsetType, structs
 
 import shardline_io
 from shardline.cli import EXIT_CODES, app
+from shardline.cli.json_schemas import file_of, page, schemas
 from shardline.config.reference import reference
 from shardline.core import errors, trainer_arguments, variables
 from shardline.records.acceptances import Accepted
@@ -87,9 +89,18 @@ def pages() -> dict[str, str]:
         "config.md": config(),
         "commands.md": commands(),
         "files.md": files(),
+        "json.md": page(written_from("src/shardline/cli/json_types.py")),
         "variables.md": environment_variables(),
         "trainer.md": arguments_of_trainer(),
         "python.md": python_names(),
+    }
+
+
+def json_schemas() -> dict[str, str]:
+    """Return the JSON schema of each command's output by its file name."""
+    return {
+        file_of(name): json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+        for name, schema in schemas().items()
     }
 
 
@@ -580,6 +591,9 @@ def main() -> None:
     """Write each page."""
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
+    (FOLDER / "schemas").mkdir(exist_ok=True)
+    for name, text in json_schemas().items():
+        (FOLDER / "schemas" / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,8 @@ def init(
     if write:
         add_entry(Path.cwd() / context.obj, entry)
     if as_json:
-        say_json({entry.name: entry.settings, "comments": entry.comments, "notes": entry.notes})
+        kept = ("name", "settings", "comments", "notes")
+        say_json({key: getattr(entry, key) for key in kept})
         return
     typer.echo(entry.text, nl=False)
     # not on standard output, which may be appended to a config

@@ -1,4 +1,4 @@
-"""What a notebook shows of a project and of its runs."""
+"""What a notebook shows of a project, its runs and its studies."""
 
 from collections.abc import Mapping
 from html import escape
@@ -8,11 +8,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_CURVES = 6
+_NOT_DRAWN = ("epoch", "wall_s")
 
 
-def table_html(runs: "pd.DataFrame", caption: str) -> str:
-    """Return a table of runs, without columns that are empty in all of them."""
-    shown = runs.dropna(axis="columns", how="all")
+def table_html(rows: "pd.DataFrame", caption: str) -> str:
+    """Return a table, without columns that are empty in all rows."""
+    shown = rows.dropna(axis="columns", how="all")
     table = shown.to_html(float_format="{:.4g}".format, border=0, na_rep="")
     return f"<figure><figcaption>{escape(caption)}</figcaption>{table}</figure>"
 
@@ -31,6 +32,15 @@ def run_html(
     )
 
 
+def study_html(title: str, trials: "pd.DataFrame", metric: str, mode: str) -> str:
+    """Return the trials of a study, and a chart of their values with the best so far."""
+    from shardline.notebook.figures import progress_of_study, to_svg
+
+    shown = trials[trials["state"] != "new"].replace("", None)
+    chart = to_svg(progress_of_study(trials, metric, mode)) if trials["value"].count() else ""
+    return table_html(shown, title) + chart
+
+
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
 
@@ -38,7 +48,7 @@ def _shown(value: Any) -> str:
 def _curves(metrics: "pd.DataFrame") -> str:
     from shardline.notebook.figures import curves, to_svg
 
-    names = [name for name in metrics.columns if name not in ("epoch", "wall_s")]
+    names = [name for name in metrics.columns if name not in _NOT_DRAWN and metrics[name].count()]
     if not names:
         return ""
     return to_svg(curves({"": metrics}, names[:_MOST_CURVES], width=260))

@@ -73,6 +73,29 @@ def _panel(metrics: Mapping[str, "pd.DataFrame"], name: str, x: str, width: int)
     )
 
 
+def progress_of_study(trials: "pd.DataFrame", metric: str, mode: str) -> Any:
+    """Return a panel with the value of each trial, and a line of the best value so far.
+
+    Args:
+        trials: Trials, see `Study.trials`.
+        metric: Title of the vertical axis.
+        mode: `min` or `max`.
+    """
+    values = trials["value"].dropna()
+    best = values.cummin() if mode == "min" else values.cummax()
+    rows = [
+        {"trial": int(number), "value": float(value), "best": float(best[number])}
+        for number, value in values.items()
+    ]
+    axis = y_axis("value:Q", [*map(float, values)], metric)
+    base = alt.Chart(alt.InlineData(values=rows), width=420, height=_HEIGHT).encode(
+        x=alt.X("trial:Q", axis=alt.Axis(tickMinStep=1))
+    )
+    so_far = base.mark_line(interpolate="step-after", strokeWidth=1.5, color=PALETTE[0])
+    dots = base.mark_point(filled=True, size=40, color=PALETTE[1]).encode(y=axis)
+    return (so_far.encode(y=alt.Y("best:Q", title=metric)) + dots).configure_view(stroke=None)
+
+
 def to_svg(chart: Any) -> str:
     """Return a figure as SVG."""
     return vl_convert.vegalite_to_svg(chart.to_dict())

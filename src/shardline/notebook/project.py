@@ -9,14 +9,13 @@ from shardline.config.project import Project as ResolvedProject
 from shardline.config.resolved import as_plain
 from shardline.core.nested import flatten
 from shardline.notebook.display import table_html
-from shardline.notebook.run import Run
+from shardline.notebook.run import CONFIG, Run
+from shardline.notebook.study import Study
 from shardline.results.select import find_run
 from shardline.results.states import sealed_names, state_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_CONFIG = Path("config/config.yaml")
 
 
 class Project(Mapping[str, Run]):
@@ -34,9 +33,10 @@ class Project(Mapping[str, Run]):
         DataError: A source file cannot be read.
     """
 
-    def __init__(self, folder: Path | str = ".", *, config: Path | str = _CONFIG) -> None:
+    def __init__(self, folder: Path | str = ".", *, config: Path | str = CONFIG) -> None:
         self.folder = Path(folder).resolve()
-        self._project = load_project(workdir=self.folder, config_file=Path(config))
+        self._config = Path(config)
+        self._project = load_project(workdir=self.folder, config_file=self._config)
         self._named = self._project.named_runs()
 
     @property
@@ -57,6 +57,14 @@ class Project(Mapping[str, Run]):
             }  # fmt: skip
             rows.append(facts | differing[name] | self[name].summary())
         return pd.DataFrame(rows).set_index("name") if rows else pd.DataFrame()
+
+    @property
+    def studies(self) -> dict[str, Study]:
+        """The sweeps of the config, by name."""
+        return {
+            plan.name: Study(self._project, plan, config=self._config)
+            for plan in self._project.sweeps.values()
+        }
 
     @property
     def plans(self) -> ResolvedProject:
@@ -83,7 +91,8 @@ class Project(Mapping[str, Run]):
         Raises:
             ConfigError: The config has no such run; the message suggests the nearest.
         """
-        return Run(self._project, self._named.get(name) or find_run(self._project, name))
+        plan = self._named.get(name) or find_run(self._project, name)
+        return Run(self._project, plan, config=self._config)
 
     def __contains__(self, name: object) -> bool:
         return name in self._named or name in self._project.runs

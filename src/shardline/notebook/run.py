@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,42 +16,22 @@ from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.notebook.display import run_html
+from shardline.notebook.listings import Checkpoints, Images, LoggedImage, Reason, Settings
 from shardline.records.metrics import MetricLine
 from shardline.records.runs import EvaluationResult, TrainingProvenance
-from shardline.results.sealed_run import SealedRun, find_sealed_run
-from shardline.results.staleness import explain
 from shardline.results.states import sealed_names, state_of
 
 if TYPE_CHECKING:
     import pandas as pd
     import pytorch_lightning as pl
 
-    from shardline.checkpoints.folder import TrainingCheckpoint
     from shardline.notebook.samples import SplitData
+    from shardline.results.sealed_run import SealedRun
 
+CONFIG = Path("config/config.yaml")
 _COMMAND = "from shardline.cli import main; main()"
 # columns of `Run.summary` beside the held-out metrics
 COSTS = ("best_score", "steps", "epochs", "attempts", "elapsed_s", "device_hours")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggedImage:
-    """An image that a model logged.
-
-    Attributes:
-        name: Name that the model gave.
-        step: Optimiser step.
-        caption: Caption; empty without one.
-        png: Bytes of the PNG file.
-    """
-
-    name: str
-    step: int
-    caption: str
-    png: bytes
-
-    def _repr_png_(self) -> bytes:
-        return self.png
 
 
 class Run:
@@ -62,8 +41,8 @@ class Run:
         plan: The run with everything that its identity covers.
     """
 
-    def __init__(self, project: Project, plan: RunPlan) -> None:
-        self._project, self.plan = project, plan
+    def __init__(self, project: Project, plan: RunPlan, *, config: Path = CONFIG) -> None:
+        self._project, self.plan, self._config = project, plan, config
 
     @property
     def folder(self) -> Path:
@@ -86,9 +65,9 @@ class Run:
         return state_of(self.plan, sealed_names(self._project.layout)).value
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """All settings with their defaults, as nested tables."""
-        return as_plain(self.plan.settings)
+        return Settings(as_plain(self.plan.settings))
 
     @property
     def provenance(self) -> TrainingProvenance | None:
@@ -101,7 +80,10 @@ class Run:
         return self._sealed.evaluation
 
     @property
-    def _sealed(self) -> SealedRun:
+    def _sealed(self) -> "SealedRun":
+        # the reader of sealed files needs NumPy, which opening a project does not
+        from shardline.results.sealed_run import SealedRun
+
         # rows with one training and two evaluations have one id, so the evaluation is named here
         file = self.plan.evaluation if self.plan.evaluation.exists() else None
         return SealedRun(id=self.id, layout=self._project.layout, evaluation_file=file)
@@ -143,12 +125,12 @@ class Run:
         frame = pd.DataFrame.from_dict(by_step, orient="index").rename_axis("step").sort_index()
         return frame.apply(pd.to_numeric)
 
-    def images(self) -> list[LoggedImage]:
+    def images(self) -> Images:
         """Return the images that the model logged, in order of steps."""
-        return [
+        return Images(
             LoggedImage(name=one.name, step=line.step, caption=one.caption or "", png=base64.b64decode(one.png))
             for line in self._lines() for one in line.logged or () if one.png
-        ]  # fmt: skip
+        )  # fmt: skip
 
     def _lines(self) -> Iterator[MetricLine]:
         sealed = self.plan.folder / "metrics.jsonl"
@@ -164,19 +146,23 @@ class Run:
                 yield line
 
     @property
-    def checkpoints(self) -> "list[TrainingCheckpoint]":
+    def checkpoints(self) -> Checkpoints:
         """The training checkpoints in the store, the newest first."""
         from shardline.checkpoints.folder import list_saved
 
         saved = list_saved(self.plan.layout.work(self.id) / "checkpoints")
-        return sorted(saved, key=lambda one: -one.step)
+        return Checkpoints(sorted(saved, key=lambda one: -one.step))
 
-    def why(self) -> str:
+    def why(self) -> Reason:
         """Return the state of the run, then a line for each thing that changed since it was trained."""
+        from shardline.results.staleness import explain
+
         found = explain(self._project, self.plan)
         failure = [found.failure.sentence] if found.failure else []
         causes = [cause.text for cause in found.causes]
-        return "\n".join([f"{self.name} ({self.id}): {found.state.value}", *failure, *causes])
+        return Reason(
+            "\n".join([f"{self.name} ({self.id}): {found.state.value}", *failure, *causes])
+        )
 
     # --- model and data -------------------------------------------------------------------------
 
@@ -189,6 +175,8 @@ class Run:
         Raises:
             ConfigError: The run has no result yet, or is a training script, whose model Shardline does not know.
         """
+        from shardline.results.sealed_run import find_sealed_run
+
         recorded = find_sealed_run(self._project, self.id)
         self._load_code()
         from shardline.data.dataset import read_manifest
@@ -223,8 +211,8 @@ class Run:
         """Predict rows with the sealed model, as `shardline predict` does.
 
         Args:
-            rows: Name of a dataset of the config; or files; or a table with the columns that the source of the
-                run's dataset reads, the label may be missing.
+            rows: Name of a dataset of the config; or files, relative to the project's folder; or a table with the
+                columns that the source of the run's dataset reads, the label may be missing.
             split: Split of the dataset.
 
         Returns:
@@ -240,7 +228,17 @@ class Run:
                 rows = self._written(rows, Path(folder))
             names = [rows] if isinstance(rows, str | Path) else [*rows]
             output = Path(folder) / "predictions.parquet"
-            words = ["-c", _COMMAND, "predict", self.plan.names[0], *map(str, names)]
+            # the run of a trial is in no table, so it has an id only
+            run = self.plan.names[0] if self.id in self._project.runs else self.id
+            words = [
+                "-c",
+                _COMMAND,
+                "--config",
+                str(self._config),
+                "predict",
+                run,
+                *map(str, names),
+            ]
             done = subprocess.run(
                 [sys.executable, *words, "--split", split, "--output", str(output)],
                 cwd=self.folder, text=True, capture_output=True, check=False,
@@ -251,9 +249,11 @@ class Run:
 
     def _written(self, rows: "pd.DataFrame", folder: Path) -> Path:
         """Write a table to a file that the source of the run's dataset reads."""
-        kind = self.plan.dataset.source["type"]
+        source = self.plan.dataset.source
+        kind = source["type"]
         if kind == "csv":
-            rows.to_csv(folder / "rows.csv", index=False)
+            signs = {"sep": source.get("delimiter", ","), "decimal": source.get("decimal", ".")}
+            rows.to_csv(folder / "rows.csv", index=False, **signs)
         elif kind == "jsonl":
             rows.to_json(folder / "rows.jsonl", orient="records", lines=True)
         elif kind == "parquet":

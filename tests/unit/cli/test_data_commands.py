@@ -62,7 +62,7 @@ def test_an_entry_is_printed_and_inserted(project: FakeProject) -> None:
     assert "label: y # a guess; the other columns are x" in result.stdout
     assert "dataset new is read as\n  rows: 40\n" in result.stderr
     found = json.loads(shardline("data", "init", "tables/a.csv", "--name", "new", "--json").stdout)
-    assert found["new"] == printed
+    assert (found["name"], found["settings"]) == ("new", printed)
     assert "label" in found["comments"]
 
 

@@ -180,3 +180,7 @@ def test_the_reference_is_current(golden):
     assert sorted(written) == sorted(path.name for path in DOCS.glob("reference/*.md"))
     for name, text in written.items():
         golden(DOCS / "reference" / name, text)  # renew it: make reference
+    files = generate.json_schemas()
+    assert sorted(files) == sorted(path.name for path in DOCS.glob("reference/schemas/*"))
+    for name, text in files.items():
+        golden(DOCS / "reference/schemas" / name, text)

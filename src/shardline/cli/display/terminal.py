@@ -3,11 +3,13 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from math import isfinite
 from os import environ
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from msgspec import Struct, structs
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
@@ -56,14 +58,24 @@ def say(line: str | Text, style: str = "", *, is_error: bool = False) -> None:
 
 
 def say_json(document: object) -> None:
-    """Print a value as JSON: dataclasses by their fields, paths relative to the present folder."""
-    text = json.dumps(
-        document,
-        indent=1,
-        ensure_ascii=False,
-        default=lambda value: str(value) if isinstance(value, Path) else vars(value),
-    )
+    """Print a value as JSON: records by their fields, NaN as null, paths relative to the present folder."""
+    text = json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False)
     print(from_here(escaped(text)))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else None
+    if isinstance(value, str | int | None):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    return _plain(structs.asdict(value) if isinstance(value, Struct) else vars(value))
 
 
 def waiting_for(what: str) -> Status:

@@ -18,6 +18,7 @@ class PreflightReport:
 
     Attributes:
         backend: `gloo` or `nccl`.
+        launcher: launcher that started the ranks.
         nodes: number of nodes.
         ranks: description and measurements of each rank: `latency_us` is the
             median time of a small all-reduce, `bandwidth_mb_s` (10^6 bytes per
