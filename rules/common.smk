@@ -93,7 +93,7 @@ def manifests_of(run):
 
 
 def bases_of(run):
-    return [base.path for base in run.bases if base.run]
+    return [base.path for base in run.bases if base.is_made]
 
 
 def script_environment_of(run):

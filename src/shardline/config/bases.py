@@ -1,14 +1,14 @@
-"""Bases of runs: the runs, files and folders that a run begins from, and the order that they give the rows."""
+"""Bases of runs: the runs, studies, files and folders that a run begins from or combines."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Literal
 
-from shardline.config import combined
-from shardline.config.hub_models import check_folder
+from msgspec import UNSET
+
+from shardline.config.base_files import content_of
 from shardline.config.layout import ResultsLayout, identities_of
+from shardline.config.references import Kind, Reference, Source
 from shardline.config.run_table import Row
 from shardline.config.settings import Plain
 from shardline.core.canonical import DIGEST_LENGTH, digest
@@ -19,27 +19,22 @@ from shardline.core.suggest import suggest
 from shardline.records.identities import IdentityDocument
 from shardline.records.runs import BaseRef
 
-Kind = Literal["init", "average", "ensemble"]
-Source = Literal["run", "file", "hf"]
-KEYS = ("init_from", *combined.KINDS)  # settings that name bases
-STATES = ("best", "last")
-ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _HEX = frozenset("0123456789abcdef")
-_FORMS = "expected run:NAME, run:NAME@last, run:IDENTITY, file:PATH or hf:FOLDER"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What a run begins from: another run, or a file or folder of weights.
+    """What a run begins from or combines: another run, a study, or a file or folder of weights.
 
     Attributes:
         kind: What the run does with the base.
-        source: `run`, `file` or `hf`, a folder of transformers.
+        source: `run`, `file`, `hf`, a folder of transformers, or `sweep`, the trials of a finished study.
         name: Base as written in the row.
-        identity: Digest of the identity document of a run, or of the content of a file or folder, whole.
+        identity: Digest of the identity document of a run or study, or of the content of a file or folder, whole.
         run: Id of a run; empty for a file or folder.
         state: Which weights of a run: `best`, the sealed ones, or `last`, of its last training checkpoint.
-        path: Sealed weights of a run, or the file or folder; absolute.
+        trials: Number of trials of a study; 0 for others.
+        path: Sealed weights of a run, finished study, or the file or folder; absolute.
         is_outside: Whether the run is not in the config, so that no job makes its weights; see `Project.link_bases`.
     """
 
@@ -49,8 +44,14 @@ class Base:
     identity: str
     run: str = ""
     state: str = "best"
+    trials: int = 0
     path: Path
     is_outside: bool = False
+
+    @property
+    def is_made(self) -> bool:
+        """Whether `path` is a result, which a job makes or has made."""
+        return self.source in ("run", "sweep")
 
     @property
     def counted(self) -> dict[str, str]:
@@ -75,181 +76,17 @@ class Base:
             run=self.run,
             identity=self.identity,
             state=self.state,
+            trials=self.trials or UNSET,
         )
 
     @property
     def resolved(self) -> str:
-        """The base without the name of a run, as `run.json` contains it."""
+        """The base without the name of a run or sweep, as `run.json` contains it."""
+        if self.source == "sweep":
+            return f"sweep:{self.identity[:DIGEST_LENGTH]}"
         if not self.run:
             return self.name
         return f"run:{self.run}" + (f"@{self.state}" if self.state != "best" else "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reference:
-    """A base as a setting of a row names it.
-
-    Attributes:
-        kind: What the run does with the base.
-        key: Setting that names the base.
-        text: Base as written.
-        source: `run`, `file` or `hf`.
-        target: Name or identity of a run, or path.
-        state: Which weights of a run.
-    """
-
-    kind: Kind
-    key: str
-    text: str
-    source: Source
-    target: str
-    state: str = "best"
-
-
-def references_of(settings: Plain, where: str) -> list[Reference]:
-    """Return the bases that the settings of a row name.
-
-    A further setting with bases is added here and to `KEYS`.
-
-    Args:
-        settings: Settings of the row with the defaults of the config.
-        where: File and row, the start of messages.
-
-    Raises:
-        ConfigError: A base is written in no known form.
-    """
-    if kind := combined.kind_of(settings):  # trains nothing, so that it has no initial weights
-        members = combined.runs_of(settings)
-        found = [read_reference(text, kind=kind, key=kind, where=where) for text in members]
-        for one in found:
-            if one.source != "run" or one.state != "best":
-                raise ConfigError(
-                    f"{where}: {kind} names {one.text}, expected runs with their sealed weights; write run:NAME or "
-                    "run:IDENTITY"
-                )
-        return found
-    if (text := settings.get("init_from")) is not None:
-        return [read_reference(text, kind="init", key="init_from", where=where)]
-    return []
-
-
-def read_reference(text: str, *, kind: Kind, key: str, where: str) -> Reference:
-    """Read a base such as `run:wide@last`.
-
-    Raises:
-        ConfigError: The text has no known form, or names no known state.
-    """
-    source, colon, target = text.strip().partition(":")
-    if source not in ("run", "file", "hf") or not colon or not target:
-        hint = f'did you mean "run:{text}"?' if text and not colon else "write one of them"
-        raise ConfigError(f"{where}: {key}={text} names no base, {_FORMS}; {hint}")
-    state = "best"
-    if source == "run":
-        target, at, state = target.partition("@")
-        state = state if at else "best"
-        if state not in STATES:
-            raise ConfigError(
-                f"{where}: {key}={text} has the state {state or 'none'}, expected one of {', '.join(STATES)}; leave "
-                "@ out for the sealed weights"
-            )
-    return Reference(kind=kind, key=key, text=text, source=source, target=target, state=state)  # type: ignore[arg-type]
-
-
-def references_of_row(row: Row, defaults: Plain) -> list[Reference]:
-    """Return the bases that a row names, or the defaults of the config for it; see `references_of`."""
-    # without the other settings, since 10,000 rows each have 50
-    usual = {"init_from": defaults.get("init_from")}  # no other is allowed there
-    named = {key: row.settings.get(key, usual.get(key)) for key in KEYS}
-    return references_of(named, row.where)
-
-
-def in_order(rows: Sequence[Row], defaults: Plain) -> list[Row]:
-    """Return rows so that the bases of each row come before it.
-
-    A row whose base is given by its identity comes as late as possible, since that run may be a row too.
-
-    Raises:
-        ConfigError: Rows begin from one another.
-    """
-    by_name = {row.name: row for row in rows}
-    named = {row.name: _named_rows(row, defaults, by_name) for row in rows}
-    if not any(of for of, _ in named.values()) and not any(late for _, late in named.values()):
-        return [*rows]
-    sorter = TopologicalSorter({name: of for name, (of, _) in named.items()})
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        raise _cycle(error.args[1][::-1], by_name, defaults) from None
-    place = {row.name: number for number, row in enumerate(rows)}
-    ready, late, found = [*sorter.get_ready()], list[str](), list[Row]()
-    while sorter.is_active():
-        late += [name for name in ready if named[name][1]]
-        now = [name for name in ready if not named[name][1]]
-        if not now:
-            late.sort(key=place.__getitem__)
-            now = [late.pop(0)]
-        now.sort(key=place.__getitem__)
-        found += [by_name[name] for name in now]
-        sorter.done(*now)
-        ready = [*sorter.get_ready()]
-    return found
-
-
-def with_bases(rows: Sequence[Row], names: Collection[str], defaults: Plain) -> list[Row]:
-    """Return the rows with these names and the rows that they begin from, in the order of the table."""
-    by_name, needed, left = {row.name: row for row in rows}, set[str](), [*names]
-    while left:
-        if (name := left.pop()) in by_name and name not in needed:
-            needed.add(name)
-            left += _named_rows(by_name[name], defaults, by_name)[0]
-    return [row for row in rows if row.name in needed]
-
-
-def states_of_rows(rows: Sequence[Row], defaults: Plain) -> dict[str, set[str]]:
-    """Return the states of each base that rows begin from, by its name or identity as written."""
-    found: dict[str, set[str]] = {}
-    for row in rows:
-        for one in _references(row, defaults):
-            if one.source == "run":
-                found.setdefault(one.target, set()).add(one.state)
-    return found
-
-
-def _references(row: Row, defaults: Plain) -> list[Reference]:
-    """Return the bases that a row names; empty if one is written wrongly, which loading the row reports."""
-    try:
-        return references_of_row(row, defaults)
-    except ConfigError:
-        return []
-
-
-def _named_rows(row: Row, defaults: Plain, by_name: Mapping[str, Row]) -> tuple[list[str], bool]:
-    """Return the names of the rows that a row begins from, and whether it names a base by its identity."""
-    runs = [one.target for one in _references(row, defaults) if one.source == "run"]
-    known = [name for name in runs if name in by_name]
-    return known, len(known) < len(runs)
-
-
-def _cycle(names: Sequence[str], by_name: Mapping[str, Row], defaults: Plain) -> ConfigError:
-    """Return the error for rows that begin from one another.
-
-    Args:
-        names: Names of the rows, each of which begins from the next; the first is also the last.
-    """
-    first = names.index(min(names[:-1]))
-    around = [*names[first:-1], *names[: first + 1]]
-    row = by_name[around[0]]
-    one = next(
-        one
-        for one in references_of_row(row, defaults)
-        if one.source == "run" and one.target == around[1]
-    )
-    chain = f"begins from itself: {' from '.join(around)}"
-    found = "names the row itself" if len(around) == 2 else chain
-    return ConfigError(
-        f"{row.where}: {one.key}={one.text} {found}, expected a run that does not depend on it; name another base, or "
-        "write null in this cell to begin from initial weights"
-    )
 
 
 def check_init(row: Row, bases: Sequence[Base]) -> None:
@@ -266,6 +103,21 @@ def check_init(row: Row, bases: Sequence[Base]) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """The study of a sweep, as a row depends on it.
+
+    Attributes:
+        identity: Digest of all that decides its proposals, whole.
+        trials: Number of trials.
+        path: The finished study.
+    """
+
+    identity: str
+    trials: int
+    path: Path
+
+
 class Bases:
     """The bases of the rows of a project, found in the order of `in_order`.
 
@@ -273,10 +125,16 @@ class Bases:
         layout: Paths of the project.
         digests: Cached digests of files.
         rows: Names of the rows of the table.
+        find_study: Function that returns the study of a sweep from its name and the identity document of its base run.
+        sweeps: Row whose settings each sweep varies, by name of the sweep.
     """
 
-    def __init__(self, layout: ResultsLayout, digests: FileDigests, rows: Collection[str]) -> None:
+    def __init__(
+        self, layout: ResultsLayout, digests: FileDigests, rows: Collection[str],
+        find_study: Callable[[str, IdentityDocument], Study], sweeps: Mapping[str, str],
+    ) -> None:  # fmt: skip
         self._layout, self._digests, self._rows = layout, digests, rows
+        self._find_study, self._sweeps = find_study, sweeps
         self._documents: dict[str, IdentityDocument] = {}
         self._digests_of_rows: dict[str, str] = {}
 
@@ -285,7 +143,12 @@ class Bases:
         self._documents[row] = document
 
     def document(self, base: Base) -> IdentityDocument | None:
-        """Return the identity document of a run that a row begins from; None if it is not recorded here."""
+        """Return the identity document of a run that a row begins from, or of the base run of its study.
+
+        None: it is not recorded here.
+        """
+        if base.source == "sweep":
+            return self._documents.get(self._sweeps[base.name])
         for row, document in self._documents.items():
             if self._digest(row) == base.identity:
                 return document
@@ -311,6 +174,8 @@ class Bases:
         return self._digests_of_rows.get(row)
 
     def _find(self, one: Reference, what: str) -> Base | None:
+        if one.source == "sweep":
+            return self._study(one, what)
         if one.source != "run":
             return Base(
                 kind=one.kind,
@@ -332,6 +197,28 @@ class Bases:
             run=run,
             state=one.state,
             path=self._layout.model(run),
+        )
+
+    def _study(self, one: Reference, what: str) -> Base | None:
+        if one.target not in self._sweeps:
+            hint = f"write [run:{one.target}] for a run; " if one.target in self._rows else ""
+            known = suggest(one.target, self._sweeps) if self._sweeps else "add it under `sweeps`"
+            raise ConfigError(f"{what} is no sweep of the config; {hint}{known}")
+        base = self._sweeps[one.target]
+        if base not in self._rows:
+            raise ConfigError(
+                f"{what}: its base {base} is no run of the table; {suggest(base, self._rows)}"
+            )
+        if base not in self._documents:
+            return None  # its errors are listed
+        found = self._find_study(one.target, self._documents[base])
+        return Base(
+            kind=one.kind,
+            source="sweep",
+            name=one.text,
+            identity=found.identity,
+            trials=found.trials,
+            path=found.path,
         )
 
     def _identity(self, target: str, what: str) -> str:
@@ -369,57 +256,13 @@ class Bases:
         return suggest(target, self._rows)
 
 
-def content_of(
-    source: Source, target: str, layout: ResultsLayout, digests: FileDigests, what: str
-) -> str:
-    """Return the digest of the content of a file or folder of weights.
-
-    Args:
-        source: `file` or `hf`.
-        target: Path, relative to the folder of the project.
-        what: Row and setting, the start of messages.
-
-    Raises:
-        ConfigError: The path is missing, of another kind, or leads into the results.
-        DataError: A file cannot be read.
-    """
-    path = layout.root / target
-    real = path.resolve()
-    if real.is_relative_to(layout.folder_of("run").resolve()):
-        run = real.relative_to(layout.folder_of("run").resolve()).parts[0]
-        raise ConfigError(
-            f"{what} leads into the results of a run, expected run:, so that its identity counts; write run:{run}"
-        )
-    if source == "hf":
-        check_folder(path, what, has_weights=True)
-        return digest({file.name: digests.digest(file) for file in files_of_folder(path)})
-    if path.suffix not in ENDINGS:
-        raise ConfigError(
-            f"{what} ends in {path.suffix or 'nothing'}, expected one of {', '.join(ENDINGS)}; "
-            "save the weights as safetensors"
-        )
-    if not path.is_file():
-        kind = (
-            "is a folder; use hf: for a folder of transformers" if path.is_dir() else "is missing"
-        )
-        remedy = "" if path.is_dir() else f"; put the weights at {target}, or correct the path"
-        raise ConfigError(f"{what} {kind}{remedy}")
-    return digests.digest(path)
-
-
-def files_of_folder(folder: Path) -> list[Path]:
-    """Return the files of a folder of transformers that the weights are read from."""
-    patterns = ("*.safetensors", "*.safetensors.index.json")
-    return [file for pattern in patterns for file in sorted(folder.glob(pattern))]
-
-
 def with_content(
     bases: Sequence[Base], layout: ResultsLayout, digests: FileDigests, where: str
 ) -> tuple[Base, ...]:
     """Return bases with the present content of files and folders, see `content_of`."""
     return tuple(
         one
-        if one.run
+        if one.is_made
         else replace(
             one,
             identity=content_of(
@@ -455,7 +298,16 @@ def _digests_of_bases(layout: ResultsLayout, start: str) -> Iterator[str]:
 
 def digests_in(document: Plain) -> list[str]:
     """Return the whole digests of the runs that the run of an identity document begins from."""
+    found = [one.get("run") for one in _bases_in(document)]
+    return [one for one in found if isinstance(one, str)]
+
+
+def has_study(document: Plain) -> bool:
+    """Return whether the run of an identity document combines the trials of a study."""
+    return any("sweep" in one for one in _bases_in(document))
+
+
+def _bases_in(document: Plain) -> list[Plain]:
     inputs = document.get("inputs")
     bases = inputs.get("bases") if isinstance(inputs, Mapping) else None
-    found = [one.get("run") for one in bases or () if isinstance(one, Mapping)]
-    return [one for one in found if isinstance(one, str)]
+    return [one for one in bases or () if isinstance(one, Mapping)]

@@ -165,8 +165,18 @@ def changed_bases(old: _Part, new: _Part) -> dict[str, tuple[str, str]]:
     }
 
 
+def changed_studies(old: _Part, new: _Part) -> dict[str, tuple[_Part, _Part]]:
+    """Return the studies that two runs combine, by the text of the cause; see `changed_bases`."""
+    bases = [part_of(one, "inputs").get("bases") or [] for one in (old, new)]
+    return {
+        f"begins from {_base(one)} -> {_base(other)}": (one, other)
+        for one, other in zip(*bases, strict=False)
+        if "sweep" in one and "sweep" in other and one != other
+    }
+
+
 def _id(base: _Part) -> str:
-    return str(base["run"])[:DIGEST_LENGTH]
+    return str(base.get("run", base.get("sweep")))[:DIGEST_LENGTH]
 
 
 def _base(part: _Part | None) -> str:
@@ -175,6 +185,8 @@ def _base(part: _Part | None) -> str:
     if "run" in part:
         state = f"@{part['state']}" if part.get("state", "best") != "best" else ""
         return f"run {_id(part)}{state}"
+    if "sweep" in part:
+        return f"{part.get('trials')} trials of study {_id(part)}"
     kind, content = next((key, part[key]) for key in ("file", "hf") if key in part)
     return (
         f"{'a file' if kind == 'file' else 'a folder'} with content {str(content)[:DIGEST_LENGTH]}"

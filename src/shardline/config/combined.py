@@ -1,6 +1,6 @@
 """Averages and ensembles of runs: what counts in their identity, and what must agree with their members."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import structs
@@ -13,8 +13,11 @@ from shardline.config.settings import Plain
 from shardline.config.settings.run_settings import Ensemble, RunSettings
 from shardline.config.validate import Problems
 from shardline.core.errors import ConfigError
+from shardline.records.base import read_record
 from shardline.records.identities import IdentityDocument, weights_of_inputs
+from shardline.records.runs import TrainingProvenance
 
+_REMEDY = "run `shardline verify`, which names damaged results"
 AVERAGE: Final = "average"
 ENSEMBLE: Final = "ensemble"
 KINDS: tuple[Literal["average"], Literal["ensemble"]] = (AVERAGE, ENSEMBLE)
@@ -39,10 +42,19 @@ def kind_of(settings: Plain) -> Literal["average", "ensemble"] | None:
 
 
 def runs_of(settings: Plain) -> list[str]:
-    """Return the members that an average or an ensemble names, as written."""
+    """Return the members that an average or an ensemble names, as written; none for those of a sweep."""
     kind = kind_of(settings)
     named = settings[kind] if kind else []
-    return [*(named["of"] if isinstance(named, Mapping) else named)]
+    found = named["of"] if isinstance(named, Mapping) else named
+    return [] if isinstance(found, str) else [*found]
+
+
+def sweep_of(settings: Plain) -> str:
+    """Return the sweep whose trials an average or an ensemble combines; "" if it names runs."""
+    kind = kind_of(settings)
+    named = settings[kind] if kind else []
+    found = named["of"] if isinstance(named, Mapping) else named
+    return found if isinstance(found, str) else ""
 
 
 def counted(settings: Plain) -> dict[str, Any]:
@@ -80,22 +92,35 @@ def code_read(paths: Mapping[str, str], settings: RunSettings) -> dict[str, str]
     return {part: path for part, path in paths.items() if not part.startswith(unread)}
 
 
-def with_runs(settings: RunSettings, runs: Sequence[str]) -> RunSettings:
-    """Return the settings of an average or an ensemble with the ids of its members, as `run.json` has them.
+def with_runs(settings: RunSettings, resolved: Sequence[str]) -> RunSettings:
+    """Return the settings of an average or an ensemble with the ids of its members or study, as `run.json` has them.
 
     It has no initial weights, whatever the defaults of the config say.
+
+    Args:
+        resolved: See `Base.resolved`.
     """
     if settings.combined is None:
         return settings
-    combined = structs.replace(settings.combined, of=[f"run:{run}" for run in runs])
+    is_sweep = isinstance(settings.combined.of, str)
+    combined = structs.replace(settings.combined, of=resolved[0] if is_sweep else [*resolved])
     key = ENSEMBLE if isinstance(combined, Ensemble) else AVERAGE
     return structs.replace(settings, init_from=None, **{key: combined})
 
 
 def with_members(spec: RunSpec, layout: ResultsLayout) -> RunSpec:
-    """Return a run of `run.json` with the places of its members."""
+    """Return a run of `run.json` with the places of its members; those of a study are in its sealed record.
+
+    Raises:
+        DataError: The record cannot be read.
+    """
     named = spec.settings.combined.of if spec.settings.combined else []
-    ids = [one.partition(":")[2] for one in named]
+    if isinstance(named, str):
+        path = layout.run(spec.run) / "provenance.json"
+        training = read_record(path, TrainingProvenance, remedy=_REMEDY).training
+        ids = [one.run for one in training.combined.members] if training.combined else []
+    else:
+        ids = [one.partition(":")[2] for one in named]
     members = tuple(Member(run=run, file=layout.model(run), title=f"run {run}") for run in ids)
     return structs.replace(spec, members=members)
 
@@ -133,6 +158,11 @@ def check_combined(
             f"ensemble averages what forward returns, but {model_class} has a test_step, which is its evaluation; use "
             "average, which averages the weights, or drop the test_step"
         )
+    if settings.combined.best and not isinstance(settings.combined.of, str):
+        problems.found.append(
+            f"{kind}.best={settings.combined.best} is given for a list of runs, expected a key of sweeps in {kind}.of; "
+            "leave it out, and list only the runs to combine"
+        )
     read = _READ | _READ_BY[kind] | {"evaluation", *KINDS}
     for key in sorted(set_by_row):
         if not any(key == one or key.startswith(f"{one}.") for one in read):
@@ -160,9 +190,57 @@ def _an(kind: str) -> str:
     return f"an {kind}"
 
 
+# Settings that must be those of each member, beside `model_args`.
+_SHARED = ("data.normalize", "fold")
+
+
+def check_trials(
+    name: str, varied: Collection[str], trials: int, settings: RunSettings, set_by_row: Collection[str], where: str,
+) -> None:  # fmt: skip
+    """Reject a sweep whose trials have other networks or data than their average or ensemble.
+
+    A row that sets an argument of the model says which value its own model has, for arguments without weights.
+
+    Args:
+        name: Key of `sweeps`.
+        varied: Settings that the sweep varies, by dotted key.
+        trials: Number of trials of the sweep.
+        settings: Settings of the average or ensemble.
+        set_by_row: Settings in its own row, by dotted key.
+        where: File and row, the start of messages.
+
+    Raises:
+        ConfigError: The message lists the settings.
+    """
+    combined = settings.combined
+    assert combined is not None
+    kind = ENSEMBLE if isinstance(combined, Ensemble) else AVERAGE
+    args = [key for key in varied if key.startswith("model_args.") and not _is_set(key, set_by_row)]
+    if found := [*args, *(key for key in varied if key in _SHARED)]:
+        hint = (
+            f"; or, for an argument that changes no weights, set {args[0]} in this row"
+            if args
+            else ""
+        )
+        raise ConfigError(
+            f"{where}: {kind} names the sweep {name}, whose trials differ in {', '.join(found)}, expected "
+            f"trials of one network on the same data; list runs that agree{hint}"
+        )
+    if combined.best and combined.best > trials:
+        raise ConfigError(
+            f"{where}: {kind}.best={combined.best}, expected at most the {trials} trials of sweeps.{name}; "
+            "lower it, or leave it out for all trials"
+        )
+
+
+def _is_set(key: str, by_row: Collection[str]) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in by_row)
+
+
 def check_member(
-    mine: IdentityDocument, member: IdentityDocument, name: str, where: str, *, kind: str
-) -> None:
+    mine: IdentityDocument, member: IdentityDocument, name: str, where: str, *, kind: str,
+    but: Collection[str] = (),
+) -> None:  # fmt: skip
     """Reject a member with another model or other data than its average or ensemble.
 
     Args:
@@ -170,11 +248,12 @@ def check_member(
         member: Identity document of the member.
         name: Member as written.
         where: File and row, the start of messages.
+        but: Arguments of the model that may differ, by dotted key.
 
     Raises:
         ConfigError: The message lists what differs.
     """
-    found = [*_differences(mine, member)]
+    found = [*_differences(mine, member, but)]
     if ENSEMBLE in member["settings"]:
         found = ["it is an ensemble, which has no weights of its own"]
     if "script" in member.get("versions", {}):
@@ -186,7 +265,9 @@ def check_member(
         )
 
 
-def _differences(mine: IdentityDocument, member: IdentityDocument) -> Iterator[str]:
+def _differences(
+    mine: IdentityDocument, member: IdentityDocument, but: Collection[str]
+) -> Iterator[str]:
     """Yield a sentence part for each part of two documents that must be equal."""
     for what in ("model", "code of the model"):
         one, other = (
@@ -197,7 +278,7 @@ def _differences(mine: IdentityDocument, member: IdentityDocument) -> Iterator[s
             yield f"its {what} is {other or 'of your own'}, and this row's {one or 'of your own'}"
     args, others = (doc["settings"].get("model_args", {}) for doc in (mine, member))
     for key in sorted({*args, *others}):
-        if args.get(key) != others.get(key):
+        if args.get(key) != others.get(key) and f"model_args.{key}" not in but:
             yield f"its model_args.{key} is {others.get(key)}, and this row's {args.get(key)}"
     data, its_data = (sorted(weights_of_inputs(doc["inputs"])) for doc in (mine, member))
     if data != its_data:

@@ -19,27 +19,32 @@ from shardline.config import (
     scripts,
     user_files,
 )
-from shardline.config.bases import (
-    Base,
-    Bases,
-    check_init,
-    in_order,
-    references_of_row,
-    states_of_rows,
-    with_bases,
-)
+from shardline.config.bases import Base, Bases, check_init
 from shardline.config.callbacks import RUNTIME_CALLBACKS
 from shardline.config.checked_optim import check_optim
 from shardline.config.checked_trainer import check_trainer
 from shardline.config.checks import check_evaluation, check_samples
 from shardline.config.code_paths import SHIPPED_MODELS, resolve_class
-from shardline.config.combined import check_combined, check_member, code_read, with_runs
+from shardline.config.combined import (
+    check_combined,
+    check_member,
+    check_trials,
+    code_read,
+    with_runs,
+)
 from shardline.config.folds import check_fold, rows_of_folds, with_share
 from shardline.config.hub_models import check_hub_model, open_tokenizer
 from shardline.config.layout import ResultsLayout
 from shardline.config.objects import code_of, paths_of_callbacks
 from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset, count_shards
 from shardline.config.project import Project, document_of_dataset, document_of_run, locate
+from shardline.config.references import (
+    RowNames,
+    in_order,
+    references_of_row,
+    states_of_rows,
+    with_bases,
+)
 from shardline.config.resolved import Size, Study, as_plain, as_type
 from shardline.config.run_table import Row, check_name, check_names, read_rows
 from shardline.config.scripts import environment_of_run
@@ -51,7 +56,7 @@ from shardline.config.settings.config import (
     StudySettings,
 )
 from shardline.config.settings.run_settings import RunSettings
-from shardline.config.sweeps import load_sweeps
+from shardline.config.sweeps import load_sweeps, study_of
 from shardline.config.user_files import plain, read_config, refuse_duplicates
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
@@ -121,9 +126,13 @@ def load_project(
     problems = Problems()
     asked = settings.predictions
     rows = _expand_folds(config, rows, settings.mixes, problems)
-    needed = states_of_rows(rows, config["defaults"])
+    depends = RowNames(
+        defaults=config["defaults"],
+        sweeps={name: one.base for name, one in settings.sweeps.items()},
+    )
+    needed = states_of_rows(rows, depends)
     if only is not None:
-        rows, asked = with_bases(rows, only, config["defaults"]), {}
+        rows, asked = with_bases(rows, only, depends), {}
     entries, defaults, mixes = config["datasets"], config["defaults"], settings.mixes
     named = _load_datasets(project, rows, datasets, entries, mixes, where, problems)
     predicted = _load_predicted(project, asked, rows, entries, mixes, named, where, problems)
@@ -134,21 +143,34 @@ def load_project(
                 f"{where}: {RUNTIME_CALLBACKS} is given with runtime.check=false, and only the check finds a callback "
                 "that changes results; set runtime.check: true, or list it under `callbacks` of the runs"
             )
-    bases = Bases(project.layout, project.digests, {row.name for row in rows})
+    bases = Bases(
+        project.layout,
+        project.digests,
+        {row.name for row in rows},
+        lambda name, base: study_of(name, settings.sweeps, base, project, where),
+        depends.sweeps,
+    )
     loaded, ordered = dict[str, RunPlan](), [*rows]
     with problems.gather():
-        ordered = in_order(rows, defaults)
+        ordered = in_order(rows, depends)
     for row in ordered:
         with problems.gather():
             weights = weights_of_row(row, mixes)
             parts = parts_of(weights, named) if weights.keys() <= named.keys() else ()
             checked = _checked_settings(project, row, defaults, parts)
-            found = bases.of(references_of_row(row, defaults), row.where)
+            found = bases.of(references_of_row(row, depends), row.where)
             if parts and found is not None:
                 run = loaded[row.name] = _load_run(project, row, parts, *checked, found)
-                for base in found:
-                    if base.kind != "init" and (member := bases.document(base)):
-                        check_member(run.document, member, base.name, row.where, kind=base.kind)
+                for base in (one for one in found if one.kind != "init"):
+                    varied = [*settings.sweeps[base.name].space] if base.source == "sweep" else []
+                    if base.source == "sweep":
+                        check_trials(
+                            base.name, varied, base.trials, run.settings, row.settings, row.where
+                        )
+                    if member := bases.document(base):
+                        check_member(
+                            run.document, member, base.name, row.where, kind=base.kind, but=varied
+                        )
                 bases.add(row.name, loaded[row.name].document)
     for row in rows:  # in the order of the table
         with problems.gather():
@@ -384,7 +406,7 @@ def _load_run(
     check_init(row, bases)
     if begun := next((one.resolved for one in bases if one.kind == "init"), None):
         settings = structs.replace(settings, init_from=begun)
-    settings = with_runs(settings, [one.run for one in bases])
+    settings = with_runs(settings, [one.resolved for one in bases])
     document = document_of_run(project, settings, paths, weights, environment, row.where, bases)
     digest = short_digest(document)
     return RunPlan(

@@ -248,19 +248,27 @@ class RunPlan:
             members=tuple(
                 Member(run=one.run, file=one.path, title=one.name)
                 for one in self.bases
-                if one.kind != "init"
+                if one.kind != "init" and one.run
             ),
         )
 
     @property
     def members_of_ensemble(self) -> list[Path]:
-        """The sealed models whose outputs this run averages; empty if it is no ensemble."""
-        return [one.path for one in self.bases if one.kind == "ensemble"]
+        """The sealed models whose outputs this run averages; empty if it is no ensemble.
+
+        If it averages the trials of a study, this is its own record, which names them.
+        """
+        record = self.folder / "provenance.json"
+        return [
+            record if one.source == "sweep" else one.path
+            for one in self.bases
+            if one.kind == "ensemble"
+        ]
 
     @property
     def _init(self) -> InitWeights | None:
         base = next((one for one in self.bases if one.kind == "init"), None)
-        if base is None:
+        if base is None or base.source == "sweep":
             return None
         init = self.settings.init
         return InitWeights(

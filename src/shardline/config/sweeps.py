@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET, to_builtins
 
+from shardline.config.bases import Study
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan
 from shardline.config.rungs import AnySlot, Brackets, Slot
@@ -21,10 +22,11 @@ from shardline.config.stops import (
     problems_with_base,
     rungs_of,
 )
-from shardline.core.canonical import short_digest
+from shardline.core.canonical import digest, short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.metric_names import split_of
 from shardline.core.suggest import suggest
+from shardline.records.identities import IdentityDocument
 
 # Distributions whose versions decide the proposals of each sampler.
 SAMPLERS: dict[str, tuple[str, ...]] = {
@@ -156,6 +158,31 @@ class SweepPlan:
         return layout.study(self.id) / f"study-{self.trials}.json"
 
 
+def study_of(
+    name: str,
+    entries: Mapping[str, SweepSettings],
+    base: IdentityDocument,
+    project: Any,
+    where: str,
+) -> Study:
+    """Return the study of a sweep, as a row that combines its trials depends on it.
+
+    Args:
+        name: Key of `sweeps`.
+        base: Identity document of its base run.
+        project: Project with layout, code and lock.
+        where: File of the config, the start of messages.
+
+    Raises:
+        ConfigError: The sweep is invalid; the message lists its problems.
+    """
+    place = f"{where}: sweeps.{name}"
+    _check(entries[name], place)
+    plan = _plan_of(name, entries[name], base, "", project, place)
+    path = plan.summary(project.layout)
+    return Study(identity=digest(plan.document), trials=plan.trials, path=path)
+
+
 def load_sweeps(
     entries: Mapping[str, SweepSettings], project: Any, where: str
 ) -> dict[str, SweepPlan]:
@@ -171,8 +198,7 @@ def load_sweeps(
     found: dict[str, SweepPlan] = {}
     for name, entry in entries.items():
         place = f"{where}: sweeps.{name}"
-        if problems := [f"{place}{one}" for one in _problems(entry)]:
-            raise ConfigError("\n".join(problems))
+        _check(entry, place)
         plan = _plan(name, entry, project, place)
         if plan.id in found:
             raise ConfigError(
@@ -191,6 +217,23 @@ def _plan(name: str, entry: SweepSettings, project: Any, place: str) -> SweepPla
     base: RunPlan = project.runs[table[entry.base]]
     if problems := [f"{place}{one}" for one in problems_with_base(entry, base, project)]:
         raise ConfigError("\n".join(problems))
+    return _plan_of(name, entry, base.document, table[entry.base], project, place)
+
+
+def _check(entry: SweepSettings, place: str) -> None:
+    if problems := [f"{place}{one}" for one in _problems(entry)]:
+        raise ConfigError("\n".join(problems))
+
+
+def _plan_of(
+    name: str, entry: SweepSettings, base: IdentityDocument, key: str, project: Any, place: str
+) -> SweepPlan:
+    """Return the plan of a sweep.
+
+    Args:
+        base: Identity document of the base run.
+        key: Key of the base run in the project.
+    """
     try:
         space = Space(entry.space)
     except ConfigError as error:
@@ -202,7 +245,7 @@ def _plan(name: str, entry: SweepSettings, project: Any, place: str) -> SweepPla
     assert isinstance(trials, int)  # `_problems` rejects a missing number
     document = {
         "stage": "sweep",
-        "base": base.document,
+        "base": base,
         "settings": _counted(entry),
         "code": _code(entry, project, place),
         "versions": {
@@ -210,9 +253,7 @@ def _plan(name: str, entry: SweepSettings, project: Any, place: str) -> SweepPla
             **{package: _version(package, project, place) for package in _packages(entry.sampler)},
         },
     }
-    return SweepPlan(
-        name=name, base=table[entry.base], settings=entry, document=document, trials=trials
-    )
+    return SweepPlan(name=name, base=key, settings=entry, document=document, trials=trials)
 
 
 def _counted(entry: SweepSettings) -> dict[str, Any]:

@@ -3,19 +3,22 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from shardline.checkpoints.folder import MANIFEST, list_saved
 from shardline.config.bases import Base
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.resolved import InitWeights, Member, RunSpec
+from shardline.config.resolved import InitWeights
+from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import make_folder
+from shardline.core.files import read_object
+from shardline.pipeline.job_frame import REMAKE
 from shardline.pipeline.started_ranks import Inputs, seen_by_all
 from shardline.records.runs import BaseRef
+from shardline.results.sweeps.combined_trials import StudyMembers, members_of_study
 
 
 def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
@@ -37,9 +40,9 @@ def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
         if state is None:
             raise DataError(f"{run.row.where}: {_without_state(base)}")
         return structs.replace(init, file=state, sha256=file_sha256(state / MANIFEST))
-    model = _files_of(run, inputs)[base.run]
+    model = files_of_bases(run, inputs)[base.run]
     if not model.is_file():
-        raise DataError(f"{run.row.where}: {_without_weights(base)}")
+        raise DataError(f"{run.row.where}: {without_weights(base)}")
     sha256 = file_sha256(model)
     return structs.replace(init, file=seen_by_all(model, run.settings, work), sha256=sha256)
 
@@ -51,8 +54,11 @@ def read_bases(run: RunPlan, inputs: Inputs, init: InitWeights | None) -> tuple[
         inputs: `bases`; the project's own paths if Snakemake passed none.
         init: result of `init_of`.
     """
-    found, files = [], _files_of(run, inputs)
+    found, files = [], files_of_bases(run, inputs)
     for base in run.bases:
+        if base.source == "sweep":
+            found += records_of_study(run, base)
+            continue
         record, file = base.record, files.get(base.run)
         if init and base.kind == "init":
             record = structs.replace(record, sha256=init.sha256)
@@ -64,7 +70,30 @@ def read_bases(run: RunPlan, inputs: Inputs, init: InitWeights | None) -> tuple[
     return tuple(found)
 
 
-def _files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
+def records_of_study(run: RunPlan, base: Base) -> list[BaseRef]:
+    """Return the records of a study, with the trials that are left out, and of the runs of its other trials."""
+    found = study_members(run, base)
+    layout, named = run.layout.declared, BaseRef(kind=base.kind, source="run", identity="")
+    members = [
+        structs.replace(
+            named,
+            run=member,
+            identity=digest(read_object(layout.run(member) / "identity.json", remedy=REMAKE)),
+            sha256=file_sha256(layout.model(member)),
+        )
+        for member in found.runs
+    ]
+    return [structs.replace(base.record, left_out=found.left_out or UNSET), *members]
+
+
+def study_members(run: RunPlan, base: Base) -> StudyMembers:
+    """Return the trials of a finished study that a run combines; see `members_of_study`."""
+    combined = run.settings.combined
+    assert combined is not None
+    return members_of_study(base, combined.best or None, run.row.where)
+
+
+def files_of_bases(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
     """Return the sealed weights that a job reads, by the id of the base."""
     layout = run.layout.declared
     paths = {one.run: layout.model(one.run) for one in run.bases if one.run}
@@ -72,43 +101,6 @@ def _files_of(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
         return paths
     listed = dict.fromkeys([given] if isinstance(given, str) else given)
     return {key: Path(file) for key, file in zip(paths, listed, strict=True)}
-
-
-def members_of(run: RunPlan, inputs: Inputs) -> tuple[Member, ...]:
-    """Return the runs that an average or an ensemble combines, with the files that this job reads.
-
-    Args:
-        inputs: `bases`; the project's own paths if Snakemake passed none.
-
-    Raises:
-        DataError: the weights of a member are missing.
-    """
-    if not (members := run.spec.members):
-        return ()
-    files = _files_of(run, inputs)
-    for base in run.bases:
-        if not files[base.run].is_file():
-            raise DataError(f"{run.row.where}: {_without_weights(base)}")
-    return tuple(structs.replace(one, file=files[one.run]) for one in members)
-
-
-def members_of_ensemble(run: RunPlan, inputs: Inputs) -> tuple[Member, ...]:
-    """Return the runs whose models an evaluation or a prediction reads; empty if a run is no ensemble."""
-    return members_of(run, inputs) if run.members_of_ensemble else ()
-
-
-def seen_members(spec: RunSpec, work: Path) -> RunSpec:
-    """Return a run whose members all nodes can read, see `seen_by_all`.
-
-    Args:
-        work: folder in the store, which all nodes see.
-    """
-    found = []
-    for one in spec.members if spec.settings.nodes > 1 else ():
-        make_folder(work / one.run)  # all files have the same name
-        file = seen_by_all(one.file, spec.settings, work / one.run)
-        found.append(structs.replace(one, file=file))
-    return structs.replace(spec, members=tuple(found)) if found else spec
 
 
 def last_state(base: Base, layout: ResultsLayout) -> Path | None:
@@ -135,7 +127,7 @@ def check_bases(project: Project, exists: Callable[[Path], bool], *, has_store: 
             found += [_is_short(run, one) for one in bases if one.is_named_in_part(named)]
         for base in bases if bases and not exists(run.model) else ():
             if base.is_outside and not exists(base.path):
-                found.append(f"{run.row.where}: {_without_weights(base)}")
+                found.append(f"{run.row.where}: {without_weights(base)}")
             elif has_store and base.state == "last" and _is_lost(base, project.layout, exists):
                 found.append(f"{run.row.where}: {_without_state(base)}")
     if found:
@@ -153,7 +145,8 @@ def _is_lost(base: Base, layout: ResultsLayout, exists: Callable[[Path], bool]) 
     return exists(base.path) and last_state(base, layout) is None
 
 
-def _without_weights(base: Base) -> str:
+def without_weights(base: Base) -> str:
+    """Return the message for a base whose weights are missing."""
     key = "init_from" if base.kind == "init" else base.kind
     return (
         f"{key}={base.name}: the weights of run {base.run} are missing ({base.path}), expected a sealed run; put its "

@@ -20,8 +20,8 @@ from shardline.data.columns import stored_columns
 from shardline.data.folds import of_fold
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
 from shardline.pipeline import started_ranks
-from shardline.pipeline.bases import members_of_ensemble, seen_members
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
+from shardline.pipeline.members import members_of_ensemble, seen_members
 from shardline.pipeline.started_ranks import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record

@@ -17,8 +17,8 @@ from shardline.core.files import json_bytes, write_bytes, write_json
 from shardline.core.one_lightning import keep
 from shardline.data.folds import of_fold
 from shardline.pipeline import started_ranks
-from shardline.pipeline.bases import members_of_ensemble, seen_members
 from shardline.pipeline.job_frame import REMAKE, check_environment, only
+from shardline.pipeline.members import members_of_ensemble, seen_members
 from shardline.pipeline.started_ranks import Inputs, files_of, places_of
 from shardline.pipeline.watched import end_watch, report_warnings, watch, write_watched_files
 from shardline.provenance.actions import Action

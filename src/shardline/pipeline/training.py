@@ -31,10 +31,11 @@ from shardline.core.nested import flatten
 from shardline.core.redaction import mask
 from shardline.environments.installed import MODULES
 from shardline.environments.python import built_on_nodes, python_of_script
-from shardline.pipeline.bases import init_of, members_of, read_bases, seen_members
+from shardline.pipeline.bases import init_of, read_bases
 from shardline.pipeline.continuing import continue_shorter
 from shardline.pipeline.invocation import recorded_project
 from shardline.pipeline.job_frame import only
+from shardline.pipeline.members import members_of, seen_members
 from shardline.pipeline.started_ranks import (
     Inputs,
     LacksMemory,

@@ -265,7 +265,7 @@ class ProvenanceGraph(StudyActions):
             settings=self._settings_of_training(run, spec, identity),
             training=training,
         )  # fmt: skip
-        weights = [self._weights(one) for one in bases if not one.run]
+        weights = [self._weights(one) for one in bases if one.source in ("file", "hf")]
         read = {key: names for key, names in action.inputs.items() if names or key not in OF_BASES}
         read |= {WEIGHTS: weights} if weights else {}
         read |= self._shorter(training)

@@ -71,13 +71,15 @@ class BaseRef(Record, frozen=True, kw_only=True):
 
     Attributes:
         kind: What the run does with the base, such as `init`.
-        source: `run`, `file`, or `hf` for a folder of transformers.
-        run: Id of a run; empty for a file or folder.
-        identity: Digest of the identity document of a run, or of the content of a file or folder.
+        source: `run`, `file`, `hf` for a folder of transformers, or `sweep` for the trials of a finished study.
+        run: Id of a run; empty for others.
+        identity: Digest of the identity document of a run or study, or of the content of a file or folder.
         state: Which weights of a run: `best`, the sealed ones, or `last`, of its last training checkpoint.
         step: Optimiser step of that training checkpoint.
         sha256: SHA-256 of the weights that the training read: of the sealed weights or the file, or of the
             manifest of the training checkpoint.
+        trials: Number of trials of a study.
+        left_out: Why trials of a study have no weights, by number.
     """
 
     kind: str
@@ -87,12 +89,16 @@ class BaseRef(Record, frozen=True, kw_only=True):
     state: str = "best"
     step: int | UnsetType = UNSET
     sha256: str | UnsetType = UNSET
+    trials: int | UnsetType = UNSET
+    left_out: dict[str, str] | UnsetType = UNSET
 
     @property
     def counted(self) -> dict[str, str]:
         """The part of the identity document of the run that begins from this base."""
-        weights = {"run": self.identity, "state": self.state}
-        return {"kind": self.kind, **(weights if self.run else {self.source: self.identity})}
+        if self.run:
+            return {"kind": self.kind, "run": self.identity, "state": self.state}
+        number = {"trials": str(self.trials)} if self.trials else {}
+        return {"kind": self.kind, self.source: self.identity, **number}
 
 
 class ResolvedRun(_OnDatasets, frozen=True, kw_only=True):

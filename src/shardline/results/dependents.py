@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Iterator
 
-from shardline.config.bases import digests_in
+from shardline.config.bases import digests_in, has_study
 from shardline.config.layout import names_that_have_been
 from shardline.config.project import Project, titles_of
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.results.states import read_if_sound
+from shardline.results.sweeps.combined_trials import known_members, recorded_members
 
 
 def tell_dependents(project: Project, ids: Collection[str]) -> list[str]:
@@ -36,9 +37,14 @@ def _edges(project: Project) -> Iterator[tuple[str, str]]:
     """Yield run and base, of the config and of recorded runs."""
     for run in project.runs.values():
         yield from ((run.id, base.run) for base in run.bases if base.run)
+        yield from ((run.id, member) for member in known_members(run))
     for file in sorted(project.layout.folder_of("run").glob("*/identity.json")):
-        for digest in digests_in(read_if_sound(file)):
+        document = read_if_sound(file)
+        for digest in digests_in(document):
             yield file.parent.name, digest[:DIGEST_LENGTH]
+        if has_study(document):
+            for member in recorded_members(read_if_sound(file.with_name("provenance.json"))):
+                yield file.parent.name, member
 
 
 def _sentence(run: str, base: str, *, is_sealed: bool, is_made_again: bool) -> str:

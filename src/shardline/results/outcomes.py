@@ -82,6 +82,9 @@ def base_without_model(run: RunPlan, runs: Mapping[str, RunPlan]) -> str | None:
     """
     if run.has_model:
         return None
+    if study := next((one for one in run.bases if one.source == "sweep"), None):
+        way = f"it combines the trials of sweep {study.name}"
+        return None if study.path.exists() else f"{way}, which has not ended"
     untrained = [*_untrained_bases(run, runs)]
     for through, base in untrained:
         if failure := next(_failures_of_training(base, run.layout.failures), None):

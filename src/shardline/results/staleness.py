@@ -11,6 +11,7 @@ from shardline.config.causes import (
     Cause,
     Definitions,
     changed_bases,
+    changed_studies,
     find_causes,
     find_dataset_causes,
     part_of,
@@ -19,6 +20,7 @@ from shardline.config.causes import (
 from shardline.config.layout import ResultsLayout, identities_of, names_that_have_been
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
+from shardline.config.sweeps import SweepPlan
 from shardline.core.rank_environment import rank_variables
 from shardline.core.variables import cleaned, compared, recorded_variables, row_of
 from shardline.identity.shipped_code import edited_files, sentence_of
@@ -28,6 +30,7 @@ from shardline.results.continuing import choose
 from shardline.results.outcomes import failure_of
 from shardline.results.running import Progress, progress_of
 from shardline.results.states import State, is_trained, read_if_sound, sealed_names, state_of
+from shardline.results.sweeps.study_causes import causes_of_studies
 
 
 class _KnownDataset(NamedTuple):
@@ -100,7 +103,9 @@ def explain(project: Project, run: RunPlan) -> Explanation:
         causes = nearest and find_causes(nearest[1], run.evaluation_document)
     else:
         nearest = nearest_document(_trainings(run), run.document)
-        causes = nearest and training_causes(nearest[1], run, nearest[0].parent, project.runs)
+        causes = nearest and training_causes(
+            nearest[1], run, nearest[0].parent, project.runs, project.sweeps
+        )
     if nearest is None:
         return Explanation(run=run, state=state, **known)
     found = tuple(causes or ())
@@ -154,26 +159,29 @@ def read_definitions(folder: Path) -> Mapping[str, object]:
 
 
 def training_causes(
-    old: IdentityDocument, run: RunPlan, folder: Path, runs: Mapping[str, RunPlan] | None = None
-) -> list[Cause]:
+    old: IdentityDocument, run: RunPlan, folder: Path, runs: Mapping[str, RunPlan] | None = None,
+    sweeps: Mapping[str, SweepPlan] | None = None,
+) -> list[Cause]:  # fmt: skip
     """Return the differences between an older training and a run of the config.
 
     Args:
         old: Identity document of the older training.
         folder: Results folder of the older training.
         runs: Runs of the config by id.
+        sweeps: Sweeps of the config by id.
     """
     asked: dict[str, _KnownDataset] = {
         one.id: _KnownDataset(one.names, one.document, one.definitions)
         for one in (part.dataset for part in run.parts)
     }
     definitions = (read_definitions(folder), run.definitions)
-    return causes_of_trainings(run.layout, old, run.document, definitions, asked, runs)
+    return causes_of_trainings(run.layout, old, run.document, definitions, asked, runs, sweeps)
 
 
 def causes_of_trainings(
     layout: ResultsLayout, old: IdentityDocument, new: IdentityDocument, definitions: Definitions,
     asked: Mapping[str, _KnownDataset] | None = None, runs: Mapping[str, RunPlan] | None = None,
+    sweeps: Mapping[str, SweepPlan] | None = None,
 ) -> list[Cause]:  # fmt: skip
     """Return the differences between two trainings, with the differences within their datasets and bases.
 
@@ -183,11 +191,20 @@ def causes_of_trainings(
         definitions: Definitions of the user's code behind each training.
         asked: Datasets of the newer training, by id; None for the recorded datasets.
         runs: Runs of the config by id, which may be bases of the newer training.
+        sweeps: Sweeps of the config by id, whose trials the newer run may combine.
     """
-    bases, found = changed_bases(old, new), list[Cause]()
+
+    def of_bases(before: IdentityDocument, after: IdentityDocument) -> list[Cause]:
+        return causes_of_trainings(layout, before, after, ({}, {}), None, runs)
+
+    bases, studies, found = changed_bases(old, new), changed_studies(old, new), list[Cause]()
     for cause in find_causes(old, new, definitions):
-        pair = bases.get(cause.text)
-        found += _within_base(layout, cause, *pair, runs or {}) if pair else [cause]
+        if pair := bases.get(cause.text):
+            found += _within_base(layout, cause, *pair, runs or {}, sweeps or {})
+        elif study := studies.get(cause.text):
+            found += causes_of_studies(layout, cause, *study, sweeps or {}, of_bases)
+        else:
+            found.append(cause)
     places = [place for place, cause in enumerate(found) if cause.kind == "dataset"]
     if not places:
         return found
@@ -199,8 +216,9 @@ def causes_of_trainings(
 
 
 def _within_base(
-    layout: ResultsLayout, cause: Cause, before: str, after: str, runs: Mapping[str, RunPlan]
-) -> list[Cause]:
+    layout: ResultsLayout, cause: Cause, before: str, after: str, runs: Mapping[str, RunPlan],
+    sweeps: Mapping[str, SweepPlan],
+) -> list[Cause]:  # fmt: skip
     """Return the differences within a base, if both trainings begin from a run of the same name.
 
     Args:
@@ -218,7 +236,7 @@ def _within_base(
     if not old:
         inside = [f"{before} -> {after}; nothing is recorded of {before}"]
     elif after in runs:
-        inside = [one.text for one in training_causes(old, runs[after], folder, runs)]
+        inside = [one.text for one in training_causes(old, runs[after], folder, runs, sweeps)]
     else:
         new, definitions = read_if_sound(other / "identity.json"), read_definitions(other)
         found = causes_of_trainings(layout, old, new, (read_definitions(folder), definitions))

@@ -12,7 +12,7 @@ from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.folder import MANIFEST, read_good
 from shardline.checkpoints.sharded import whole_tensors
 from shardline.checkpoints.writer import STATE
-from shardline.config.bases import files_of_folder
+from shardline.config.base_files import files_of_folder
 from shardline.config.resolved import InitWeights, RunSpec
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256

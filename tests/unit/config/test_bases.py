@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from shardline.config.bases import in_order, with_bases
 from shardline.config.job_plan import read_plan, recheck_training, write_plan
 from shardline.config.load import load_project
 from shardline.config.project import Project
+from shardline.config.references import RowNames, in_order, with_bases
 from shardline.config.run_table import Row
 from shardline.core.canonical import digest
 from shardline.errors import ConfigError
@@ -61,16 +61,16 @@ def test_rows_come_after_their_bases_and_cycles_are_named(graph: Graph) -> None:
     }
     if cyclic:
         with pytest.raises(ConfigError) as error:
-            in_order(rows, {})
+            in_order(rows, RowNames())
         named = set(re.findall(r"r\d", str(error.value).partition("expected")[0]))
         assert named
         assert named <= cyclic
         return
-    ordered = [row.name for row in in_order(rows, {})]
+    ordered = [row.name for row in in_order(rows, RowNames())]
     assert sorted(ordered) == sorted(graph)
     for name, chain in chains.items():
         assert all(ordered.index(base) < ordered.index(name) for base in chain[1:])
-        part = with_bases(rows, [name], {})
+        part = with_bases(rows, [name], RowNames())
         assert [row.name for row in part] == [one for one in graph if one in chain]
     if not any(graph.values()):
         assert ordered == [*graph]
@@ -78,7 +78,7 @@ def test_rows_come_after_their_bases_and_cycles_are_named(graph: Graph) -> None:
 
 def test_a_row_whose_base_is_an_identity_comes_last() -> None:
     rows = [row_of("a", "run:4f12"), row_of("b", "run:a"), row_of("c", None), row_of("d", "run:c")]
-    assert [row.name for row in in_order(rows, {})] == ["c", "d", "a", "b"]
+    assert [row.name for row in in_order(rows, RowNames())] == ["c", "d", "a", "b"]
 
 
 def chain(fake: FakeProject, *bases: str, names: Sequence[str] = ("net", "flat")) -> Project:

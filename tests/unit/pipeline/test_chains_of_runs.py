@@ -37,7 +37,7 @@ def check(project: Project, world: World) -> None:
     stale = {name for name, run in runs.items() if not run.has_model}
     assert stale == world.stale()
     jobs = Jobs(project, None, is_main=True, cores=1)
-    bases = jobs.of_job(lambda run: [base.path for base in run.bases if base.run])
+    bases = jobs.of_job(lambda run: [base.path for base in run.bases if base.is_made])
     for name, run in runs.items():
         asked = bases(_Wildcards(run=run.id))
         expected = [project.layout.name_of(runs[base].model) for base in world.nodes[name].of]

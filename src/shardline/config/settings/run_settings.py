@@ -296,8 +296,10 @@ class Environment(Settings, frozen=True, kw_only=True):
 class Average(Settings, frozen=True, kw_only=True):
     """An average of sealed weights."""
 
-    of: Annotated[list[Text], Meta(min_length=1, extra={"unique": True})]
-    """Runs whose weights are averaged, such as `[run:a, run:b]`."""
+    of: Annotated[list[Text], Meta(min_length=1, extra={"unique": True})] | Text
+    """Runs whose weights are averaged, such as `[run:a, run:b]`, or a key of `sweeps` for its finished trials."""
+    best: Count | UnsetType = UNSET
+    """Of a sweep, the number of trials with the best validation metric. Default: all."""
     greedy: Annotated[Literal["validation"] | None, Meta(extra={"legacy_value": None})] = None
     """`validation` adds a run only if the average does not get worse on the validation split, by
     `checkpoint.monitor`, and tries the best run first. Default: the average of all runs."""
@@ -306,8 +308,10 @@ class Average(Settings, frozen=True, kw_only=True):
 class Ensemble(Settings, frozen=True, kw_only=True):
     """An average of the outputs of sealed models."""
 
-    of: Annotated[list[Text], Meta(min_length=1, extra={"unique": True})]
-    """Runs whose outputs are averaged, such as `[run:a, run:b]`."""
+    of: Annotated[list[Text], Meta(min_length=1, extra={"unique": True})] | Text
+    """Runs whose outputs are averaged, such as `[run:a, run:b]`, or a key of `sweeps` for its finished trials."""
+    best: Count | UnsetType = UNSET
+    """Of a sweep, the number of trials with the best validation metric. Default: all."""
     outputs: Annotated[
         Literal["probabilities", "logits"], Meta(extra={"legacy_value": "probabilities"})
     ] = "probabilities"
