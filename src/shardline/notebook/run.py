@@ -16,6 +16,7 @@ from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.extras import naming_extras
 from shardline.notebook.display import run_html
 from shardline.records.metrics import MetricLine
 from shardline.records.runs import EvaluationResult, TrainingProvenance
@@ -133,7 +134,8 @@ class Run:
         Raises:
             DataError: A file of metrics cannot be read.
         """
-        import pandas as pd
+        with naming_extras():
+            import pandas as pd
 
         by_step: dict[int, dict[str, Any]] = {}
         for line in self._lines():
@@ -233,7 +235,8 @@ class Run:
         Raises:
             ShardlineError: The rows cannot be predicted; the message is that of the command.
         """
-        import pandas as pd
+        with naming_extras():
+            import pandas as pd
 
         with tempfile.TemporaryDirectory() as folder:
             if isinstance(rows, pd.DataFrame):
