@@ -179,7 +179,7 @@ def _files(project: str) -> dict[str, bytes]:
 
 
 def _lock(shipped: Path) -> dict[str, bytes]:
-    from shardline.results.project_init.installed_lock import lock_of_project
+    from shardline.results.installed_lock import lock_of_project
 
     return {"requirements.lock": lock_of_project(shipped / "requirements.lock")}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardline.environments.installed import find_differences
 from shardline.identity.package_lock import _parse_lock, load_lock
-from shardline.results.project_init.installed_lock import lock_of_installed, lock_of_project
+from shardline.results.installed_lock import lock_of_installed, lock_of_project
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
