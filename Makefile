@@ -16,6 +16,8 @@ TENTH ?= commit
 # Which framework of tests/frameworks: the one of this commit on this machine, or one by name, or all, in all places.
 FRAMEWORK ?= commit
 SEED ?= 1
+# What the lock contains: the extra `all` of pyproject.toml.
+EXTRAS := conda delta figures hdf5 huggingface images lightning mlflow onnx s3 slurm sweeps tables tensorboard tokenizers venv wandb
 PROFILES := local slurm azureml
 PLUGIN := plugins/snakemake-executor-plugin-azureml
 LOGGER := plugins/snakemake-logger-plugin-shardline
@@ -78,7 +80,7 @@ test-frameworks: env-azureml ## run programs of every framework in every place, 
 lint: env ## check format, lint, types and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/snakefmt --check Snakefile rules config/project
+	$(BIN)/snakefmt --check Snakefile workflow rules config/project
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/snakemake --lint
@@ -86,14 +88,14 @@ lint: env ## check format, lint, types and spelling
 format: env ## format Python and Snakemake files
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/snakefmt Snakefile rules config/project
+	$(BIN)/snakefmt Snakefile workflow rules config/project
 
 # A CPU wheel calls itself 2.13.0+cpu; the label is dropped so that the same
 # lock installs the CUDA build where pip finds that one.
 # The last line asks conda channels; where none can be reached, all but the pin files is done.
 lock: env ## refresh the pip locks from pyproject.toml, and the conda environments from them
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host --allow-unsafe --extra dev --extra test --extra hdf5 --extra huggingface --extra images --extra lightning --extra mlflow --extra onnx --extra sweeps --extra tensorboard --extra tokenizers --extra wandb \
+	    --no-emit-trusted-host --allow-unsafe --extra dev --extra test $(addprefix --extra ,$(EXTRAS)) \
 	    --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
 	grep -vE '^(torch|pathspec|mlflow.*|opentelemetry.*)=' requirements.lock | \
 	    $(BIN)/uv pip compile --quiet --no-emit-index-url --python $(BIN)/python --constraints - \
@@ -102,6 +104,9 @@ lock: env ## refresh the pip locks from pyproject.toml, and the conda environmen
 	sed -i -e '/^# The following packages were excluded/,$$d' requirements-azureml.lock
 	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock requirements-azureml.lock
 	$(BIN)/uv pip compile --quiet --no-emit-index-url --python $(BIN)/python --group docs --output-file requirements-docs.lock $(LOCK_ARGS)
+	for lock in requirements requirements-azureml requirements-docs; do \
+	    $(BIN)/uv pip compile --quiet --no-emit-index-url --no-header --no-annotate --no-deps --generate-hashes --python $(BIN)/python \
+	    --output-file $$lock.hashes $$lock.lock || exit; done
 	$(BIN)/snakemake --cores 1 lock_envs
 
 reference: env ## write docs/reference/ and config/README.md from the code
@@ -133,25 +138,30 @@ bench: env ## measure all of it quickly, in about ten minutes
 bench-full: env ## measure the reader in full and write docs/contributing/laboratory.md
 	$(BIN)/python -m benchmarks.reader --full
 
-# The locks name every package, so pip has nothing to resolve; what is imported is compiled then.
+# The locks name every package, so pip has nothing to resolve; what is imported is compiled then. Files are checked against
+# requirements.hashes. Of torch, the version alone is checked, since each build (CPU, CUDA) is another file.
+WITHOUT = awk '/^[^ ]/ { left = /^($(1))/ } !left'
 # NVIDIA's libraries (3.4 GB), which only a CUDA build of torch needs, come with the second step where they are needed.
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(VENV)/.installed: requirements.lock requirements.hashes pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v[:2] < (3, 13) else f"{sys.executable} is Python {v[0]}.{v[1]}; Shardline needs 3.11 or 3.12: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements.lock
+	$(call WITHOUT,torch==) requirements.hashes >$(VENV)/hashes.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes --requirement $(VENV)/hashes.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile $$(grep '^torch==' requirements.lock)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)-azureml/.installed: requirements-azureml.lock pyproject.toml $(PLUGIN)/pyproject.toml
+$(VENV)-azureml/.installed: requirements-azureml.lock requirements-azureml.hashes pyproject.toml $(PLUGIN)/pyproject.toml
 	$(PYTHON) -m venv $(VENV)-azureml
-	grep -vE '^(cuda-|nvidia-|triton==)' requirements-azureml.lock >$(VENV)-azureml/requirements.txt
-	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement $(VENV)-azureml/requirements.txt
+	$(call WITHOUT,cuda-|nvidia-|triton==|torch==) requirements-azureml.hashes >$(VENV)-azureml/hashes.txt
+	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes --requirement $(VENV)-azureml/hashes.txt
+	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile $$(grep '^torch==' requirements-azureml.lock)
 	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements-azureml.lock --no-build-isolation --editable . --editable $(PLUGIN)
 	@touch $@
 
-$(VENV)-docs/.installed: requirements-docs.lock
+$(VENV)-docs/.installed: requirements-docs.hashes
 	$(PYTHON) -m venv $(VENV)-docs
-	$(DOCS)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-docs.lock
+	$(DOCS)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements-docs.hashes
 	@touch $@
 
 clean: ## remove the environments (results and store stay)

@@ -6,23 +6,30 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from collections import Counter
 from dataclasses import dataclass
+from email.parser import Parser
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from shardline.core.extras import EXTRA_OF
+from shardline.identity.package_lock import normalize
 from tests.support.workspace import REPOSITORY
 
 # What of the repository a wheel holds below shardline/workflow/.
 WORKFLOW = (
     "Snakefile", "config/README.md", "config/config.yaml", "config/runs.tsv",
     "envs/*", "profiles/**/*", "config/project/**/*", "report/**/*", "requirements.lock",
-    "requirements-azureml.lock", "rules/*", "scripts/*",
+    "requirements-azureml.lock", "requirements.hashes", "rules/*", "scripts/*",
 )  # fmt: skip
 ROWS = "name\tdataset\tmodel\tdevices\toptim.lr\ttrainer.max_epochs\nnet\trings\tmypkg.models:Net\t1\t0.05\t2\n"
+TABLE = "  table:\n    source: {type: csv, files: [data/rings.csv], label: ring}\n    shards: 1\n\n"
 LOCAL = ("--profile", "profiles/local")
 INSTALLERS = {
     "pip": ("pip", "--python", "{python}", "install"),
@@ -64,12 +71,36 @@ class Environment:
         return Path(self.python("-c", code, cwd=self.folder).strip())
 
 
-def install(wheel: Path, installer: str, folder: Path) -> Environment:
-    """Make an environment without downloading anything."""
+def link_base(packages: Path) -> set[str]:
+    """Link the packages that Shardline requires without an extra into a folder, and return their names."""
+    pending = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
+    linked: set[tuple[str, str]] = set()
+    while pending:
+        needed = Requirement(pending.pop())
+        for extra in ("", *needed.extras):
+            if (normalize(needed.name), extra) in linked:
+                continue
+            linked.add((normalize(needed.name), extra))
+            found = distribution(needed.name)
+            pending += [
+                text for text in found.requires or ()
+                if (one := Requirement(text)).marker is None or one.marker.evaluate({"extra": extra})
+            ]  # fmt: skip
+            for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+                if not os.path.lexists(packages / top):
+                    (packages / top).symlink_to(found.locate_file(top))
+    return {name for name, _ in linked}
+
+
+def install(wheel: Path, installer: str, folder: Path, *, base: bool = False) -> Environment:
+    """Make an environment without downloading anything, with all locked packages or with those of no extra."""
     venv.create(folder)
     (packages,) = folder.glob("lib/python*/site-packages")
-    # Such a file of a folder that one names is not read, so the editable Shardline stays unseen.
-    (packages / "locked.pth").write_text(sysconfig.get_path("purelib"))
+    if base:
+        link_base(packages)
+    else:
+        # Such a file of a folder that one names is not read, so the editable Shardline stays unseen.
+        (packages / "locked.pth").write_text(sysconfig.get_path("purelib"))
     words = [word.format(python=folder / "bin" / "python") for word in INSTALLERS[installer]]
     run(sys.executable, "-m", *words, "--no-deps", "--no-index", wheel, cwd=folder)
     return Environment(folder)
@@ -162,3 +193,71 @@ def test_uv_installs_it_too(wheel, tmp_path):
     environment.shardline("init", "vision", cwd=tmp_path)
     runs = json.loads(environment.shardline("ls", "--json", cwd=tmp_path / "vision"))
     assert [run["state"] for run in runs] == ["new"] * 3
+
+
+@pytest.mark.rotating
+@pytest.mark.slow
+def test_a_new_project_runs_without_any_extra(wheel, tmp_path):
+    environment = install(wheel, "pip", tmp_path / "venv", base=True)
+    for package in EXTRA_OF:
+        find = f"import importlib.util as u; print(u.find_spec({package!r}))"
+        assert environment.python("-c", find, cwd=tmp_path).strip() == "None", package
+    project = tmp_path / "vision"
+    environment.shardline("init", project, cwd=tmp_path)
+    assert "sympy==" in (project / "requirements.lock").read_text()  # of torch
+    (project / "config" / "runs.tsv").write_text(ROWS)
+    environment.python("-m", "snakemake", *LOCAL, cwd=project)
+    assert "vega" in (project / "results" / "report" / "index.html").read_text()
+    assert "Nothing to be done" in environment.python("-m", "snakemake", *LOCAL, cwd=project)
+    assert "none with problems" in environment.shardline("verify", cwd=project)
+
+    config = project / "config" / "config.yaml"
+    config.write_text(config.read_text().replace("  rings:", f"{TABLE}  rings:"))
+    (project / "config" / "runs.tsv").write_text(ROWS.replace("rings", "table"))
+    done = subprocess.run(
+        [environment.folder / "bin" / "shardline", "check"], cwd=project, text=True, check=False,
+        capture_output=True, env={**os.environ, "PYTHONPATH": "", "COLUMNS": "200"},
+    )  # fmt: skip
+    assert "pip install 'shardline[tables]'" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+PACKAGES = {
+    "plugins/shardline-io": ("shardline_io", {"numpy"}),
+    "plugins/snakemake-executor-plugin-azureml": (
+        "snakemake_executor_plugin_azureml",
+        {"azure-ai-ml"},
+    ),
+    "plugins/snakemake-logger-plugin-shardline": ("snakemake_logger_plugin_shardline", {"rich"}),
+}
+
+
+@pytest.mark.parametrize("place", PACKAGES)
+def test_the_other_wheels_hold_their_package_and_its_metadata(place, tmp_path):
+    module, needed = PACKAGES[place]
+    wheel = build(REPOSITORY / place, "wheel", tmp_path)
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith("/METADATA"))
+        headers = Parser().parsestr(archive.read(metadata).decode())
+    source = REPOSITORY / place / "src" / module
+    assert {name for name in names if name.endswith(".py")} == {
+        f"{module}/{path.relative_to(source).as_posix()}" for path in source.rglob("*.py")
+    }
+    assert headers["Version"] == "0.1.0"
+    assert headers["License-Expression"] == "MIT"
+    assert headers.get_payload().startswith("# ")
+    required = [Requirement(text) for text in headers.get_all("Requires-Dist")]
+    always = {normalize(one.name) for one in required if one.marker is None}
+    assert needed <= always
+    # for users of SDK v1 alone
+    assert not {"azureml-core", "setuptools"} & always
+
+
+def test_the_sdist_has_what_its_wheel_is_built_from_and_no_project(tmp_path):
+    with tarfile.open(build(REPOSITORY, "sdist", tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"Snakefile", "workflow/Snakefile", "LICENSE", "README.md", "pyproject.toml"} <= names
+    assert not {
+        name for name in names if name.startswith(("results/", "store/", ".venv", "examples/"))
+    }

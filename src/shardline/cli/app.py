@@ -12,6 +12,7 @@ from shardline.cli.display.terminal import say
 from shardline.cli.profile import configured_store, describe_other_stores, profile_store
 from shardline.config.layout import ResultsLayout, check_layout
 from shardline.core.errors import ShardlineError
+from shardline.core.extras import naming_extras
 from shardline.core.masked_output import MaskedStream
 
 EXIT_CODES = {
@@ -31,7 +32,8 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with naming_extras():
+                return super().invoke(ctx)
         except ShardlineError as error:
             say(str(error), is_error=True)
             raise typer.Exit(error.exit_code) from None

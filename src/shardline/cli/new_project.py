@@ -143,7 +143,7 @@ def init_beside(folder: Path, model: str, data: str) -> tuple[list[str], list[st
     text = project_text(model, data, folder.resolve())
     files["config/config.yaml"] = text.config.encode()
     files["config/runs.tsv"] = text.table.encode()
-    lock = _read(shipped, "requirements.lock")
+    lock = _lock(shipped)
     for name, content in {".gitignore": own[".gitignore"], **lock}.items():
         if not os.path.lexists(folder / name):
             files[name] = content
@@ -169,12 +169,19 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def _files(project: str) -> dict[str, bytes]:
     shipped = workflow_folder()
-    files = _read(shipped, "config/*", "profiles/*/profile.yaml", "requirements.lock")
+    files = _read(shipped, "config/*", "profiles/*/profile.yaml")
+    files |= _lock(shipped)
     # the project's run table replaces the shipped one
     files |= _read(shipped / "config" / "project", "**/*")
     files["config/config.yaml"] += _OWN_CONFIG.encode()
     files["README.md"] = files["README.md"].replace(b"{project}", project.encode())
     return files
+
+
+def _lock(shipped: Path) -> dict[str, bytes]:
+    from shardline.results.installed_lock import lock_of_project
+
+    return {"requirements.lock": lock_of_project(shipped / "requirements.lock")}
 
 
 def _read(folder: Path, *patterns: str) -> dict[str, bytes]:

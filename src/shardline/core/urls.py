@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardline.core.errors import DataError
+from shardline.core.extras import missing_package
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -49,7 +50,7 @@ def open_table(table: str, version: int | None = None) -> "DeltaTable":
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
     except ImportError:
-        raise DataError("source type delta needs the package deltalake; install it") from None
+        raise DataError(missing_package("deltalake", "source type delta")) from None
     shown = f"Delta table {without_secrets(table)}"
     try:
         return DeltaTable(table, version=version)

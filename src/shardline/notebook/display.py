@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from shardline.core.errors import ConfigError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -51,4 +53,7 @@ def _curves(metrics: "pd.DataFrame") -> str:
     names = [name for name in metrics.columns if name not in _NOT_DRAWN and metrics[name].count()]
     if not names:
         return ""
-    return to_svg(curves({"": metrics}, names[:_MOST_CURVES], width=260))
+    try:
+        return to_svg(curves({"": metrics}, names[:_MOST_CURVES], width=260))
+    except ConfigError as error:  # the table is shown without the extra `figures`
+        return f"<p>{escape(str(error))}</p>"

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
-import vl_convert
 
 from shardline.core.errors import ConfigError
+from shardline.core.extras import naming_extras
 from shardline.core.files import write_bytes, writing
 from shardline.core.suggest import suggest
 from shardline.report.charts.axes import y_axis
@@ -98,6 +98,9 @@ def progress_of_study(trials: "pd.DataFrame", metric: str, mode: str) -> Any:
 
 def to_svg(chart: Any) -> str:
     """Return a figure as SVG."""
+    with naming_extras():
+        import vl_convert
+
     return vl_convert.vegalite_to_svg(chart.to_dict())
 
 
@@ -113,6 +116,9 @@ def save(chart: Any, file: Path) -> None:
         raise ConfigError(
             f"{file} ends in {file.suffix!r}; name a file that ends in .png, .svg or .pdf"
         )
+    with naming_extras():
+        import vl_convert
+
     made = {
         "png": lambda: vl_convert.vegalite_to_png(spec, ppi=200),
         "svg": lambda: vl_convert.vegalite_to_svg(spec).encode(),

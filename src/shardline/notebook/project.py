@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shardline.config.load import load_project
 from shardline.config.project import Project as ResolvedProject
 from shardline.config.resolved import as_plain
+from shardline.core.extras import naming_extras
 from shardline.core.nested import flatten
 from shardline.notebook.display import table_html
 from shardline.notebook.run import CONFIG, Run
@@ -46,7 +47,8 @@ class Project(Mapping[str, Run]):
         `best_score` is the best value of `checkpoint.monitor`; other metrics are those of the held-out split.
         `elapsed_s` counts all attempts in seconds, `device_hours` this time on all devices.
         """
-        import pandas as pd
+        with naming_extras():
+            import pandas as pd
 
         differing, known = self._differing(), sealed_names(self._project.layout)
         rows = []

@@ -15,6 +15,7 @@ from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.extras import naming_extras
 from shardline.notebook.display import run_html
 from shardline.notebook.listings import Checkpoints, Images, LoggedImage, Reason, Settings
 from shardline.records.metrics import MetricLine
@@ -115,7 +116,8 @@ class Run:
         Raises:
             DataError: A file of metrics cannot be read.
         """
-        import pandas as pd
+        with naming_extras():
+            import pandas as pd
 
         by_step: dict[int, dict[str, Any]] = {}
         for line in self._lines():
@@ -221,7 +223,8 @@ class Run:
         Raises:
             ShardlineError: The rows cannot be predicted; the message is that of the command.
         """
-        import pandas as pd
+        with naming_extras():
+            import pandas as pd
 
         with tempfile.TemporaryDirectory() as folder:
             if isinstance(rows, pd.DataFrame):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shardline.config.plans import RunPlan
 from shardline.core.errors import ConfigError
+from shardline.core.extras import naming_extras
 from shardline.core.repeats import name_of_repeats
 from shardline.core.suggest import suggest
 from shardline.notebook.run import COSTS
@@ -36,7 +37,8 @@ def results_table(project: "Project", columns: Sequence[str] = ()) -> "pd.DataFr
     Raises:
         ConfigError: A column is unknown; the message suggests the nearest.
     """
-    import pandas as pd
+    with naming_extras():
+        import pandas as pd
 
     runs, metrics = project.runs, project.metric_names
     settings = [name for name in runs.columns if name not in {*_FACTS, *_SEEDS, *metrics, *COSTS}]

@@ -17,6 +17,7 @@ from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project, record_names
 from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.extras import naming_extras
 from shardline.core.files import check_writable
 from shardline.core.package import workflow_folder
 from shardline.core.rank_environment import check_passed
@@ -141,7 +142,8 @@ def workflow_errors() -> Iterator[None]:
     from snakemake.exceptions import WorkflowError
 
     try:
-        yield
+        with naming_extras():
+            yield
     except ShardlineError as error:
         raise WorkflowError(str(error)) from None
 

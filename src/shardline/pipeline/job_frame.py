@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError, ShardlineError, Stopped, is_final
+from shardline.core.extras import naming_extras
 from shardline.core.files import utc_stamp
 from shardline.core.job_progress import is_shown_by_logger, job_progress
 from shardline.core.masked_output import MaskingFormatter, masked_output
@@ -74,7 +75,8 @@ def _refuse_again(record: FailureFile) -> None:
 
 def _reporting_errors(path: Path, record: FailureFile | None) -> Iterator[Path]:
     try:
-        yield path
+        with naming_extras():
+            yield path
     except ShardlineError as error:
         logging.error("%s", error)
         if not isinstance(error, Stopped):  # the same command resumes a stopped job

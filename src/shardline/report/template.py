@@ -1,6 +1,7 @@
 """Template of the report page, and the filters that format its values."""
 
 import base64
+import gzip
 import hashlib
 import json
 import math
@@ -8,14 +9,16 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import altair as alt
-import vl_convert
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader, Template, Undefined
 from markupsafe import Markup
 
 from shardline.config.settings.run_settings import default_settings
+from shardline.core.errors import ConfigError
+from shardline.core.extras import missing_package
 from shardline.core.nested import flatten
 from shardline.core.package import report_folder
 from shardline.core.repeats import is_share
@@ -146,6 +149,35 @@ def javascript_bundle() -> str:
     global names except its exports.
     """
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    script: str = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]
+    try:
+        import vl_convert
+
+        script: str = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]
+    except ModuleNotFoundError:
+        script = shipped_bundle(version)
     script = script.replace("\r\n", "\n").replace("</script", r"<\/script")
     return "(() => {" + script.replace("<!--", r"<\!--") + "})();"
+
+
+def shipped_bundle(version: str) -> str:
+    """Return the script of the charts that Shardline ships, for installations without vl-convert.
+
+    Args:
+        version: version of Vega-Lite, such as `6.4`.
+
+    Raises:
+        ConfigError: Shardline has no script for the version; the message names the extra with all versions.
+    """
+    file = bundle_file(version)
+    if not file.exists():
+        raise ConfigError(
+            missing_package(
+                "vl_convert", f"the report with Vega-Lite {version} of altair {alt.__version__}"
+            )
+        )
+    return gzip.decompress(file.read_bytes()).decode()
+
+
+def bundle_file(version: str) -> Path:
+    """Return the path of the shipped script for a version of Vega-Lite."""
+    return report_folder() / "vega" / f"vega-lite-{version}.js.gz"

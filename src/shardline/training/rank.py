@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError
+from shardline.core.extras import naming_extras
 from shardline.core.files import write_json
 from shardline.core.one_lightning import keep
 from shardline.core.world import World
@@ -38,7 +39,7 @@ def main() -> int:
     first = tasks[0]
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     return run_rank(
-        lambda world: _run(tasks, world),
+        naming_extras()(lambda world: _run(tasks, world)),
         work=first.work,
         logs=first.rank_logs,
         shorten=short_traceback,

@@ -8,13 +8,13 @@ import struct
 from typing import Literal
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.transforms.jpeg_header import JpegHeader
 
 try:
     import simplejpeg
+    from PIL import Image, UnidentifiedImageError
 except ImportError:  # reported by `check_installed`
     simplejpeg = None
 
@@ -24,7 +24,8 @@ MODES = ("RGB", "L")
 _MOST_PIXELS = 2**27  # 400 MB as RGB; the header of a small file may claim more
 _ORIENTATION = 0x0112  # EXIF
 _NO_IMAGE = (
-    OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error, Image.DecompressionBombError,
+    OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error,
+    *((Image.DecompressionBombError,) if simplejpeg else ()),
 )  # fmt: skip
 _DEEP = ("I", "F")  # 16 or 32 bits a channel, which a conversion to 8 bits would clip
 # libjpeg's message for data after the last row

@@ -8,16 +8,18 @@ name of the column if the image cannot be decoded.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from PIL import Image, ImageEnhance
 
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.transforms.decoding import MODES, Encoded, Mode, check_installed
 from shardline.data.transforms.resizing import Box, resize_crop
 from shardline.data.transforms.transform_steps import Sample
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _TRIES = 10  # attempts to find a crop, as in torchvision
 Size = int | Sequence[int]
@@ -253,6 +255,9 @@ class ColorJitter(_OfImage):
                 f"column {self.column} contains {pixels.dtype} {list(pixels.shape)}, expected uint8 [height, width, "
                 "1 or 3]; put color_jitter before normalize"
             )
+        from PIL import Image, ImageEnhance  # of the extra `images`
+
+        enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
         grey = pixels.shape[2] == 1
         image = Image.fromarray(pixels[:, :, 0] if grey else pixels)
         order = generator.permutation(4)
@@ -262,15 +267,14 @@ class ColorJitter(_OfImage):
             if place == 3:
                 image = _turn_hue(image, turn) if self.hue and not grey else image
             elif self.factors[place]:
-                image = _ENHANCE[place](image).enhance(factors[place])
+                image = enhance[place](image).enhance(factors[place])
         pixels = np.array(image)
         return {**sample, self.column: pixels[:, :, None] if grey else pixels}
 
 
-_ENHANCE = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+def _turn_hue(image: "Image.Image", turn: float) -> "Image.Image":
+    from PIL import Image
 
-
-def _turn_hue(image: Image.Image, turn: float) -> Image.Image:
     hsv = np.array(image.convert("HSV"))
     hsv[:, :, 0] += np.uint8(int(turn * 255) % 256)
     return Image.fromarray(hsv, "HSV").convert("RGB")

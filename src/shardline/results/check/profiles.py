@@ -22,7 +22,10 @@ _EXCLUDED = "slurm-exclude-failed-nodes"
 _NODE = re.compile(r"\s*[\w.-]+(\[[\d-]+\])?\s*")
 _OWN_EXECUTORS = ("local", "dryrun", "touch")
 # no package index has the plugin for Azure ML
-_AZURE_REMEDY = "run `make env-azureml` in a clone of Shardline, and activate .venv-azureml (docs/how-to/install.md)"
+_REMEDIES = {
+    "azureml": "run `make env-azureml` in a clone of Shardline, and activate .venv-azureml (docs/how-to/install.md)",
+    "slurm": "run pip install 'shardline[slurm]'",
+}
 
 
 def read_profile(file: Path) -> dict[str, Any]:
@@ -59,7 +62,7 @@ def problems_of_profile(
         if name and name not in _OWN_EXECUTORS and prefix + name.replace("-", "_") not in installed:
             absent += [f"{name}-", f"storage-{name}-"]
             package = (prefix + name).replace("_", "-")
-            remedy = _AZURE_REMEDY if name == "azureml" else f"pip install {package}"
+            remedy = _REMEDIES.get(name, f"pip install {package}")
             yield (
                 f"{file}: {key}={name} needs the package {package}, which is not installed; "
                 f"{remedy}"

@@ -13,7 +13,6 @@ from pathlib import Path
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.found_files import is_hidden
 from shardline.core.urls import is_url, open_table
-from shardline.results.data_init.tables import guess_arrays, guess_table
 from shardline.results.data_init.written import Entry
 
 _PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -51,11 +50,9 @@ def guess_entry(places: Sequence[str], workdir: Path, name: str = "") -> Entry:
             version = open_table(str(workdir / given[0])).version()
             entry.source = {"type": kind, "table": given[0], "version": version}
             entry.comments["version"] = "the latest; other rows need another version"
-            guess_table(entry, workdir)
-        case "csv" | "parquet":
-            guess_table(entry, workdir)
-        case "numpy" | "hdf5":
-            guess_arrays(entry, workdir)
+            _of_table(entry, workdir)
+        case "csv" | "parquet" | "numpy" | "hdf5":
+            _of_table(entry, workdir)
         case "image_folder":
             entry.source["decode"] = "at_read"
             entry.comments["decode"] = "keeps the files' bytes; or size: [224, 224] to store pixels"
@@ -71,6 +68,14 @@ def guess_entry(places: Sequence[str], workdir: Path, name: str = "") -> Entry:
             _of_jsonl(entry, workdir)
     _try(entry, workdir)
     return entry
+
+
+def _of_table(entry: Entry, workdir: Path) -> None:
+    # pyarrow is of an extra, which other sources do not need
+    from shardline.results.data_init.tables import guess_arrays, guess_table
+
+    is_array = entry.source["type"] in ("numpy", "hdf5")
+    (guess_arrays if is_array else guess_table)(entry, workdir)
 
 
 def _kind_of(places: Sequence[str], workdir: Path) -> tuple[str, list[str]]:

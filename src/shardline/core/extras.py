@@ -1,0 +1,46 @@
+"""Packages of Shardline's extras, which an installation may lack."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shardline.core.errors import ConfigError
+
+# Extra by the import name of a package; `pyproject.toml` lists what each extra installs.
+EXTRA_OF = {
+    "PIL": "images",
+    "deltalake": "delta",
+    "h5py": "hdf5",
+    "pandas": "notebook",
+    "pyarrow": "tables",
+    "rattler": "conda",
+    "snakemake_executor_plugin_slurm": "slurm",
+    "uv": "venv",
+    "vl_convert": "figures",
+}
+
+
+def missing_package(package: str, what: str = "") -> str:
+    """Return the sentence that names the extra of a package that is not installed.
+
+    Args:
+        package: import name of the package, a key of `EXTRA_OF`.
+        what: setting or command that needs the package.
+    """
+    needed = f"{what} needs the package {package}, which" if what else f"the package {package}"
+    return f"{needed} is not installed; run pip install 'shardline[{EXTRA_OF[package]}]'"
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Convert the error of an import of an extra's package to one sentence.
+
+    Raises:
+        ConfigError: a package of an extra is not installed; the message names the extra.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA_OF:
+            raise
+        raise ConfigError(missing_package(package)) from error
