@@ -84,11 +84,11 @@ def place(template_place: Place, tmp_path: Path, use: Callable[[Place], Place]) 
 @pytest.fixture
 def shared(template_place: Place, use: Callable[[Place], Place]) -> Iterator[Place]:
     """A project that a test changes and mends again; cheaper where it does so many times."""
-    before = {path: path.read_text() for path in template_place.path.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in template_place.path.rglob("*") if path.is_file()}
     yield use(template_place)
-    for path, text in before.items():
-        if path.read_text() != text:
-            path.write_text(text)
+    for path, content in before.items():
+        if path.read_bytes() != content:
+            path.write_bytes(content)
 
 
 # --- code that is truly run, for the campaigns of identities ---------------------------------------
