@@ -166,7 +166,7 @@ class _Job:
             if stops(self.plan, self.proposal.told, rung, found.value):
                 break
             found = structs.replace(found, values=[*found.values, found.value])
-        if found.value is not None:
+        if found.value is not None and found.rung < len(self.plan.rungs) - 1:
             forget_states(self.project, self.plan, found.run)
         own = [one for one in parts if not one.linked]
         return structs.replace(

@@ -68,7 +68,7 @@ BASES = [
     ({"trainer.validate_every_epochs": 2}, "base=mlp validates every 2 epochs, and not after 1"),
     ({"trainer.val_check_interval": 0.5}, "sets trainer.val_check_interval=0.5"),
     ({"trainer.min_epochs": 2}, "begins before trainer.min_epochs=2 of base=mlp"),
-    ({"model": "own:Net"}, "own:Net.training_step reads self.trainer.max_epochs"),
+    ({"model": "own:Net"}, "own:Net reads self.trainer.max_epochs, which differs between rungs"),
 ]
 
 

@@ -11,17 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardline.checkpoints.folder import list_saved, saving
+from shardline.cli import app
 from shardline.config.load import load_project
 from shardline.config.rungs import Brackets, Slot
-from shardline.records.sweeps import Seen
+from shardline.core.files import read_json, write_json
+from shardline.core.seals import seal
+from shardline.records.sweeps import Seen, TrialResult
 from shardline.results.sweeps.describe import best_trial, describe_trials, line_of, row_of_trial
-from shardline.results.sweeps.stopping import stops
-from shardline.results.sweeps.trials import read_proposal, read_study
+from shardline.results.sweeps.samplers import seed_of
+from shardline.results.sweeps.stopping import forget_states, stops, waiting_runs
+from shardline.results.sweeps.trials import next_proposal, read_proposal, read_study
 from shardline.results.verify import verify_target
 from tests.support.simulated_study import Controller, value_at
 from tests.unit.config.test_config_load import CONFIG
-from tests.unit.pipeline.test_simulated_studies import NUMBER, elsewhere, load, some_fail
-from tests.unit.results.test_sweeps import plan_of
+from tests.unit.pipeline.test_simulated_studies import NUMBER, STUDY, elsewhere, load, some_fail
+from tests.unit.results.test_sweeps import SPACES, plan_of, sphere, suggested
 
 HALVING = {"halving": {"rungs": [1, 3, 9], "keep": 3}}
 LONG = {"halving": {"rungs": [1, 3, 9, 27], "keep": 3}}
@@ -159,12 +164,78 @@ def test_verify_computes_promotions_again(tmp_path, monkeypatch):
     Path("results/runs").rename("elsewhere")  # the simulated runs have no sealed files
     assert verify_target(project, "study", controller.plan.id, deep=True).problems == []
     path = controller.plan.results(project.layout, 4)[0]
-    from shardline.core.files import read_json, write_json
-    from shardline.core.seals import seal
-
     write_json(path, seal({**read_json(path, remedy=""), "value": -5.0}))
     problems = verify_target(project, "study", controller.plan.id).problems
     assert any("trial r1-1: trial computed again is 4" in one for one in problems)
+
+
+def test_commands_show_rungs_and_states_of_trials_that_wait_are_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sweep: dict[str, Any] = {"trials": 11, "sampler": "random", "stop": HALVING}
+    project = load(**sweep)
+    controller = Controller(project=project)
+    controller.run()
+    records = describe_trials(project, controller.plan)
+    states = [one["state"] for one in records]
+    assert states[9:] == ["waiting", "waiting"]  # one more trial would decide
+    assert (states.count("done"), states.count("stopped")) == (1, 8)
+    assert {one["epochs"] for one in records} == {1, 3, 9}
+    waiting = {run for one in records[9:] for run in one["runs"]}
+    assert waiting_runs(project) == dict.fromkeys(waiting, "s")
+    write_json(Path("config/config.yaml"), {**CONFIG, "sweeps": {"s": {**STUDY, **sweep}}})
+    app(["ls", "--study", "s"], standalone_mode=False)
+    text = capsys.readouterr().out
+    assert "11 trials: 1 done, 8 stopped, 2 waiting" in text
+    assert "3 epochs: 3 trials, the best is" in text
+
+
+def test_states_go_once_no_promotion_can_choose_them_unless_a_row_has_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = load(trials=9, stop=HALVING, sampler="random")
+    (plan,) = project.sweeps.values()
+    for run, left in [("a" * 12, []), (plan.base, [5])]:
+        checkpoints = project.layout.work(run) / "checkpoints"
+        checkpoints.mkdir(parents=True)
+        with saving(
+            checkpoints, step=5, epoch=1, identity="b" * 64, world_size=1, keep=1
+        ) as scratch:
+            (scratch / "state.pt").write_bytes(b"state")
+        forget_states(project, plan, run)
+        assert [one.step for one in list_saved(checkpoints)] == left
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_tpe_knows_of_stopped_trials_what_a_loop_of_optuna_reports(mode):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    plan = plan_of(
+        SPACES[sphere], sampler="tpe", trials=25, parallel=1, objective={"mode": mode},
+        stop={"median": {"rungs": [1, 3, 9], "startup_trials": 3}},
+    )  # fmt: skip
+    proposal, results = None, []
+    study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")
+    num_pruned = 0
+    for number in range(plan.trials):
+        proposal = next_proposal(plan, number, proposal, results)
+        study.sampler = optuna.samplers.TPESampler(seed=seed_of(0, number))
+        trial = study.ask()
+        assert suggested(trial, sphere) == proposal.settings
+        values: list[float] = []
+        for rung, epochs in enumerate(plan.rungs):
+            values.append(sphere(proposal.settings) + (number % 5) / epochs)
+            trial.report(values[-1], epochs)
+            if is_last := stops(plan, proposal.told, rung, values[-1]):
+                break
+        if is_last and len(values) < 3:
+            num_pruned += 1
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(trial, values[-1])
+        *before, value = values
+        results = [
+            [TrialResult(study="", trial=number, rung=len(before), value=value, values=before)]
+        ]
+    assert 3 < num_pruned < 22
 
 
 # --- the clock, and the rules by themselves -------------------------------------------------------

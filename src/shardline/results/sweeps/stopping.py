@@ -138,15 +138,16 @@ def stops(plan: SweepPlan, told: Sequence[Seen], rung: int, value: float) -> boo
 def forget_states(project: Project, plan: SweepPlan, run: str) -> None:
     """Remove the training checkpoints of a rung that no longer rung continues.
 
-    What `checkpoint.keep_last` and `runtime.checkpoint.after_sealing` keep of any sealed run stays.
+    States of rows of the table stay, as do those that `checkpoint.keep_last` or `after_sealing: all` keeps.
 
     Args:
         run: Id of the run.
     """
-    row = project.runs.get(run)
-    is_kept = project.runs[plan.base].settings.checkpoint.keep_last or (row and needs_last(row))
-    keep = kept_after_sealing(project.runtime.checkpoint.after_sealing, keep_last=bool(is_kept))
-    prune_sealed(project.layout.declared.work(run) / "checkpoints", keep)
+    settings = project.runs[plan.base].settings.checkpoint
+    if project.runtime.checkpoint.after_sealing == "all" or run in project.runs:
+        return
+    checkpoints = project.layout.declared.work(run) / "checkpoints"
+    prune_sealed(checkpoints, kept_after_sealing("none", keep_last=settings.keep_last))
 
 
 def needs_last(row: RunPlan) -> bool:
