@@ -17,6 +17,7 @@ from shardline.records.measured import Goodput, Intervention, Number, Resources,
 from shardline.records.runs import (
     BaseRef,
     Certificate,
+    CombinedRuns,
     Continued,
     LoadedWeights,
     PackedSamples,
@@ -81,7 +82,8 @@ class ReportedBase(BaseRef, frozen=True, kw_only=True):
     """What the training of a run began from.
 
     Attributes:
-        name: Name of the run in the config; empty for a file, a folder, or a run outside of the config.
+        name: Name of the run or sweep in the config, or number of the trial; empty for a file, a folder, or a run
+            outside of the config.
     """
 
     name: str = ""
@@ -169,6 +171,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
     host: str | None = None
     certificate: Certificate | None = None
     init: LoadedWeights | UnsetType = UNSET
+    combined: CombinedRuns | UnsetType = UNSET
     continued: Continued | UnsetType = UNSET
     action: str = ""
 
