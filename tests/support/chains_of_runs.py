@@ -63,9 +63,9 @@ class World:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn, least: int = 1, most: int = 7) -> World:
     nodes: dict[str, Node] = {}
-    for number in range(draw(st.integers(1, 7))):
+    for number in range(draw(st.integers(least, most))):
         dataset = draw(st.sampled_from(["one", "two"]))
         weighted = [node for node in nodes.values() if node.kind != "ensemble"]
         alike = [node.name for node in weighted if node.dataset == dataset]
@@ -84,6 +84,31 @@ def worlds(draw: st.DrawFn) -> World:
         )
     order = draw(st.permutations([*nodes]))
     return World({name: nodes[name] for name in order}, {"one": 1, "two": 2})
+
+
+def edit(world: World, data: st.DataObject, extra: dict[str, Any], number: int) -> str | None:
+    """Edit a row, its data or its results, and return the name of the row whose results the caller must delete."""
+    name = data.draw(st.sampled_from([*world.nodes]), label="row")
+    node = world.nodes[name]
+    edits = ["seed", "lr", "longer", "data", "delete", "rename", "uncounted"]
+    match data.draw(st.sampled_from(edits), label="edit"):
+        case "seed":
+            world.nodes[name] = replace(node, seed=3 - node.seed)
+        case "lr":
+            world.nodes[name] = replace(node, lr=node.lr / 2)
+        case "longer":
+            world.nodes[name] = replace(node, epochs=node.epochs + 1)
+        case "data":
+            world.data[node.dataset] += 10
+        case "delete":
+            world.delete(name)
+            return name
+        case "rename":
+            world.rename(name, f"n{number}")
+            extra[f"n{number}"] = extra.pop(name, {})
+        case "uncounted":  # changes no result
+            extra[name] = {"data.workers": 0}
+    return None
 
 
 def written(world: World, extra: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from shardline.results.sweeps.trials import study_so_far
 
 if TYPE_CHECKING:
     from shardline.report import TableEntry
+from shardline.results.sweeps.combined_trials import titles_of_trials
 
 
 def report(project: Project, page: str, crate: str, inputs: Mapping[str, Sequence[str]]) -> None:
@@ -99,6 +100,13 @@ def _title(project: Project) -> str:
     return str(title or project.workdir.name)
 
 
+def _names_of_bases(project: Project, run: RunPlan) -> dict[str, str]:
+    """Return the names of what a run begins from or combines, by id of a run or identity of a study."""
+    runs = {one.run: project.runs[one.run].name for one in run.bases if one.run in project.runs}
+    studies = {one.identity: one.name for one in run.bases if one.source == "sweep"}
+    return {**titles_of_trials(run), **runs, **studies}
+
+
 def _asked(project: Project, run: RunPlan) -> "TableEntry":
     from shardline.report import TableEntry
 
@@ -108,7 +116,7 @@ def _asked(project: Project, run: RunPlan) -> "TableEntry":
         names=run.names,
         dataset_names=run.dataset.names if len(run.parts) == 1 else (run.dataset_name,),
         datasets={part.dataset.id: part.dataset.name for part in run.parts},
-        bases={one.run: project.runs[one.run].name for one in run.bases if one.run in project.runs},
+        bases=_names_of_bases(project, run),
         varied=run.varied,
         in_table=run.in_table,
         notes={note.name: note.text for note in notes},

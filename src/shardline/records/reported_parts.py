@@ -10,7 +10,14 @@ from shardline.records.attempts import Attempt
 from shardline.records.base import Record
 from shardline.records.evaluations import Mistake
 from shardline.records.measured import Goodput, Intervention, Number, Resources, Throughput
-from shardline.records.runs import BaseRef, Certificate, Continued, LoadedWeights, PackedSamples
+from shardline.records.runs import (
+    BaseRef,
+    Certificate,
+    CombinedRuns,
+    Continued,
+    LoadedWeights,
+    PackedSamples,
+)
 
 
 class Curve(Record, frozen=True, kw_only=True):
@@ -67,7 +74,8 @@ class ReportedBase(BaseRef, frozen=True, kw_only=True):
     """What the training of a run began from.
 
     Attributes:
-        name: Name of the run in the config; empty for a file, a folder, or a run outside of the config.
+        name: Name of the run or sweep in the config, or number of the trial; empty for a file, a folder, or a run
+            outside of the config.
     """
 
     name: str = ""
@@ -133,6 +141,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
         host: Machine of rank 0.
         certificate: Resume certificate that is valid for the training.
         init: Weights with which the training began, if they are of another run or of a file.
+        combined: Runs whose weights or outputs are averaged, if nothing was trained.
         continued: The shorter run that the training continued, if it did.
         action: Id of the training's record.
     """
@@ -155,6 +164,7 @@ class ReportedTraining(Record, frozen=True, kw_only=True):
     host: str | None = None
     certificate: Certificate | None = None
     init: LoadedWeights | UnsetType = UNSET
+    combined: CombinedRuns | UnsetType = UNSET
     continued: Continued | UnsetType = UNSET
     action: str = ""
 

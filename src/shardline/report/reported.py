@@ -91,7 +91,7 @@ def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, str]]:
         trained_on=_datasets(spec, provenance, asked),
         dataset_names=list(asked.dataset_names),
         bases=[
-            ReportedBase(**structs.asdict(one), name=asked.bases.get(one.run, ""))
+            ReportedBase(**structs.asdict(one), name=asked.bases.get(one.run or one.identity, ""))
             for one in provenance.bases or spec.bases or []
         ]
         or UNSET,
@@ -213,6 +213,7 @@ def _training(
         host=provenance.host,
         certificate=provenance.certificate,
         init=trained.init,
+        combined=trained.combined,
         continued=provenance.continued,
         action=action,
     )

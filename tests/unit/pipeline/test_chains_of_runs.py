@@ -6,7 +6,6 @@
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from shardline.config.project import Project
 from shardline.core.canonical import digest
 from shardline.pipeline.jobs import Jobs
 from tests.support.campaigns import campaign_seed
-from tests.support.chains_of_runs import Node, World, datasets, seal, worlds, written
+from tests.support.chains_of_runs import Node, World, datasets, edit, seal, worlds, written
 from tests.support.fake_project import FakeProject
 
 CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "30"))
@@ -81,28 +80,9 @@ def _edited(
     """Yield the project as it is, and after each of some edits of table, config and results."""
     yield load(fake, world, extra)
     for number in range(data.draw(st.integers(1, 4), label="edits")):
-        name = data.draw(st.sampled_from([*world.nodes]), label="row")
-        node = world.nodes[name]
-        edits = ["seed", "lr", "longer", "data", "delete", "rename", "uncounted"]
-        match data.draw(st.sampled_from(edits), label="edit"):
-            case "seed":
-                world.nodes[name] = replace(node, seed=3 - node.seed)
-            case "lr":
-                world.nodes[name] = replace(node, lr=node.lr / 2)
-            case "longer":
-                world.nodes[name] = replace(node, epochs=node.epochs + 1)
-            case "data":
-                world.data[node.dataset] += 10
-            case "delete":
-                shutil.rmtree(
-                    load(fake, world, extra).named_runs()[name].folder, ignore_errors=True
-                )
-                world.delete(name)
-            case "rename":
-                world.rename(name, f"n{number}")
-                extra[f"n{number}"] = extra.pop(name, {})
-            case "uncounted":  # changes no result
-                extra[name] = {"data.workers": 0}
+        if name := edit(world, data, extra, number):
+            folder = load(fake, world, extra).named_runs()[name].folder
+            shutil.rmtree(folder, ignore_errors=True)
         yield load(fake, world, extra)
 
 

@@ -284,3 +284,50 @@ def test_the_lineage_shows_the_chain_of_runs_that_a_run_begins_from(tmp_path):
     third = f"run tuned {tuned}, its last training checkpoint (step 1,200), by train/{tuned}"
     assert sorted(texts) == sorted([first, second, first, third, second, first])
     assert "Begins from" not in page_of(write_run(tmp_path, "alone"))
+
+
+MEMBERS = [
+    {"run": "a" * 12, "sha256": "1" * 64, "is_chosen": True, "score": 0.25, "tried": 0.25},
+    {"run": "b" * 12, "sha256": "2" * 64, "is_chosen": False, "score": 0.5, "tried": 0.75},
+    {"run": "c" * 12, "sha256": "3" * 64, "is_chosen": False, "score": None, "tried": None},
+]
+
+
+def combined_page(tmp_path, made, **base):
+    study = {"kind": made["kind"], "source": "sweep", "identity": "d" * 64, "trials": 4, **base}
+    runs = [
+        {"kind": made["kind"], "source": "run", "identity": "0" * 64, "run": one["run"]}
+        for one in made["members"]
+    ]
+    training = {"steps": 0, "epochs": 0, "combined": made}
+    provenance = {"bases": [study, *runs], "training": training}
+    asked = {"bases": {"d" * 64: "lr", "a" * 12: "trial 0"}}
+    return page_of(write_run(tmp_path, "mean", provenance=provenance, asked=asked))
+
+
+def test_a_page_names_members_scores_and_recomputed_statistics(tmp_path):
+    made = {
+        "kind": "average", "members": MEMBERS, "how": "greedy", "batch_norms": 1, "batches": 23,
+    }  # fmt: skip
+    page = combined_page(tmp_path / "mean", made, left_out={"1": "rank 0: diverged"})
+    block = re.search(r"<h3>Members of the average</h3>.*?</section>", page, re.DOTALL)[0]
+    rows = [
+        re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr.*?</tr>", block)[1:]
+    ]
+    assert rows[0] == [
+        f"trial 0 <code>{'a' * 12}</code>", f"<code>{'1' * 16}…</code>", "0.25", "0.25", "yes"
+    ]  # fmt: skip
+    assert rows[1][2:] == ["0.5", "0.75", "no"]
+    assert rows[2][2:] == ["–", "–", "no"]
+    assert "Greedy soup: 1 of 3 runs" in block
+    assert "The statistics of 1 batch norm were recomputed over 23 batches of the training" in block
+    assert "1 trial without a result is left out: trial 1 (rank 0: diverged)." in block
+    assert "the trials of sweep lr, study <code>dddddddddddd</code> of 4 trials" in page
+    members = [{key: one[key] for key in ("run", "sha256")} for one in MEMBERS[:2]]
+    made = {"kind": "ensemble", "members": members, "how": "logits"}
+    page = combined_page(tmp_path / "both", made)
+    assert "Members of the ensemble" in page
+    assert "The average of the logits of 2 runs" in page
+    assert "when tried" not in page
+    assert "recomputed" not in page
+    assert "Members of the" not in page_of(write_run(tmp_path / "alone", "alone"))

@@ -65,11 +65,26 @@ def choose_trials(study: StudyResult, best: int | None) -> StudyMembers:
 
 def known_members(run: RunPlan) -> list[str]:
     """Return the runs that a run combines from a study; empty before the study has ended."""
+    found = _known(run)
+    return found.runs if found else []
+
+
+def titles_of_trials(run: RunPlan) -> dict[str, str]:
+    """Return the number of the trial of each run that a run combines from a study, as a title."""
+    found = _known(run)
+    return {
+        member: f"trial {trial.trial}"
+        for trial in (found.trials if found else ())
+        for member in trial.runs
+    }
+
+
+def _known(run: RunPlan) -> StudyMembers | None:
     base = next((one for one in run.bases if one.source == "sweep"), None)
     combined = run.settings.combined
     if base is None or combined is None or not base.path.exists():
-        return []
-    return choose_trials(read_study(base.path), combined.best or None).runs
+        return None
+    return choose_trials(read_study(base.path), combined.best or None)
 
 
 def recorded_members(provenance: Plain) -> list[str]:
