@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardline.cli import app
 from shardline.config.load import load_project
-from shardline.config.settings.sweep_settings import SweepSettings
+from shardline.config.settings.sweep_settings import Objective, SweepSettings
 from shardline.config.sweeps import SweepPlan
 from shardline.core.errors import ConfigError
 from shardline.core.files import read_json, write_json
@@ -20,9 +21,12 @@ from shardline.core.seals import seal
 from shardline.records.sweeps import Proposal, TrialResult
 from shardline.results.gc import find_garbage
 from shardline.results.sweeps.describe import best_trial, cell_of, line_of, row_of_trial
+from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.samplers import seed_of
 from shardline.results.sweeps.trials import next_proposal
 from shardline.results.verify import verify_target
+from shardline.sources import Schema
+from tests.support.labelled_rows import Labelled, in_thirds, run_of, sealed, trained
 from tests.support.simulated_study import Controller
 from tests.unit.config.test_config_load import CONFIG
 from tests.unit.pipeline.test_simulated_studies import STUDY, TABLE, load, some_fail
@@ -109,6 +113,11 @@ def by_optuna(
 
 
 def suggested(trial: Any, function: Function) -> dict[str, Any]:
+    if isinstance(function, Trainings):
+        return {
+            "model_args.hidden": trial.suggest_categorical("model_args.hidden", [4, 16]),
+            "optim.lr": trial.suggest_float("optim.lr", 1e-4, 1.0, log=True),
+        }
     if function is sphere:
         return {
             "model_args.x": trial.suggest_float("model_args.x", -5, 5),
@@ -132,6 +141,42 @@ def suggested(trial: Any, function: Function) -> dict[str, Any]:
 def test_tpe_proposes_what_a_loop_of_optuna_does_with_as_many_trials_in_flight(function, parallel):
     plan = plan_of(SPACES[function], sampler="tpe", trials=30, parallel=parallel)
     assert [one.settings for one in proposed(plan, function)] == by_optuna(plan, function, parallel)
+
+
+class Trainings:
+    """The lowest validation loss of real trainings in this process, a new one for each call."""
+
+    def __init__(self, folder: Path) -> None:
+        random = np.random.default_rng(0)
+        features = random.normal(size=(160, 4)).astype(np.float32)
+        labels = features[:, 0] * features[:, 1]
+        source = Labelled(
+            Schema(feature_shape=(4,), task="regression"), in_thirds(160), features=features, labels=labels
+        )  # fmt: skip
+        self._folder, self._place, self.number = folder, sealed(folder / "data", source), 0
+
+    def __call__(self, settings: dict[str, Any]) -> float:
+        self.number += 1
+        folder = self._folder / str(self.number)
+        trained(folder, self._place, run_of("mlp", **settings))
+        (metrics,) = folder.rglob("metrics.jsonl")
+        found = measured(TrialResult(study="", trial=0), metrics.parent, Objective())
+        assert found.value is not None
+        return found.value
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(("parallel", "trials"), [(1, 13), (8, 20)])
+def test_trainings_are_proposed_as_by_a_loop_of_optuna_that_trains(parallel, trials, tmp_path):
+    pytest.importorskip("optuna")
+    space = {"optim.lr": {"log": [1e-4, 1.0]}, "model_args.hidden": [4, 16]}
+    plan = plan_of(space, sampler="tpe", trials=trials, parallel=parallel)
+    train = Trainings(tmp_path)
+    found = [one.settings for one in proposed(plan, train)]
+    assert train.number >= trials - parallel - 2
+    assert found == by_optuna(plan, train, parallel)
+    by_random = plan_of(space, sampler="random", trials=trials, parallel=parallel)
+    assert found != [one.settings for one in proposed(by_random, lambda _: 0.0)]
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
