@@ -5,24 +5,27 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shardline.cli import app
+from shardline.config import sweeps
 from shardline.config.load import load_project
 from shardline.config.settings.sweep_settings import Objective, SweepSettings
 from shardline.config.sweeps import SweepPlan
 from shardline.core.errors import ConfigError
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
-from shardline.records.sweeps import Proposal, TrialResult
+from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.gc import find_garbage
 from shardline.results.sweeps.describe import best_trial, cell_of, line_of, row_of_trial
 from shardline.results.sweeps.measured import measured
-from shardline.results.sweeps.samplers import seed_of
+from shardline.results.sweeps.samplers import seed_of, worst_of
 from shardline.results.sweeps.trials import next_proposal
 from shardline.results.verify import verify_target
 from shardline.sources import Schema
@@ -257,6 +260,44 @@ def test_every_sampler_repeats_itself_and_the_adaptive_ones_come_closer(sampler)
         assert sum(values[-10:]) < 0.5 * sum(values[:10])
     assert all(-5 <= one.settings["model_args.x"] <= 5 for one in found)
     assert {type(one.settings["model_args.y"]) for one in found} == {int}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.5, 0.2, 0.3], (0.2, 1, "")),
+        ([None, 0.4], (0.4, 1, "")),
+        ([None, None], (None, None, "val_loss is NaN or infinite in every validation")),
+    ],
+)
+def test_a_value_is_the_best_validation_and_nan_is_none(values, expected, tmp_path):
+    lines = [{"step": step, "epoch": 0, "val_loss": value} for step, value in enumerate(values)]
+    text = "".join(json.dumps(one) + "\n" for one in lines)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    found = measured(TrialResult(study="", trial=0), tmp_path, Objective())
+    assert (found.value, found.step, found.failure) == expected
+
+
+@pytest.mark.parametrize(("mode", "worst"), [("min", 0.9), ("max", 0.1)])
+def test_a_failed_trial_counts_as_the_worst_value_before_it(mode, worst):
+    told = [Seen(row=[0.1], value=value) for value in (0.5, None, 0.9, 0.1)]
+    assert worst_of(told, mode) == worst
+    assert worst_of(told[1:2], mode) is None
+
+
+def test_a_sampler_without_its_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"needs the package optuna.*shardline\[sweeps\]"):
+        proposed(plan_of(SPACES[sphere], sampler="tpe", trials=1), sphere)
+    monkeypatch.setattr(sweeps, "version", missing)
+    unlocked: Any = SimpleNamespace(lock=SimpleNamespace(versions={}))
+    with pytest.raises(ConfigError, match=r"sweeps\.s\.sampler needs the package cmaes.*grid"):
+        sweeps._version("cmaes", unlocked, "sweeps.s")
+
+
+def missing(package: str) -> str:
+    raise PackageNotFoundError(package)
 
 
 def test_a_grid_has_each_combination_once_where_a_condition_applies():
