@@ -20,13 +20,12 @@ from shardline.records.reports import (
     ReportedThroughput,
     ReportedTraining,
 )
-from shardline.records.sweeps import ReportedStudy, Trial
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
 from shardline.report.scaling_runs import view_study
-from shardline.report.sweep_views import SweepView, view_sweep
 from shardline.report.template import javascript_bundle, load_template
 from tests.support.evaluated_model import Rows, evaluated
+from tests.support.searched_study import searched
 
 REPORT = Path(__file__).parents[2] / "report"
 HOSTILE = "<img src=x onerror='window.hacked=1'>"
@@ -146,30 +145,6 @@ def group_of(runs: list[Any]) -> Any:
     )
 
 
-def searched() -> SweepView:
-    """Return a study with a failed trial, a condition, and hostile names and reasons."""
-    found = []
-    for trial in range(12):
-        settings: dict[str, Any] = {
-            "optim.lr": 10 ** (-trial / 4),
-            "model": ("mlp", HOSTILE)[trial % 2],
-        }
-        settings |= {"optim.momentum": trial / 20} if trial % 3 else {}
-        value = None if trial == 5 else 0.1 + (trial - 7) ** 2 / 50
-        found.append(
-            Trial(
-                trial=trial, settings=settings, row=[], runs=["0" * 12], value=value, seconds=30.0 + trial,
-                failure="" if value else HOSTILE,
-            )
-        )  # fmt: skip
-    study = ReportedStudy(
-        name="search", study="5" * 12, sampler="tpe", planned=20, metric="val_loss", mode="min",
-        keys=["model", "optim.lr", "optim.momentum"], trials=found, best=7, importance={"optim.lr": 0.8, "model": 0.2},
-        kinds={"model": "choices", "optim.lr": "log", "optim.momentum": "uniform"},
-    )  # fmt: skip
-    return view_sweep(study, [])
-
-
 def judged_runs(folder: Path) -> list[Any]:
     """Return runs with real evaluations: of images, and of a table with numbers to predict."""
     table = Rows(num_shards=2, shape=(11,), dtype="float32", task="regression")
@@ -212,7 +187,7 @@ def write_page(folder: Path, target: Path) -> None:
         group=group_of(runs),
         views=views,
         runs=runs[:5],
-        searched=searched(),
+        searched=searched(HOSTILE),
         graph=GRAPH,
         judged=judged_runs(folder),
     )
