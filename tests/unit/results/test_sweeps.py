@@ -340,6 +340,25 @@ def test_the_row_of_the_best_trial_is_the_trial_again(study):
     assert (run.name, run.id) == ("s-best", best.runs[0])
 
 
+def test_the_row_has_the_order_of_the_table_and_names_columns_that_it_lacks(study, capsys):
+    config = {**CONFIG, "sweeps": {"s": {**STUDY, "trials": 8, "parallel": 2}}}
+    write_json(Path("config/config.yaml"), config)
+    table = Path("config/runs.tsv")
+    table.write_text("optim.lr\tname\tseed\tdataset\tmodel\tdevices\n\tmlp\t\tdigits\tmlp\t1\n")
+    app(["best", "s"], standalone_mode=False)
+    shown = capsys.readouterr()
+    header, row = shown.out.splitlines()
+    assert header.split("\t")[:6] == table.read_text().splitlines()[0].split("\t")
+    assert row.split("\t")[1:6] == ["s-best", "", "digits", "mlp", "1"]
+    assert "lacks model_args.hidden, optim.weight_decay; add the columns to its header" in " ".join(
+        shown.err.split()
+    )
+    _, first, *_ = table.read_text().splitlines()
+    table.write_text(f"{header}\n{first}\t\t\n{row}\n")
+    best, _ = best_trial(study.project, study.plan)
+    assert best.runs[0] in load_project(config).runs
+
+
 @pytest.mark.parametrize(
     "value", ["relu", "true", "[a]", "", "#x", 0.1, 1e-05, 3, True, None, [64, 64], {"a": 1}]
 )
