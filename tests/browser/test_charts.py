@@ -52,7 +52,7 @@ def test_every_chart_has_marks_and_says_what_it_shows(browser):
         f"return {OPEN}.map(f => [f.dataset.title, f.querySelectorAll('.chart svg path').length,"
         " f.querySelector('[role=img]').getAttribute('aria-label').length])"
     )
-    assert len(counts) == 5
+    assert len(counts) == 8
     assert all(marks > 10 and words > 10 for _, marks, words in counts)
     images = browser.execute_script(
         "return [...document.querySelectorAll('svg[role=img], .bar[role=img]')]"
@@ -61,6 +61,18 @@ def test_every_chart_has_marks_and_says_what_it_shows(browser):
     assert any(label.startswith("Reliability diagram. Expected calibration") for label in images)
     assert any("queue 4.0 s, environment 9.5 s, data wait" in label for label in images)
     assert any("train: 12 ran, 88 fresh, 1 h 29 min." in label for label in images)
+
+
+def test_each_panel_of_a_study_has_its_points_a_ring_and_the_failed_trial(browser):
+    figure = "document.querySelector('figure[data-title=search-slices]')"
+    found = browser.execute_script(
+        f"return [0, 1, 2].map(n => ['slice', 'ring', 'failed'].map(name => "
+        f"{figure}.querySelectorAll(`.${{name}}_${{n}}_marks path`).length))"
+    )
+    # trials 0, 3, 6 and 9 have no momentum, and trial 5 failed
+    assert found == [[11, 1, 1], [11, 1, 1], [7, 1, 1]]
+    texts = "[...document.querySelectorAll('figure[data-title=search-trials] svg text')]"
+    assert "not set" in browser.execute_script(f"return {texts}.map(one => one.textContent)")
 
 
 def test_the_axis_across_can_be_chosen(browser):

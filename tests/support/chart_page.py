@@ -25,6 +25,7 @@ from shardline.report.charts.series import Series
 from shardline.report.scaling_runs import view_study
 from shardline.report.template import javascript_bundle, load_template
 from tests.support.evaluated_model import Rows, evaluated
+from tests.support.searched_study import searched
 
 REPORT = Path(__file__).parents[2] / "report"
 HOSTILE = "<img src=x onerror='window.hacked=1'>"
@@ -41,6 +42,7 @@ PAGE = """
 <script type="application/json">{{ group.chart | tojson }}</script></figure>
 {{ studies.hyperparameters(group) }}
 {% for view in views %}{{ studies.scaling(view) }}{% endfor %}
+{{ studies.sweep(searched) }}
 {{ studies.goodput(runs) }}
 {{ studies.workflow(graph) }}
 {% for run in judged %}<details open><summary>{{ run.name }}</summary><div class="parts">
@@ -185,6 +187,7 @@ def write_page(folder: Path, target: Path) -> None:
         group=group_of(runs),
         views=views,
         runs=runs[:5],
+        searched=searched(HOSTILE),
         graph=GRAPH,
         judged=judged_runs(folder),
     )

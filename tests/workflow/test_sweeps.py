@@ -45,15 +45,27 @@ def proposals(workspace: Workspace) -> list[Any]:
     return [(one["settings"], one["runs"], one["told"]) for one in found]
 
 
+# Each study, and the file after which the controller is killed.
+KILLED: dict[str, tuple[dict[str, Any], str]] = {
+    "random": ({}, "*/result-0.json"),
+    "tpe": ({"sampler": "tpe", "parallel": 1}, "0/proposal.json"),
+    "sobol": ({"sampler": "sobol", "parallel": {"0": 1, "2": 2}}, "2/proposal.json"),
+    "grid": ({"sampler": "grid", "space": {"optim.lr": [0.1, 0.01, 0.001]}, "trials": 3}, "1/result-0.json"),
+    "seeds": ({"seeds": 2, "trials": 2}, "0/result-1.json"),
+}  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.rotating
-def test_a_killed_study_continues_by_the_same_command_with_the_same_proposals(tiny):
-    killed = tiny(ROW, runtime=RUNTIME, sweeps={"lr": LR})
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_study_continues_by_the_same_command_with_the_same_proposals(name, tiny):
+    own, after = KILLED[name]
+    killed = tiny(ROW, runtime=RUNTIME, sweeps={"lr": {**LR, **own}})
     process = subprocess.Popen(
         killed.command(), cwd=killed.path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True,
     )  # fmt: skip
-    wait_until(lambda: bool(killed.matching("results/studies/*/*/result-0.json")), process)
+    wait_until(lambda: bool(killed.matching(f"results/studies/*/{after}")), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     killed.snakemake("--unlock")
@@ -63,6 +75,9 @@ def test_a_killed_study_continues_by_the_same_command_with_the_same_proposals(ti
     found = json.loads(shardline(killed, "verify", "--deep", "--json"))
     assert [one["problems"] for one in found] == [[]] * len(found)
     assert {one["kind"] for one in found} >= {"study", "run"}
+    (summary,) = killed.matching("results/studies/*/study-*.json")
+    behind = json.loads(shardline(killed, "lineage", str(summary), "--json"))["actions"]
+    assert {one.partition("/")[0] for one in behind} >= {"propose", "train_trial", "train"}
     whole = proposals(killed)
     for file in killed.matching("results/studies"):
         file.rename(killed.path / "earlier")
@@ -70,7 +85,7 @@ def test_a_killed_study_continues_by_the_same_command_with_the_same_proposals(ti
     assert done.returncode == 0, done.stdout
     assert proposals(killed) == whole
     trials = json.loads(shardline(killed, "ls", "--study", "lr", "--json"))
-    assert [one["linked"] for one in trials] == [True] * 4
+    assert [one["linked"] for one in trials] == [True] * len(trials)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ HERE = (
     "your-model-and-data",
     "from-lightning",
     "cross-validate-a-table",
+    "a-study",
     "share-a-result",
 )
 ON_SLURM = "cluster"  # tests/slurm/test_tutorial.py

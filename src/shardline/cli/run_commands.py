@@ -38,6 +38,7 @@ from shardline.results.sweeps.describe import (
     best_trial,
     describe_trials,
     find_sweep,
+    in_table,
     line_of,
     row_of_trial,
 )
@@ -85,18 +86,24 @@ def best(
     """Print the best trial of a sweep as a row for the run table.
 
     The trial is the best of those that have ended, by the validation metric of the
-    sweep's objective. Paste header and row into the table: the run is trained
-    already, and the next `snakemake` evaluates it on the held-out rows.
+    sweep's objective. The first line is the header, in the order of the table.
+    Paste the second line into the table: the run is trained already, and the next
+    `snakemake` evaluates it on the held-out rows.
     """
     project = load_project(config_file=context.obj)
     plan = find_sweep(project, study)
     trial, ended = best_trial(project, plan)
-    row = row_of_trial(project, plan, trial.trial)
+    row, lacking = in_table(project, row_of_trial(project, plan, trial.trial))
     if as_json:
         say_json({"study": plan.name, **encode(trial), "ended": ended, "row": row})
         return
     print(line_of(row))
     print(line_of(row.values()))
+    if lacking:
+        say(
+            f"{project.table} lacks {', '.join(lacking)}; add the columns to its header",
+            is_error=True,
+        )
     metric = plan.settings.objective.metric
     say(
         f"trial {trial.trial}: {metric} {trial.value:#.4g}, best of {ended} of {plan.trials} trials by validation",

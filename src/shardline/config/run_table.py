@@ -82,6 +82,11 @@ def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str]
     return rows
 
 
+def read_header(path: Path) -> list[str]:
+    """Return the columns of a tab-separated run table."""
+    return next(iter(_read_table(path, str(path)).values()), [])
+
+
 def _read_table(path: Path, shown: str) -> dict[int, list[str]]:
     """Return the cells of each line by line number."""
     try:

@@ -82,6 +82,11 @@ class SweepPlan:
         given = self.settings.parallel
         return {0: given} if isinstance(given, int) else {int(key): n for key, n in given.items()}
 
+    @property
+    def at_once(self) -> int:
+        """Return how many trainings may run at the same time at most."""
+        return min(max(self.schedule.values()), self.trials) * self.settings.seeds
+
     @cached_property
     def halving(self) -> Brackets | None:
         """Promotions of `stop.halving`; None without it."""

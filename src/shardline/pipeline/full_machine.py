@@ -60,13 +60,17 @@ class Machine:
             number += 1
         return max(1, number)
 
-    def plan(self, needs: Collection[Need]) -> str:
+    def plan(self, needs: Collection[Need], at_once: Collection[Need] | None = None) -> str:
         """Return a sentence on the trainings to come, such as "4 runs at a time on 8 GPUs; 96 runs".
 
         Args:
             needs: needs of the trainings, at least one.
+            at_once: needs of those that do not wait for others, such as the trials of a sweep's `parallel`; None for
+                all.
         """
-        most, total = self.fitting(needs), _count(len(needs), "run")
+        total = _count(len(needs), "run")
+        needs = needs if at_once is None else at_once
+        most = self.fitting(needs)
         largest = max(needs, key=lambda one: (one.gpus, one.cores))
         least = min(most, self.fitting([largest] * len(needs)))
         at_a_time = f"{least} to {most} runs" if least < most else _count(most, "run")

@@ -4,6 +4,7 @@ Snakemake compares the results of params functions with those of an earlier job,
 `output`. The functions of titles and plans take `output`, so that they never make results stale.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -83,16 +84,27 @@ class Jobs:
         return self.machine.need(run.settings, self.project.runtime, is_alone=is_alone)
 
     def offer_devices(self, workflow: Any) -> None:
-        """Make Snakemake and its jobs divide this machine's devices among the runs that are not sealed."""
+        """Make Snakemake and its jobs divide this machine's devices among runs that are not sealed, and trials."""
         if self.machine:
             new = [key for key, run in self.project.runs.items() if not self.exists(run.model)]
+            for plan in self.project.sweeps.values():
+                if not plan.summary(self.project.layout).exists():
+                    new += [plan.base] * plan.at_once
             self.machine.offer(workflow, [self._need(key) for key in new])
 
     def plan_of_machine(self, jobs: Iterable[Any]) -> str:
         """Return how many of these jobs' trainings run at a time; "" without trainings, or elsewhere."""
-        names = [job.wildcards.run for job in jobs if job.rule.name in ("train", "train_again")]
-        needs = [self._need(name) for name in names if self.machine]
-        return self.machine.plan(needs) if self.machine and needs else ""
+        if not self.machine:
+            return ""
+        todo = list(jobs)
+        runs = [job.wildcards.run for job in todo if job.rule.name in ("train", "train_again")]
+        trials = Counter(job.wildcards.study for job in todo if job.rule.name == "train_trial")
+        needs, at_once = ([self._need(name) for name in runs] for _ in range(2))
+        for study, number in trials.items():
+            plan = self.project.sweeps[study]
+            needs += [self._need(plan.base)] * number
+            at_once += [self._need(plan.base)] * min(number, plan.at_once)
+        return self.machine.plan(needs, at_once) if needs else ""
 
     # --- inputs ---------------------------------------------------------------------------------
 

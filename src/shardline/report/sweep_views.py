@@ -69,10 +69,11 @@ class SweepView:
 
     @property
     def settings_of_best(self) -> list[tuple[str, str]]:
-        """Settings of the best trial as text."""
-        return (
-            [(key, shown(value)) for key, value in self.best.settings.items()] if self.best else []
-        )
+        """Settings of the best trial as text, the most important first."""
+        found = self.best.settings if self.best else {}
+        shares = self.study.importance
+        keys = sorted(found, key=lambda key: -shares.get(key, 0.0))
+        return [(key, shown(found[key])) for key in keys]
 
 
 def view_sweep(study: ReportedStudy, runs: Sequence[ReportedRun]) -> SweepView:

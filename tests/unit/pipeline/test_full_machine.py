@@ -1,5 +1,6 @@
 """How many runs Snakemake starts at a time on this machine, and the sentence that says so."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,11 @@ from hypothesis import strategies as st
 
 from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
+from shardline.launch.device_share import CORES_PER_RUN
 from shardline.pipeline import full_machine
 from shardline.pipeline.full_machine import Machine, Need, this_machine
+from shardline.pipeline.jobs import Jobs
+from tests.unit.pipeline.test_simulated_studies import load
 
 
 def needs(machine, *devices, threads=0, **settings):
@@ -33,6 +37,24 @@ def needs(machine, *devices, threads=0, **settings):
 )  # fmt: skip
 def test_the_plan_in_a_sentence(machine, devices, sentence):
     assert machine.plan(needs(machine, *devices)) == sentence
+
+
+def test_trials_that_wait_for_others_are_counted_and_do_not_run_at_the_same_time(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    project = load(parallel={0: 2, 6: 3}, trials=9, seeds=2)
+    (plan,) = project.sweeps.values()
+    jobs = Jobs(project, None, is_main=True, cores=8)
+    trial = SimpleNamespace(
+        rule=SimpleNamespace(name="train_trial"), wildcards=SimpleNamespace(study=plan.id)
+    )
+    sentence = jobs.plan_of_machine([trial] * 18)
+    assert sentence.startswith("6 runs at a time on 8 cores; 18 runs; 2 cores stay idle")
+    monkeypatch.setenv(CORES_PER_RUN, "8")
+    jobs.offer_devices(SimpleNamespace())
+    # the base run, and six trainings
+    assert os.environ[CORES_PER_RUN] == str(8 // 7)
 
 
 def test_what_a_run_needs():

@@ -5,24 +5,31 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardline.cli import app
+from shardline.config import sweeps
 from shardline.config.load import load_project
-from shardline.config.settings.sweep_settings import SweepSettings
+from shardline.config.settings.sweep_settings import Objective, SweepSettings
 from shardline.config.sweeps import SweepPlan
 from shardline.core.errors import ConfigError
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
-from shardline.records.sweeps import Proposal, TrialResult
+from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.gc import find_garbage
 from shardline.results.sweeps.describe import best_trial, cell_of, line_of, row_of_trial
-from shardline.results.sweeps.samplers import seed_of
+from shardline.results.sweeps.measured import measured
+from shardline.results.sweeps.samplers import seed_of, worst_of
 from shardline.results.sweeps.trials import next_proposal
 from shardline.results.verify import verify_target
+from shardline.sources import Schema
+from tests.support.labelled_rows import Labelled, in_thirds, run_of, sealed, trained
 from tests.support.simulated_study import Controller
 from tests.unit.config.test_config_load import CONFIG
 from tests.unit.pipeline.test_simulated_studies import STUDY, TABLE, load, some_fail
@@ -109,6 +116,11 @@ def by_optuna(
 
 
 def suggested(trial: Any, function: Function) -> dict[str, Any]:
+    if isinstance(function, Trainings):
+        return {
+            "model_args.hidden": trial.suggest_categorical("model_args.hidden", [4, 16]),
+            "optim.lr": trial.suggest_float("optim.lr", 1e-4, 1.0, log=True),
+        }
     if function is sphere:
         return {
             "model_args.x": trial.suggest_float("model_args.x", -5, 5),
@@ -132,6 +144,42 @@ def suggested(trial: Any, function: Function) -> dict[str, Any]:
 def test_tpe_proposes_what_a_loop_of_optuna_does_with_as_many_trials_in_flight(function, parallel):
     plan = plan_of(SPACES[function], sampler="tpe", trials=30, parallel=parallel)
     assert [one.settings for one in proposed(plan, function)] == by_optuna(plan, function, parallel)
+
+
+class Trainings:
+    """The lowest validation loss of real trainings in this process, a new one for each call."""
+
+    def __init__(self, folder: Path) -> None:
+        random = np.random.default_rng(0)
+        features = random.normal(size=(160, 4)).astype(np.float32)
+        labels = features[:, 0] * features[:, 1]
+        source = Labelled(
+            Schema(feature_shape=(4,), task="regression"), in_thirds(160), features=features, labels=labels
+        )  # fmt: skip
+        self._folder, self._place, self.number = folder, sealed(folder / "data", source), 0
+
+    def __call__(self, settings: dict[str, Any]) -> float:
+        self.number += 1
+        folder = self._folder / str(self.number)
+        trained(folder, self._place, run_of("mlp", **settings))
+        (metrics,) = folder.rglob("metrics.jsonl")
+        found = measured(TrialResult(study="", trial=0), metrics.parent, Objective())
+        assert found.value is not None
+        return found.value
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize(("parallel", "trials"), [(1, 13), (8, 20)])
+def test_trainings_are_proposed_as_by_a_loop_of_optuna_that_trains(parallel, trials, tmp_path):
+    pytest.importorskip("optuna")
+    space = {"optim.lr": {"log": [1e-4, 1.0]}, "model_args.hidden": [4, 16]}
+    plan = plan_of(space, sampler="tpe", trials=trials, parallel=parallel)
+    train = Trainings(tmp_path)
+    found = [one.settings for one in proposed(plan, train)]
+    assert train.number >= trials - parallel - 2
+    assert found == by_optuna(plan, train, parallel)
+    by_random = plan_of(space, sampler="random", trials=trials, parallel=parallel)
+    assert found != [one.settings for one in proposed(by_random, lambda _: 0.0)]
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
@@ -214,6 +262,44 @@ def test_every_sampler_repeats_itself_and_the_adaptive_ones_come_closer(sampler)
     assert {type(one.settings["model_args.y"]) for one in found} == {int}
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.5, 0.2, 0.3], (0.2, 1, "")),
+        ([None, 0.4], (0.4, 1, "")),
+        ([None, None], (None, None, "val_loss is NaN or infinite in every validation")),
+    ],
+)
+def test_a_value_is_the_best_validation_and_nan_is_none(values, expected, tmp_path):
+    lines = [{"step": step, "epoch": 0, "val_loss": value} for step, value in enumerate(values)]
+    text = "".join(json.dumps(one) + "\n" for one in lines)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    found = measured(TrialResult(study="", trial=0), tmp_path, Objective())
+    assert (found.value, found.step, found.failure) == expected
+
+
+@pytest.mark.parametrize(("mode", "worst"), [("min", 0.9), ("max", 0.1)])
+def test_a_failed_trial_counts_as_the_worst_value_before_it(mode, worst):
+    told = [Seen(row=[0.1], value=value) for value in (0.5, None, 0.9, 0.1)]
+    assert worst_of(told, mode) == worst
+    assert worst_of(told[1:2], mode) is None
+
+
+def test_a_sampler_without_its_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"needs the package optuna.*shardline\[sweeps\]"):
+        proposed(plan_of(SPACES[sphere], sampler="tpe", trials=1), sphere)
+    monkeypatch.setattr(sweeps, "version", missing)
+    unlocked: Any = SimpleNamespace(lock=SimpleNamespace(versions={}))
+    with pytest.raises(ConfigError, match=r"sweeps\.s\.sampler needs the package cmaes.*grid"):
+        sweeps._version("cmaes", unlocked, "sweeps.s")
+
+
+def missing(package: str) -> str:
+    raise PackageNotFoundError(package)
+
+
 def test_a_grid_has_each_combination_once_where_a_condition_applies():
     space = {
         "optim.name": ["sgd", "adamw"],
@@ -252,6 +338,25 @@ def test_the_row_of_the_best_trial_is_the_trial_again(study):
     Path("config/runs.tsv").write_text(f"{line_of(row)}\n{line_of(row.values())}\n")
     (run,) = load_project({**CONFIG}).runs.values()
     assert (run.name, run.id) == ("s-best", best.runs[0])
+
+
+def test_the_row_has_the_order_of_the_table_and_names_columns_that_it_lacks(study, capsys):
+    config = {**CONFIG, "sweeps": {"s": {**STUDY, "trials": 8, "parallel": 2}}}
+    write_json(Path("config/config.yaml"), config)
+    table = Path("config/runs.tsv")
+    table.write_text("optim.lr\tname\tseed\tdataset\tmodel\tdevices\n\tmlp\t\tdigits\tmlp\t1\n")
+    app(["best", "s"], standalone_mode=False)
+    shown = capsys.readouterr()
+    header, row = shown.out.splitlines()
+    assert header.split("\t")[:6] == table.read_text().splitlines()[0].split("\t")
+    assert row.split("\t")[1:6] == ["s-best", "", "digits", "mlp", "1"]
+    assert "lacks model_args.hidden, optim.weight_decay; add the columns to its header" in " ".join(
+        shown.err.split()
+    )
+    _, first, *_ = table.read_text().splitlines()
+    table.write_text(f"{header}\n{first}\t\t\n{row}\n")
+    best, _ = best_trial(study.project, study.plan)
+    assert best.runs[0] in load_project(config).runs
 
 
 @pytest.mark.parametrize(

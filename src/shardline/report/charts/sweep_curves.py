@@ -50,13 +50,15 @@ def best_so_far(trials: Sequence[Trial], metric: str, mode: str) -> Spec | None:
     )
     values = [row["value"] for row in rows if "value" in row]
     panels = [
-        _progress(field, title, metric, values, index)
+        _progress(field, title, metric, values, index, has_failed=len(values) < len(rows))
         for index, (field, title) in enumerate(fields)
     ]
     return dict(alt.concat(*panels, columns=2, data=alt.InlineData(values=rows)).to_dict())
 
 
-def _progress(field: str, title: str, metric: str, values: Sequence[float], index: int) -> Any:
+def _progress(
+    field: str, title: str, metric: str, values: Sequence[float], index: int, *, has_failed: bool
+) -> Any:
     axis: Spec = {"format": "d", "tickMinStep": 1} if field == "trial" else {}
     x = alt.X(
         f"{field}:Q",
@@ -76,7 +78,8 @@ def _progress(field: str, title: str, metric: str, values: Sequence[float], inde
         .mark_point(filled=True, size=36, color=PALETTE[0], tooltip=_TIP)
         .encode(x=x, y=y_axis("value:Q", values, metric))
     )
-    named = {"values": points, "best": line, "steps": steps, "failed": _failed(x)}
+    named = {"values": points, "best": line, "steps": steps}
+    named |= {"failed": _failed(x)} if has_failed else {}
     layers = [layer.properties(name=f"{name}_{index}") for name, layer in named.items()]
     return alt.layer(*layers).properties(**_PANEL)
 
@@ -126,14 +129,16 @@ def slices(
         for one in trials
     ]  # fmt: skip
     panels = [
-        _slice(axis, index, values, metric)
+        _slice(axis, index, values, metric, rows)
         for index, axis in enumerate(axes)
         if any("value" in row and f"s{index}" in row for row in rows)
     ]
     return dict(alt.concat(*panels, columns=3, data=alt.InlineData(values=rows)).to_dict())
 
 
-def _slice(axis: Axis, index: int, values: Sequence[float], metric: str) -> Any:
+def _slice(
+    axis: Axis, index: int, values: Sequence[float], metric: str, rows: Sequence[Spec]
+) -> Any:
     x, y = x_axis(axis, f"s{index}"), y_axis("value:Q", values, metric)
     here = alt.Chart().transform_filter(f"datum.s{index} != null")
     later = alt.Opacity("trial:Q", scale=alt.Scale(range=[0.25, 1]), legend=None)
@@ -147,7 +152,10 @@ def _slice(axis: Axis, index: int, values: Sequence[float], metric: str) -> Any:
         .encode(x=x, y=y)
     )
     failed = _failed(x).transform_filter(f"datum.s{index} != null")
-    named = {"slice": points, "ring": ring, "failed": failed}
+    has = {key for row in rows if f"s{index}" in row for key in row}
+    named = {"slice": points}
+    named |= {"ring": ring} if "ring" in has else {}
+    named |= {"failed": failed} if "failed" in has else {}
     layers = [layer.properties(name=f"{name}_{index}") for name, layer in named.items()]
     return alt.layer(*layers).properties(**_PANEL)
 

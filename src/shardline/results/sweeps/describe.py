@@ -8,7 +8,7 @@ from typing import Any
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.run_table import FIXED_COLUMNS, literal_of
+from shardline.config.run_table import FIXED_COLUMNS, literal_of, read_header
 from shardline.config.sweeps import SweepPlan
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
@@ -112,6 +112,14 @@ def row_of_trial(project: Project, plan: SweepPlan, trial: int) -> dict[str, str
     dataset = row.dataset if isinstance(row.dataset, str) else json.dumps(row.dataset)
     fixed = dict(zip(FIXED_COLUMNS, (f"{plan.name}-best", dataset, row.model), strict=True))
     return {**fixed, **{key: cell_of(value) for key, value in row.settings.items()}}
+
+
+def in_table(project: Project, row: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the cells of a row in the order of the run table's columns, and the columns that the table lacks."""
+    path = project.workdir / project.table
+    header = read_header(path) if path.suffix == ".tsv" else []
+    lacking = [column for column in row if column not in header] if header else []
+    return {column: row.get(column, "") for column in (*header, *lacking)} or {**row}, lacking
 
 
 def line_of(cells: Iterable[str]) -> str:
