@@ -43,8 +43,7 @@ def plot(
 
     project = Project(config=context.obj)
     frames = {name: project[name].metrics() for name in runs}
-    monitored = dict.fromkeys(project[name].plan.settings.checkpoint.monitor for name in runs)
-    names = metric or [*monitored]
+    names = metric or project.monitored(runs)
     chart = curves(frames, names, x=axis)
     if output is None:
         for name in names:
@@ -81,6 +80,8 @@ def table(
 
     asked = [name.strip() for name in columns.split(",")] if columns else []
     found = results_table(Project(config=context.obj), asked)
+    for sentence in found.attrs["left_out"]:
+        say(sentence, is_error=True)
     if as_json:
         say_json(found.reset_index().to_dict("records"))
         return

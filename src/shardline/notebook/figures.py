@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 _HEIGHT = 220
 _ACROSS = 3  # panels in a row
+_DASHES = (
+    [1, 0],
+    [6, 3],
+    [2, 2],
+    [8, 3, 2, 3],
+)  # of the runs after those that have a colour of their own
 
 
 def curves(
@@ -39,12 +45,11 @@ def curves(
     Raises:
         ConfigError: No run logged one of the metrics; the message suggests the nearest.
     """
-    known = dict.fromkeys(name for frame in metrics.values() for name in frame.columns)
+    known = {name for frame in metrics.values() for name in frame.columns} - {"epoch", "wall_s"}
     for name in names:
-        if name not in known or name in ("epoch", "wall_s"):
-            raise ConfigError(
-                f'no run logged the metric "{name}"; {suggest(name, [*known.keys() - {"epoch", "wall_s"}])}'
-            )
+        if name not in known:
+            remedy = suggest(name, known) if known else "nothing is logged yet, so train it first"
+            raise ConfigError(f'{", ".join(metrics)} logged no metric "{name}"; {remedy}')
     panels = [_panel(metrics, name, x, width) for name in names]
     return alt.concat(*panels, columns=_ACROSS).configure_view(stroke=None)
 
@@ -60,14 +65,18 @@ def _panel(metrics: Mapping[str, "pd.DataFrame"], name: str, x: str, width: int)
     values = [row["y"] for row in rows]
     titles = {"step": "optimiser step", "epoch": "epoch", "wall_s": "seconds of training"}
     legend = alt.Legend(title=None) if len(metrics) > 1 else None
+    runs, num = [*metrics], len(PALETTE)
+    colours = [PALETTE[at % num] for at in range(len(runs))]
+    dashes = [_DASHES[at // num % len(_DASHES)] for at in range(len(runs))]
     return (
         alt.Chart(alt.InlineData(values=rows), width=width, height=_HEIGHT)
         .mark_line(strokeWidth=1.5)
         .encode(
             x=alt.X("x:Q", title=titles[x]),
             y=y_axis("y:Q", values, name),
-            color=alt.Color(
-                "run:N", scale=alt.Scale(domain=[*metrics], range=list(PALETTE)), legend=legend
+            color=alt.Color("run:N", scale=alt.Scale(domain=runs, range=colours), legend=legend),
+            strokeDash=alt.StrokeDash(
+                "run:N", scale=alt.Scale(domain=runs, range=dashes), legend=legend
             ),
         )
     )

@@ -1,8 +1,9 @@
-"""Values of a run that a notebook shows as tables and pictures: settings, reasons, images, checkpoints."""
+"""Values of a run that a notebook shows as tables and pictures: settings, reasons, images, checkpoints, figures."""
 
 import base64
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline.core.nested import flatten
@@ -104,3 +105,33 @@ class Checkpoints(list["TrainingCheckpoint"]):
         if not self:
             return "<p>the store has no training checkpoint of this run</p>"
         return table_html(self.frame.set_index("step"), "training checkpoints")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of learning curves, which a notebook shows.
+
+    Attributes:
+        chart: The chart of Altair, to change or to combine.
+    """
+
+    chart: Any
+
+    def save(self, file: Path | str) -> None:
+        """Write the figure as PNG, SVG or PDF, by the ending of the file's name.
+
+        Raises:
+            ConfigError: The name has another ending.
+            DataError: The file cannot be written.
+        """
+        from shardline.notebook.figures import save
+
+        save(self.chart, Path(file))
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        from shardline.notebook.figures import to_svg
+
+        return {"image/svg+xml": to_svg(self.chart), "text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        return '<figure: .save("curves.pdf") writes it as PNG, SVG or PDF>'

@@ -1,8 +1,8 @@
 """A project opened in Python: its runs as a table and by name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardline.config.load import load_project
 from shardline.config.project import Project as ResolvedProject
@@ -17,6 +17,8 @@ from shardline.results.states import sealed_names, state_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from shardline.notebook.listings import Figure
 
 
 class Project(Mapping[str, Run]):
@@ -67,6 +69,50 @@ class Project(Mapping[str, Run]):
             plan.name: Study(self._project, plan, config=self._config)
             for plan in self._project.sweeps.values()
         }
+
+    def table(self, columns: Sequence[str] = ()) -> "pd.DataFrame":
+        """Return a row for each group of runs that differ only in seed or fold, as `shardline table` prints it.
+
+        A metric has three columns: the mean, and the ends `METRIC low` and `METRIC high` of its 95 % interval.
+
+        Args:
+            columns: Settings and metrics; by default the settings that differ, and all held-out metrics.
+
+        Raises:
+            ConfigError: A column is unknown; the message suggests the nearest.
+        """
+        from shardline.notebook.tables import results_table
+
+        return results_table(self, columns)
+
+    def plot(
+        self,
+        runs: Sequence[str] = (),
+        metrics: Sequence[str] = (),
+        *,
+        x: Literal["step", "epoch", "wall_s"] = "step",
+    ) -> "Figure":
+        """Return a figure with a panel for each metric and a line for each run.
+
+        Args:
+            runs: Names or ids; by default all runs.
+            metrics: Logged metrics; by default the monitored ones.
+            x: Horizontal axis.
+
+        Raises:
+            ConfigError: A run is unknown, or no run logged a metric; the message suggests the nearest.
+        """
+        from shardline.notebook.figures import curves
+        from shardline.notebook.listings import Figure
+
+        named = [*runs] or [*self]
+        frames = {name: self[name].metrics() for name in named}
+        return Figure(curves(frames, [*metrics] or self.monitored(named), x=x))
+
+    def monitored(self, runs: Sequence[str]) -> list[str]:
+        """Return the metrics that choose the sealed weights of runs."""
+        found = (self[name].plan.settings.checkpoint.monitor for name in runs)
+        return [*dict.fromkeys(found)]
 
     @property
     def plans(self) -> ResolvedProject:

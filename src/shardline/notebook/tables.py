@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from shardline.config.plans import RunPlan
 from shardline.core.errors import ConfigError
 from shardline.core.extras import naming_extras
+from shardline.core.nested import flatten
 from shardline.core.repeats import name_of_repeats
 from shardline.core.suggest import suggest
 from shardline.notebook.run import COSTS
@@ -29,7 +30,8 @@ def results_table(project: "Project", columns: Sequence[str] = ()) -> "pd.DataFr
     """Return a row for each group of runs that differ only in the seed, or in the fold that they test on.
 
     A metric has three columns: its mean, `METRIC low` and `METRIC high`, the 95 % confidence interval of the mean by
-    Student's t; NaN for a single value. `repeats` is the number of runs with a result.
+    Student's t; NaN for a single value. `repeats` is the number of runs with a result. `attrs["left_out"]` of the table
+    has a sentence for each value that is not finite, which the mean leaves out.
 
     Args:
         columns: Settings and metrics to show; by default the settings that differ, and all held-out metrics.
@@ -41,25 +43,48 @@ def results_table(project: "Project", columns: Sequence[str] = ()) -> "pd.DataFr
         import pandas as pd
 
     runs, metrics = project.runs, project.metric_names
+    every = {name: flatten(run.settings) for name, run in project.items()}
     settings = [name for name in runs.columns if name not in {*_FACTS, *_SEEDS, *metrics, *COSTS}]
+    of_settings = dict.fromkeys(key for one in every.values() for key in one)
     known = [*runs.columns, *metrics]
     for name in columns:
-        if name not in known:
-            raise ConfigError(f'no column is called "{name}"; {suggest(name, known)}')
+        if name not in known and name not in of_settings:
+            none = "" if metrics else "no run has a held-out metric yet, and "
+            raise ConfigError(
+                f'{none}no column is called "{name}"; {suggest(name, known, of_settings)}'
+            )
     shown = [*columns] or [*settings, *metrics]
-    rows = []
+    rows, left_out = [], list[str]()
     for alike in runs_alike(project.plans):
         names = [run.names[0] for run in alike]
         row: dict[str, object] = {"name": name_of_repeats(names)}
         for name in shown:
             if name in metrics or name in COSTS:
                 row |= _mean(alike, runs, name)
+                left_out += _not_finite(alike, runs, name)
             else:
-                values = dict.fromkeys(map(str, runs.loc[names, name]))
+                given = (
+                    runs.loc[one, name] if name in runs else every[one].get(name) for one in names
+                )
+                values = dict.fromkeys(map(str, given))
                 row[name] = ", ".join(values)
         row["repeats"] = int(sum(runs.loc[names, "state"] == "done"))
         rows.append(row)
-    return pd.DataFrame(rows).set_index("name") if rows else pd.DataFrame()
+    table = pd.DataFrame(rows).set_index("name") if rows else pd.DataFrame()
+    table.attrs["left_out"] = left_out
+    return table
+
+
+def _not_finite(alike: Sequence[RunPlan], runs: "pd.DataFrame", metric: str) -> list[str]:
+    """Return a sentence for each evaluated run whose value no mean can contain."""
+    values = {run.names[0]: float(runs.loc[run.names[0], metric]) for run in alike}
+    if not any(map(math.isfinite, values.values())):
+        return []  # the row has no mean
+    return [
+        f"{metric} of {name} is {value}; the mean is over the other runs"
+        for name, value in values.items()
+        if runs.loc[name, "state"] == "done" and not math.isfinite(value)
+    ]
 
 
 def _mean(alike: Sequence[RunPlan], runs: "pd.DataFrame", metric: str) -> dict[str, float]:

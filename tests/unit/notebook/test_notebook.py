@@ -92,8 +92,38 @@ def test_seeds_become_a_mean_with_an_interval(opened):
     assert "| net | 0.1 | 0.85 ± 0.12 | 3 |" in write_table(table, "markdown")
     assert r"0.85 $\pm$ 0.12" in write_table(table, "latex")
     assert "val/acc low" in write_table(table, "csv").splitlines()[0]
+    assert opened.table(["trainer.max_epochs"])["trainer.max_epochs"].nunique() == 1, "of all runs"
     with pytest.raises(ConfigError, match='did you mean "val/acc"'):
         results_table(opened, ["val/ac"])
+
+
+def test_a_value_that_is_not_finite_is_left_out_of_the_mean_by_name(opened):
+    path = opened["net_seed=2"].plan.evaluation
+    record = json.loads(path.read_text())
+    write_json(path, {**record, "metrics": {"val/acc": None, "rows": None}})
+    table = opened.table(["val/acc"])
+    assert table["val/acc"]["net"] == pytest.approx((SCORES[1] + SCORES[3]) / 2)
+    (sentence,) = table.attrs["left_out"]
+    assert sentence == "val/acc of net_seed=2 is nan; the mean is over the other runs"
+
+
+def test_a_project_without_a_result_has_a_table_and_says_why_a_metric_is_unknown(fake):
+    fake.load()
+    assert list(Project().table()["repeats"]) == [0] * len(fake.rows)
+    with pytest.raises(ConfigError, match="no run has a held-out metric yet, and no column"):
+        Project().table(["accuracy"])
+    with pytest.raises(ConfigError, match="nothing is logged yet, so train it first"):
+        Project().plot(["flat"])
+
+
+def test_runs_beyond_the_colours_differ_in_their_dashes(opened):
+    frame = opened["net_seed=1"].metrics()
+    spec = curves({str(number): frame for number in range(30)}, ["loss"]).to_dict()
+    scales = [
+        spec["concat"][0]["encoding"][channel]["scale"] for channel in ("color", "strokeDash")
+    ]
+    looks = list(zip(*(map(str, scale["range"]) for scale in scales), strict=True))
+    assert len(set(looks)) == len(looks) == 30
 
 
 def test_a_score_of_zero_and_the_evaluation_of_a_row_are_its_own(fake):
@@ -132,6 +162,11 @@ def test_figures_are_written_in_three_formats_and_a_wrong_name_is_told(opened, t
     frames = {name: opened[name].metrics() for name in ("net_seed=1", "net_seed=2")}
     chart = curves(frames, ["loss", "val/acc"])
     begins = {"a.png": b"\x89PNG", "b.svg": b"<svg", "c.pdf": b"%PDF"}
+    assert (
+        opened.plot(["net_seed=1"], ["loss"])
+        ._repr_mimebundle_()["image/svg+xml"]
+        .startswith("<svg")
+    )
     for file, begin in begins.items():
         save(chart, tmp_path / file)
         assert (tmp_path / file).read_bytes().startswith(begin)

@@ -1,6 +1,7 @@
 """A curve and tables of `shardline find`."""
 
 from collections.abc import Mapping, Sequence
+from string import ascii_letters
 from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _HEIGHT, _WIDEST = 12, 100
-_MARKS = "*o+x#@%&"  # of the runs of a figure
+_MARKS = f"*o+x#@%&{ascii_letters}"  # of the runs of a figure
 _MARGIN = 10  # columns for the values beside the curve
 
 
