@@ -8,6 +8,7 @@ import typer
 from shardline.cli.app import AsJson, app
 from shardline.cli.display.curves import show_curves
 from shardline.cli.display.terminal import say, say_json
+from shardline.core.extras import naming_extras
 from shardline.core.files import writing
 from shardline.notebook.project import Project
 
@@ -41,6 +42,9 @@ def plot(
     """
     from shardline.notebook.figures import curves, save
 
+    if output is not None:
+        with naming_extras():  # whose extra has pandas too
+            import vl_convert  # noqa: F401
     project = Project(config=context.obj)
     frames = {name: project[name].metrics() for name in runs}
     names = metric or project.monitored(runs)
