@@ -81,7 +81,15 @@ class Stopped(ShardlineError):
 
 
 class CrashLoop(ShardlineError):
-    """A retry would end like the attempt before it."""
+    """A retry would end like the attempt before it.
+
+    Args:
+        reason: how both attempts ended.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Diverged(ShardlineError):

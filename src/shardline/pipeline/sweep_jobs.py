@@ -1,6 +1,7 @@
 """The jobs of a sweep: propose a trial, train it, and seal the finished study."""
 
 import logging
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +27,12 @@ from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.stopping import beaten, forget_states, proposal_of, stops
 from shardline.results.sweeps.trials import best_of, read_proposal, run_of_trial, trials_so_far
 
+# An error of Python, and words of one that a device, a network or a disk may have caused although it repeats.
+_RAISED = re.compile(r"\b[A-Za-z]\w*(Error|Exception)\b: ")
+_ELSEWHERE = re.compile(
+    r"cuda|cublas|cudnn|nccl|gloo|\bHIP|Dist\w*Error|OSError|errno|connect|time[d ]*out|disk|space|DataLoader worker",
+    re.IGNORECASE,
+)
 _MEMORY = ("OutOfMemoryError", "CUDA out of memory")
 
 
@@ -215,8 +222,8 @@ class _Job:
 
 def is_own_failure(error: ShardlineError) -> bool:
     """Return whether a failed training is the result of its settings, and not of machine, disk or network."""
-    if isinstance(error, CrashLoop):
-        return False
+    if isinstance(error, CrashLoop):  # the model raised it at the same step twice
+        return bool(_RAISED.search(error.reason)) and not _ELSEWHERE.search(error.reason)
     is_memory = error.kind == "failed" and any(words in str(error) for words in _MEMORY)
     return error.kind == "diverged" or error.exit_code == CODE_ERROR or is_memory
 

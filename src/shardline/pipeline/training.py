@@ -321,7 +321,7 @@ def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
 
     attempts = own_attempts(work)
     if loop := crash_loop(attempts, saved_step=last_step(work / "checkpoints")):
-        raise CrashLoop(f"{error}; not started again, since {loop}") from None
+        raise CrashLoop(f"{error}; not started again, since {loop}", str(error)) from None
     was_asked = isinstance(error, Stopped) and error.reason != "interrupted"
     is_lost = error.kind == "hung" or getattr(error, "is_killed", False)
     if attempts and not attempts[-1].is_final and (was_asked or is_lost):

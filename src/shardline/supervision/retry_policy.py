@@ -41,7 +41,7 @@ def check_retry(attempts: Sequence[Attempt], *, retry: int, saved_step: int, log
             f"not retried, since it would fail in the same way: {last.reason}; {remedy}"
         )
     if loop := crash_loop(attempts, saved_step=saved_step):
-        raise CrashLoop(f"not retried, since {loop}: {last.reason}; {remedy}")
+        raise CrashLoop(f"not retried, since {loop}: {last.reason}; {remedy}", last.reason or "")
 
 
 def crash_loop(attempts: Sequence[Attempt], *, saved_step: int) -> str:
