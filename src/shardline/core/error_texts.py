@@ -9,6 +9,7 @@ contains the original error with its traceback.
 import importlib
 import inspect
 import re
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -185,15 +186,15 @@ def _wrong_arguments(
 def short_traceback(error: BaseException) -> str:
     """Return the text of an error and the traceback's frames of user code, deepest last.
 
-    Frames of installed packages, Python's import system and Shardline are left out.
+    Frames of installed packages, Python's own modules and Shardline are left out.
     """
     package = Path(__file__).parents[1]
-    ours = {package, package.with_name("shardline_io")}
+    ours = {package, package.with_name("shardline_io"), Path(sysconfig.get_path("stdlib"))}
     frames = [
         f"{from_here(frame.filename)}, line {frame.lineno}, in {frame.name}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)
         # relative to the project's folder, since the folder itself may have any name
-        if not {"importlib", "site-packages"} & set(Path(from_here(frame.filename)).parts)
+        if not {"site-packages", "dist-packages"} & set(Path(from_here(frame.filename)).parts)
         and ours.isdisjoint(Path(frame.filename).parents)
         and not frame.filename.startswith("<")
     ]

@@ -1,8 +1,10 @@
 """Messages of other tools: what is printed of them names settings that a config has."""
 
 import ast
+import contextlib
 import importlib.util
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -117,3 +119,21 @@ def test_an_error_of_the_users_own_code_keeps_its_text(text):
     except ValueError as error:
         known = describe(error)
     assert known == f"ValueError: {text}" or "ValueError" not in known
+
+
+def test_a_traceback_has_the_users_frames_alone():
+    @contextlib.contextmanager
+    def nothing():
+        yield
+
+    @nothing()
+    def read():
+        json.loads("no json")
+
+    with pytest.raises(json.JSONDecodeError) as raised:
+        read()
+    first, *frames = short_traceback(raised.value).split("\n  ")
+    assert first.startswith("JSONDecodeError: ")
+    assert {frame.partition(", line ")[0].rpartition("/")[2] for frame in frames} == {
+        Path(__file__).name
+    }
