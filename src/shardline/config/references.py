@@ -197,7 +197,9 @@ def _cycle(names: Sequence[str], by_name: Mapping[str, Row], of: RowNames) -> Co
     )
     chain = f"begins from itself: {' from '.join(around)}"
     found = "names the row itself" if len(around) == 2 else chain
+    remedy = "name another base, or write null in this cell to begin from initial weights"
+    if one.key != "init_from":
+        remedy = "name other runs"
     return ConfigError(
-        f"{row.where}: {one.key}={one.text} {found}, expected a run that does not depend on it; name another base, or "
-        "write null in this cell to begin from initial weights"
+        f"{row.where}: {one.key}={one.text} {found}, expected a run that does not depend on it; {remedy}"
     )

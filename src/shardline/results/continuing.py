@@ -46,8 +46,9 @@ class Choice:
         begin = f"continues {self.alike.title} from its step {found.step:,}"
         if self.is_end:
             begin = f"ends with the state of {self.alike.title} after step {found.step:,}"
+        seconds = f"{found.seconds:,.{found.seconds < 10:d}f}"
         return (
-            f"{begin}: {found.step:,} steps, {found.seconds:,.0f} s and {found.device_hours:.3g} device hours are not "
+            f"{begin}: {found.step:,} steps, {seconds} s and {found.device_hours:.3g} device hours are not "
             "trained again"
         )
 
