@@ -1127,7 +1127,7 @@ ELSEWHERE = {
 # Modules whose texts tell of differences, results and ranks, or that test_sources_remedies.py holds.
 NO_ERRORS = {"causes", "reference"}
 # held by test_bases.py, test_combined.py, test_sweep_settings.py
-OF_STUDIES = {"bases", "combined", "spaces", "stops", "sweeps"}
+OF_STUDIES = {"base_files", "bases", "combined", "references", "spaces", "stops", "sweeps"}
 OF_SOURCES = {
     "checked_preprocess", "checked_sources", "checked_splits", "source_files", "source_settings",
 }  # fmt: skip
