@@ -19,7 +19,7 @@ from shardline.core.files import read_json_lines
 from shardline.identity.length_reads import length_reads
 from shardline.results.alike import Alike, Trainings
 from shardline.results.running import fresh_heartbeat
-from shardline.supervision.attempt_log import read_attempts
+from shardline.supervision.attempt_log import own_attempts, read_attempts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +151,9 @@ def _state_of(
         and saved.path not in damaged
         and (_is_before(saved, settings) or is_end_of(saved, settings))
     ]
-    if not states and run.layout.model(alike.id).exists():
+    if not states:
         is_missed = step == 0 and is_shorter(alike.trainer, settings.trainer)
-        return None, "its training checkpoints are deleted" if is_missed else ""
+        return None, _why_no_state(alike, run) if is_missed else ""
     at_end = (
         saved
         for saved, why in states
@@ -178,6 +178,12 @@ def _state_of(
             return saved, no_end
         reason = reason or why
     return None, reason
+
+
+def _why_no_state(alike: Alike, run: RunPlan) -> str:
+    if run.layout.model(alike.id).exists():
+        return "its training checkpoints are deleted"
+    return "it has saved no training checkpoint" if own_attempts(alike.work) else ""
 
 
 def _other_ranks(work: Path, ranks: int) -> int:

@@ -280,6 +280,21 @@ def test_a_model_that_reads_the_length_is_not_continued(short):
     assert shorter_runs(project, lambda run: False) == {}, "nothing waits for it"
 
 
+def test_a_shorter_run_that_failed_before_its_first_state_is_named(short, caplog):
+    caplog.set_level("INFO")
+    run = short.run("short")
+    work = save(run)
+    shutil.rmtree(work / "checkpoints")
+    assert str(chosen(short)) == "", "it has not begun"
+    begin_attempt(work)
+    project = short.load()
+    longer = project.named_runs()["long"]
+    continue_shorter(project.part(runs=[longer.id]), longer)
+    sentence = f"long does not continue short ({run.id}), since it has saved no training checkpoint"
+    assert sentence in caplog.text
+    assert "long trains from step 0" in caplog.text
+
+
 def test_a_script_is_not_continued_and_why_names_the_reason(short, caplog):
     caplog.set_level("INFO")
     short.workspace.write("train.py", "print(1)\n")
