@@ -55,12 +55,17 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
         is_within: Whether the state is within an epoch, and not between two.
         epoch_end: Optimizer steps at the end of this epoch, if the training does not end before.
         planned: Optimizer steps of the whole training.
+        is_validated: Whether a validation of the present weights was the last thing before the state.
+        of_cut: Reasons why a training that ends within this epoch does not pass through the state, a clause each; None
+            if unknown.
     """
 
     reasons: list[str]
     is_within: bool
     epoch_end: int
     planned: int
+    is_validated: bool = False
+    of_cut: list[str] | None = None
 
 
 class Continued(msgspec.Struct, frozen=True, kw_only=True):

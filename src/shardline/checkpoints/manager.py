@@ -41,7 +41,9 @@ from shardline.core.errors import DataError, Diverged
 from shardline.core.lightning_compat import (
     State,
     dump_state,
+    end_epoch_without_steps,
     end_without_steps,
+    is_behind_last_batch,
     update_step_metrics,
 )
 from shardline.core.lightning_validations import Validations
@@ -206,6 +208,11 @@ class CheckpointManager(Callback):
         self._cadence.begin(trainer.global_step)
         self._arrangement.begin(trainer)
         is_over = trainer.current_epoch >= (trainer.max_epochs or 0)
+        if self._resumed and self._is_mid_epoch and is_behind_last_batch(trainer):
+            # a state that a longer training saved within an epoch is the last of this one
+            own = self._resumed["callbacks"].get("LengthBound", {})
+            is_validated = own.get("validated") == trainer.global_step
+            end_epoch_without_steps(trainer, is_validated=is_validated)
         if self._resumed and (self._is_mid_epoch or is_over):
             self._restore(trainer)
             if is_over:

@@ -7,7 +7,7 @@ as `SteadyDDPStrategy._setup_model`, are tested there too.
 
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any
@@ -78,11 +78,32 @@ class _Trainer(pl.Trainer):
         self._note("max_steps")
         return super().max_steps
 
-    def _note(self, name: str) -> None:
+    @property
+    def num_training_batches(self) -> int | float:
+        """Number of batches of an epoch, fewer where the end of the training cuts the epoch."""
+        self._note("num_training_batches", epoch_reads)
+        return super().num_training_batches
+
+    @property
+    def train_dataloader(self) -> Any:
+        """Loader of the batches, whose length is that of an epoch."""
+        self._note("train_dataloader", epoch_reads)
+        return super().train_dataloader
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the batch is the last one of its epoch."""
+        self._note("is_last_batch", epoch_reads)
+        return super().is_last_batch
+
+    def _note(
+        self, name: str, noted: Callable[[pl.Trainer], dict[str, None]] | None = None
+    ) -> None:
         caller = sys._getframe(2)
         module = str(caller.f_globals.get("__name__", ""))
         if module.partition(".")[0] not in _NO_READERS or ".callbacks." in module:
-            length_reads(self)[f"{module}:{caller.f_code.co_qualname} reads trainer.{name}"] = None
+            reads = (noted or length_reads)(self)
+            reads[f"{module}:{caller.f_code.co_qualname} reads trainer.{name}"] = None
 
 
 _NO_READERS = ("pytorch_lightning", "lightning", "lightning_fabric", "shardline")
@@ -91,6 +112,12 @@ _NO_READERS = ("pytorch_lightning", "lightning", "lightning_fabric", "shardline"
 def length_reads(trainer: pl.Trainer) -> dict[str, None]:
     """Return a sentence for each function of a model or callback that has read the length of the training."""
     reads: dict[str, None] = vars(trainer).setdefault("_length_reads", {})
+    return reads
+
+
+def epoch_reads(trainer: pl.Trainer) -> dict[str, None]:
+    """Return a sentence for each function of a model or callback that has read the length of an epoch."""
+    reads: dict[str, None] = vars(trainer).setdefault("_epoch_reads", {})
     return reads
 
 
@@ -189,6 +216,37 @@ def end_without_steps(trainer: pl.Trainer) -> None:
     loop = trainer.fit_loop
     is_without_data = property(lambda self: self.trainer.limit_train_batches == 0)
     loop.__class__ = type(type(loop).__name__, (type(loop),), {"skip": is_without_data})
+
+
+def end_epoch_without_steps(trainer: pl.Trainer, *, is_validated: bool) -> None:
+    """Make the epoch in which a training resumes end behind the batch of its state, as if that were the last one.
+
+    A longer training has saved the state, in whose epoch more batches follow. Lightning would begin to count anew.
+
+    Args:
+        is_validated: Whether the validation behind the batch is in the state.
+    """
+    loop: Any = trainer.fit_loop.epoch_loop
+    run = loop.run
+
+    def end(fetcher: Any) -> None:
+        loop.run = run
+        loop.restarting = False
+        loop.batch_progress.increment_completed()
+        loop.batch_progress.is_last_batch = True
+        loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+        if is_validated:
+            loop._batches_that_stepped += 1
+        else:
+            loop.on_advance_end(fetcher)
+
+    loop.run = end
+
+
+def is_behind_last_batch(trainer: pl.Trainer) -> bool:
+    """Return whether no batch of the epoch is left."""
+    ready = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+    return ready >= trainer.fit_loop.max_batches
 
 
 def logged_metrics(trainer: pl.Trainer) -> dict[str, LoggedMetric]:

@@ -19,7 +19,7 @@ from shardline.core.files import read_json_lines
 from shardline.identity.length_reads import length_reads
 from shardline.results.alike import Alike, Trainings
 from shardline.results.running import fresh_heartbeat
-from shardline.supervision.attempt_log import read_attempts
+from shardline.supervision.attempt_log import own_attempts, read_attempts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Choice:
         alike: The training whose state is taken; None if the run begins at step 0 or with its own state.
         saved: The state.
         is_end: Whether the run ends with the state, which a longer training has saved.
-        refused: Sentence for each training with more steps that is not continued.
+        refused: Sentence for each training with more steps that is not continued, or not at the run's end.
     """
 
     alike: Alike | None = None
@@ -47,10 +47,11 @@ class Choice:
         if self.is_end:
             begin = f"ends with the state of {self.alike.title} after step {found.step:,}"
         seconds = f"{found.seconds:,.{found.seconds < 10:d}f}"
-        return (
+        saves = (
             f"{begin}: {found.step:,} steps, {seconds} s and {found.device_hours:.3g} device hours are not "
             "trained again"
         )
+        return "; ".join((saves, *(one for one in self.refused if self.alike.title in one)))
 
     def continued(self, milestone: TrainingCheckpoint | None = None) -> Continued:
         """Return the record of the training that is continued, up to the state or an earlier milestone."""
@@ -94,8 +95,9 @@ def choose(
         saved, reason = _state_of(project, alike, run, own, step, damaged)
         if saved:
             best = alike, saved
-        elif reason:
-            refused.append(f"does not continue {alike.title}, since {reason}")
+        if reason:
+            verb = "end with a state of" if saved else "continue"
+            refused.append(f"does not {verb} {alike.title}, since {reason}")
     if best:
         alike, saved = best
         is_end = is_end_of(saved, run.settings)
@@ -150,11 +152,17 @@ def _state_of(
         and saved.path not in damaged
         and (_is_before(saved, settings) or is_end_of(saved, settings))
     ]
-    if not states and run.layout.model(alike.id).exists():
+    if not states:
         is_missed = step == 0 and is_shorter(alike.trainer, settings.trainer)
-        return None, "its training checkpoints are deleted" if is_missed else ""
+        return None, _why_no_state(alike, run) if is_missed else ""
+    at_end = (
+        saved
+        for saved, why in states
+        if saved.step > step and _is_at_end(saved, settings) and not why
+    )
+    no_end = next((why for one in at_end if (why := _why_no_end(one, settings))), "")
     if not fitting:
-        return None, ""
+        return None, no_end
     if own:
         return None, own
     if fresh_heartbeat(alike.work, time.time()):
@@ -168,9 +176,15 @@ def _state_of(
         if not why:
             why = schedule_differs(project, alike, run, saved)
         if not why:
-            return saved, ""
+            return saved, no_end
         reason = reason or why
     return None, reason
+
+
+def _why_no_state(alike: Alike, run: RunPlan) -> str:
+    if run.layout.model(alike.id).exists():
+        return "its training checkpoints are deleted"
+    return "it has saved no training checkpoint" if own_attempts(alike.work) else ""
 
 
 def _other_ranks(work: Path, ranks: int) -> int:
@@ -192,19 +206,40 @@ def _is_before(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
 
 
 def is_end_of(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
-    """Return whether a run ends with a state that a longer training has saved between two epochs.
+    """Return whether a run ends with a state that a longer training has saved."""
+    return _is_at_end(saved, settings) and not _why_no_end(saved, settings)
 
-    A longer training has no validation that only the end of a training has.
-    """
+
+def _is_at_end(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
+    """Return whether a longer training has saved a state where a run ends."""
     trainer, bound = settings.trainer, saved.bound
-    if bound is None or bound.is_within or saved.step >= bound.planned:
-        return False
-    every = trainer.val_check_interval
-    if isinstance(every, int) or every < 1:
+    if bound is None or saved.step >= bound.planned:
         return False
     if trainer.max_steps > 0:
-        return saved.step == trainer.max_steps and trainer.validate_every_epochs == 1
-    return saved.epoch == trainer.max_epochs
+        return saved.step == trainer.max_steps
+    return saved.epoch == trainer.max_epochs and not bound.is_within
+
+
+def _why_no_end(saved: TrainingCheckpoint, settings: RunSettings) -> str:
+    """Return why a run does not end with the state of a longer training at its end; empty if it does.
+
+    The end of a training has a validation, unless neither an interval nor `trainer.max_steps` is given. Behind the
+    hooks of an epoch's end it comes too late.
+    """
+    trainer, bound = settings.trainer, saved.bound
+    assert bound is not None
+    if bound.is_within:
+        if bound.of_cut is None:
+            return (
+                "an earlier Shardline saved its state, without what an end within an epoch changes"
+            )
+        return "; ".join(bound.of_cut)
+    every = trainer.val_check_interval
+    has_interval = isinstance(every, int) or every < 1
+    is_validated = bound.is_validated or (not has_interval and trainer.validate_every_epochs == 1)
+    if is_validated or not (has_interval or trainer.max_steps > 0):
+        return ""
+    return f"its state of step {saved.step:,} has no validation, which the end of a training has"
 
 
 def schedule_differs(

@@ -16,7 +16,7 @@ from shardline.config.resolved import as_type
 from shardline.config.schedules import same_until
 from shardline.config.settings.optim_settings import Schedule
 from shardline.config.settings.run_settings import RunSettings, Trainer
-from shardline.core.lightning_compat import length_reads
+from shardline.core.lightning_compat import epoch_reads, length_reads
 from shardline.data.datamodule import ShardDataModule
 from shardline.training.validation_places import Places
 
@@ -36,7 +36,10 @@ class LengthBound(Callback):
         self.data: ShardDataModule | None = None
         self.places: Places | None = None
         self._before: list[str] = []  # of earlier attempts
+        self._before_of_epoch: list[str] | None = []
         self._reads: dict[str, None] = {}
+        self._reads_of_epoch: dict[str, None] = {}
+        self._validated = -1
 
     @property
     def state_key(self) -> str:
@@ -45,15 +48,26 @@ class LengthBound(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Find the record of the Trainer."""
-        self._reads = length_reads(trainer)
+        self._reads, self._reads_of_epoch = length_reads(trainer), epoch_reads(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note the step of a validation."""
+        self._validated = trainer.global_step
 
     def state_dict(self) -> dict[str, Any]:
         """Return the code that has read the training's length, which a resumed training may not read again."""
-        return {"reads": [*dict.fromkeys((*self._before, *self._reads))]}
+        of_epoch = self._before_of_epoch
+        return {
+            "reads": [*dict.fromkeys((*self._before, *self._reads))],
+            "epoch": None if of_epoch is None else [*dict.fromkeys((*of_epoch, *self._reads_of_epoch))],
+            "validated": self._validated,
+        }  # fmt: skip
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore what earlier attempts have found."""
         self._before = [*state_dict["reads"]]
+        self._before_of_epoch = state_dict.get("epoch")  # unknown to an earlier Shardline
+        self._validated = state_dict.get("validated", -1)
 
     def of_state(self, trainer: pl.Trainer) -> Bound:
         """Return how far the present state depends on the length."""
@@ -73,9 +87,13 @@ class LengthBound(Callback):
             if self.places and self.places.is_only_at_end:
                 found.append("its last validation is one that only the end of a training has")
         epoch_end = self.data.steps_of(trainer.current_epoch + is_within)
+        of_epoch = self.state_dict()["epoch"]
+        if of_epoch is not None:
+            of_epoch = [f"{one}, which an end within an epoch changes" for one in of_epoch]
         return Bound(
-            reasons=found, is_within=is_within, epoch_end=epoch_end, planned=self.data.total_steps
-        )
+            reasons=found, is_within=is_within, epoch_end=epoch_end, planned=self.data.total_steps,
+            is_validated=self._validated == trainer.global_step, of_cut=of_epoch,
+        )  # fmt: skip
 
 
 def check_continued(

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import (
     EarlyStopping,
+    LambdaCallback,
     ModelCheckpoint,
     StochasticWeightAveraging,
     WeightAveraging,
@@ -292,6 +293,25 @@ def test_a_training_s_end_validates_again_and_stays_as_it_was():
 
     fit_validated(end, stopping)
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("is_validated", [False, True])
+def test_an_epoch_ends_behind_a_batch_with_its_validation_once(is_validated):
+    """See `tests/unit/training/test_milestones.py` for whole trainings."""
+    seen = []
+
+    def begin(trainer, _):
+        loop = trainer.fit_loop.epoch_loop
+        loop.batch_progress.current.ready = loop.batch_progress.current.completed = 4
+        assert compat.is_behind_last_batch(trainer)
+        compat.end_epoch_without_steps(trainer, is_validated=is_validated)
+        loop.val_loop.run = lambda: seen.append("validated")
+        loop.advance = lambda fetcher: seen.append("step")
+
+    ends = LambdaCallback(on_train_start=begin, on_train_epoch_end=lambda *_: seen.append("epoch"))
+    trainer = fit_validated(lambda _: None, ends)
+    assert seen == ["validated", "epoch"][is_validated:]
+    assert trainer.fit_loop.epoch_loop._batches_that_stepped == 1
 
 
 def test_training_steps_of_an_end_change_no_weight_and_log_nothing():

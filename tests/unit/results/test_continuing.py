@@ -103,6 +103,10 @@ def test_a_shorter_run_ends_with_a_milestone_of_a_longer_one(short):
     assert chosen(short, "short").saved.step == 200
 
 
+AT_STEP = {EPOCHS: -1, "trainer.max_steps": 200}
+WITHIN = {"is_within": True, "epoch_end": 205}
+
+
 @pytest.mark.parametrize(
     ("settings", "bound", "step"),
     [
@@ -114,6 +118,12 @@ def test_a_shorter_run_ends_with_a_milestone_of_a_longer_one(short):
         ({"schedule.name": "wsd", "schedule.decay_steps": 50}, {}, None),
         ({EPOCHS: -1, "trainer.max_steps": 200}, {}, 200),
         ({EPOCHS: -1, "trainer.max_steps": 200, "trainer.validate_every_epochs": 2}, {}, None),
+        ({"trainer.val_check_interval": 5}, {"is_validated": True}, 200),
+        ({**AT_STEP, "trainer.validate_every_epochs": 2}, {"is_validated": True}, 200),
+        (AT_STEP, {**WITHIN, "of_cut": []}, 200),
+        (AT_STEP, WITHIN, None),
+        (AT_STEP, {**WITHIN, "of_cut": ["it reads the length"]}, None),
+        ({EPOCHS: -1, "trainer.max_steps": 201}, {**WITHIN, "of_cut": []}, None),
     ],
 )  # fmt: skip
 def test_a_shorter_run_ends_with_a_state_of_its_own_kind_only(short, settings, bound, step):
@@ -123,6 +133,38 @@ def test_a_shorter_run_ends_with_a_state_of_its_own_kind_only(short, settings, b
     save(short.run("long"), 200, **{"planned": 300, **bound})
     saved = chosen(short, "short").saved
     assert (saved and saved.step) == step
+
+
+@pytest.mark.parametrize(
+    ("settings", "bound", "reason"),
+    [
+        (
+            {"trainer.val_check_interval": 7},
+            {},
+            "its state of step 200 has no validation, which the end of a training has",
+        ),
+        (AT_STEP, {**WITHIN, "of_cut": ["Net reads trainer.is_last_batch"]}, "Net reads trainer.is_last_batch"),
+        (AT_STEP, WITHIN, "an earlier Shardline saved its state, without what an end within an epoch changes"),
+    ],
+)  # fmt: skip
+def test_why_and_the_log_say_why_a_milestone_does_not_end_a_shorter_run(
+    short, caplog, settings, bound, reason
+):
+    caplog.set_level("INFO")
+    short.rows[0] |= settings
+    short.rows[1] |= {key: value for key, value in settings.items() if "val_check" in key}
+    run = short.run("long")
+    sentence = f"does not end with a state of long ({run.id}), since {reason}"
+    save(run, 150, planned=300)
+    save(run, 200, **{"planned": 300, **bound})
+    project = short.load()
+    shorter = project.named_runs()["short"]
+    begin = f"continues long ({run.id}) from its step 150"
+    for found in (str(chosen(short, "short")), explain(project, shorter).length):
+        assert found.startswith(begin)
+        assert found.endswith(sentence)
+    continue_shorter(project.part(runs=[shorter.id]), shorter)
+    assert sentence in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -236,6 +278,21 @@ def test_a_model_that_reads_the_length_is_not_continued(short):
     )
     project = short.load()
     assert shorter_runs(project, lambda run: False) == {}, "nothing waits for it"
+
+
+def test_a_shorter_run_that_failed_before_its_first_state_is_named(short, caplog):
+    caplog.set_level("INFO")
+    run = short.run("short")
+    work = save(run)
+    shutil.rmtree(work / "checkpoints")
+    assert str(chosen(short)) == "", "it has not begun"
+    begin_attempt(work)
+    project = short.load()
+    longer = project.named_runs()["long"]
+    continue_shorter(project.part(runs=[longer.id]), longer)
+    sentence = f"long does not continue short ({run.id}), since it has saved no training checkpoint"
+    assert sentence in caplog.text
+    assert "long trains from step 0" in caplog.text
 
 
 def test_a_script_is_not_continued_and_why_names_the_reason(short, caplog):

@@ -172,6 +172,55 @@ SHORTER = [
 ]
 
 
+STEPS = {"schedule__args": {"step_size": 1}}
+WITHIN = [
+    (6, case(model="Averaged", schedule__name="cosine", schedule__epochs=4, optim__name="adamw")),
+    *rotating(
+        (5, case(trainer__val_check_interval=2)),
+        (6, case(trainer__val_check_interval=2)),
+        (10, case(model="Plateau", trainer__val_check_interval=2)),
+        (3, case(model="Averaged", trainer__validate_every_epochs=2)),
+        (1, case(model="OwnOptimizer", trainer__accumulate=2)),
+        (7, case(schedule__name="torch.optim.lr_scheduler:StepLR", schedule__interval="epoch", **STEPS)),
+        (6, case(model="Hidden")),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "longer"), WITHIN, ids=range(len(WITHIN)))
+def test_a_shorter_training_ends_with_a_milestone_within_an_epoch(
+    trainings, tmp_path, step, longer
+) -> None:
+    def of(**given: Any) -> Case:
+        dotted = {key.replace("__", "."): value for key, value in given.items()}
+        return replace(
+            longer, name=f"{longer.name} {given}", settings={**longer.settings, **dotted}
+        )
+
+    shorter = of(trainer__max_epochs=-1, trainer__max_steps=step)
+    unbroken, _ = trainings.unbroken(shorter)
+    whole = of(checkpoint__milestones={"steps": [step]})
+    longer_chain = Chain(trainings, whole, tmp_path / "longer", every_steps=0, keep=1)
+    longer_chain.run([])
+    saved = next(
+        one for one in list_saved(longer_chain.root / "work/checkpoints") if one.step == step
+    )
+    assert saved.bound.is_within
+    assert saved.bound.of_cut == []
+    chain = Chain(trainings, shorter, tmp_path)
+    chain._join = lambda: None  # hooks before the state were those of the longer training
+    chain.root.mkdir()
+    record = Continued(run="0" * 12, identity=saved.identity, step=step, seconds=1.0, ranks=1)
+    identity = trainings.spec_of(shorter).identity
+    take_over(saved, chain.root / "work", identity=identity, continued=record)
+    trained = chain.attempt(None)
+    assert trained.resumed_step == trained.steps == step
+    assert chain._outcome(trained).differences(replace(unbroken, events=[])) == []
+    steps = [event[0] for event in chain.last.events]
+    assert "model.on_train_epoch_end" in steps
+    assert "model.on_train_batch_start" not in steps
+
+
 @pytest.mark.parametrize(("epochs", "longer"), SHORTER, ids=range(len(SHORTER)))
 def test_a_shorter_training_ends_with_a_milestone_of_a_longer_one(
     trainings, tmp_path, epochs, longer
