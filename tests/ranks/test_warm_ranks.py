@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace as with_fields
 from pathlib import Path
 
@@ -12,15 +14,28 @@ import torch
 from msgspec.structs import replace
 
 from shardline.checkpoints.folder import last_step
-from shardline.config.resolved import ActualGeometry
+from shardline.config.resolved import ActualGeometry, RunSpec, as_type
+from shardline.config.settings import fill, schema_of
+from shardline.config.settings.run_settings import RunSettings
 from shardline.core.files import read_json_lines
+from shardline.core.nested import with_values
 from shardline.records.base import encode
 from shardline.supervision.failure_records import killed_rank
 from shardline.supervision.warm.client import VARIABLE, start_warm
 from shardline.training.evaluate import evaluate
 from shardline.training.predict import predict
-from shardline.training.rank_task import Evaluate, Predict, read_task, write_task
+from shardline.training.rank_task import (
+    Check,
+    CheckedDataset,
+    Evaluate,
+    Predict,
+    RankTask,
+    read_result,
+    read_task,
+    write_task,
+)
 from tests.support.processes import rank_environment
+from tests.support.rank_tasks import rank_runtime
 from tests.support.rotation import rotating
 from tests.support.warm_server import held
 
@@ -110,6 +125,41 @@ def test_a_training_evaluation_and_prediction_have_the_same_bits(prepare, device
     assert files
     for name in files:
         assert (folder / "parts" / name).read_bytes() == (folder / "here" / name).read_bytes()
+
+
+@pytest.mark.rotating
+def test_a_check_has_the_same_bits(tmp_path):
+    given = with_values({}, {"global_batch": 32, "nodes": 1, "devices": 1})
+    run = RunSpec(
+        run="0123456789ab", name="net", model="bits", model_class="tests.support.checked_bits:Bits",
+        settings=as_type(fill(given, schema_of(RunSettings)), RunSettings),
+    )  # fmt: skip
+    dataset = CheckedDataset(
+        id="ba9876543210", name="rows", manifest=tmp_path / "none", shards=tmp_path / "none",
+        source_class="shardline.data.sources.synthetic:Synthetic",
+        source={"options": {"rows_per_shard": 100, "features": 8}}, num_shards=4, files=[],
+    )  # fmt: skip
+    found = {}
+    for kind in ("cold", "warm"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        task = RankTask(
+            run=run, action=Check(sources=(dataset,), output=folder / "result.json", memory_bytes=1 << 40), work=folder,
+            rank_logs=folder / "logs", runtime=rank_runtime(),
+        )  # fmt: skip
+        write_task(folder / "rank.json", task)
+        if kind == "warm":
+            output = finish(folder / "rank.json", 1)
+        else:
+            command = [sys.executable, "-m", "shardline.training.rank", str(folder / "rank.json")]
+            output = subprocess.run(
+                command, env=rank_environment(), capture_output=True, text=True, check=True
+            ).stdout
+        bits = [line for line in output.splitlines() if line.startswith("bits ")]
+        found[kind] = ((folder / "result.json").read_text(), bits)
+    assert found["warm"] == found["cold"]
+    assert len({*found["cold"][1]}) > 1, "steps were done"
+    assert not read_result(tmp_path / "warm" / "result.json").problems
 
 
 def test_a_killed_rank_is_named_and_the_next_attempt_resumes_with_the_same_bits(prepare):

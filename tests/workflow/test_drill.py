@@ -11,16 +11,22 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.commit import commit_of
 from tests.support.rotation import rotating
-from tests.support.workspace import REPOSITORY
+from tests.support.workspace import REPOSITORY, TINY_CONFIG
 
 SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
 SAME = {"weights": True, "optimizer": True, "ledger": True}
 
 
+# Forked ranks in every second commit, started ones in the others.
+IS_WARM = int((commit_of(REPOSITORY) or "0")[-1], 16) % 2 == 0
+
+
 @pytest.fixture
 def project(tiny):
-    return tiny({"name": "mine", "dataset": "table", "model": "mlp"})
+    row = {"name": "mine", "dataset": "table", "model": "mlp"}
+    return tiny(row, runtime={**TINY_CONFIG.get("runtime", {}), "warm_ranks": IS_WARM})
 
 
 def command(*arguments: str) -> list[str]:
