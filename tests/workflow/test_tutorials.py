@@ -17,6 +17,7 @@ HERE = (
     "share-a-result",
 )
 ON_SLURM = "cluster"  # tests/slurm/test_tutorial.py
+EXECUTED = "results-in-a-notebook"  # test_notebook.py
 NOT_RUN = {**dict.fromkeys(HERE, 0), "first-experiment": 1, ON_SLURM: 2}
 COMMITTER = {
     f"GIT_{role}_{key}": value
@@ -30,7 +31,8 @@ def page_of(name: str) -> Page:
 
 
 def test_each_tutorial_is_followed_somewhere():
-    assert sorted(path.stem for path in TUTORIALS.glob("*.md")) == sorted((*HERE, ON_SLURM))
+    followed_somewhere = sorted((*HERE, ON_SLURM, EXECUTED))
+    assert sorted(path.stem for path in TUTORIALS.glob("*.md")) == followed_somewhere
 
 
 @pytest.mark.parametrize("name", [*HERE, ON_SLURM])

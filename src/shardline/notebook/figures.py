@@ -51,7 +51,10 @@ def curves(
             remedy = suggest(name, known) if known else "nothing is logged yet, so train it first"
             raise ConfigError(f'{", ".join(metrics)} logged no metric "{name}"; {remedy}')
     panels = [_panel(metrics, name, x, width) for name in names]
-    return alt.concat(*panels, columns=_ACROSS).configure_view(stroke=None)
+    # a browser's font may be wider than the one that the legend was measured with
+    right = 30 if len(metrics) > 1 else 5
+    padding = {"left": 5, "top": 5, "right": right, "bottom": 5}
+    return alt.concat(*panels, columns=_ACROSS, padding=padding).configure_view(stroke=None)
 
 
 def _panel(metrics: Mapping[str, "pd.DataFrame"], name: str, x: str, width: int) -> Any:
