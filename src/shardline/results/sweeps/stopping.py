@@ -107,7 +107,7 @@ def beaten_trials(plan: SweepPlan, layout: ResultsLayout) -> set[int]:
 
 def waiting_runs(project: Project) -> dict[str, str]:
     """Return the runs whose states a promotion may still need: the name of the sweep by id of the run."""
-    found = {}
+    found: dict[str, str] = {}
     for plan in project.sweeps.values():
         if plan.halving:
             out = beaten_trials(plan, project.layout)
