@@ -17,7 +17,7 @@ from shardline.config.load import load_project
 from shardline.config.rungs import Brackets, Slot
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
-from shardline.records.sweeps import Seen, TrialResult
+from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.sweeps.describe import best_trial, describe_trials, line_of, row_of_trial
 from shardline.results.sweeps.samplers import seed_of
 from shardline.results.sweeps.stopping import forget_states, stops, waiting_runs
@@ -212,7 +212,8 @@ def test_tpe_knows_of_stopped_trials_what_a_loop_of_optuna_reports(mode):
         SPACES[sphere], sampler="tpe", trials=25, parallel=1, objective={"mode": mode},
         stop={"median": {"rungs": [1, 3, 9], "startup_trials": 3}},
     )  # fmt: skip
-    proposal, results = None, []
+    proposal: Proposal | None = None
+    results: list[Any] = []
     study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")
     num_pruned = 0
     for number in range(plan.trials):
