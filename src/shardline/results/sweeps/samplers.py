@@ -3,6 +3,9 @@
 import hashlib
 import math
 from collections.abc import Sequence
+from copy import copy
+from datetime import datetime
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -162,6 +165,7 @@ def _optuna(plan: SweepPlan, seed: int, told: Sequence[Seen], in_flight: Sequenc
     )
     distributions = {key: distribution(optuna, plan.space, key) for key in plan.space.keys}
     worst = worst_of(told, mode)
+    made, now = _copied_flat(optuna.trial.FrozenTrial), datetime.now()
     for row, value, is_known, values in [
         *((one.row, one.value, True, one.values) for one in told),
         *((row, None, False, ()) for row in in_flight),
@@ -188,13 +192,20 @@ def _optuna(plan: SweepPlan, seed: int, told: Sequence[Seen], in_flight: Sequenc
             )
             value = None
         study.add_trial(
-            optuna.trial.create_trial(
-                state=state, value=value, params=params, intermediate_values=shorter,
-                distributions={key: distributions[key] for key in params},
+            made(
+                number=-1, trial_id=-1, state=state, value=value, params=params, user_attrs={}, system_attrs={},
+                distributions={key: distributions[key] for key in params}, intermediate_values=shorter,
+                datetime_start=now, datetime_complete=now if state.is_finished() else None,
             )
         )  # fmt: skip
     trial = study.ask()
     return plan.space.draw(lambda key, _: _suggested(trial, plan.space, key))
+
+
+@cache
+def _copied_flat(kind: type) -> type:
+    """Return a class of trials of which Optuna makes flat copies: deep ones took a third of a proposal's time."""
+    return type(kind.__name__, (kind,), {"__deepcopy__": lambda self, _: copy(self)})
 
 
 def _suggested(trial: Any, space: Space, key: str) -> int | float:
