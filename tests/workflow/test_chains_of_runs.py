@@ -19,7 +19,10 @@ from tests.support.workspace import Workspace
 
 def load(workspace: Workspace, world: World, extra: dict[str, Any]) -> Project:
     config = {"runs": "config/runs.tsv", "defaults": {"global_batch": 8, "devices": 1}}
-    workspace.configure({**config, "datasets": datasets(world)}, written(world, extra))
+    named = datasets(world)
+    for dataset in named.values():  # enough rows for a batch of the training split
+        dataset["source"]["rows_per_shard"] = 64
+    workspace.configure({**config, "datasets": named}, written(world, extra))
     with chdir(workspace.path):
         return load_project()
 

@@ -265,6 +265,18 @@ class LoadedWeights(Record, frozen=True, kw_only=True):
     kinds: list[str] = field(default_factory=list)
     untied: list[str] = field(default_factory=list)
 
+    @property
+    def differences(self) -> dict[str, list[str]]:
+        """Names that do not fit, by what is wrong with them, in words."""
+        found = {
+            "missing in the file": self.missing,
+            "not in the model": self.unexpected,
+            "of another shape": self.shapes,
+            "of another kind": self.kinds,
+            "tied in the model, with different values in the file": self.untied,
+        }
+        return {what: names for what, names in found.items() if names}
+
 
 class Continued(Record, frozen=True, kw_only=True):
     """The run that a training continued, or whose milestone it ended with. Its steps were not trained again.

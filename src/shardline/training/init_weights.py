@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
+from msgspec import structs
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from shardline.checkpoints.boundaries import after_hook
@@ -83,20 +84,10 @@ def load_init(
     fit = named_weights.fit(
         model, found.tensors, rename=init.rename, ignore=init.ignore, where=where
     )
-    named_weights.check_fit(fit, is_strict=init.strict, where=where)
+    named_weights.check_fit(fit.record, is_strict=init.strict, where=where)
     named_weights.load(model, found.tensors, fit, where=where)
-    return LoadedWeights(
-        source=init.source,
-        sha256=sha256,
-        understood=found.understood,
-        loaded=len(fit.loaded),
-        renamed=fit.renamed,
-        ignored=fit.ignored,
-        missing=fit.missing,
-        unexpected=fit.unexpected,
-        shapes=fit.shapes,
-        kinds=fit.kinds,
-        untied=fit.untied,
+    return structs.replace(
+        fit.record, source=init.source, sha256=sha256, understood=found.understood
     )
 
 

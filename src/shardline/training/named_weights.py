@@ -1,17 +1,19 @@
 """Compare weights by name with those of a model, and load the weights that fit."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from shardline.checkpoints.weights import plain_name
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean
+from shardline.records.runs import LoadedWeights
 from shardline.training.weight_files import averages_in, is_lazy
 
 _SHOWN = 6
@@ -22,36 +24,12 @@ class Fit:
     """Which weights of a file a model gets.
 
     Attributes:
-        loaded: Name in the file by name in the model.
-        ignored: Names that `init.ignore` matches, of the model or of the file after renaming.
-        renamed: Number of names in the file that each prefix of `init.rename` changes.
-        missing: Names of the model that keep their initial values, since the file lacks them.
-        unexpected: Names of the file that the model lacks.
-        shapes: Names whose shapes differ, with both shapes.
-        kinds: Names whose kinds of numbers differ, with both types.
-        untied: Names that share one tensor in the model, but not their values in the file.
+        names: Name in the file by name in the model, of the weights that are loaded.
+        record: What is loaded and what does not fit, without the file.
     """
 
-    loaded: dict[str, str] = field(default_factory=dict)
-    ignored: list[str] = field(default_factory=list)
-    renamed: dict[str, int] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    unexpected: list[str] = field(default_factory=list)
-    shapes: list[str] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    untied: list[str] = field(default_factory=list)
-
-    @property
-    def differences(self) -> dict[str, list[str]]:
-        """Names that do not fit, by what is wrong with them, in words."""
-        found = {
-            "missing in the file": self.missing,
-            "not in the model": self.unexpected,
-            "of another shape": self.shapes,
-            "of another kind": self.kinds,
-            "tied in the model, with different values in the file": self.untied,
-        }
-        return {what: names for what, names in found.items() if names}
+    names: dict[str, str]
+    record: LoadedWeights
 
 
 def fit(
@@ -79,7 +57,10 @@ def fit(
     ignored = {name for name in known if _is_match(name, ignore)}
     # a tied weight has one value: one ignored name keeps it
     ignored |= {other for of in aliases.values() if ignored & {*of} for other in of}
-    found = Fit(renamed=renamed, ignored=[name for name in known if name in ignored])
+    names: dict[str, str] = {}
+    found = LoadedWeights(
+        source="", sha256="", loaded=0, renamed=renamed, ignored=[name for name in known if name in ignored]
+    )  # fmt: skip
     read: set[int] = set()
     for name, origin in source.items():
         if name in ignored:
@@ -96,18 +77,18 @@ def fit(
         elif _kind(mine) != _kind(value):
             found.kinds.append(f"{name} {_type(mine)} in the model, {_type(value)} in the file")
         else:
-            found.loaded[name] = origin
+            names[name] = origin
     found.missing.extend(
         f"{name} {[] if is_lazy(value) else [*value.shape]}"
         for name, value in own.items()
         if id(value) not in read and name not in ignored
     )
-    for names in aliases.values():
-        _check_tied([name for name in names if name in found.loaded], weights, found)
-    return found
+    for tied in aliases.values():
+        _check_tied([name for name in tied if name in names], weights, names, found)
+    return Fit(names=names, record=structs.replace(found, loaded=len(names)))
 
 
-def check_fit(found: Fit, *, is_strict: bool, where: str) -> None:
+def check_fit(found: LoadedWeights, *, is_strict: bool, where: str) -> None:
     """Reject weights that do not fit the model.
 
     Args:
@@ -139,14 +120,14 @@ def load(model: nn.Module, weights: Mapping[str, torch.Tensor], found: Fit, *, w
     """
     own = {plain_name(name): name for name in model.state_dict()}
     tensors = _own(model)
-    for name in found.loaded:
+    for name in found.names:
         if tensors[name].is_meta:
             raise ConfigError(
                 f"{where} cannot be loaded into {name}, which is on the meta device and has no values; make the "
                 "model's parameters on the CPU, or allocate them in configure_model with to_empty"
             )
     values = {
-        own[name]: _placed(weights[origin], tensors[name]) for name, origin in found.loaded.items()
+        own[name]: _placed(weights[origin], tensors[name]) for name, origin in found.names.items()
     }
     model.load_state_dict(values, strict=False)
 
@@ -197,16 +178,21 @@ def _check_patterns(patterns: Sequence[str], known: Sequence[str], where: str) -
             )
 
 
-def _check_tied(names: list[str], weights: Mapping[str, torch.Tensor], found: Fit) -> None:
+def _check_tied(
+    tied: list[str],
+    weights: Mapping[str, torch.Tensor],
+    names: dict[str, str],
+    found: LoadedWeights,
+) -> None:
     """Keep one of the names that share a tensor, or none if their values in the file differ."""
-    if len(names) < 2:
+    if len(tied) < 2:
         return
-    first, *others = (weights[found.loaded[name]] for name in names)
+    first, *others = (weights[names[name]] for name in tied)
     if all(torch.equal(first, other) for other in others):
         return
-    found.untied.append(" and ".join(names))
-    for name in names:
-        del found.loaded[name]
+    found.untied.append(" and ".join(tied))
+    for name in tied:
+        del names[name]
 
 
 def _placed(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -235,13 +221,13 @@ def _is_match(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _listed(found: Fit) -> str:
+def _listed(found: LoadedWeights) -> str:
     return "; ".join(
         f"{what} ({len(names)}): {', '.join(names)}" for what, names in found.differences.items()
     )
 
 
-def _suggested(found: Fit) -> str:
+def _suggested(found: LoadedWeights) -> str:
     """Return the prefix by which most names differ, as an example for `init.rename`; or nothing."""
     missing = [name.rpartition(" [")[0] for name in found.missing]
     for one in found.unexpected[:_SHOWN]:

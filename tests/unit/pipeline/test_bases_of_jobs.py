@@ -13,6 +13,7 @@ from shardline.core.digests import file_sha256
 from shardline.errors import ConfigError, DataError
 from shardline.pipeline.bases import check_bases, init_of, read_bases
 from shardline.pipeline.jobs import Jobs, trained_runs
+from shardline.pipeline.members import members_of, members_of_ensemble
 from tests.support.fake_project import FakeProject
 
 
@@ -118,3 +119,57 @@ def test_the_last_state_of_a_base_is_its_newest_training_checkpoint(fake: FakePr
     assert (base.state, base.step) == ("last", 12)
     assert base.sha256 == file_sha256(init.file / "manifest.json")
     check_bases(project, Path.exists, has_store=True)
+
+
+class Elsewhere:
+    """A storage that has all declared files, as a job on another machine finds it."""
+
+    def exists(self, path: Path) -> bool:
+        return True
+
+
+def test_a_job_elsewhere_asks_for_all_weights_of_a_chain_and_reads_the_copies(
+    fake: FakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardline.pipeline.bases.file_sha256", lambda path: str(path))
+    row = {"dataset": "table", "model": "linear"}
+    fake.rows = [
+        {**row, "name": "base", "seed": 1},
+        {**row, "name": "tuned", "seed": 2, "init_from": "run:base"},
+        {**row, "name": "mean", "average": "[run:tuned, run:base]"},
+        {**row, "name": "both", "ensemble": "[run:mean, run:base]"},
+    ]
+    project = fake.load()
+    runs = project.named_runs()
+    jobs = Jobs(project, Elsewhere(), is_main=False, cores=2)  # type: ignore[arg-type]
+    trains = jobs.of_job(lambda run: [base.path for base in run.bases if base.is_made])
+    evaluates = jobs.of_job(lambda run: run.members_of_ensemble)
+
+    def copies(found: list[str] | str) -> list[str]:
+        names = [found] if isinstance(found, str) else found
+        copied = [Path("copies", name) for name in names]
+        for path in copied:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return [*map(str, copied)]
+
+    for name, bases in {
+        "tuned": ["base"],
+        "mean": ["tuned", "base"],
+        "both": ["mean", "base"],
+    }.items():
+        run, expected = (
+            runs[name],
+            [f"copies/results/runs/{runs[one].id}/model.safetensors" for one in bases],
+        )
+        given = copies(trains(Wildcards(run=run.id)))
+        assert given == expected
+        init = init_of(run, {"bases": given}, Path("work"))
+        assert [str(init.file)] == expected if init else name != "tuned"
+        assert [one.sha256 for one in read_bases(run, {"bases": given}, init)] == expected
+        read = [] if init else [str(one.file) for one in members_of(run, {"bases": given})]
+        assert read == ([] if init else expected)
+    both = runs["both"]
+    given = copies(evaluates(Wildcards(run=both.id, evaluation=both.evaluation_id)))
+    assert [str(one.file) for one in members_of_ensemble(both, {"bases": given})] == given
+    assert len(given) == 2

@@ -110,7 +110,7 @@ def test_the_loaded_keys_are_those_of_the_reference_with_the_bits_of_the_file(
             fit(model, weights, rename=rename, ignore=ignore, where="x")
         return
     found = fit(model, weights, rename=rename, ignore=ignore, where="x")
-    assert found.loaded == known
+    assert found.names == known
     load(model, weights, found, where="x")
     after = state(model)
     for name in mine:
@@ -118,12 +118,12 @@ def test_the_loaded_keys_are_those_of_the_reference_with_the_bits_of_the_file(
     # each name is in exactly one list
     changed = [
         one.split(" [")[0]
-        for one in (*found.missing, *(s.split(" in the")[0] for s in found.shapes))
+        for one in (*found.record.missing, *(s.split(" in the")[0] for s in found.record.shapes))
     ]
-    assert sorted([*found.loaded, *changed, *(n for n in found.ignored if n in mine)]) == sorted(
-        mine
-    )
-    assert len(found.loaded) + len(found.shapes) + len(found.unexpected) <= len(file)
+    assert sorted(
+        [*found.names, *changed, *(n for n in found.record.ignored if n in mine)]
+    ) == sorted(mine)
+    assert len(found.names) + len(found.record.shapes) + len(found.record.unexpected) <= len(file)
 
 
 def test_all_that_does_not_fit_is_one_error_with_both_shapes(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_tied_weight_needs_one_of_its_names(left_out: str) -> None:
     weights = state(Tied())
     weights.pop(left_out, None)
     found = fit(model := Tied(), weights, rename={}, ignore=[], where="x")
-    assert found.differences == {}
+    assert found.record.differences == {}
     load(model, weights, found, where="x")
     assert torch.equal(
         model.out.weight, weights["embed.weight" if left_out != "embed.weight" else "out.weight"]
@@ -210,9 +210,9 @@ def test_a_tied_weight_with_two_values_is_named_and_one_ignored_name_keeps_it() 
     weights = state(Tied())
     weights["out.weight"] = torch.rand(5, 4)
     found = fit(Tied(), weights, rename={}, ignore=[], where="x")
-    assert (found.untied, [*found.loaded]) == (["embed.weight and out.weight"], ["out.bias"])
+    assert (found.record.untied, [*found.names]) == (["embed.weight and out.weight"], ["out.bias"])
     found = fit(Tied(), weights, rename={}, ignore=["out.weight"], where="x")
-    assert (found.ignored, [*found.loaded], found.differences) == (
+    assert (found.record.ignored, [*found.names], found.record.differences) == (
         ["embed.weight", "out.weight"], ["out.bias"], {},
     )  # fmt: skip
 
@@ -224,7 +224,7 @@ def test_frozen_and_compiled_parts_and_other_precisions_get_the_weights() -> Non
     model.body = nn.ModuleDict({"_orig_mod": model.body})  # as torch.compile names it
     found = fit(model, weights, rename={}, ignore=[], where="x")
     load(model, weights, found, where="x")
-    assert found.differences == {}
+    assert found.record.differences == {}
     assert not model.head.weight.requires_grad
     assert torch.equal(model.head.weight, weights["head.weight"].bfloat16())
     assert torch.equal(
