@@ -29,7 +29,7 @@ WORKFLOW = (
     "requirements-azureml.lock", "requirements.hashes", "rules/*", "scripts/*",
 )  # fmt: skip
 ROWS = "name\tdataset\tmodel\tdevices\toptim.lr\ttrainer.max_epochs\nnet\trings\tmypkg.models:Net\t1\t0.05\t2\n"
-TABLE = "  table:\n    source: {type: csv, files: [data/rings.csv], label: ring}\n    shards: 1\n\n"
+TABLE = "  table:\n    source: {type: csv, files: [data/rings.csv], label: ring, num_classes: 3}\n    shards: 1\n\n"
 LOCAL = ("--profile", "profiles/local")
 INSTALLERS = {
     "pip": ("pip", "--python", "{python}", "install"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.extras import extra_package, missing_package
 from shardline.core.suggest import did_you_mean
 from shardline.core.trainer_arguments import REASONS, SETTINGS
 from shardline.core.visible import from_here
@@ -114,6 +115,9 @@ def import_class(path: str, what: str) -> Any:
             found = getattr(found, one)
         return found
     except Exception as error:
+        if path.startswith("shardline.") and (package := extra_package(error)):
+            shown = module.rpartition(".")[2]  # as in a config: csv
+            raise ConfigError(missing_package(package, f"{what}={shown}")) from error
         raise ConfigError(f"{what}={path} does not import: {short_traceback(error)}") from error
 
 

@@ -30,6 +30,13 @@ def missing_package(package: str, what: str = "") -> str:
     return f"{needed} is not installed; run pip install 'shardline[{EXTRA_OF[package]}]'"
 
 
+def extra_package(error: BaseException) -> str | None:
+    """Return the package of an extra that an import did not find; None for another error."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    package = (name or "").partition(".")[0]
+    return package if package in EXTRA_OF else None
+
+
 @contextmanager
 def naming_extras() -> Iterator[None]:
     """Convert the error of an import of an extra's package to one sentence.
@@ -40,7 +47,7 @@ def naming_extras() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRA_OF:
+        package = extra_package(error)
+        if package is None:
             raise
         raise ConfigError(missing_package(package)) from error

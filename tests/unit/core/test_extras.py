@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 from shardline.cli.app import app
+from shardline.core.error_texts import import_class
 from shardline.core.errors import ConfigError
 from shardline.core.extras import EXTRA_OF, missing_package, naming_extras
 from shardline.identity.package_lock import normalize
@@ -110,4 +111,13 @@ def test_a_command_names_the_extra(bare, monkeypatch, tmp_path, capsys):
 def test_the_sentence_can_name_the_setting():
     assert missing_package("deltalake", "source type delta") == (
         "source type delta needs the package deltalake, which is not installed; run pip install 'shardline[delta]'"
+    )
+
+
+def test_a_shipped_source_without_its_package_names_setting_and_extra(bare, monkeypatch):
+    monkeypatch.delitem(sys.modules, "shardline.data.sources.csv", raising=False)
+    with pytest.raises(ConfigError) as error:
+        import_class("shardline.data.sources.csv:Csv", "source.type")
+    assert str(error.value) == (
+        "source.type=csv needs the package pyarrow, which is not installed; run pip install 'shardline[tables]'"
     )

@@ -13,7 +13,6 @@ from shardline.config.code_paths import transforms_of
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.errors import ShardlineError
-from shardline.core.extras import EXTRA_OF
 from shardline.core.files import check_writable
 from shardline.results.check.found import Finding
 from shardline.tracking.processes import check_packages
@@ -24,12 +23,6 @@ _ENCODED = ("decode", "random_resized_crop", "resize", "center_crop")
 _SCHEMES = dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")) | dict.fromkeys(
     ("abfs", "abfss", "az"), ("adlfs", "azure-blob")
 )
-_OF_SOURCES = {
-    **dict.fromkeys(("csv", "hf", "litdata", "mds", "numpy", "parquet"), ("pyarrow",)),
-    "delta": ("deltalake", "pyarrow"),
-    "hdf5": ("h5py", "pyarrow"),
-    "image_folder": ("PIL",),
-}
 _UNPACKED = 4  # assumed compression ratio of texts
 
 
@@ -108,8 +101,6 @@ def _needed(run: RunPlan) -> Iterator[tuple[str, str, str]]:
             yield f"{key}={shipped[0]}", "simplejpeg", "images"
     for part in run.parts:
         source, where = part.dataset.source, f"datasets.{part.dataset.names[0]}.source"
-        for module in _OF_SOURCES.get(str(source.get("type")), ()):
-            yield f"{where}.type={source['type']}", module, EXTRA_OF[module]
         if source.get("tokenizer", BYTES) != BYTES:
             yield f"{where}.tokenizer", "tokenizers", "tokenizers"
         for scheme in _schemes(source):
