@@ -49,7 +49,14 @@ def propose(project: Project, study: str, slot: AnySlot, output: str) -> None:
     for one in beaten(plan, slot, found) if isinstance(slot, Slot) else ():
         for run in filter(None, one.runs):
             forget_states(project, plan, run)
-    write_json(Path(output), sealed(structs.replace(found, action=action.record())))
+    before, known = plan.needs(slot)
+    found = structs.replace(
+        found,
+        before="" if before is None else str(before),
+        results=[*map(str, known)],
+        action=action.record(),
+    )
+    write_json(Path(output), sealed(found))
 
 
 def with_runs(project: Project, plan: SweepPlan, proposal: Proposal) -> Proposal:
@@ -244,6 +251,7 @@ def seal_study(project: Project, study: str, output: str) -> None:
         best=best.trial if best else None,
         importance=importance_of(plan, trials),
         rungs=plan.rungs,
+        folders=[*map(str, plan.slots)],
         identity=plan.document,
         action=action.record(),
     )

@@ -17,7 +17,7 @@ ACCEPT = "accept"  # not a rule: the command that accepts files of an earlier re
 _ID = "[0-9a-f]{12}"
 IDS = {
     "run": _ID, "dataset": _ID, "report": _ID, "evaluation": "[^/]+", "part": "[^/]+", "base": _ID,
-    "step": r"\d+", "study": _ID, "trial": r"\d+", "repeat": r"\d+", "number": r"\d+",
+    "step": r"\d+", "study": _ID, "trial": r"\d+|r\d+-\d+", "repeat": r"\d+", "number": r"\d+",
 }  # fmt: skip
 # Patterns of files inside folders that count as one node.
 INSIDE = {"shards": r"shard-\d+\.safetensors", "work": ".+", "report": ".+"}

@@ -20,24 +20,24 @@ class StudyActions:
 
     def jobs_of_study(self, study: str, number: str | int) -> list[ActionNode]:
         """Return the jobs that made a finished study, from its first proposal to its summary."""
-        trials = range(int(number))
+        trials = self._folders(study, str(number))
         return [
-            *(self.propose(study, str(trial)) for trial in trials),
+            *(self.propose(study, trial) for trial in trials),
             *(self.train_trial(**ids) for trial in trials for ids in self._results(study, trial)),
             self.seal_study(study, str(number)),
         ]
 
     def propose(self, study: str, trial: str) -> ActionNode:
         """Return the job that proposed a trial. It read the proposal before, and the results new to it."""
-        read = {"before": [self._proposal_of(study, int(trial) - 1)] if int(trial) else []}
         here = self.records.read(self._proposal_of(study, trial), Proposal)
-        before = (self.records.read(one, Proposal).told for one in read["before"])
-        known = range(len(next(before, [])), len(here.told))
-        read["results"] = [
-            filled(self.templates["trial"], ids)
-            for one in known
-            for ids in self._results(study, one)
-        ]
+        read = {
+            "before": [self._proposal_of(study, here.before)] if here.before else [],
+            "results": [
+                filled(self.templates["trial"], ids)
+                for one in here.results
+                for ids in self._results(study, one)
+            ],
+        }
         ids = {"study": study, "trial": trial}
         made: ActionNode = self._action("propose", ids, record=here.action or None)
         return replace(made, inputs=read, settings=here.settings)
@@ -57,16 +57,20 @@ class StudyActions:
         """Return the job that wrote the summary of a study with a number of trials."""
         ids = {"study": study, "number": number}
         found = self.records.read(filled(self.templates["study"], ids), StudyResult)
-        trials = [one for trial in range(int(number)) for one in self._results(study, trial)]
+        trials = [one for trial in found.folders for one in self._results(study, trial)]
         made: ActionNode = self._action(
             "seal_study", ids, trials, record=found.action or None, identity=found.identity
         )
         return made
 
-    def _proposal_of(self, study: str, trial: str | int) -> str:
-        return filled(self.templates["proposal"], {"study": study, "trial": str(trial)})
+    def _folders(self, study: str, number: str) -> list[str]:
+        ids = {"study": study, "number": number}
+        return self.records.read(filled(self.templates["study"], ids), StudyResult).folders
 
-    def _results(self, study: str, trial: str | int) -> Iterator[Ids]:
+    def _proposal_of(self, study: str, trial: str) -> str:
+        return filled(self.templates["proposal"], {"study": study, "trial": trial})
+
+    def _results(self, study: str, trial: str) -> Iterator[Ids]:
         """Yield the ids of the results of a trial, one for each training."""
         folder = Path(self._proposal_of(study, trial)).parent
         for path in sorted(self.records.at(folder).glob("result-*.json")):

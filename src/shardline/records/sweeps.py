@@ -61,6 +61,8 @@ class Proposal(Record, frozen=True, kw_only=True):
         told: Earlier trials whose results were known, in order.
         in_flight: Rows of the earlier trials whose results were not waited for.
         parallel: Number of parallel trials so far, by the first trial that it applied to.
+        before: Folder of the proposal that this one continues; empty for none.
+        results: Folders of the results that this proposal is the first to know.
         action: Record of the job.
     """
 
@@ -77,6 +79,8 @@ class Proposal(Record, frozen=True, kw_only=True):
     told: list[Seen] = field(default_factory=list)
     in_flight: list[Row] = field(default_factory=list)
     parallel: dict[str, int] = field(default_factory=dict)
+    before: str = ""
+    results: list[str] = field(default_factory=list)
     action: JobRecord | UnsetType = UNSET
 
 
@@ -174,10 +178,12 @@ class StudyResult(Study, frozen=True, kw_only=True):
     """study-{trials}.json: a finished study.
 
     Attributes:
+        folders: Folders of the trials and promotions.
         identity: What decides the proposals, see `config.sweeps`.
         action: Record of the job.
     """
 
+    folders: list[str] = field(default_factory=list)
     identity: dict[str, Any] = field(default_factory=dict)
     action: JobRecord | UnsetType = UNSET
 

@@ -219,30 +219,34 @@ class Records:
         self.behind.add(action)
 
     def make_study(self, trials: int) -> None:
-        """Write a study in which the first trial failed, and the others were linked to the first run."""
-        folder, results = f"results/studies/{STUDY}", set[str]()
-        for trial in range(trials):
-            run = self.runs[0][0] if trial else ""
-            proposal, result = (f"{folder}/{trial}/{one}.json" for one in ("proposal", "result-0"))
-            read = {f"{folder}/{trial - 1}/{one}.json" for one in ("proposal", "result-0") if trial}
-            told = [[[0.1], None]] * trial
-            own = {"study": STUDY, "trial": trial}
-            action = self.job(f"propose/{STUDY}-{trial}", read, {proposal})
-            settings = {
-                "settings": {"optim.lr": 0.1},
-                "keys": ["optim.lr"],
-                "row": [0.1],
-                "told": told,
-            }
-            self.write(proposal, {**own, **settings, "action": action})
+        """Write a study in which the first trial failed, and the others were linked to the first run.
+
+        Each trial after the first is followed by its promotion, which read that trial's result.
+        """
+        folder, results = f"results/studies/{STUDY}", dict[str, str]()
+        slots = [name for n in range(trials) for name in ([str(n), f"r1-{n - 1}"] if n else ["0"])]
+        for place, slot in enumerate(slots):
+            run = self.runs[0][0] if place else ""
+            proposal, result = (f"{folder}/{slot}/{one}.json" for one in ("proposal", "result-0"))
+            before = slots[place - 1] if place else ""
+            read = {f"{folder}/{before}/{one}.json" for one in ("proposal", "result-0") if before}
+            own = {"study": STUDY, "trial": place}
+            action = self.job(f"propose/{STUDY}-{slot}", read, {proposal})
+            self.write(
+                proposal,
+                {
+                    **own, "settings": {"optim.lr": 0.1}, "keys": ["optim.lr"], "row": [0.1], "before": before,
+                    "results": [before] if before else [], "action": action,
+                },
+            )  # fmt: skip
             read = {proposal, *({f"results/runs/{run}/metrics.jsonl"} if run else ())}
-            action = self.job(f"train_trial/{STUDY}-{trial}-0", read, {result})
+            action = self.job(f"train_trial/{STUDY}-{slot}-0", read, {result})
             self.write(result, {**own, "run": run, "action": action})
-            results.add(result)
+            results[slot] = result
         summary = f"{folder}/study-{trials}.json"
-        action = self.job(f"seal_study/{STUDY}-{trials}", results, {summary})
+        action = self.job(f"seal_study/{STUDY}-{trials}", {*results.values()}, {summary})
         own = {"study": STUDY, "metric": "val_loss", "mode": "min", "keys": [], "trials": []}
-        self.write(summary, {**own, "action": action})
+        self.write(summary, {**own, "folders": [*results], "action": action})
         self.behind |= {one for one in self.read if STUDY in one}
 
     def write_report(self) -> None:
