@@ -55,7 +55,7 @@ FILES: tuple[tuple[str, str, str, type[Record]], ...] = (
     ("results/datasets/{dataset}/manifest.json", "`seal_dataset`.", "no", Manifest),
     ("results/datasets/{dataset}/provenance.json", "`seal_dataset`.", "yes", DatasetProvenance),
     ("results/reports/{report}/report.json", "`render_report`, or `shardline report`.", "no", Report),
-    ("results/studies/{study}/{trial}/proposal.json", "`propose`, for each trial, and each promotion (`rR-P`).", "yes", Proposal),
+    ("results/studies/{study}/{trial}/proposal.json", "`propose`, for a trial or promotion (`rR-P`).", "yes", Proposal),
     ("results/studies/{study}/{trial}/result-N.json", "`train_trial`, for each training.", "yes", TrialResult),
     ("results/studies/{study}/study-N.json", "`seal_study`, after N trials.", "yes", StudyResult),
     ("results/envs/{name}/environment.json", "The job that makes a conda environment.", "no", CondaEnvironment),

@@ -109,41 +109,29 @@ class ListedTrial(Trial, frozen=True, kw_only=True):
 
     Attributes:
         study: Name of the sweep.
+        epochs: Epochs of the rung that the trial has reached; null without rungs, and before the first value.
         state: State of the trial.
         best: Whether it is the best trial so far.
     """
 
     study: str
-    state: Literal["done", "failed", "excluded", "proposed", "new"]
+    epochs: int | None
+    state: Literal["done", "stopped", "waiting", "failed", "excluded", "proposed", "new"]
     best: bool
 
 
-class BestTrial(TypedDict):
+class BestTrial(Trial, frozen=True, kw_only=True):
     """The best trial of a sweep.
 
     Attributes:
         study: Name of the sweep.
-        trial: Number of the trial, from 0.
-        settings: Varied settings by dotted key.
-        runs: Id of the run of each training.
-        value: Mean value of the objective over the trainings.
-        seconds: Seconds of all trainings; null if unknown.
-        failure: Empty, since the trial has a value.
-        linked: Whether all runs were sealed before.
         ended: Number of trials that have ended.
         row: Cells of a row for the run table, by column.
     """
 
     study: str
-    trial: int
-    settings: dict[str, Any]
-    runs: list[str]
-    value: float
-    seconds: float | None
-    failure: str
-    linked: bool
     ended: int
-    row: dict[str, str]
+    row: dict[str, str]  # type: ignore[assignment]  # cells, in place of numbers
 
 
 class Why(TypedDict):

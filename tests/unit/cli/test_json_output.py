@@ -107,6 +107,19 @@ def test_trials_of_a_study_fit(tmp_path, monkeypatch):
     assert printed("best", "best", "s")["ended"] == 5
 
 
+def test_trials_at_rungs_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stop = {"halving": {"rungs": [1, 3], "keep": 2}}
+    sweep = {**STUDY, "trials": 4, "parallel": 2, "sampler": "sobol", "stop": stop}
+    Controller(project=load(**sweep)).run()
+    write_json(Path("config/config.yaml"), {**CONFIG, "sweeps": {"s": sweep}})
+    trials = printed("ls --study", "ls", "--study", "s")
+    assert sorted((one["state"], one["epochs"]) for one in trials) == [
+        ("done", 3), ("done", 3), ("stopped", 1), ("stopped", 1),
+    ]  # fmt: skip
+    assert printed("best", "best", "s")["rung"] == 1
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_null(value, capsys):
     say_json({"a": [value], "b": (1.5, True, Path("x"))})
