@@ -23,6 +23,7 @@ TENTHS = {
     "samples": "5",
     "tables": "6",
     "edges": "7",
+    "chains": "8",
     "shrunk": "9",
 }
 CASES = [

@@ -26,6 +26,8 @@ from shardline.records.runs import (
     TrainingProvenance,
 )
 from shardline.results.findings import Findings, VerifyResult, count, digest_of
+from shardline.results.sweeps.combined_trials import choose_trials
+from shardline.results.sweeps.trials import read_study
 from shardline.results.verify_store import check_training
 
 
@@ -245,6 +247,13 @@ def _check_bases(
             expected = files.get(layout.model(base.run).name, base.sha256)
             about = findings.but(f"bring back the weights of run {base.run}, or {findings.remedy}")
             about.expect(f"{path}: SHA-256 of the weights of run {base.run}", base.sha256, expected)
+    for study in (one for one in bases if one.source == "sweep" and one.trials):
+        sealed = layout.study(study.identity[:DIGEST_LENGTH]) / f"study-{study.trials}.json"
+        if sealed.exists():  # a study that was made again may have other trials with a result
+            best = (spec.settings.get(study.kind) or {}).get("best") or None
+            trials = choose_trials(read_study(sealed), best).runs
+            members = [one.run for one in bases if one.run]
+            findings.expect(f"{path}: trials of {sealed}", members, trials)
 
 
 def _check_manifest(

@@ -18,12 +18,13 @@ from shardline.core.files import read_object, write_json
 from shardline.errors import ConfigError
 from shardline.pipeline.bases import read_bases
 from shardline.pipeline.members import members_of
-from shardline.records.base import sealed
+from shardline.records.base import encode, sealed
 from shardline.records.sweeps import StudyResult, Trial
 from shardline.results.dependents import tell_dependents
 from shardline.results.outcomes import base_without_model
 from shardline.results.staleness import explain
 from shardline.results.sweeps.combined_trials import choose_trials
+from shardline.results.verify_runs import verify_run
 from tests.support.fake_project import FakeProject
 
 SWEEP = {"base": "a", "space": {"optim.lr": [0.1, 0.01, 1.0, 0.5]}, "sampler": "grid"}
@@ -110,6 +111,16 @@ def test_the_job_reads_the_finished_trials_and_records_them(fake: FakeProject):
     assert study.counted == mean.bases[0].counted
     assert [one.run for one in records] == [runs[0], runs[2], runs[3]]
     assert records[0].sha256 == file_sha256(project.layout.model(runs[0]))
+    # a study that was made again, with another trial without a result
+    fake.seal_run(mean)
+    path = mean.folder / "provenance.json"
+    own = [encode(one) for one in (study, *records)]
+    write_json(path, {**read_object(path, remedy=""), "bases": own})
+    assert not [one for one in verify_run(project.layout, mean.id).problems if "trials" in one]
+    finish(project, (None, 0.2, 0.1, 0.3))
+    (problem,) = (one for one in verify_run(project.layout, mean.id).problems if "trials" in one)
+    assert re.search(f"trials of .*/study-4.json.*expected.*{runs[1]}", problem)
+    finish(project)
     # from the sealed record, once the study itself is gone
     (plan,) = project.sweeps.values()
     plan.summary(project.layout).unlink()
