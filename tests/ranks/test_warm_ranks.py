@@ -43,9 +43,9 @@ SMALL = {"trainer.max_epochs": 2, "early_stopping.patience": 0}
 MEASURED = {"time", "wall_s", "samples_per_s", "data_wait_s", "step_s"}
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def server():
-    """Offer one server to all tests of this file."""
+    """Offer a server to a test; each has a folder of its own, and a folder has a server of its own."""
     with held() as (_, offer), pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, offer)
         yield
