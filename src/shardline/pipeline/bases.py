@@ -100,7 +100,9 @@ def files_of_bases(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
     if not (given := inputs.get("bases")):
         return paths
     listed = dict.fromkeys([given] if isinstance(given, str) else given)
-    return {key: Path(file) for key, file in zip(paths, listed, strict=True)}
+    # the inputs of `train`, with the finished study of a sweep, which has no weights
+    named = dict.fromkeys(one.run for one in run.bases if one.is_made)
+    return {key: Path(file) for key, file in zip(named, listed, strict=True) if key}
 
 
 def last_state(base: Base, layout: ResultsLayout) -> Path | None:

@@ -106,7 +106,10 @@ def test_the_job_reads_the_finished_trials_and_records_them(fake: FakeProject):
         runs[0],
         runs[2],
     ]  # of equal ones the first
-    study, *records = read_bases(mean, {}, None)
+    listed = {"bases": [str(one.path) for one in mean.bases]}  # as Snakemake passes it
+    assert members_of(mean, listed) == members
+    study, *records = read_bases(mean, listed, None)
+    assert [study, *records] == [*read_bases(mean, {}, None)]
     assert study.left_out == {"1": "rank 0: diverged"}
     assert study.counted == mean.bases[0].counted
     assert [one.run for one in records] == [runs[0], runs[2], runs[3]]
