@@ -205,6 +205,20 @@ def test_the_best_trials_are_those_of_a_sort(values: list[float | None], data: s
     ]
 
 
+def test_of_trials_at_rungs_those_at_the_longest_are_members() -> None:
+    trials = [
+        Trial(trial=n, settings={}, row=[n], runs=[f"{n}"], value=0.1 * n, rung=rung, failure="")
+        for n, rung in enumerate((0, 1, 0, 1))
+    ]
+    study = StudyResult(
+        study="s", metric="val_loss", mode="min", keys=[], trials=trials, rungs=[1, 3]
+    )
+    found = choose_trials(study, None)
+    assert found.runs == ["1", "3"]
+    assert found.left_out == {"0": "stopped after 1 epoch", "2": "stopped after 1 epoch"}
+    assert choose_trials(study, 1).runs == ["1"]
+
+
 def test_commands_name_the_study(fake: FakeProject):
     project = load(fake, MEAN)
     runs = finish(project)

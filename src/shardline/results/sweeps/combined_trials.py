@@ -7,6 +7,7 @@ from shardline.config.plans import RunPlan
 from shardline.config.settings import Plain
 from shardline.core.errors import ConfigError
 from shardline.records.sweeps import StudyResult, Trial
+from shardline.results.findings import count
 from shardline.results.sweeps.trials import read_study
 
 
@@ -51,14 +52,23 @@ def members_of_study(base: Base, best: int | None, where: str) -> StudyMembers:
 
 
 def choose_trials(study: StudyResult, best: int | None) -> StudyMembers:
-    """Return the members of a study; see `members_of_study`."""
+    """Return the members of a study; see `members_of_study`. Of trials at rungs, those at the longest."""
     sign = 1 if study.mode == "min" else -1
-    ranked = [(sign * one.value, one.trial, one) for one in study.trials if one.value is not None]
+    longest = max((one.rung for one in study.trials if one.value is not None), default=0)
+    ranked = [
+        (sign * one.value, one.trial, one)
+        for one in study.trials
+        if one.value is not None and one.rung == longest
+    ]
     chosen = [one for _, _, one in sorted(ranked, key=lambda item: item[:2])[:best]]
     left_out = {
         str(one.trial): one.failure or f"no {study.metric}"
         for one in study.trials
         if one.value is None
+    } | {
+        str(one.trial): f"stopped after {count(study.rungs[one.rung], 'epoch')}"
+        for one in study.trials
+        if one.value is not None and one.rung < longest
     }
     return StudyMembers(trials=tuple(sorted(chosen, key=lambda one: one.trial)), left_out=left_out)
 
