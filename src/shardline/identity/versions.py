@@ -153,7 +153,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "training": (*_TORCH, "lightning_fabric", "safetensors", "torchmetrics"),
     "evaluation": (*_TORCH, "safetensors"),
     "prediction": (*_TORCH, "safetensors"),
-    "report": ("altair", "detect_secrets", "jinja2", "numpy", "scipy", "vl_convert"),
+    "report": ("altair", "detect_secrets", "jinja2", "numpy", "scipy"),
     "script": (),
     "io": ("numpy",),
     "samples": (*_TORCH, "safetensors"),

@@ -149,33 +149,29 @@ def javascript_bundle() -> str:
     global names except its exports.
     """
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    try:
-        import vl_convert
-
-        script: str = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]
-    except ModuleNotFoundError:
-        script = shipped_bundle(version)
+    file = bundle_file(version)
+    # the shipped script first: the page must not depend on whether vl-convert is installed
+    script = gzip.decompress(file.read_bytes()).decode() if file.exists() else made_bundle(version)
     script = script.replace("\r\n", "\n").replace("</script", r"<\/script")
     return "(() => {" + script.replace("<!--", r"<\!--") + "})();"
 
 
-def shipped_bundle(version: str) -> str:
-    """Return the script of the charts that Shardline ships, for installations without vl-convert.
+def made_bundle(version: str) -> str:
+    """Return the script of the charts that vl-convert makes.
 
     Args:
         version: version of Vega-Lite, such as `6.4`.
 
     Raises:
-        ConfigError: Shardline has no script for the version; the message names the extra with all versions.
+        ConfigError: vl-convert is missing; the message names the extra that contains it.
     """
-    file = bundle_file(version)
-    if not file.exists():
-        raise ConfigError(
-            missing_package(
-                "vl_convert", f"the report with Vega-Lite {version} of altair {alt.__version__}"
-            )
-        )
-    return gzip.decompress(file.read_bytes()).decode()
+    try:
+        import vl_convert
+    except ModuleNotFoundError:
+        what = f"the report with Vega-Lite {version} of altair {alt.__version__}"
+        raise ConfigError(missing_package("vl_convert", what)) from None
+    script: str = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]
+    return script
 
 
 def bundle_file(version: str) -> Path:

@@ -68,7 +68,11 @@ NEUTRAL_IN = {
     "evaluation": NEUTRAL | WANTED,
     "prediction": NEUTRAL | WANTED,
     "samples": NEUTRAL | WANTED,
-    "report": OF_ALL | {"markupsafe": "the type of jinja2's escaped text"},
+    "report": OF_ALL
+    | {
+        "markupsafe": "the type of jinja2's escaped text",
+        "vl_convert": "makes the charts' script only where Shardline ships none for altair's version",
+    },
     **dict.fromkeys(("jsonl", "text"), NEUTRAL | TOKENS | ZSTD),
     "tokenizer": NEUTRAL | ZSTD,
     "idx": NEUTRAL | ZSTD,
