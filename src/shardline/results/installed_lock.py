@@ -5,9 +5,11 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.version import InvalidVersion
 
 from shardline.environments.installed import find_differences
 from shardline.identity.package_lock import load_lock, normalize
@@ -92,5 +94,10 @@ def _needed_by(known: Mapping[str, importlib.metadata.Distribution]) -> dict[str
 
 
 def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
-    marker = requirement.marker
-    return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
+    if (marker := requirement.marker) is None:
+        return True
+    for extra in extras:
+        with suppress(InvalidVersion):  # a marker such as `extra == "0.5"` is compared as a version
+            if marker.evaluate({"extra": extra}):
+                return True
+    return False

@@ -61,7 +61,10 @@ def test_dependencies_are_noted_also_those_of_an_extra_that_is_requested(install
     archive = {"hashes": {"sha256": "0" * 64}}
     installed += [
         Installed("Shardline", "0.1.0", ["fsspec[http]", "b_b>=1; extra == 'tables'"]),
-        Installed("fsspec", "3", ["aiohttp; extra == 'http'", "c; extra == 'dev'", "d; sys_platform == 'win32'"]),
+        Installed(
+            "fsspec", "3",
+            ["aiohttp; extra == 'http'", "c; extra == 'dev'", "c; extra == 'v1'", "d; sys_platform == 'win32'"],
+        ),  # fmt: skip
         Installed("aiohttp", "4+label"),
         Installed("b-b", "5"),
         Installed("c", "6"),
