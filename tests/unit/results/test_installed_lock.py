@@ -64,7 +64,7 @@ def test_dependencies_are_noted_also_those_of_an_extra_that_is_requested(install
         Installed(
             "fsspec", "3",
             ["aiohttp; extra == 'http'", "c; extra == 'dev'", "c; extra == 'v1'", "d; sys_platform == 'win32'"],
-        ),  # fmt: skip
+        ),
         Installed("aiohttp", "4+label"),
         Installed("b-b", "5"),
         Installed("c", "6"),
