@@ -283,6 +283,7 @@ os.environ["CHANGED"] = "new"
 os.environ.pop("REMOVED", None)
 os.environ.get("SHLVL")
 {name: value for name, value in os.environ.items() if name.startswith("PREFIX_")}
+dict(os.environ), os.environ.copy()  # as fsspec does
 print(SETTING)
 """
 
@@ -293,6 +294,7 @@ def test_what_imports_read_and_set_is_that_of_the_job(snakemake, tmp_path):
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     common = {
         "PYTHONPATH": path, "SETTING": str(tmp_path / "setting"), "CHANGED": "old", "REMOVED": "1", "SHLVL": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
     }  # fmt: skip
     env = variables(**common)
     options = {"modules": ("reading",), "env": env}

@@ -12,6 +12,7 @@ from typing import Any
 
 Status = tuple[int, int] | None
 _VIRTUAL = ("/proc/", "/sys/", "/dev/")
+_OF_MAPPINGS = (os.getenv.__code__.co_filename, Mapping.get.__code__.co_filename)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,15 +101,23 @@ def _watched_files() -> Iterator[set[str]]:
 
 @contextmanager
 def _watched_variables(names: Collection[str]) -> Iterator[set[str]]:
-    """Collect the names of variables that Python code reads by their names."""
+    """Collect the names of variables that Python code reads by their names.
+
+    Libraries also copy all variables, or look through them for a prefix of their own. So a line that reads all that
+    there are reads none by its name.
+    """
     read: set[str] = set()
+    by_line: dict[tuple[str, int], set[str]] = {}
     plain = type(os.environ)
 
     class Watched(plain):  # type: ignore[misc, valid-type]
         def __getitem__(self, name: str) -> str:
-            # libraries also look through all names for a prefix of their own
-            if name in names and sys._getframe(1).f_code.co_name != "__iter__":
-                read.add(name)
+            frame = sys._getframe(1)
+            while (
+                frame.f_back and frame.f_code.co_filename in _OF_MAPPINGS
+            ):  # `get`, `getenv`, `items`
+                frame = frame.f_back
+            by_line.setdefault((frame.f_code.co_filename, frame.f_lineno), set()).add(name)
             return str(super().__getitem__(name))
 
     os.environ.__class__ = Watched
@@ -116,7 +125,12 @@ def _watched_variables(names: Collection[str]) -> Iterator[set[str]]:
         yield read
     finally:
         os.environ.__class__ = plain
-        read -= {"TMPDIR", "TEMP", "TMP"}  # `tempfile` reads them again in each rank
+        everywhere = {*os.environ}
+        some = (
+            found for found in by_line.values() if len(found & everywhere) < len(everywhere) // 2
+        )
+        # `tempfile` reads the last three again in each rank
+        read |= set().union(*some).intersection(names) - {"TMPDIR", "TEMP", "TMP"}
 
 
 def _modules() -> set[str]:
