@@ -6,7 +6,7 @@ from pathlib import Path
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.core.redaction import mask
-from shardline.results.outcomes import base_without_model, failure_of
+from shardline.results.outcomes import base_without_model, failure_of, waited_in_vain
 from shardline.results.states import headline_of, read_if_sound, warnings_on
 from shardline.supervision.attempt_log import sealed_again
 
@@ -28,6 +28,7 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, ob
     Args:
         before: runs that were finished when Snakemake started; they get no row.
     """
+    waited = waited_in_vain(project)
     return [
         {
             "title": mask(run.name),
@@ -35,7 +36,9 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, ob
             "headline": _headline(run),
             "logs": _logs(project, run),
             "cause": mask(failure.sentence) if (failure := failure_of(run, project.runs)) else "",
-            "note": "\n".join(_notes(run, project.runs)),
+            "note": "\n".join(
+                [*_notes(run, project.runs), mask("; ".join(waited.get(key, ())))]
+            ).strip(),
         }
         for key, run in project.runs.items()
         if key not in before

@@ -105,22 +105,31 @@ def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
     `remedy` (sentences) and `log` (None if no job wrote one). A failure also has `rule` and `when`; a running
     training has `rule`, `step`, `steps`, `steps_per_s` and `left_s`.
     """
-    from shardline.results.waiting import shorter_runs
-
     found = {
         key: _outcome(key, run, project.runs)
         for key, run in project.runs.items()
         if not (run.is_sealed and _has_records(run))
     }
     if any(one["state"] == MISSING for one in found.values()):
-        for key, shorter in shorter_runs(project, lambda run: run.has_model).items():
-            if found[key]["state"] == MISSING and has_failed(shorter):
-                found[key] |= {
-                    "cause": f"the training waited for {shorter.name}, to continue it, and {shorter.name} failed",
-                    "remedy": "give the same `snakemake` command again; the training then continues what "
-                    f"{shorter.name} has saved, or begins at step 0",
-                }
+        for key, (cause, remedy) in waited_in_vain(project).items():
+            if found[key]["state"] == MISSING:
+                found[key] |= {"cause": cause, "remedy": remedy}
     return found
+
+
+def waited_in_vain(project: Project) -> dict[str, tuple[str, str]]:
+    """Return cause and remedy of each run that waited for a shorter run which failed, by the project's key."""
+    from shardline.results.waiting import shorter_runs
+
+    return {
+        key: (
+            f"the training waited for {shorter.name}, to continue it, and {shorter.name} failed",
+            "give the same `snakemake` command again; the training then continues what "
+            f"{shorter.name} has saved, or begins at step 0",
+        )
+        for key, shorter in shorter_runs(project, lambda run: run.has_model).items()
+        if has_failed(shorter)
+    }
 
 
 def _has_records(run: RunPlan) -> bool:
