@@ -1,6 +1,6 @@
 """The rows of a logger plugin's final table: one row per run of this Snakemake process."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shardline.config.plans import RunPlan
@@ -36,16 +36,16 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, ob
             "headline": _headline(run),
             "logs": _logs(project, run),
             "cause": mask(failure.sentence) if (failure := failure_of(run, project.runs)) else "",
-            "note": "\n".join(
-                [*_notes(run, project.runs), mask("; ".join(waited.get(key, ())))]
-            ).strip(),
+            "note": "\n".join(_notes(run, project.runs, () if failure else waited.get(key, ()))),
         }
         for key, run in project.runs.items()
         if key not in before
     ]
 
 
-def _notes(run: RunPlan, runs: Mapping[str, RunPlan]) -> Iterator[str]:
+def _notes(run: RunPlan, runs: Mapping[str, RunPlan], waited: Sequence[str]) -> Iterator[str]:
+    if waited:
+        yield mask("; ".join(waited))
     if base := base_without_model(run, runs):
         yield mask(base)
     yield from (f"warning: {sentence}" for sentence in _warnings(run))
