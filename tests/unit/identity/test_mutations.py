@@ -295,7 +295,7 @@ DIRECT = {
     "dataset synthetic": {"numpy"},
     "dataset rings": {"numpy"},
     # what is masked is part of the page; the lock names pysocks behind urllib3, whatever extra asks for it
-    "report": {"altair", "detect-secrets", "jinja2", "pysocks", "vl-convert-python"},
+    "report": {"altair", "detect-secrets", "jinja2", "pysocks"},
     **dict.fromkeys((TRAINS | EVALUATES) - {"train program", "evaluate program"}, TORCH),
 }
 
