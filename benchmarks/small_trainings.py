@@ -1,7 +1,9 @@
 """What many small trainings cost: a loop of plain Lightning, and Shardline with ranks that are forked or started.
 
 Each training is a small net on scikit-learn's digits, about half a second of steps on one core. All sides use all
-cores that they can: the loop has one process, Snakemake runs as many jobs as there are cores.
+cores that they can: the loop has one process, Snakemake runs as many jobs as there are cores. Two more sides can be
+asked for: `scripts` starts a program of plain Lightning for each training, as many at a time as there are cores, and
+`empty` has Snakemake run three scripts that do nothing for each training.
 """
 
 import argparse
@@ -64,6 +66,13 @@ for number in range(int(sys.argv[1])):
     loaders = torch.utils.data.DataLoader(train, 32, shuffle=True), torch.utils.data.DataLoader(held, 1024)
     pl.Trainer(max_epochs=int(sys.argv[2]), accelerator="cpu", devices=1, enable_progress_bar=False,
                enable_model_summary=False, default_root_dir="loop").fit(Net(0.003, 64), *loaders)
+"""
+EMPTY = """
+rule all:
+    input: expand("done/{job}", job=range(JOBS))
+rule empty:
+    output: "done/{job}"
+    script: "empty.py"
 """
 
 
@@ -134,7 +143,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trainings", type=int, default=12)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--sides", nargs="+", default=["loop", "forked", "started"])
+    sides = ["loop", "forked", "started", "scripts", "empty"]
+    parser.add_argument("--sides", nargs="+", choices=sides, default=sides[:3])
     args = parser.parse_args()
     snakemake = [
         sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), "--profile",
@@ -144,10 +154,30 @@ def main() -> None:
     for side in args.sides:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
+            more = ""
             if side == "loop":
                 command = [sys.executable, "-c", LOOP, str(args.trainings), str(args.epochs)]
                 took, cpu = measure(command, folder)
-                loop, more = took, ""
+                loop = took
+            elif side == "scripts":
+                (folder / "train.py").write_text(LOOP)
+                # each in its own folder: Lightning numbers its folders by what is there, which others change
+                one = f"mkdir {{}} && cd {{}} && {sys.executable} ../train.py 1 {args.epochs}"
+                many = f"seq {args.trainings} | xargs -P {os.cpu_count()} -I{{}} sh -c '{one}'"
+                command = ["sh", "-c", many]
+                took, cpu = measure(command, folder)
+            elif side == "empty":
+                (folder / "Snakefile").write_text(EMPTY.replace("JOBS", str(3 * args.trainings)))
+                (folder / "empty.py").write_text("open(snakemake.output[0], 'w').close()\n")
+                command = [
+                    sys.executable,
+                    "-m",
+                    "snakemake",
+                    "--cores",
+                    str(os.cpu_count()),
+                    "--quiet",
+                ]
+                took, cpu = measure(command, folder)
             else:
                 write_project(folder, args.trainings, args.epochs, is_warm=side == "forked")
                 took, cpu = measure(snakemake, folder)

@@ -47,12 +47,13 @@ def make(folder: Path, trials: int) -> list[float]:
     with chdir(folder):
         if trials:
             controller = Controller(project=load_project())
+            inputs = controller.inputs()
             with controller._simulated():
                 for trial in range(trials):
                     begun = time.process_time()
-                    controller._execute(("propose", trial, 0))
+                    controller._execute(("propose", trial, 0), inputs)
                     proposals.append(time.process_time() - begun)
-                    controller._execute(("train_trial", trial, 0))
+                    controller._execute(("train_trial", trial, 0), inputs)
     return proposals
 
 

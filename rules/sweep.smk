@@ -18,7 +18,7 @@ rule propose:
         "../scripts/propose.py"
 
 
-# The run is not known before the proposal, so its files in results/runs/ are not declared.
+# The run is not known before the proposal, so its files in results/runs/ are not declared. A storage gets them packed.
 rule train_trial:
     input:
         proposal=ancient(SWEEPS.proposal),
@@ -28,6 +28,7 @@ rule train_trial:
         script_environment=ancient(SWEEPS.of_base(script_environment_of)),
     output:
         result="results/studies/{study}/{trial}/result-{repeat}.json",
+        **SWEEPS.packed,
     log:
         "logs/train_trial/{study}-{trial}-{repeat}.log",
     benchmark:

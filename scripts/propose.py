@@ -10,4 +10,5 @@ with job(snakemake.log[0], snakemake.config):
         snakemake.wildcards.study,
         slot_of(snakemake.wildcards.trial),
         snakemake.output.proposal,
+        snakemake.input,
     )

@@ -14,4 +14,5 @@ with job(snakemake.log[0], snakemake.config) as log:
         snakemake.output.result,
         dict(snakemake.input.items()),
         attempt=snakemake.resources.attempt,
+        packed=snakemake.output.get("runs"),
     )

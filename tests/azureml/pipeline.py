@@ -158,17 +158,20 @@ class Pipeline:
     # What the user does
 
     def configure(
-        self, *, train: Mapping[str, Any], site: Mapping[str, Any] | None = None, **row: Any
-    ) -> None:
+        self, *, train: Mapping[str, Any], site: Mapping[str, Any] | None = None,
+        sweeps: Mapping[str, Any] | None = None, **row: Any,
+    ) -> None:  # fmt: skip
         """Write config, a table of one run, and the shipped profile with the site's values.
 
         Args:
             train: Values of the rule's resources.
             site: Further values of the profile.
+            sweeps: Sweeps of the config.
             row: Settings of the run.
         """
         runtime = {**RUNTIME, "tracking": ["mlflow"]}
         config = {**TINY_CONFIG, "runtime": runtime, "azureml": {"register_data": True}}
+        config |= {"sweeps": dict(sweeps)} if sweeps else {}
         Workspace(self.path).configure(config, [{"name": self.name, **ROW, **row}])
         profile = yaml.safe_load(SHIPPED.read_text())
         profile["set-resources"]["train"] |= train

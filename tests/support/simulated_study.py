@@ -8,8 +8,9 @@ import json
 import math
 import os
 import random
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from shardline.core.errors import CODE_ERROR, LaunchError
 from shardline.core.files import write_bytes, write_json
 from shardline.pipeline import sweep_jobs
 from shardline.pipeline.jobs import Jobs
+from shardline.pipeline.stored_trials import packed, unpack
 from shardline.pipeline.sweep_inputs import SweepJobs
 from shardline.provenance import actions
 from shardline.results.alike import rest_of
@@ -69,6 +71,8 @@ class Controller:
         curve: With rungs, function of settings and epochs: the validation loss. `falling` if None.
         last_epoch: With rungs, function of settings: the epoch in which a training stops early; 0 for none.
         epochs: Of each training with rungs, the epochs that were trained.
+        storage: Folder in which declared files are, instead of the project's folder; each job then gets copies of its
+            inputs, and each training runs in a new folder, as on another machine.
     """
 
     project: Project
@@ -83,42 +87,70 @@ class Controller:
     last_epoch: Any = lambda settings: 0
     epochs: list[int] = field(default_factory=list)
     starts: int = 0
+    storage: Path | None = None
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         (self.plan,) = self.project.sweeps.values()
         self._part = self.project.part(runs=[self.plan.base])
+        if self.storage:
+            self.storage.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> None:
         """Start the controller again until the study is sealed."""
         with self._simulated():
-            while not self.plan.summary(self.project.layout).exists():
+            while not self._exists(self.plan.summary(self.project.layout)):
                 self.starts += 1
                 assert self.starts < 1000, "the study makes no progress"
                 try:
                     self._command()
                 except (Killed, LaunchError):
                     continue
+        self._fetch()
+
+    def _fetch(self) -> None:
+        """Copy the files of a storage, as the start and the end of Snakemake do."""
+        if self.storage:
+            shutil.copytree(self.storage, ".", dirs_exist_ok=True)
+            unpack(self.project)
 
     def _command(self) -> None:
-        jobs = Jobs(self.project, None, is_main=True, cores=2)
-        inputs = SweepJobs(jobs, is_main=True)
+        self._fetch()
+        inputs = self.inputs()
         while ready := [job for job in self._jobs(inputs) if self._is_ready(job, inputs)]:
-            self._execute(self._random.choice(ready))
+            self._execute(self._random.choice(ready), inputs)
+
+    def inputs(self) -> SweepJobs:
+        """Return the functions that say what each job reads. They know what a storage contained at the start."""
+        storage: Any = None
+        if self.storage:
+            begun = {path for path in self.storage.rglob("*") if path.is_file()}
+            storage = SimpleNamespace(exists=lambda path: self._stored(path) in begun)
+        return SweepJobs(Jobs(self.project, storage, is_main=True, cores=2), is_main=True)
+
+    def _exists(self, path: Path) -> bool:
+        return (self._stored(path) if self.storage else path).exists()
+
+    def _stored(self, path: Path) -> Path:
+        assert self.storage
+        return self.storage / (path.relative_to(Path.cwd()) if path.is_absolute() else path)
 
     def _jobs(self, inputs: SweepJobs) -> Iterator[tuple[str, AnySlot, int]]:
         """Yield the jobs without an output."""
         layout = self.project.layout
         for trial in self.plan.slots:
-            if not self.plan.proposal(layout, trial).exists():
+            if not self._exists(self.plan.proposal(layout, trial)):
                 yield "propose", trial, 0
             for repeat, path in enumerate(self.plan.results(layout, trial)):
-                if not path.exists():
+                if not self._exists(path):
                     yield "train_trial", trial, repeat
-        if not self.plan.summary(layout).exists():
+        if not self._exists(self.plan.summary(layout)):
             yield "seal_study", 0, 0
 
     def _is_ready(self, job: tuple[str, AnySlot, int], inputs: SweepJobs) -> bool:
+        return all(self._exists(Path(path)) for path in self._inputs(job, inputs))
+
+    def _inputs(self, job: tuple[str, AnySlot, int], inputs: SweepJobs) -> list[str]:
         rule, trial, _ = job
         wildcards = SimpleNamespace(study=self.plan.id, trial=str(trial), get={"trial": trial}.get)
         needed = {
@@ -127,20 +159,65 @@ class Controller:
             "seal_study": inputs.summary,
         }
         found = needed[rule](wildcards)
-        return all(Path(path).exists() for path in ([found] if isinstance(found, str) else found))
+        return [found] if isinstance(found, str) else [*found]
 
-    def _execute(self, job: tuple[str, AnySlot, int]) -> None:
+    def _execute(self, job: tuple[str, AnySlot, int], inputs: SweepJobs) -> None:
         rule, trial, repeat = job
         layout, key = self.project.layout.declared, self.plan.id
-        part = self._part
+        part, given = self._part, [*map(self._copy, self._inputs(job, inputs))]
         if rule == "propose":
-            sweep_jobs.propose(part, key, trial, str(self.plan.proposal(layout, trial)))
+            output = self.plan.proposal(layout, trial)
+            sweep_jobs.propose(part, key, trial, self._place(output), given)
+            self._deliver(output)
         elif rule == "train_trial":
             output = self.plan.results(layout, trial)[repeat]
-            given = {"proposal": str(self.plan.proposal(layout, trial)), "manifest": []}
-            sweep_jobs.train_trial(part, key, trial, repeat, Path("log"), str(output), given)
+            more, named = packed(output), {"proposal": given[0], "manifest": []}
+            with self._machine():
+                sweep_jobs.train_trial(
+                    part, key, trial, repeat, Path("log"), self._place(output), named,
+                    packed=self._place(more) if self.storage else None,
+                )  # fmt: skip
+            self._deliver(more, output)
         else:
-            sweep_jobs.seal_study(part, key, str(self.plan.summary(layout)))
+            output = self.plan.summary(layout)
+            sweep_jobs.seal_study(part, key, self._place(output), given)
+            self._deliver(output)
+
+    @contextmanager
+    def _machine(self) -> Iterator[None]:
+        """With a storage, run a job in a new folder that shares only the states of trainings."""
+        if not self.storage:
+            yield
+            return
+        machine = self.storage.with_name("machine")
+        shutil.rmtree(machine, ignore_errors=True)
+        shutil.copytree("config", machine / "config")
+        with chdir(machine):
+            yield
+
+    def _copies(self) -> Path:
+        assert self.storage
+        return self.storage.with_name("copies")
+
+    def _place(self, output: Path) -> str:
+        """Return where a job writes a declared file."""
+        if self.storage:
+            output = self._copies() / output
+            output.parent.mkdir(parents=True, exist_ok=True)
+        return str(output)
+
+    def _copy(self, path: str) -> str:
+        """Return where a job reads a declared file."""
+        if not self.storage:
+            return path
+        place = self._place(Path(path))
+        shutil.copyfile(self._stored(Path(path)), place)
+        return place
+
+    def _deliver(self, *outputs: Path) -> None:
+        for output in outputs if self.storage else ():
+            self._stored(output).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(self._copies() / output, self._stored(output))
 
     def _train(
         self, project: Project, log: Path, model: str, inputs: Any, *, group: str, **_: Any
@@ -178,7 +255,8 @@ class Controller:
         settings, curve = run.row.settings, self.curve or falling
         rest, planned = rest_of(run.document), run.settings.trainer.max_epochs
         end = min(self.last_epoch(settings) or planned, planned)
-        states = [json.loads(path.read_text()) for path in model.parents[1].glob("*/state.json")]
+        store = self.storage.with_name("store") if self.storage else model.parents[1]
+        states = [json.loads(path.read_text()) for path in store.glob("*/state.json")]
         before = max((one["epochs"] for one in states if one["rest"] == rest), default=0)
         noise = run.settings.seed / 1000
         lines = [
@@ -196,7 +274,7 @@ class Controller:
             model.with_name("provenance.json"),
             {"training": training, "duration_s": 2.0, **continued},
         )
-        write_json(model.with_name("state.json"), {"rest": rest, "epochs": end})
+        write_json(store / run.id / "state.json", {"rest": rest, "epochs": end})
         write_bytes(model, b"")
 
     @contextmanager

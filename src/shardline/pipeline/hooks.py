@@ -30,6 +30,7 @@ from shardline.pipeline.bases import check_bases
 from shardline.pipeline.forked_usage import add_to_benchmarks
 from shardline.pipeline.links import publish
 from shardline.pipeline.storage import Storage, logs_of, results_of
+from shardline.pipeline.stored_trials import unpack
 from shardline.pipeline.terminal_rows import rows_of_runs
 from shardline.results.staleness import edited_of
 from shardline.supervision.warm.client import offer
@@ -88,6 +89,7 @@ def open_project(
     # after a return to earlier settings no job runs that would fetch results or update links
     if storage:
         storage.fetch(found)
+        unpack(project)
     record_names(project)
     publish(project)
     if edited := edited_of(project.runs.values()):
@@ -222,6 +224,7 @@ def settle(
     if storage:
         try:
             storage.fetch(storage.look([*results_of(project), *logs_of(project)]))
+            unpack(project)
         except ShardlineError as error:
             logger.error("results could not be fetched: %s", error)
     publish(project)

@@ -88,7 +88,7 @@ class Jobs:
         if self.machine:
             new = [key for key, run in self.project.runs.items() if not self.exists(run.model)]
             for plan in self.project.sweeps.values():
-                if not plan.summary(self.project.layout).exists():
+                if not self.exists(plan.summary(self.project.layout)):
                     new += [plan.base] * plan.at_once
             self.machine.offer(workflow, [self._need(key) for key in new])
 

@@ -11,6 +11,7 @@ from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.pipeline import invocation
 from shardline.pipeline.job_frame import check_environment
+from shardline.pipeline.stored_trials import bring_home, declared_path
 from shardline.provenance.actions import Action
 from shardline.records.acceptances import ACCEPTED
 from shardline.results.sweeps.trials import study_so_far
@@ -48,6 +49,7 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
 
     action = Action(id=f"render_report/{page.parent.name}")
     check_environment(project, project.report_document)
+    bring_home(project.layout.declared, inputs.get("studies", ()))
     kinds = ("runs", "identities", "metrics", "evaluations", "provenances")
     each = zip(*(map(Path, inputs[kind]) for kind in kinds), strict=True)
     evaluated = {run.evaluation_id: run for run in project.runs.values()}
@@ -64,7 +66,7 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
         for run, identity, metrics, evaluation, provenance in each
     ]
     places = {
-        str(_declared(project, Path(path))): Path(path)
+        str(declared_path(project.layout, Path(path))): Path(path)
         for paths in inputs.values()
         for path in paths
     }
@@ -123,9 +125,3 @@ def _asked(project: Project, run: RunPlan) -> "TableEntry":
         tags=tuple(dict.fromkeys(tag for note in notes for tag in note.tags)),
         num_folds=run.num_folds,
     )
-
-
-def _declared(project: Project, path: Path) -> Path:
-    """Return the declared path of a file, which may be a local copy."""
-    last = len(path.parts) - 1 - path.parts[::-1].index(project.layout.results.name)
-    return Path(*path.parts[last:])

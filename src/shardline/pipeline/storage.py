@@ -13,6 +13,7 @@ from shardline.config.plans import pointer
 from shardline.config.project import Project
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, renamed_when_complete, write_bytes
+from shardline.pipeline.stored_trials import files_of_study
 
 _REQUESTS = 16  # at a time; a storage answers in some 10 ms, independent of its load
 _STREAMS = 2  # files at a time, since most storage plugins hold a file in memory
@@ -183,6 +184,8 @@ def results_of(project: Project) -> Iterator[Path]:
         yield run.model
         yield run.evaluation
         yield project.layout.preflight(run.id)
+    for plan in project.sweeps.values():
+        yield from files_of_study(plan, project.layout)
     yield from (
         project.report.with_name(name) for name in ("index.html", "report.json", "runs.csv")
     )
@@ -210,6 +213,12 @@ def logs_of(project: Project) -> Iterator[Path]:
         jobs.append(("evaluate", f"{run.id}-{run.evaluation_id}"))
     for one in project.predictions.values():
         jobs += [(rule, f"{one.spec.run}-{one.id}") for rule in ("predict", "write_predictions")]
+    for plan in project.sweeps.values():
+        jobs.append(("seal_study", f"{plan.id}-{plan.trials}"))
+        for slot in plan.slots:
+            jobs.append(("propose", f"{plan.id}-{slot}"))
+            trained = range(plan.settings.seeds)
+            jobs += [("train_trial", f"{plan.id}-{slot}-{repeat}") for repeat in trained]
     for rule, key in jobs:
         yield project.layout.log(rule, key)
         yield project.layout.benchmark(rule, key)

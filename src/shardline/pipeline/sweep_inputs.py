@@ -8,10 +8,10 @@ from shardline.config.job_plan import GivenPlan
 from shardline.config.plans import RunPlan
 from shardline.config.rungs import AnySlot, Slot, slot_of
 from shardline.config.sweeps import SweepPlan
-from shardline.core.errors import ConfigError
 from shardline.launch.request import REQUESTED, threads_of
 from shardline.pipeline.jobs import Jobs
 from shardline.pipeline.snakemake_speedups import with_signature
+from shardline.pipeline.stored_trials import check_no_combined_trials
 from shardline.results.sweeps.stopping import needs_last
 from shardline.results.sweeps.trials import check_schedule
 
@@ -22,17 +22,15 @@ class SweepJobs:
     Sealed proposals and results are no inputs, so that a finished trial makes no job.
 
     Raises:
-        ConfigError: Results are in a storage, or `parallel` does not fit the sealed proposals.
+        ConfigError: `parallel` does not fit the sealed proposals, or a row combines trials that are in a storage.
     """
 
     def __init__(self, jobs: Jobs, *, is_main: bool) -> None:
         self._jobs, self._project, self._layout = jobs, jobs.project, jobs.project.layout
-        if self._project.sweeps and jobs.storage:
-            name = next(iter(self._project.sweeps.values())).name
-            raise ConfigError(
-                f"sweeps.{name} is given with a storage for results (default-storage-provider), which cannot hold runs "
-                "that are not known at the start; use a shared disk, or drop the sweeps"
-            )
+        if jobs.storage:
+            check_no_combined_trials(self._project)
+        runs = "results/studies/{study}/{trial}/runs-{repeat}.zip"
+        self.packed = {"runs": runs} if jobs.storage else {}
         for plan in self._project.sweeps.values() if is_main else ():
             check_schedule(plan, self._layout)
         self.training = {
@@ -55,18 +53,18 @@ class SweepJobs:
     def before(self, wildcards: Any) -> list[str]:
         """Return what a proposal waits for: the proposal before, and results that no proposal knew."""
         plan, slot = self._plan(wildcards), slot_of(wildcards.trial)
-        if plan.proposal(self._layout, slot).exists():
+        if self._jobs.exists(plan.proposal(self._layout, slot)):
             return []
         before, known = plan.needs(slot)
         path = None if before is None else plan.proposal(self._layout, before)
         return [
-            *self._jobs.of_all([] if path is None or path.exists() else [path]),
+            *self._jobs.of_all([] if path is None or self._jobs.exists(path) else [path]),
             *self._missing(known, plan),
         ]
 
     def _missing(self, slots: Iterable[AnySlot], plan: SweepPlan) -> list[str]:
         files = (path for slot in slots for path in plan.results(self._layout, slot))
-        return self._jobs.of_all(path for path in files if not path.exists())
+        return self._jobs.of_all(path for path in files if not self._jobs.exists(path))
 
     def proposal(self, wildcards: Any) -> str:
         """Return the proposal of a trial."""

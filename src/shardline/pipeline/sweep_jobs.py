@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,7 @@ from shardline.core.errors import CODE_ERROR, ConfigError, CrashLoop, ShardlineE
 from shardline.core.files import write_json
 from shardline.pipeline.run_jobs import resolve_run
 from shardline.pipeline.started_ranks import Inputs
+from shardline.pipeline.stored_trials import bring_home, pack
 from shardline.pipeline.training import is_whole, train
 from shardline.provenance.actions import Action
 from shardline.records.base import sealed
@@ -26,6 +28,7 @@ from shardline.results.sweeps.importance import importance_of
 from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.stopping import beaten, forget_states, proposal_of, stops
 from shardline.results.sweeps.trials import best_of, read_proposal, run_of_trial, trials_so_far
+from shardline.supervision.attempt_log import own_attempts
 
 # An error of Python, and words of one that a device, a network or a disk may have caused although it repeats.
 _RAISED = re.compile(r"\b[A-Za-z]\w*(Error|Exception)\b: ")
@@ -36,8 +39,14 @@ _ELSEWHERE = re.compile(
 _MEMORY = ("OutOfMemoryError", "CUDA out of memory")
 
 
-def propose(project: Project, study: str, slot: AnySlot, output: str) -> None:
+def propose(
+    project: Project, study: str, slot: AnySlot, output: str, inputs: Iterable[str]
+) -> None:
     """Write the proposal of a trial or a promotion, from the proposal before it and the results that it may know.
+
+    Args:
+        project: The base run's part of the project.
+        inputs: The files that this command had to wait for; with a storage, local copies.
 
     Raises:
         ConfigError: The sampler's package is missing, or its version is not that of the study.
@@ -45,6 +54,7 @@ def propose(project: Project, study: str, slot: AnySlot, output: str) -> None:
     plan, layout = project.sweeps[study], project.layout.declared
     action = Action(id=f"propose/{study}-{slot}")
     recheck_sweep(project, plan)
+    bring_home(layout, inputs)
     found = with_runs(project, plan, proposal_of(plan, layout, slot))
     for one in beaten(plan, slot, found) if isinstance(slot, Slot) else ():
         for run in filter(None, one.runs):
@@ -57,6 +67,7 @@ def propose(project: Project, study: str, slot: AnySlot, output: str) -> None:
         action=action.record(),
     )
     write_json(Path(output), sealed(found))
+    bring_home(layout, [output])  # later promotions read it
 
 
 def with_runs(project: Project, plan: SweepPlan, proposal: Proposal) -> Proposal:
@@ -108,7 +119,7 @@ def _installed(package: str) -> str:
 
 def train_trial(
     project: Project, study: str, slot: AnySlot, repeat: int, log: Path, output: str, inputs: Inputs, *,
-    attempt: int = 1,
+    attempt: int = 1, packed: str | None = None,
 ) -> None:  # fmt: skip
     """Train one run of a trial, unless the run is sealed already, and write the trial's result.
 
@@ -119,6 +130,7 @@ def train_trial(
     Args:
         project: The base run's part of the project.
         inputs: `proposal`, and the inputs of a training except `spec`.
+        packed: With a storage, the file that gets the sealed files of the trained runs.
 
     Raises:
         ShardlineError: The training was stopped, or failed for a reason outside of the trial.
@@ -135,14 +147,21 @@ def train_trial(
     )
     if not proposal.excluded:
         given = {key: value for key, value in inputs.items() if key != "proposal"}
-        job = _Job(project, plan, proposal, log, given, attempt)
+        job = _Job(project, plan, proposal, log, given, attempt, has_storage=packed is not None)
         found = job.by_median(found) if plan.median else job.at_rung(found)
+    if packed is not None:
+        pack(project.layout.declared, [*proposal.runs, found.run], Path(packed))
     write_json(Path(output), sealed(structs.replace(found, action=action.record())))
 
 
 @dataclass(frozen=True)
 class _Job:
-    """The job of one training of a trial."""
+    """The job of one training of a trial.
+
+    Attributes:
+        has_storage: Whether the sealed files leave this machine after the job. Their training checkpoints then stay, so
+            that a job that could not deliver them trains no step again.
+    """
 
     project: Project
     plan: SweepPlan
@@ -150,6 +169,7 @@ class _Job:
     log: Path
     inputs: Inputs
     attempt: int
+    has_storage: bool
 
     def at_rung(self, found: TrialResult) -> TrialResult:
         """Train the run at the proposal's rung, which continues the run at the rung before."""
@@ -173,7 +193,7 @@ class _Job:
                 self._recheck(run, expected)
                 found = self._trained(run, found)
                 for part in parts[-1:]:
-                    forget_states(self.project, self.plan, part.run)
+                    self._forget(part.run)
                 parts.append(found)
             if found.value is None or expected == self.proposal.runs[-1]:
                 break
@@ -181,7 +201,7 @@ class _Job:
                 break
             found = structs.replace(found, values=[*found.values, found.value])
         if found.value is not None and found.rung < len(self.plan.rungs) - 1:
-            forget_states(self.project, self.plan, found.run)
+            self._forget(found.run)
         own = [one for one in parts if not one.linked]
         return structs.replace(
             found,
@@ -190,9 +210,13 @@ class _Job:
             linked=not own,
         )
 
+    def _forget(self, run: str) -> None:
+        if not self.has_storage:
+            forget_states(self.project, self.plan, run)
+
     def _run(self, found: TrialResult, rung: int) -> RunPlan:
         run = run_of_trial(self.project, self.plan, self.proposal, found.repeat, rung)
-        is_last = rung >= len(self.plan.rungs) - 1
+        is_last = rung >= len(self.plan.rungs) - 1 and not self.has_storage
         return run if is_last else replace(run, needed_states=("last",))
 
     def _recheck(self, run: RunPlan, expected: str) -> None:
@@ -213,12 +237,14 @@ class _Job:
         else:
             if not ((folder / "run.json").exists() and (folder / "identity.json").exists()):
                 resolve_run(own, str(folder / "run.json"), str(folder / "identity.json"))
+            # a storage has the files of an earlier job's run, and its last training checkpoint seals them again
+            ends = {one.end for one in own_attempts(layout.work(run.id))}
             try:
                 is_trained = train(
                     own, self.log, str(model), self.inputs, attempt=self.attempt, skip_sealed=True,
                     group=plan.name,
                 )  # fmt: skip
-                found = structs.replace(found, linked=not is_trained)
+                found = structs.replace(found, linked=not is_trained or "sealed" in ends)
             except ShardlineError as error:
                 if not is_own_failure(error):
                     raise
@@ -235,11 +261,12 @@ def is_own_failure(error: ShardlineError) -> bool:
     return error.kind == "diverged" or error.exit_code == CODE_ERROR or is_memory
 
 
-def seal_study(project: Project, study: str, output: str) -> None:
-    """Write the trials of a finished study, with the best of them."""
+def seal_study(project: Project, study: str, output: str, inputs: Iterable[str]) -> None:
+    """Write the trials of a finished study, with the best of them; see `propose`."""
     plan, layout = project.sweeps[study], project.layout.declared
     action = Action(id=f"seal_study/{study}-{plan.trials}")
     objective = plan.settings.objective
+    bring_home(layout, inputs)
     trials = trials_so_far(plan, layout)
     best = best_of(trials, objective.mode)
     document = StudyResult(

@@ -34,13 +34,20 @@ MEDIAN = {"median": {"rungs": [1, 3, 9], "startup_trials": 2}}
 
 
 def outcome(
-    seed: int = 0, *, kills: float = 0.0, faults: float = 0.0, steps: Any = (13,), **sweep: Any
+    seed: int = 0,
+    *,
+    kills: float = 0.0,
+    faults: float = 0.0,
+    steps: Any = (13,),
+    is_stored: bool = False,
+    **sweep: Any,
 ) -> Any:
     with elsewhere():
+        storage = Path("elsewhere/storage").absolute() if is_stored else None
         for trials in steps:
             controller = Controller(
                 project=load(**{**sweep, "trials": trials}), seed=seed, fails=some_fail, kill_rate=kills,
-                fault_rate=faults, last_epoch=some_end,
+                fault_rate=faults, last_epoch=some_end, storage=storage,
             )  # fmt: skip
             controller.run()
         return controller.outcome()
@@ -62,13 +69,16 @@ def undisturbed(sweep: str) -> Any:
     sampler=st.sampled_from(["tpe", "random"]),
     stop=st.sampled_from([HALVING, MEDIAN]),
     first=st.integers(9, 12),
+    is_stored=st.booleans(),
 )
 @settings(max_examples=NUMBER, deadline=None)
 def test_kills_failures_order_and_extensions_change_neither_promotions_nor_choice(
-    seed, parallel, sampler, stop, first
+    seed, parallel, sampler, stop, first, is_stored
 ):
     sweep = {"parallel": parallel, "sampler": sampler, "stop": stop}
-    disturbed = outcome(seed, kills=0.02, faults=0.1, steps=(first, 13), **sweep)
+    disturbed = outcome(
+        seed, kills=0.02, faults=0.1, steps=(first, 13), is_stored=is_stored, **sweep
+    )
     assert disturbed == undisturbed(json.dumps(sweep))
     assert disturbed[2] is not None
 

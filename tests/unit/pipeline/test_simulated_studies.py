@@ -63,13 +63,15 @@ def outcome(
     kill_rate: float = 0.0,
     fault_rate: float = 0.0,
     steps: Any = (13,),
+    is_stored: bool = False,
     **sweep: Any,
 ) -> Any:
     with elsewhere():
+        storage = Path("elsewhere/storage").absolute() if is_stored else None
         for trials in steps:
             controller = Controller(
                 project=load(**{**sweep, "trials": trials}), seed=seed, fails=some_fail, kill_rate=kill_rate,
-                fault_rate=fault_rate,
+                fault_rate=fault_rate, storage=storage,
             )  # fmt: skip
             controller.run()
         return controller.outcome()
@@ -86,14 +88,17 @@ def undisturbed(sweep: str) -> Any:
     sampler=st.sampled_from(["tpe", "random", "sobol", "cmaes", "grid"]),
     seeds=st.sampled_from([1, 2]),
     first=st.integers(1, 12),
+    is_stored=st.booleans(),
 )
 @settings(max_examples=NUMBER, deadline=None)
 def test_kills_failures_order_and_extensions_change_neither_proposals_nor_choice(
-    seed, parallel, sampler, seeds, first
+    seed, parallel, sampler, seeds, first, is_stored
 ):
     space = OTHER_SPACES.get(sampler, SPACE)
     sweep = {"parallel": parallel, "sampler": sampler, "seeds": seeds, "space": space}
-    disturbed = outcome(seed, kill_rate=0.02, fault_rate=0.1, steps=(first, 13), **sweep)
+    disturbed = outcome(
+        seed, kill_rate=0.02, fault_rate=0.1, steps=(first, 13), is_stored=is_stored, **sweep
+    )
     assert disturbed == undisturbed(json.dumps(sweep))
     proposals, results, best = disturbed
     assert best is not None

@@ -135,11 +135,16 @@ def run_of_trial(
     changed = dict(at_rung(project, base, proposal.settings, plan.rungs, rung))
     if plan.settings.seeds > 1:
         changed["seed"] = base.settings.seed + repeat
-    name = f"{plan.name}-{proposal.trial}" + (f".{repeat}" if plan.settings.seeds > 1 else "")
-    name += f"-e{plan.rungs[rung]}" if plan.rungs else ""
+    name = name_of_training(plan, proposal.trial, repeat, rung)
     return load_variant(
         project, base, changed, name=name, where=f"sweeps.{plan.name} trial {proposal.trial}"
     )
+
+
+def name_of_training(plan: SweepPlan, trial: int, repeat: int, rung: int) -> str:
+    """Return the name of the run of a trial's training at a rung."""
+    name = f"{plan.name}-{trial}" + (f".{repeat}" if plan.settings.seeds > 1 else "")
+    return name + (f"-e{plan.rungs[rung]}" if plan.rungs else "")
 
 
 def value_of(results: Sequence[TrialResult]) -> float | None:
