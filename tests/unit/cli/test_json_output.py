@@ -11,10 +11,13 @@ from shardline.cli import app
 from shardline.cli.display.terminal import say_json
 from shardline.cli.json_types import OUTPUTS
 from shardline.core.files import write_json
+from shardline.drills.profile_command import Commands
 from tests.support.command_line import shardline
 from tests.support.fake_project import DIGEST
 from tests.support.json_output import checked
+from tests.support.simulated_drill import simulated_commands
 from tests.support.simulated_study import Controller
+from tests.support.workspace import REPOSITORY
 from tests.unit.config.test_config_load import CONFIG
 from tests.unit.pipeline.test_simulated_studies import STUDY, load, some_fail
 from tests.unit.results.test_outcomes import fail, train_now
@@ -118,6 +121,32 @@ def test_trials_at_rungs_fit(tmp_path, monkeypatch):
         ("done", 3), ("done", 3), ("stopped", 1), ("stopped", 1),
     ]  # fmt: skip
     assert printed("best", "best", "s")["rung"] == 1
+
+
+def test_an_accepted_result_fits(fake):
+    fake.rows = fake.rows[1:]
+    fake.seal_all()
+    fake.rows[0]["optim.lr"] = 0.2
+    fake.load()
+    found = printed("accept", "accept", "flat", "--reason", "no effect", "--yes")
+    assert found["accepted"] == [f"results/runs/{fake.run('flat').id}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "survives", "verdicts"),
+    [("resume", True, ["survived"]), ("kill-rank", False, ["not survived"])],
+)
+def test_outcomes_of_injected_faults_fit(name, survives, verdicts, fake, monkeypatch):
+    fake.load()
+    monkeypatch.setattr(Commands, "started", simulated_commands(survives=survives))
+    profile = str(REPOSITORY / "profiles/local")
+    options = ("--interruptions", "1", "--devices", "1", "--profile", profile)
+    found = printed("drill", "drill", name, *options)
+    assert [one["verdict"] for one in found["outcomes"]] == verdicts
+    assert [one["steps_done"] for one in found["outcomes"]] == [40 * survives] * len(verdicts)
+    assert all(one["interruptions"] for one in found["outcomes"])
+    assert all((one["folder"] is None) == survives for one in found["outcomes"])
+    assert (found["certificate"] is None) != survives
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
