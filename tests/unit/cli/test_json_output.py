@@ -10,16 +10,14 @@ import typer.main
 from shardline.cli import app
 from shardline.cli.display.terminal import say_json
 from shardline.cli.json_types import OUTPUTS
-from shardline.core.files import write_json
 from shardline.drills.profile_command import Commands
 from tests.support.command_line import shardline
 from tests.support.fake_project import DIGEST
 from tests.support.json_output import checked
 from tests.support.simulated_drill import simulated_commands
 from tests.support.simulated_study import Controller
+from tests.support.studies import load, some_fail, write_config
 from tests.support.workspace import REPOSITORY
-from tests.unit.config.test_config_load import CONFIG
-from tests.unit.pipeline.test_simulated_studies import STUDY, load, some_fail
 from tests.unit.results.test_outcomes import fail, train_now
 
 
@@ -101,10 +99,9 @@ def test_listings_of_files_and_data_fit(fake):
 
 def test_trials_of_a_study_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    sweep = {**STUDY, "trials": 5, "parallel": 2, "sampler": "sobol"}
+    sweep = {"trials": 5, "parallel": 2, "sampler": "sobol"}
     Controller(project=load(**sweep), fails=some_fail).run()
-    longer = {**sweep, "trials": 6}
-    write_json(Path("config/config.yaml"), {**CONFIG, "sweeps": {"s": longer}})
+    write_config(**{**sweep, "trials": 6})
     states = [one["state"] for one in printed("ls --study", "ls", "--study", "s")]
     assert (states[5], set(states[:5])) == ("new", {"done", "failed"})
     assert printed("best", "best", "s")["ended"] == 5
@@ -113,9 +110,9 @@ def test_trials_of_a_study_fit(tmp_path, monkeypatch):
 def test_trials_at_rungs_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stop = {"halving": {"rungs": [1, 3], "keep": 2}}
-    sweep = {**STUDY, "trials": 4, "parallel": 2, "sampler": "sobol", "stop": stop}
+    sweep = {"trials": 4, "parallel": 2, "sampler": "sobol", "stop": stop}
     Controller(project=load(**sweep)).run()
-    write_json(Path("config/config.yaml"), {**CONFIG, "sweeps": {"s": sweep}})
+    write_config(**sweep)
     trials = printed("ls --study", "ls", "--study", "s")
     assert sorted((one["state"], one["epochs"]) for one in trials) == [
         ("done", 3), ("done", 3), ("stopped", 1), ("stopped", 1),

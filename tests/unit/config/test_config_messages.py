@@ -16,7 +16,7 @@ from shardline.config.load import load_project
 from shardline.core.nested import merge, with_values
 from shardline.errors import ConfigError
 from shardline.identity import code_index
-from tests.unit.config.test_config_load import CONFIG, DIGITS, ONE_ROW
+from tests.support.small_config import CONFIG, DIGITS, ONE_ROW
 from tests.unit.conftest import _parse_once
 
 REPOSITORY = Path(__file__).parents[3]

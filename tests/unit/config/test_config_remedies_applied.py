@@ -29,7 +29,7 @@ from shardline.core import suggest
 from shardline.errors import ShardlineError
 from shardline.identity import code_index
 from tests.support.raised_errors import note_errors
-from tests.unit.config.test_config_load import CONFIG, DIGITS
+from tests.support.small_config import CONFIG, DIGITS
 from tests.unit.conftest import _parse_once
 
 # Changes by their place: a dotted key of the config, "@column" of the run table's one row, "/path" of a
