@@ -56,7 +56,7 @@ Refusal = Callable[..., str]
 def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusal:
     """Return the message about a config and a table; empty where nothing is wrong with their form."""
     monkeypatch.setattr(code_index, "parse_module", _parse_once)
-    monkeypatch.setattr("shardline.config.load._load_datasets", lambda *_: _stop())
+    monkeypatch.setattr("shardline.config.load.load_datasets", lambda *_: _stop())
     (tmp_path / "config").mkdir()
 
     written = ""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shardline.cli import app
-from shardline.config import sweeps
+from shardline.config import load_sweeps
 from shardline.config.load import load_project
 from shardline.config.settings.sweep_settings import Objective, SweepSettings
 from shardline.config.sweeps import SweepPlan
@@ -290,10 +290,10 @@ def test_a_sampler_without_its_package_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"needs the package optuna.*shardline\[sweeps\]"):
         proposed(plan_of(SPACES[sphere], sampler="tpe", trials=1), sphere)
-    monkeypatch.setattr(sweeps, "version", missing)
+    monkeypatch.setattr(load_sweeps, "version", missing)
     unlocked: Any = SimpleNamespace(lock=SimpleNamespace(versions={}))
     with pytest.raises(ConfigError, match=r"sweeps\.s\.sampler needs the package cmaes.*grid"):
-        sweeps._version("cmaes", unlocked, "sweeps.s")
+        load_sweeps._version("cmaes", unlocked, "sweeps.s")
 
 
 def missing(package: str) -> str:
