@@ -7,7 +7,14 @@ import pytest
 
 from shardline.core.seals import check_seal
 from shardline.drills.fault_injection import PLACES
-from shardline.drills.outcome import Outcome, TrainedFiles, certify, compare, cost, why_not_survived
+from shardline.drills.outcome import (
+    DrilledRun,
+    TrainedFiles,
+    certify,
+    compare,
+    cost,
+    why_not_survived,
+)
 from shardline.provenance.actions import Action
 from shardline.provenance.resume_certificates import identify
 from shardline.records.certificates import Interruption
@@ -73,13 +80,12 @@ def test_a_certificate_is_sealed_and_later_trainings_of_this_code_name_it(prepar
     injected = interrupt(ranks, [fault])
     broken = trained(ranks, "broken")
     compared = compare(broken, trained(ranks, "whole"))
-    outcome = Outcome(
-        drill="resume", profile="none", ranks=1, compared=compared, commands=2,
+    outcome = DrilledRun(
+        verdict="survived", drill="resume", profile="none", ranks=1, compared=compared, commands=2,
         interruptions=[Interruption(**{"ranks": 1, **one}) for one in injected],
         reasons=why_not_survived(compared, planned=1, injected=len(injected), failure=""), **cost(broken.attempts()),
-        identity=identify(broken.provenance()),
     )  # fmt: skip
-    path = certify([outcome], Action(id="drill/resume"))
+    path = certify([(outcome, identify(broken.provenance()))], Action(id="drill/resume"))
     document = json.loads(path.read_text())
     assert check_seal(path, document) is None
     assert path.stem == f"resume-{document['sha256'][:12]}"

@@ -1,15 +1,12 @@
 """`shardline drill` on a real Slurm: a preemption and a time limit are nothing to the training."""
 
 import json
-import sys
 
 import pytest
 
 from tests.support.rotation import rotating
 from tests.support.slurm.pipeline import Pipeline
-from tests.support.workspace import Workspace
-
-SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
+from tests.support.workspace import SHARDLINE, Workspace
 
 
 @pytest.fixture(scope="module")

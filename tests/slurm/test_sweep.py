@@ -1,7 +1,6 @@
 """A study on a real Slurm: each trial is a job, one is preempted, and one fails by its own fault."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import yaml
 
 from tests.support.slurm.pipeline import Pipeline
 from tests.support.slurm.started import Started
-from tests.support.workspace import Workspace
+from tests.support.workspace import SHARDLINE, Workspace
 
 # Slow until a file `hurry` exists, so that a trial is preempted in the middle.
 MODEL = """
@@ -32,7 +31,6 @@ class Own(MLP):
             time.sleep(0.1)
         return super().training_step(batch, batch_idx)
 """
-SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
 WIDTHS = [13, 4, 8, 16]
 
 

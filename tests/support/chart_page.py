@@ -11,14 +11,8 @@ from jinja2 import FileSystemLoader
 
 from shardline.config.resolved import Size, Study
 from shardline.data.sources.digits import Digits
-from shardline.records.measured import StepSeconds
-from shardline.records.reported_parts import (
-    Curve,
-    ReportedGoodput,
-    ReportedHeadline,
-    ReportedThroughput,
-    ReportedTraining,
-)
+from shardline.records.measured import Goodput, StepSeconds, Throughput
+from shardline.records.reported_parts import Curve, ReportedHeadline, ReportedTraining
 from shardline.records.reported_runs import ReportedRun
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
@@ -98,13 +92,13 @@ def run_of(name: str, settings: Mapping[str, Any], value: float, ranks: int = 1)
         headline=ReportedHeadline(metric="accuracy", value=value, num_samples=180, action=""),
         curves={"train_loss": curve_of(lr, 2, 0.05), "val_loss": curve_of(lr, 150, 0.01)},
         training=ReportedTraining(steps=600, duration_s=elapsed),
-        goodput=ReportedGoodput(
+        goodput=Goodput(
             elapsed_s=elapsed,
             parts={**parts, "other": 1.0},
             share=parts["compute"] / elapsed,
             action="",
         ),
-        throughput=ReportedThroughput(
+        throughput=Throughput(
             step_s=StepSeconds(median=0.02 / ranks**0.9, p10=0.01, p90=0.03),
             samples_per_s=3000 * ranks**0.9,
             steps=600,

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,11 @@ from typing import Any
 
 import yaml
 
+from tests.support.processes import wait_until
+
 REPOSITORY = Path(__file__).parents[2]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
+SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
 
 TINY_CONFIG: dict[str, Any] = yaml.safe_load((REPOSITORY / "config/test/config.yaml").read_text())
 TINY_SCALING = TINY_CONFIG.pop("scaling")  # of a run that few tests have
@@ -80,6 +84,44 @@ class Workspace:
             check=False,
             timeout=600,
         )
+
+    def killed_and_continued(self, pattern: str) -> None:
+        """Run the pipeline, kill it with all its jobs once files match a pattern, and run it to its end."""
+        process = subprocess.Popen(
+            self.command(), cwd=self.path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        wait_until(lambda: bool(self.matching(pattern)), process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        self.snakemake("--unlock")
+        done = self.snakemake("--rerun-incomplete")
+        assert done.returncode == 0, done.stdout
+        assert "Nothing to be done" in self.snakemake().stdout
+
+    def shardline(self, *arguments: str, code: int = 0) -> str:
+        """Run the command `shardline`, and return what it printed; with errors unless it should succeed.
+
+        Args:
+            code: Expected exit code.
+        """
+        done = subprocess.run(
+            [SNAKEMAKE.with_name("shardline"), *arguments], cwd=self.path, text=True, capture_output=True, check=False
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + (done.stderr if code else "")
+
+    def evaluated_best(self, sweep: str, row: Mapping[str, Any]) -> str:
+        """Add the best trial of a sweep to the table of its base, evaluate it, and return the id of its run."""
+        best = json.loads(self.shardline("best", sweep, "--json"))["row"]
+        config = yaml.safe_load((self.path / "config/config.yaml").read_text())
+        self.configure(config, [row, best])
+        done = self.snakemake()
+        assert done.returncode == 0, done.stdout
+        key = self.identity(f"{sweep}-best")
+        rules = {path.parent.name for path in (self.path / "logs").glob(f"*/{key}*.log")}
+        assert rules == {"evaluate"}, "the trial has trained this run"
+        return key
 
     def the(self, pattern: str) -> Path:
         """Return the one file that a pattern matches."""

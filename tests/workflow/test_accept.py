@@ -3,25 +3,13 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.support.workspace import REPOSITORY, Workspace
+from tests.support.workspace import REPOSITORY
 
 ROW = {"name": "run", "dataset": "table", "model": "linear", "devices": 2, "trainer.max_epochs": 1}
 REASON = "the penalty is too small to matter"
-
-
-def shardline(workspace: Workspace, *arguments: str, code: int = 0) -> str:
-    command = str(Path(sys.executable).with_name("shardline"))
-    done = subprocess.run(
-        [command, *arguments], cwd=workspace.path, text=True, capture_output=True, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + (done.stderr if code else "")
 
 
 @pytest.mark.rotating
@@ -32,11 +20,11 @@ def test_an_accepted_training_is_evaluated_and_reported_and_not_trained_again(ti
     earlier = workspace.identity("run")
     steps = ("--after-steps", "10", "--profile", str(REPOSITORY / "profiles/local"))
     tiny({**ROW, "optim.lr": 0.011})
-    told = shardline(workspace, "accept", "run", "--reason", REASON, "--yes", *steps, code=1)
+    told = workspace.shardline("accept", "run", "--reason", REASON, "--yes", *steps, code=1)
     assert re.search(r"\d differ \(train_loss at step \d", told), told
     assert not workspace.matching("results/runs/<run>/model.safetensors")
     tiny({**ROW, "optim.weight_decay": 1e-9})
-    told = shardline(workspace, "accept", "run", "--reason", REASON, "--yes", *steps)
+    told = workspace.shardline("accept", "run", "--reason", REASON, "--yes", *steps)
     assert "optim.weight_decay 0.0 -> 1e-09" in told
     assert not list(workspace.path.glob("store/work/*-first-steps"))
     done = workspace.snakemake()
@@ -53,12 +41,12 @@ def test_an_accepted_training_is_evaluated_and_reported_and_not_trained_again(ti
     assert record["accepted"]["from"] == earlier
     assert record["accepted"]["reason"].startswith(f"{REASON} (the first 10 steps, trained again")
     assert REASON in (workspace.path / "results/report/index.html").read_text()
-    assert "none with problems" in shardline(workspace, "verify")
-    shardline(workspace, "gc", "--delete", "--yes")
-    assert f"accepted from {earlier}" in shardline(workspace, "verify", "run")
+    assert "none with problems" in workspace.shardline("verify")
+    workspace.shardline("gc", "--delete", "--yes")
+    assert f"accepted from {earlier}" in workspace.shardline("verify", "run")
     crate = json.loads((workspace.path / "results/report/ro-crate-metadata.json").read_text())
     assert any(item["@id"].endswith("/accepted.json") for item in crate["@graph"])
-    assert "every number" in shardline(workspace, "replay", "run")
+    assert "every number" in workspace.shardline("replay", "run")
 
 
 @pytest.mark.rotating
@@ -69,7 +57,7 @@ def test_a_run_is_trained_again_beside_its_result_and_after_its_removal(tiny):
     run = workspace.path / "results/runs" / workspace.identity("run")
     sealed = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     local = ("--profile", str(REPOSITORY / "profiles/local"))
-    told = shardline(workspace, "rerun", "run", *local)
+    told = workspace.shardline("rerun", "run", *local)
     assert f"run ({run.name}): the same weights to the last bit" in told
     assert "none of " in told
     again = workspace.path / "results/reruns" / run.name / "1"
@@ -82,7 +70,7 @@ def test_a_run_is_trained_again_beside_its_result_and_after_its_removal(tiny):
     log = (workspace.path / f"logs/train/{run.name}.log").read_text()
     assert f"`shardline rerun {run.name}` trains the run again" in log
     assert "nothing was trained" in log
-    shardline(workspace, "rm", "run", "--delete", "--yes")
+    workspace.shardline("rm", "run", "--delete", "--yes")
     done = workspace.snakemake()
     assert done.returncode == 0, done.stdout
     assert "nothing was trained" not in (workspace.path / f"logs/train/{run.name}.log").read_text()

@@ -1,16 +1,13 @@
 """Averages and an ensemble of trained rows, through the real pipeline and the commands that read their results."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 
 import pytest
 
-from tests.support.workspace import Workspace
+from tests.support.workspace import SHARDLINE
 
-SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
 MODEL = """
 import torch
 from shardline.models import Classifier
@@ -35,15 +32,6 @@ ROWS = [  # before their members
     {**MEMBER, "name": "a", "seed": 1},
     {**MEMBER, "name": "b", "seed": 2},
 ]
-
-
-def shardline(workspace: Workspace, *arguments: str) -> str:
-    done = subprocess.run(
-        [*SHARDLINE, *arguments], cwd=workspace.path, text=True, check=False,
-        env={**os.environ, "COLUMNS": "200"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 @pytest.mark.rotating
@@ -71,15 +59,15 @@ def test_rows_are_averaged_evaluated_predicted_and_reported(tiny) -> None:
     evaluated = record("both", "evaluations/*.json")
     assert evaluated["headline"]["metric"] == "accuracy"
     workspace.the("results/runs/<both>/predictions/*.parquet")
-    shardline(workspace, "verify")
-    told = shardline(workspace, "why", "mean")
+    workspace.shardline("verify")
+    told = workspace.shardline("why", "mean")
     assert "run" in told
     exported = subprocess.run(
         [*SHARDLINE, "export", "both", "--to", "safetensors"], cwd=workspace.path, text=True,
         capture_output=True, check=False,
     )  # fmt: skip
     assert "is an ensemble, which has no weights of its own" in exported.stdout + exported.stderr
-    shardline(workspace, "export", "mean", "--to", "safetensors")
+    workspace.shardline("export", "mean", "--to", "safetensors")
     # a member of another seed makes all that depend on it stale, and nothing else
     rows = [{**row, "seed": 3} if row["name"] == "b" else row for row in ROWS]
     config = workspace.path / "config/config.yaml"

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,9 +12,8 @@ import pytest
 
 from tests.support.commit import commit_of
 from tests.support.rotation import rotating
-from tests.support.workspace import REPOSITORY, TINY_CONFIG
+from tests.support.workspace import REPOSITORY, SHARDLINE, TINY_CONFIG
 
-SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
 SAME = {"weights": True, "optimizer": True, "ledger": True}
 
 

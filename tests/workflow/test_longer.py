@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.support.workspace import REPOSITORY, Workspace
-from tests.workflow.test_accept import shardline
 
 ROW = {"dataset": "table", "model": "mlp", "devices": 2}
 SHORT = {**ROW, "name": "short", "trainer.max_epochs": 2}
@@ -56,7 +55,7 @@ def test_a_longer_run_continues_the_shorter_one_of_its_table(tiny):
         workspace.the("logs/train/<long>.log").read_text()
     )
     assert "Nothing to be done" in workspace.snakemake().stdout
-    lineage = shardline(workspace, "lineage", "results/latest/long/model.safetensors")
+    lineage = workspace.shardline("lineage", "results/latest/long/model.safetensors")
     assert f"train/{workspace.identity('short')}" in lineage
     report = workspace.path / "results/report"
     assert f"run {workspace.identity('short')} from step {step}, which saved" in (
@@ -69,9 +68,9 @@ def test_a_longer_run_continues_the_shorter_one_of_its_table(tiny):
         if one.get("name", "").startswith("Training checkpoint of run")
     ]
     assert [one["name"].rpartition(" ")[2] for one in states] == [str(step)]
-    assert "none with problems" in shardline(workspace, "verify", "--deep")
+    assert "none with problems" in workspace.shardline("verify", "--deep")
     # which begins at step 0
-    again = shardline(workspace, "rerun", "long", "--profile", str(REPOSITORY / "profiles/local"))
+    again = workspace.shardline("rerun", "long", "--profile", str(REPOSITORY / "profiles/local"))
     assert "the same weights to the last bit" in again
 
 

@@ -1,17 +1,11 @@
 """A run on a mix with a transform of the user's, through the real pipeline and the commands that read its results."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from fractions import Fraction
 
 import pytest
 
-from tests.support.workspace import Workspace
-
-SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
 AUGMENT = """
 class Augment:
     def __init__(self, scale):
@@ -30,15 +24,6 @@ ROW = {
     "data.transform": "{type: mypkg.data:Augment, scale: 0.1}",
     "data.epoch_samples": 320,
 }
-
-
-def shardline(workspace: Workspace, *arguments: str) -> str:
-    done = subprocess.run(
-        [*SHARDLINE, *arguments], cwd=workspace.path, text=True, check=False,
-        env={**os.environ, "COLUMNS": "200"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 @pytest.mark.rotating
@@ -67,9 +52,9 @@ def test_a_mix_is_trained_evaluated_reported_and_known_by_its_datasets(tiny) -> 
     assert {key: Fraction(weight) for key, weight in linked} == {
         part["id"]: Fraction(part["weight"]) for part in spec["datasets"]
     }
-    assert "0.7 web + 0.3 books" in shardline(workspace, "ls")
-    assert "none with problems" in shardline(workspace, "verify", "--deep")
-    lineage = shardline(
-        workspace, "lineage", str(workspace.the("results/runs/<mixed>/model.safetensors"))
+    assert "0.7 web + 0.3 books" in workspace.shardline("ls")
+    assert "none with problems" in workspace.shardline("verify", "--deep")
+    lineage = workspace.shardline(
+        "lineage", str(workspace.the("results/runs/<mixed>/model.safetensors"))
     )
     assert lineage.count("manifest.json") == 2

@@ -1,18 +1,12 @@
 """Successive halving by the real Snakemake: killed once, continued, and no step trained for two rungs."""
 
 import json
-import os
-import signal
-import subprocess
 from typing import Any
 
 import pytest
-import yaml
 
 from shardline.ledger import read_ledger
-from tests.support.processes import wait_until
 from tests.support.workspace import Workspace
-from tests.workflow.test_sweeps import shardline
 
 ROW = {
     "name": "base", "dataset": "digits", "model": "linear", "devices": 1, "trainer.max_epochs": 9,
@@ -43,17 +37,7 @@ def results(workspace: Workspace) -> list[dict[str, Any]]:
 @pytest.mark.rotating
 def test_a_killed_halving_continues_and_its_ledgers_have_each_step_once(tiny):
     workspace = tiny(ROW, runtime=RUNTIME, sweeps={"lr": SWEEP})
-    process = subprocess.Popen(
-        workspace.command(), cwd=workspace.path, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-    wait_until(lambda: bool(workspace.matching("results/studies/*/r1-0/result-0.json")), process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    workspace.snakemake("--unlock")
-    done = workspace.snakemake("--rerun-incomplete")
-    assert done.returncode == 0, done.stdout
-    assert "Nothing to be done" in workspace.snakemake().stdout
+    workspace.killed_and_continued("results/studies/*/r1-0/result-0.json")
 
     found = results(workspace)
     assert sorted(one["rung"] for one in found) == [0] * 9 + [1] * 3 + [2]
@@ -78,19 +62,11 @@ def test_a_killed_halving_continues_and_its_ledgers_have_each_step_once(tiny):
     (base,) = workspace.matching("results/latest/base")
     assert {path.parts[-3] for path in states} == {winner, base.resolve().name}
 
-    trials = json.loads(shardline(workspace, "ls", "--study", "lr", "--json"))
+    trials = json.loads(workspace.shardline("ls", "--study", "lr", "--json"))
     assert sorted(one["state"] for one in trials) == ["done"] + ["stopped"] * 8
-    verified = json.loads(shardline(workspace, "verify", "--deep", "--json"))
+    verified = json.loads(workspace.shardline("verify", "--deep", "--json"))
     assert [one["problems"] for one in verified] == [[]] * len(verified)
     page = workspace.the("results/report/index.html").read_text()
     assert "9 epochs" in page
 
-    best = json.loads(shardline(workspace, "best", "lr", "--json"))["row"]
-    config = yaml.safe_load((workspace.path / "config/config.yaml").read_text())
-    workspace.configure(config, [ROW, best])
-    done = workspace.snakemake()
-    assert done.returncode == 0, done.stdout
-    key = workspace.identity("lr-best")
-    assert key == winner
-    logs = (path.parent.name for path in (workspace.path / "logs").glob(f"*/{key}*.log"))
-    assert {*logs} == {"evaluate"}, "the last rung has trained this run"
+    assert workspace.evaluated_best("lr", ROW) == winner

@@ -1,12 +1,11 @@
 """A scaling study, really trained at one and at two ranks."""
 
 import json
-import subprocess
 from typing import Any
 
 import pytest
 
-from tests.support.workspace import SNAKEMAKE, TINY_SCALING, Workspace
+from tests.support.workspace import TINY_SCALING, Workspace
 
 KNOWN = {"name": "known", "dataset": "table", "model": "linear", "devices": 1}
 DERIVED = "known_nodes=1_devices=2"
@@ -15,12 +14,6 @@ DERIVED = "known_nodes=1_devices=2"
 def provenance(workspace: Workspace, name: str) -> dict[str, Any]:
     path = workspace.the(f"results/runs/<{name}>/provenance.json")
     return dict(json.loads(path.read_text()))
-
-
-def shardline(workspace: Workspace, *arguments: str) -> str:
-    command = [str(SNAKEMAKE.with_name("shardline")), *arguments]
-    done = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 @pytest.mark.slow
@@ -40,7 +33,7 @@ def test_a_study_is_trained_by_name_and_its_runs_are_runs_like_others(tiny):
 
 
 def state_of_runs(workspace: Workspace) -> dict[str, str]:
-    return {item["run"]: item["state"] for item in json.loads(shardline(workspace, "ls", "--json"))}
+    return {item["run"]: item["state"] for item in json.loads(workspace.shardline("ls", "--json"))}
 
 
 @pytest.mark.rotating
@@ -56,7 +49,7 @@ def test_nothing_is_trained_beside_a_run_that_is_measured(tiny):
         begin, end = spans.pop(name)
         assert [other for other, (b, e) in spans.items() if b < end and e > begin] == []
     assert "Nothing to be done" in workspace.snakemake().stdout
-    assert json.loads(shardline(workspace, "gc", "--json"))["items"] == []
+    assert json.loads(workspace.shardline("gc", "--json"))["items"] == []
     assert (workspace.path / "results/latest" / DERIVED / "model.safetensors").exists()
 
 

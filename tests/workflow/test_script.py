@@ -3,7 +3,6 @@
 import json
 import platform
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from tests.support.workspace import REPOSITORY, SNAKEMAKE, Workspace
+from tests.support.workspace import REPOSITORY, Workspace
 
 PAGE = (REPOSITORY / "docs/how-to/use-your-own-training-loop.md").read_text()
 SCRIPT = (REPOSITORY / "tests/support/plain_script.py").read_text()
@@ -112,26 +111,20 @@ def check_measured(found: dict[str, Any]) -> None:
     assert found["throughput"]["samples_per_s"] is None
 
 
-def shardline(workspace: Workspace, *arguments: str) -> str:
-    command = [str(SNAKEMAKE.with_name("shardline")), *arguments]
-    done = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True, check=True)
-    return done.stdout
-
-
 def check_commands(workspace: Workspace) -> None:
-    runs = {record["run"]: record for record in json.loads(shardline(workspace, "ls", "--json"))}
+    runs = {record["run"]: record for record in json.loads(workspace.shardline("ls", "--json"))}
     assert {record["state"] for record in runs.values()} == {"done"}
     assert runs["silent"]["headline"] is None
     assert runs["plain"]["headline"]["metric"] == "accuracy"
-    assert shardline(workspace, "verify").count("model, metrics, provenance, 1 evaluation") == 3
+    assert workspace.shardline("verify").count("model, metrics, provenance, 1 evaluation") == 3
     table = workspace.path / "config/runs.tsv"
     workspace.write(
         "config/runs.tsv", table.read_text().replace("stops.py --lr 0.01", "stops.py --lr 0.1")
     )
     workspace.write("train.py", SCRIPT.replace("torch.nn.Linear(", "torch.nn.LazyLinear("))
-    why = shardline(workspace, "why", "stops")
+    why = workspace.shardline("why", "stops")
     assert "model script: stops.py --lr 0.01 -> script: stops.py --lr 0.1" in why
-    assert "code of the model: train.py: main changed" in shardline(workspace, "why", "plain")
+    assert "code of the model: train.py: main changed" in workspace.shardline("why", "plain")
 
 
 def check_sealed(run: dict, workspace: Workspace) -> None:

@@ -13,7 +13,7 @@ from shardline.cli.display.terminal import say, say_json
 from shardline.core.errors import DataError
 
 if TYPE_CHECKING:
-    from shardline.drills.outcome import Outcome
+    from shardline.drills.outcome import DrilledRun
 
 _Name = Literal[
     "resume", "preempt", "timeout", "kill-rank", "stop-rank", "kill-controller", "disk-full"
@@ -69,10 +69,11 @@ def drill(
         report=(lambda line: None) if as_json else (lambda line: say(f"{name}: {line}")),
     )
     action = Action(id=f"drill/{name}")
-    with drilled(order) as outcomes:
-        certificate = certify(outcomes, action) if name == "resume" else None
+    with drilled(order) as found:
+        certificate = certify(found, action) if name == "resume" else None
+    outcomes = [one for one, _ in found]
     if as_json:
-        say_json({"outcomes": [one.to_json() for one in outcomes], "certificate": certificate})
+        say_json({"outcomes": outcomes, "certificate": certificate})
     else:
         show_drill(outcomes, certificate)
     if any(outcome.reasons for outcome in outcomes):
@@ -82,7 +83,7 @@ def drill(
 _FIGURES = ("steps_done", "steps_lost", "seconds_lost", "attempts", "commands")
 
 
-def show_drill(outcomes: Sequence["Outcome"], certificate: Path | None) -> None:
+def show_drill(outcomes: Sequence["DrilledRun"], certificate: Path | None) -> None:
     """Print the outcome of a fault-injection test, one column for each run."""
     sizes = (f"{one.ranks} rank{'s' if one.ranks > 1 else ''}" for one in outcomes)
     rows: list[list[str | Text]] = [["profile", *(one.profile for one in outcomes)]]

@@ -13,9 +13,9 @@ from shardline.cli.json_listings import (
     Why,
 )
 from shardline.cli.predict import Predicted
+from shardline.drills.outcome import DrilledRun
 from shardline.launch.preflight.preflight_table import PreflightReport
 from shardline.provenance.nodes import FileNode
-from shardline.records.certificates import Interruption
 from shardline.records.found import FoundBatch, FoundRates
 from shardline.results.check.found import Finding
 from shardline.results.data_show import ShownDataset
@@ -110,40 +110,6 @@ class Crate(TypedDict, total=False):
     zip: Path
     files: int
     bytes: int
-
-
-class DrilledRun(TypedDict):
-    """The outcome of a fault-injection test for one run.
-
-    Attributes:
-        verdict: `survived` or `not survived`.
-        drill: Name of the test.
-        profile: Snakemake profile.
-        ranks: Number of ranks.
-        reasons: Why the training did not survive; empty if it did.
-        steps_done: Optimiser steps of all attempts.
-        steps_lost: Steps that were repeated.
-        seconds_lost: Time of the repeated work, in seconds.
-        attempts: Number of attempts.
-        commands: Number of times that the command had to be run.
-        interruptions: The injected interruptions.
-        compared: Whether `weights`, `optimizer` and `ledger` equal those of the uninterrupted training.
-        folder: Folder of the test; null if it was removed.
-    """
-
-    verdict: str
-    drill: str
-    profile: str
-    ranks: int
-    reasons: list[str]
-    steps_done: int
-    steps_lost: int
-    seconds_lost: float
-    attempts: int
-    commands: int
-    interruptions: list[Interruption]
-    compared: dict[str, bool]
-    folder: Path | None
 
 
 class Drilled(TypedDict):

@@ -19,7 +19,15 @@ from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.package import shipped_snakefile
 from shardline.core.process import sigterm_as_interrupt
 from shardline.drills.faults import FAULTS, Scene, SmallDisk, cancel
-from shardline.drills.outcome import Outcome, TrainedFiles, compare, cost, why_not_survived
+from shardline.drills.outcome import (
+    Drilled,
+    DrilledRun,
+    TrainedFiles,
+    compare,
+    cost,
+    verdict_of,
+    why_not_survived,
+)
 from shardline.drills.profile_command import Commands, Overdue, Profile, kill, log_of, read_profile
 from shardline.drills.tiny import Size, Tiny, make_tiny, num_ranks
 from shardline.provenance.resume_certificates import identify
@@ -72,7 +80,7 @@ class FaultTest:
 
 
 @contextmanager
-def drilled(order: FaultTest) -> Iterator[list[Outcome]]:
+def drilled(order: FaultTest) -> Iterator[list[Drilled]]:
     """Run a fault-injection test in its own folder, and remove the folder if every run survived.
 
     Raises:
@@ -102,11 +110,12 @@ def drilled(order: FaultTest) -> Iterator[list[Outcome]]:
                 f"the training failed before any fault was injected; see the reason in {log_of(unbroken)}"
             )
         with ExitStack() as broken:
-            outcomes = _train_with_faults(order, commands, unbroken, broken)
-            if order.keep or any(one.reasons for one in outcomes):
+            found = _train_with_faults(order, commands, unbroken, broken)
+            if order.keep or any(one.reasons for one, _ in found):
                 ending.pop_all()
-                outcomes = [replace(one, folder=unbroken.folder.parent) for one in outcomes]
-            yield outcomes
+                kept = unbroken.folder.parent
+                found = [(replace(one, folder=kept), identity) for one, identity in found]
+            yield found
 
 
 @contextmanager
@@ -147,7 +156,7 @@ def _make(order: FaultTest, profile: Profile) -> Tiny:
 
 def _train_with_faults(
     order: FaultTest, commands: Commands, unbroken: Tiny, ending: ExitStack
-) -> list[Outcome]:
+) -> list[Drilled]:
     """Train again with faults, and compare the result with the uninterrupted training."""
     tiny = unbroken.twin("broken", FAULTS[order.name].runtime_on(commands.profile.executor))
     disk = None
@@ -225,22 +234,24 @@ def _run_command(
 
 def _outcome(
     order: FaultTest, tiny: Tiny, unbroken: Tiny, run: RunPlan, *, commands_given: int, failure: str
-) -> Outcome:
+) -> Drilled:
     broken = TrainedFiles(work=tiny.work(run), results=tiny.results(run))
     compared = compare(broken, TrainedFiles(work=unbroken.work(run), results=unbroken.results(run)))
     ranks = num_ranks(run)
     injected = tiny.injected(ranks)
-    provenance = broken.provenance()
-    return Outcome(
+    reasons = why_not_survived(
+        compared, planned=order.num_faults, injected=len(injected), failure=failure
+    )
+    outcome = DrilledRun(
+        verdict=verdict_of(reasons),
         drill=order.name,
         profile=order.profile,
         ranks=ranks,
-        reasons=why_not_survived(
-            compared, planned=order.num_faults, injected=len(injected), failure=failure
-        ),
+        reasons=reasons,
         commands=commands_given,
         interruptions=[Interruption(ranks=ranks, **fault) for fault in injected],
         compared=compared,
-        identity=identify(provenance) if provenance else None,
         **cost(broken.attempts()),
     )
+    provenance = broken.provenance()
+    return outcome, identify(provenance) if provenance else None

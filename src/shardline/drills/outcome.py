@@ -1,7 +1,7 @@
 """Compare a training with injected faults with the uninterrupted training, and write the resume certificate."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from shardline.checkpoints.folder import list_saved
 from shardline.provenance.actions import Action
 from shardline.provenance.resume_certificates import write_certificate
 from shardline.records.attempts import Attempt
-from shardline.records.base import encode, read_record
+from shardline.records.base import read_record
 from shardline.records.certificates import Certified, Interruption, ResumeCertificate
 from shardline.records.runs import TrainingProvenance
 from shardline.supervision.attempt_log import read_attempts
@@ -54,20 +54,26 @@ class TrainedFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class DrilledRun:
     """The outcome of a fault-injection test for one run.
 
     Attributes:
-        ranks: number of ranks.
-        reasons: reasons why the training did not survive; empty if it did.
-        steps_done, steps_lost: optimiser steps of all attempts, and repeated steps.
-        seconds_lost: time of the repeated work, in seconds.
-        commands: number of times that the command had to be run.
-        compared: whether `weights`, `optimizer` and `ledger` equal those of the uninterrupted training.
-        identity: code, environment and machine of the training for a certificate; None if nothing was sealed.
-        folder: folder of the test; None if it was removed.
+        verdict: `survived` or `not survived`.
+        drill: Name of the test.
+        profile: Snakemake profile.
+        ranks: Number of ranks.
+        reasons: Why the training did not survive; empty if it did.
+        steps_done: Optimiser steps of all attempts.
+        steps_lost: Steps that were repeated.
+        seconds_lost: Time of the repeated work, in seconds.
+        attempts: Number of attempts.
+        commands: Number of times that the command had to be run.
+        interruptions: The injected interruptions.
+        compared: Whether `weights`, `optimizer` and `ledger` equal those of the uninterrupted training.
+        folder: Folder of the test; null if it was removed.
     """
 
+    verdict: str
     drill: str
     profile: str
     ranks: int
@@ -79,29 +85,22 @@ class Outcome:
     commands: int
     interruptions: list[Interruption]
     compared: dict[str, bool]
-    identity: Certified | None = None
     folder: Path | None = None
 
-    @property
-    def verdict(self) -> str:
-        """`survived` or `not survived`."""
-        return "not survived" if self.reasons else "survived"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the outcome as a JSON object."""
-        shown = {name: value for name, value in asdict(self).items() if name != "identity"}
-        injected = [encode(one) for one in self.interruptions]
-        return {"verdict": self.verdict, **shown, "interruptions": injected}
+# A run's outcome, and its code, environment and machine for a certificate; None if nothing was sealed.
+Drilled = tuple[DrilledRun, Certified | None]
 
 
-def certify(outcomes: Sequence[Outcome], action: Action) -> Path | None:
+def certify(drilled: Sequence[Drilled], action: Action) -> Path | None:
     """Write the certificate of a `resume` test, and return its path; None if a training was never sealed.
 
     Args:
-        outcomes: one outcome per number of ranks.
+        drilled: one outcome per number of ranks.
         action: action of the test, started before its trainings.
     """
-    parts = [one.identity for one in outcomes if one.identity]
+    outcomes = [one for one, _ in drilled]
+    parts = [identity for _, identity in drilled if identity]
     if len(parts) < len(outcomes):
         return None
     identity = structs.replace(
@@ -115,7 +114,7 @@ def certify(outcomes: Sequence[Outcome], action: Action) -> Path | None:
         compared={
             name: all(one.compared[name] for one in outcomes) for name in outcomes[0].compared
         },
-        verdict="not survived" if any(one.reasons for one in outcomes) else "survived",
+        verdict=verdict_of([reason for one in outcomes for reason in one.reasons]),
         action=action.record(),
     )
     return write_certificate(certificate)
@@ -163,6 +162,11 @@ def why_not_survived(
         return [failure]
     others = [name for name, is_same in compared.items() if not is_same]
     return [f"different from the training without a fault: {', '.join(others)}"] if others else []
+
+
+def verdict_of(reasons: Sequence[str]) -> str:
+    """Return `survived`, or `not survived` if there are reasons."""
+    return "not survived" if reasons else "survived"
 
 
 def _state(work: Path) -> dict[str, Any]:

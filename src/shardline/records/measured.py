@@ -14,11 +14,13 @@ class Goodput(Record, frozen=True, kw_only=True):
         elapsed_s: Seconds of all attempts, each from submission to end.
         parts: Seconds by part; null if unknown. The sum is `elapsed_s`.
         share: Share of the time that was spent computing; null for a training script.
+        action: In `report.json`, id of the training's record.
     """
 
     elapsed_s: Number
     parts: dict[str, Number | None]
     share: Number | None = None
+    action: str | UnsetType = UNSET
 
 
 class StepSeconds(Record, frozen=True, kw_only=True):
@@ -45,6 +47,7 @@ class Throughput(Record, frozen=True, kw_only=True):
         warmup_steps: Number of steps before the measurement.
         global_batch: Samples of a step over all ranks.
         ranks: Number of ranks.
+        action: In `report.json`, id of the training's record.
     """
 
     step_s: StepSeconds | None = None
@@ -53,6 +56,7 @@ class Throughput(Record, frozen=True, kw_only=True):
     warmup_steps: int
     global_batch: int
     ranks: int
+    action: str | UnsetType = UNSET
 
 
 class UsageCurve(Record, frozen=True, kw_only=True):
@@ -121,11 +125,13 @@ class Resources(Record, frozen=True, kw_only=True):
         num_cpus: Number of CPUs that rank 0 may use.
         memory_bytes: Memory of the machine.
         ranks: Use of each rank.
+        action: In `report.json`, id of the training's record.
     """
 
     num_cpus: int
     memory_bytes: int
     ranks: list[RankUsage]
+    action: str | UnsetType = UNSET
 
 
 class Weights(Record, frozen=True, kw_only=True):

@@ -11,26 +11,22 @@ from shardline.records.base import Record
 from shardline.records.datasets import Reference
 from shardline.records.evaluations import Calibration, Residuals, ShownSamples
 from shardline.records.jobs import Commit
+from shardline.records.measured import Goodput, Resources, Throughput
 from shardline.records.reported_parts import (
     Curve,
     EpochEnds,
     ReportedAcceptance,
     ReportedBase,
     ReportedCalibration,
-    ReportedConfusion,
     ReportedDataset,
     ReportedEnvironment,
-    ReportedGoodput,
     ReportedHeadline,
-    ReportedLog,
-    ReportedPacks,
-    ReportedResources,
-    ReportedThroughput,
     ReportedTraining,
     ReportedValidation,
     ReportedWarning,
 )
-from shardline.records.runs import Places
+from shardline.records.reported_tables import ReportedConfusion, ReportedLog
+from shardline.records.runs import PackedSamples, Places
 
 GroupKey = tuple[str, str, str, str, str]
 
@@ -126,10 +122,10 @@ class ReportedRun(Record, frozen=True, kw_only=True):
     samples: ShownSamples | None = None
     best_validation: ReportedValidation | None = None
     training: ReportedTraining = ReportedTraining()
-    throughput: ReportedThroughput | None = None
-    goodput: ReportedGoodput | None = None
-    resources: ReportedResources | None = None
-    packs: ReportedPacks | UnsetType = UNSET
+    throughput: Throughput | None = None
+    goodput: Goodput | None = None
+    resources: Resources | None = None
+    packs: PackedSamples | UnsetType = UNSET
     curves: dict[str, Curve] = field(default_factory=dict)
     epoch_ends: EpochEnds = EpochEnds()
     logged: list[ReportedLog] | UnsetType = UNSET

@@ -228,12 +228,14 @@ class PackedSamples(Record, frozen=True, kw_only=True):
         column: Packed column.
         length: Length of a sample, in values.
         datasets: Blocks or packs of each dataset.
+        action: In `report.json`, id of the training's record.
     """
 
     method: str
     column: str
     length: int
     datasets: list[PackedDataset]
+    action: str | UnsetType = UNSET
 
 
 class LoadedWeights(Record, frozen=True, kw_only=True):

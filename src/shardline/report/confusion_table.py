@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import UNSET
 
 from shardline.records.evaluations import ConfusionResult, Mistake
-from shardline.records.reported_parts import Cell, ClassAccuracy, ConfusionRow, ReportedConfusion
+from shardline.records.reported_tables import Cell, ClassAccuracy, ConfusionRow, ReportedConfusion
 
 MAX_CLASSES = 20  # a table of 1000 classes would be 100 MB of HTML
 MAX_LISTED = 20

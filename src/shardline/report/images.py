@@ -9,8 +9,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from shardline.records.evaluations import SampleView, ShownSamples
-from shardline.records.reported_parts import ReportedLog
 from shardline.records.reported_runs import ReportedRun
+from shardline.records.reported_tables import ReportedLog
 
 BUDGET_BYTES = 800_000  # of 5 MB for a page of 100 runs, and again for images that models logged
 _MASKS = ("true", "predicted")

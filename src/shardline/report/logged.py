@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from shardline.core.png import png_size, reduced_png
 from shardline.records.metrics import Logged, MetricLine
-from shardline.records.reported_parts import ReportedEntry, ReportedImage, ReportedLog
+from shardline.records.reported_tables import ReportedEntry, ReportedImage, ReportedLog
 
 MAX_STEPS = 6  # of a name
 MAX_IMAGES = 8  # of a name and step

@@ -26,11 +26,7 @@ from shardline.records.reported_parts import (
     ReportedBase,
     ReportedCalibration,
     ReportedDataset,
-    ReportedGoodput,
     ReportedHeadline,
-    ReportedPacks,
-    ReportedResources,
-    ReportedThroughput,
     ReportedTraining,
     ReportedValidation,
     ReportedWarning,
@@ -44,7 +40,7 @@ from shardline.report.logged import bound_met_at, describe_logged
 from shardline.report.sealed import REMEDY, RunFiles, TableEntry, read, read_metrics, sha256_of
 from shardline.report.trained_in import describe_environment
 
-_Reported = TypeVar("_Reported", bound=Record)
+_Measured = TypeVar("_Measured", bound=Record)
 _UNUSED = ("optim.", "schedule.")  # beside a model's own `configure_optimizers`
 _RECORDED = ("id", "started", "ended", "host", "agent", "image", "num_cpus", "memory_bytes")
 
@@ -125,10 +121,10 @@ def read_run(files: RunFiles) -> tuple[ReportedRun, dict[str, str]]:
         samples=evaluation.samples or None,
         best_validation=_best_validation(headline, curves, sealed_step, trained),
         training=training,
-        throughput=_by(ReportedThroughput, provenance.throughput, trained),
-        goodput=_by(ReportedGoodput, provenance.goodput, trained),
-        resources=_by(ReportedResources, provenance.resources, trained),
-        packs=_by(ReportedPacks, provenance.packs or None, trained) or UNSET,
+        throughput=_by(provenance.throughput, trained),
+        goodput=_by(provenance.goodput, trained),
+        resources=_by(provenance.resources, trained),
+        packs=_by(provenance.packs or None, trained) or UNSET,
         curves={name: thin(curve, MAX_POINTS_PER_CURVE) for name, curve in curves.items()},
         epoch_ends=epoch_ends(curves),
         logged=describe_logged(logged, trained) or UNSET,
@@ -263,9 +259,9 @@ def _calibration(evaluation: EvaluationResult, action: str) -> ReportedCalibrati
     )
 
 
-def _by(kind: type[_Reported], measured: Record | None, action: str) -> _Reported | None:
+def _by(measured: _Measured | None, action: str) -> _Measured | None:
     """Return a measured record with the id of its action."""
-    return kind(**structs.asdict(measured), action=action) if measured else None
+    return structs.replace(measured, action=action) if measured else None
 
 
 def _datasets(

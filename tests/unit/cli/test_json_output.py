@@ -10,13 +10,14 @@ import typer.main
 from shardline.cli import app
 from shardline.cli.display.terminal import say_json
 from shardline.cli.json_types import OUTPUTS
-from shardline.core.files import write_json
+from shardline.drills.profile_command import Commands
 from tests.support.command_line import shardline
 from tests.support.fake_project import DIGEST
 from tests.support.json_output import checked
+from tests.support.simulated_drill import simulated_commands
 from tests.support.simulated_study import Controller
-from tests.unit.config.test_config_load import CONFIG
-from tests.unit.pipeline.test_simulated_studies import STUDY, load, some_fail
+from tests.support.studies import load, some_fail, write_config
+from tests.support.workspace import REPOSITORY
 from tests.unit.results.test_outcomes import fail, train_now
 
 
@@ -98,10 +99,9 @@ def test_listings_of_files_and_data_fit(fake):
 
 def test_trials_of_a_study_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    sweep = {**STUDY, "trials": 5, "parallel": 2, "sampler": "sobol"}
+    sweep = {"trials": 5, "parallel": 2, "sampler": "sobol"}
     Controller(project=load(**sweep), fails=some_fail).run()
-    longer = {**sweep, "trials": 6}
-    write_json(Path("config/config.yaml"), {**CONFIG, "sweeps": {"s": longer}})
+    write_config(**{**sweep, "trials": 6})
     states = [one["state"] for one in printed("ls --study", "ls", "--study", "s")]
     assert (states[5], set(states[:5])) == ("new", {"done", "failed"})
     assert printed("best", "best", "s")["ended"] == 5
@@ -110,14 +110,40 @@ def test_trials_of_a_study_fit(tmp_path, monkeypatch):
 def test_trials_at_rungs_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stop = {"halving": {"rungs": [1, 3], "keep": 2}}
-    sweep = {**STUDY, "trials": 4, "parallel": 2, "sampler": "sobol", "stop": stop}
+    sweep = {"trials": 4, "parallel": 2, "sampler": "sobol", "stop": stop}
     Controller(project=load(**sweep)).run()
-    write_json(Path("config/config.yaml"), {**CONFIG, "sweeps": {"s": sweep}})
+    write_config(**sweep)
     trials = printed("ls --study", "ls", "--study", "s")
     assert sorted((one["state"], one["epochs"]) for one in trials) == [
         ("done", 3), ("done", 3), ("stopped", 1), ("stopped", 1),
     ]  # fmt: skip
     assert printed("best", "best", "s")["rung"] == 1
+
+
+def test_an_accepted_result_fits(fake):
+    fake.rows = fake.rows[1:]
+    fake.seal_all()
+    fake.rows[0]["optim.lr"] = 0.2
+    fake.load()
+    found = printed("accept", "accept", "flat", "--reason", "no effect", "--yes")
+    assert found["accepted"] == [f"results/runs/{fake.run('flat').id}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "survives", "verdicts"),
+    [("resume", True, ["survived"]), ("kill-rank", False, ["not survived"])],
+)
+def test_outcomes_of_injected_faults_fit(name, survives, verdicts, fake, monkeypatch):
+    fake.load()
+    monkeypatch.setattr(Commands, "started", simulated_commands(survives=survives))
+    profile = str(REPOSITORY / "profiles/local")
+    options = ("--interruptions", "1", "--devices", "1", "--profile", profile)
+    found = printed("drill", "drill", name, *options)
+    assert [one["verdict"] for one in found["outcomes"]] == verdicts
+    assert [one["steps_done"] for one in found["outcomes"]] == [40 * survives] * len(verdicts)
+    assert all(one["interruptions"] for one in found["outcomes"])
+    assert all((one["folder"] is None) == survives for one in found["outcomes"])
+    assert (found["certificate"] is None) != survives
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

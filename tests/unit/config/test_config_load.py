@@ -18,11 +18,9 @@ from shardline.config.settings.config import Runtime
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.nested import flatten
 from shardline.errors import ConfigError
+from tests.support.small_config import CONFIG, ONE_ROW
 
 REPOSITORY = Path(__file__).parents[3]
-DIGITS: dict[str, Any] = {"source": {"type": "digits"}, "shards": 2}
-CONFIG: dict[str, Any] = {"runs": "config/runs.tsv", "defaults": {}, "datasets": {"digits": DIGITS}}
-ONE_ROW = "name\tdataset\tmodel\na\tdigits\tmlp\n"
 
 Load = Callable[..., Project]
 

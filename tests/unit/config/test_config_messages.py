@@ -16,7 +16,7 @@ from shardline.config.load import load_project
 from shardline.core.nested import merge, with_values
 from shardline.errors import ConfigError
 from shardline.identity import code_index
-from tests.unit.config.test_config_load import CONFIG, DIGITS, ONE_ROW
+from tests.support.small_config import CONFIG, DIGITS, ONE_ROW
 from tests.unit.conftest import _parse_once
 
 REPOSITORY = Path(__file__).parents[3]
@@ -56,7 +56,7 @@ Refusal = Callable[..., str]
 def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusal:
     """Return the message about a config and a table; empty where nothing is wrong with their form."""
     monkeypatch.setattr(code_index, "parse_module", _parse_once)
-    monkeypatch.setattr("shardline.config.load._load_datasets", lambda *_: _stop())
+    monkeypatch.setattr("shardline.config.load.load_datasets", lambda *_: _stop())
     (tmp_path / "config").mkdir()
 
     written = ""

@@ -20,7 +20,7 @@ from shardline.config.settings.config import Config
 from shardline.config.validate import coerce, problems_of
 from shardline.core.nested import with_values
 from shardline.errors import ConfigError
-from tests.unit.config.test_config_load import CONFIG, DIGITS
+from tests.support.small_config import CONFIG, DIGITS
 from tests.unit.config.test_config_messages import bad_configs, cells, structures, tables
 
 HEAD = "name\tdataset\tmodel\t"

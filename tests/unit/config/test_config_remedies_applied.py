@@ -29,7 +29,7 @@ from shardline.core import suggest
 from shardline.errors import ShardlineError
 from shardline.identity import code_index
 from tests.support.raised_errors import note_errors
-from tests.unit.config.test_config_load import CONFIG, DIGITS
+from tests.support.small_config import CONFIG, DIGITS
 from tests.unit.conftest import _parse_once
 
 # Changes by their place: a dotted key of the config, "@column" of the run table's one row, "/path" of a
@@ -1113,7 +1113,7 @@ def test_the_remedy_of_a_message_leads_to_success(name: str) -> None:
 # Errors that no config leads to, and texts that are none, by module and function, and how many each has.
 ELSEWHERE = {
     # two identities of one digest: test_identity_collisions.py
-    "load._load_datasets": 1, "project.add_run": 1,
+    "load_datasets.load_datasets": 1, "project.add_run": 1,
     # warnings: test_named_objects.py, test_argument_paths.py
     "objects.unread_objects": 1,
     "script_files.uncounted_paths": 2,
@@ -1127,7 +1127,7 @@ ELSEWHERE = {
 # Modules whose texts tell of differences, results and ranks, or that test_sources_remedies.py holds.
 NO_ERRORS = {"causes", "reference"}
 # held by test_bases.py, test_combined.py, test_sweep_settings.py
-OF_STUDIES = {"base_files", "bases", "combined", "references", "spaces", "stops", "sweeps"}
+OF_STUDIES = {"base_files", "bases", "combined", "load_sweeps", "references", "spaces", "stops"}
 OF_SOURCES = {
     "checked_preprocess", "checked_sources", "checked_splits", "source_files", "source_settings",
 }  # fmt: skip

@@ -12,7 +12,7 @@ from shardline.config.reference import json_schema
 from shardline.config.settings import schema_of
 from shardline.config.settings.config import Config
 from shardline.config.validate import problems_of
-from tests.unit.config.test_config_load import CONFIG
+from tests.support.small_config import CONFIG
 from tests.unit.config.test_config_messages import REPOSITORY, bad_configs, structures
 
 VALIDATOR = Draft202012Validator(json_schema())

@@ -194,7 +194,7 @@ def test_a_folder_of_another_identity_is_refused(fake):
 
 
 def test_two_rows_whose_digests_meet_are_refused(fake, monkeypatch):
-    monkeypatch.setattr("shardline.config.load.short_digest", lambda document: DIGEST)
+    monkeypatch.setattr("shardline.config.load_runs.short_digest", lambda document: DIGEST)
     with pytest.raises(ConfigError, match=f"have the same digest {DIGEST} by chance"):
         fake.load()
 

@@ -15,7 +15,7 @@ from shardline.config.project import Project
 from shardline.config.resolved import PythonObject
 from shardline.errors import ConfigError
 from shardline.pipeline.jobs import Jobs
-from tests.unit.config.test_config_load import CONFIG
+from tests.support.small_config import CONFIG
 
 DATA = """
 from pytorch_lightning import LightningDataModule

@@ -9,7 +9,7 @@ import pytest
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.errors import ConfigError
-from tests.unit.config.test_config_load import CONFIG
+from tests.support.small_config import CONFIG
 
 TABLE = "name\tdataset\tmodel\tdevices\tglobal_batch\tseed\na\tdigits\tmlp\t1\t32\t\nb\tdigits\tmlp\t2\t32\t[2, 3]\n"
 

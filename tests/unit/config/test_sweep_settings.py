@@ -9,7 +9,7 @@ from shardline.config.job_plan import read_plan, write_plan
 from shardline.core.errors import CODE_ERROR, ConfigError, CrashLoop, Diverged, LaunchError, Stopped
 from shardline.pipeline.sweep_jobs import is_own_failure
 from shardline.supervision.supervisor import RankError
-from tests.unit.pipeline.test_simulated_studies import SPACE, load
+from tests.support.studies import SPACE, load
 
 LR = {"optim.lr": {"log": [1e-4, 1e-1]}}
 STOP = {"halving": {"rungs": [1, 3], "keep": 3}}
@@ -80,7 +80,7 @@ def test_a_base_whose_longer_rungs_continue_no_shorter_one_is_named(
     (tmp_path / "own.py").write_text(READS)
     cells = {"name": "mlp", "dataset": "digits", "model": "mlp", **row}
     table = "\n".join("\t".join(map(str, line)) for line in (cells, cells.values()))
-    monkeypatch.setattr("tests.unit.pipeline.test_simulated_studies.TABLE", f"{table}\n")
+    monkeypatch.setattr("tests.support.studies.TABLE", f"{table}\n")
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         load(stop=STOP)
     if row.get("model") != "own:Net":

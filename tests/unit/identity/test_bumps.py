@@ -148,7 +148,7 @@ def add_setting(monkeypatch: pytest.MonkeyPatch) -> AddSetting:
         (run,) = keys_of(config)["defaults"].schema.tables
         (evaluation,) = keys_of(run)["evaluation"].schema.tables
         monkeypatch.setattr("shardline.config.load.Config", config)
-        monkeypatch.setattr("shardline.config.load.RunSettings", run)
+        monkeypatch.setattr("shardline.config.load_runs.RunSettings", run)
         monkeypatch.setattr("shardline.config.resolved.RunSettings", run)
         monkeypatch.setattr("shardline.config.resolved.Evaluation", evaluation)
 

@@ -2,25 +2,22 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import write_json
 from shardline.notebook.project import Project
 from tests.support.simulated_study import Controller
-from tests.unit.config.test_config_load import CONFIG
-from tests.unit.pipeline.test_simulated_studies import STUDY, load, some_fail
+from tests.support.studies import load, some_fail, write_config
 
-SWEEP = {**STUDY, "trials": 6, "parallel": 2, "sampler": "sobol"}
+SWEEP = {"trials": 6, "parallel": 2, "sampler": "sobol"}
 
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Controller(project=load(**SWEEP), fails=some_fail).run()
-    write_json(Path("config/config.yaml"), {**CONFIG, "sweeps": {"s": SWEEP}})
+    write_config(**SWEEP)
     return Project()
 
 

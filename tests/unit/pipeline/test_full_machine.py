@@ -13,7 +13,7 @@ from shardline.launch.device_share import CORES_PER_RUN
 from shardline.pipeline import full_machine
 from shardline.pipeline.full_machine import Machine, Need, this_machine
 from shardline.pipeline.jobs import Jobs
-from tests.unit.pipeline.test_simulated_studies import load
+from tests.support.studies import load
 
 
 def needs(machine, *devices, threads=0, **settings):

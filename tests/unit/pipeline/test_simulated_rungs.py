@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import cache
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -13,54 +12,29 @@ from hypothesis import strategies as st
 
 from shardline.checkpoints.folder import list_saved, saving
 from shardline.cli import app
-from shardline.config.load import load_project
 from shardline.config.rungs import Brackets, Slot
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.records.sweeps import Proposal, Seen, TrialResult
-from shardline.results.sweeps.describe import best_trial, describe_trials, line_of, row_of_trial
+from shardline.results.sweeps.describe import best_trial, describe_trials
 from shardline.results.sweeps.samplers import seed_of
 from shardline.results.sweeps.stopping import forget_states, stops, waiting_runs
 from shardline.results.sweeps.trials import next_proposal, read_proposal, read_study
 from shardline.results.verify import verify_target
 from tests.support.simulated_study import Controller, value_at
-from tests.unit.config.test_config_load import CONFIG
-from tests.unit.pipeline.test_simulated_studies import NUMBER, STUDY, elsewhere, load, some_fail
+from tests.support.studies import (
+    NUMBER,
+    load,
+    outcome,
+    run_of_pasted_row,
+    undisturbed,
+    write_config,
+)
 from tests.unit.results.test_sweeps import SPACES, plan_of, sphere, suggested
 
 HALVING = {"halving": {"rungs": [1, 3, 9], "keep": 3}}
 LONG = {"halving": {"rungs": [1, 3, 9, 27], "keep": 3}}
 MEDIAN = {"median": {"rungs": [1, 3, 9], "startup_trials": 2}}
-
-
-def outcome(
-    seed: int = 0,
-    *,
-    kills: float = 0.0,
-    faults: float = 0.0,
-    steps: Any = (13,),
-    is_stored: bool = False,
-    **sweep: Any,
-) -> Any:
-    with elsewhere():
-        storage = Path("elsewhere/storage").absolute() if is_stored else None
-        for trials in steps:
-            controller = Controller(
-                project=load(**{**sweep, "trials": trials}), seed=seed, fails=some_fail, kill_rate=kills,
-                fault_rate=faults, last_epoch=some_end, storage=storage,
-            )  # fmt: skip
-            controller.run()
-        return controller.outcome()
-
-
-def some_end(settings: Any) -> int:
-    """Stop the trainings of one width early."""
-    return 2 if settings["model_args.hidden"] == 32 else 0
-
-
-@cache
-def undisturbed(sweep: str) -> Any:
-    return outcome(**json.loads(sweep))
 
 
 @given(
@@ -77,7 +51,7 @@ def test_kills_failures_order_and_extensions_change_neither_promotions_nor_choic
 ):
     sweep = {"parallel": parallel, "sampler": sampler, "stop": stop}
     disturbed = outcome(
-        seed, kills=0.02, faults=0.1, steps=(first, 13), is_stored=is_stored, **sweep
+        seed, kill_rate=0.02, fault_rate=0.1, steps=(first, 13), is_stored=is_stored, **sweep
     )
     assert disturbed == undisturbed(json.dumps(sweep))
     assert disturbed[2] is not None
@@ -110,11 +84,7 @@ def test_halving_trains_what_theory_says_and_finds_the_best_of_curves_that_do_no
     states = [one["state"] for one in describe_trials(project, plan)]
     assert (states.count("done"), states.count("stopped")) == (1, 26)
     # the winner is the run of the pasted row, whose schedule has no horizon
-    Path("config/runs.tsv").write_text(
-        f"{line_of(row_of_trial(project, plan, best.trial))}\n"
-        f"{line_of(row_of_trial(project, plan, best.trial).values())}\n"
-    )
-    (run,) = load_project({**CONFIG}).runs.values()
+    run = run_of_pasted_row(controller, best.trial)
     assert run.id == best.runs[0]
     assert run.settings.trainer.max_epochs == 27
 
@@ -146,12 +116,7 @@ def test_a_trial_that_stopped_early_is_promoted_without_a_training(tmp_path, mon
     assert sorted(controller.epochs) == [1] * 9 + [1] * 3  # the rung of 9 epochs is that of 3
     best, _ = best_trial(project, controller.plan)
     assert best.rung == 2
-    Path("config/runs.tsv").write_text(
-        f"{line_of(row_of_trial(project, controller.plan, best.trial))}\n"
-        f"{line_of(row_of_trial(project, controller.plan, best.trial).values())}\n"
-    )
-    (run,) = load_project({**CONFIG}).runs.values()
-    assert run.id == best.runs[0]
+    assert run_of_pasted_row(controller, best.trial).id == best.runs[0]
 
 
 @pytest.mark.parametrize("stop", [HALVING, MEDIAN])
@@ -192,7 +157,7 @@ def test_commands_show_rungs_and_states_of_trials_that_wait_are_kept(tmp_path, m
     assert {one["epochs"] for one in records} == {1, 3, 9}
     waiting = {run for one in records[9:] for run in one["runs"]}
     assert waiting_runs(project) == dict.fromkeys(waiting, "s")
-    write_json(Path("config/config.yaml"), {**CONFIG, "sweeps": {"s": {**STUDY, **sweep}}})
+    write_config(**sweep)
     app(["ls", "--study", "s"], standalone_mode=False)
     text = capsys.readouterr().out
     assert "11 trials: 1 done, 8 stopped, 2 waiting" in text

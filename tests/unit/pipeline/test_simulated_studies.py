@@ -1,85 +1,23 @@
 """A study ends with the same proposals and the same choice, whatever ended first, failed or was killed."""
 
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import chdir, contextmanager
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.config.load import load_project
-from shardline.config.project import Project
 from shardline.core.errors import ConfigError
 from shardline.results.sweeps.trials import read_study
 from tests.support.simulated_study import Controller, value_at
-from tests.unit.config.test_config_load import CONFIG
+from tests.support.studies import NUMBER, SPACE, elsewhere, load, outcome, some_fail, undisturbed
 
-TABLE = "name\tdataset\tmodel\tdevices\nmlp\tdigits\tmlp\t1\n"
-SPACE = {
-    "optim.lr": {"log": [1e-4, 1e-1]},
-    "model_args.hidden": [32, 64, 128],
-    "optim.weight_decay": {"uniform": [0, 0.1]},
-}
-STUDY: dict[str, Any] = {"base": "mlp", "space": SPACE, "sampler": "tpe", "trials": 13}
 # Of samplers that cannot vary this space.
 OTHER_SPACES: dict[str, dict[str, Any]] = {
     "cmaes": {key: SPACE[key] for key in ("optim.lr", "optim.weight_decay")},
     "grid": {"optim.lr": [10 ** (-1 - place / 4) for place in range(13)]},
 }
-# `SIMULATED_STUDIES=500 pytest FILE` simulates so many
-NUMBER = int(os.environ.get("SIMULATED_STUDIES", "5"))
-
-
-def load(**sweep: Any) -> Project:
-    """Load a project with one sweep, `s`, in the present folder."""
-    Path("config").mkdir(exist_ok=True)
-    Path("config/runs.tsv").write_text(TABLE)
-    return load_project({**CONFIG, "sweeps": {"s": {**STUDY, **sweep}}})
-
-
-@contextmanager
-def elsewhere() -> Iterator[None]:
-    with TemporaryDirectory() as folder, chdir(folder):
-        yield
-
-
-def some_fail(settings: Mapping[str, Any]) -> str | None:
-    """High rates diverge, and one width is an error of the model."""
-    if settings["optim.lr"] > 0.03:
-        return "diverged"
-    is_wide = settings.get("model_args.hidden") == 128
-    return "error" if is_wide and settings["optim.lr"] < 3e-4 else None
-
-
-def outcome(
-    seed: int = 0,
-    *,
-    kill_rate: float = 0.0,
-    fault_rate: float = 0.0,
-    steps: Any = (13,),
-    is_stored: bool = False,
-    **sweep: Any,
-) -> Any:
-    with elsewhere():
-        storage = Path("elsewhere/storage").absolute() if is_stored else None
-        for trials in steps:
-            controller = Controller(
-                project=load(**{**sweep, "trials": trials}), seed=seed, fails=some_fail, kill_rate=kill_rate,
-                fault_rate=fault_rate, storage=storage,
-            )  # fmt: skip
-            controller.run()
-        return controller.outcome()
-
-
-@cache
-def undisturbed(sweep: str) -> Any:
-    return outcome(**json.loads(sweep))
 
 
 @given(

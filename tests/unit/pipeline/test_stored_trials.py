@@ -15,9 +15,9 @@ from shardline.pipeline.stored_trials import bring_home, pack, packed, unpack
 from shardline.pipeline.stored_trials import check_no_combined_trials as check
 from shardline.results.sweeps.trials import read_result, read_study
 from tests.support.simulated_study import Controller
-from tests.unit.config.test_config_load import CONFIG
+from tests.support.small_config import CONFIG
+from tests.support.studies import TABLE, load, some_fail
 from tests.unit.pipeline.test_simulated_rungs import HALVING, MEDIAN
-from tests.unit.pipeline.test_simulated_studies import TABLE, load, some_fail
 
 RUN, OTHER = "0123456789ab", "ba9876543210"
 

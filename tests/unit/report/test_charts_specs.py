@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from shardline.config.resolved import Size, Study
-from shardline.records.measured import RankUsage
-from shardline.records.reported_parts import Curve, ReportedResources
+from shardline.records.measured import RankUsage, Resources
+from shardline.records.reported_parts import Curve
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.scaling_curves import Measured, scale, scaling_charts
 from shardline.report.charts.series import Series, thin
@@ -192,7 +192,7 @@ def test_a_study_is_read_from_its_runs():
     ]
     machine = {"num_cpus": 4, "memory_bytes": 8 * 10**9, "action": ""}
     runs = [
-        structs.replace(run, resources=ReportedResources(**machine, ranks=ranks))
+        structs.replace(run, resources=Resources(**machine, ranks=ranks))
         for run, ranks in zip(runs, (waits, [*waits, used]), strict=True)
     ]
     view = view_study(Study(name="s", run="r", mode="strong", sizes=sizes), runs)

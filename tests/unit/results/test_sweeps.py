@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shardline.cli import app
-from shardline.config import sweeps
+from shardline.config import load_sweeps
 from shardline.config.load import load_project
 from shardline.config.settings.sweep_settings import Objective, SweepSettings
 from shardline.config.sweeps import SweepPlan
@@ -23,7 +23,7 @@ from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.gc import find_garbage
-from shardline.results.sweeps.describe import best_trial, cell_of, line_of, row_of_trial
+from shardline.results.sweeps.describe import best_trial, cell_of, line_of
 from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.samplers import seed_of, worst_of
 from shardline.results.sweeps.trials import next_proposal
@@ -31,8 +31,8 @@ from shardline.results.verify import verify_target
 from shardline.sources import Schema
 from tests.support.labelled_rows import Labelled, in_thirds, run_of, sealed, trained
 from tests.support.simulated_study import Controller
-from tests.unit.config.test_config_load import CONFIG
-from tests.unit.pipeline.test_simulated_studies import STUDY, TABLE, load, some_fail
+from tests.support.small_config import CONFIG
+from tests.support.studies import TABLE, load, run_of_pasted_row, some_fail, write_config
 
 Function = Callable[[dict[str, Any]], float]
 
@@ -290,10 +290,10 @@ def test_a_sampler_without_its_package_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"needs the package optuna.*shardline\[sweeps\]"):
         proposed(plan_of(SPACES[sphere], sampler="tpe", trials=1), sphere)
-    monkeypatch.setattr(sweeps, "version", missing)
+    monkeypatch.setattr(load_sweeps, "version", missing)
     unlocked: Any = SimpleNamespace(lock=SimpleNamespace(versions={}))
     with pytest.raises(ConfigError, match=r"sweeps\.s\.sampler needs the package cmaes.*grid"):
-        sweeps._version("cmaes", unlocked, "sweeps.s")
+        load_sweeps._version("cmaes", unlocked, "sweeps.s")
 
 
 def missing(package: str) -> str:
@@ -334,15 +334,12 @@ def study(tmp_path, monkeypatch):
 def test_the_row_of_the_best_trial_is_the_trial_again(study):
     best, ended = best_trial(study.project, study.plan)
     assert ended == 8
-    row = row_of_trial(study.project, study.plan, best.trial)
-    Path("config/runs.tsv").write_text(f"{line_of(row)}\n{line_of(row.values())}\n")
-    (run,) = load_project({**CONFIG}).runs.values()
+    run = run_of_pasted_row(study, best.trial)
     assert (run.name, run.id) == ("s-best", best.runs[0])
 
 
 def test_the_row_has_the_order_of_the_table_and_names_columns_that_it_lacks(study, capsys):
-    config = {**CONFIG, "sweeps": {"s": {**STUDY, "trials": 8, "parallel": 2}}}
-    write_json(Path("config/config.yaml"), config)
+    write_config(trials=8, parallel=2)
     table = Path("config/runs.tsv")
     table.write_text("optim.lr\tname\tseed\tdataset\tmodel\tdevices\n\tmlp\t\tdigits\tmlp\t1\n")
     app(["best", "s"], standalone_mode=False)
@@ -356,7 +353,7 @@ def test_the_row_has_the_order_of_the_table_and_names_columns_that_it_lacks(stud
     _, first, *_ = table.read_text().splitlines()
     table.write_text(f"{header}\n{first}\t\t\n{row}\n")
     best, _ = best_trial(study.project, study.plan)
-    assert best.runs[0] in load_project(config).runs
+    assert best.runs[0] in load_project().runs
 
 
 @pytest.mark.parametrize(
@@ -372,10 +369,7 @@ def test_a_cell_is_read_as_the_value_it_was_written_from(value, tmp_path):
 
 
 def test_commands_list_the_trials_and_the_best(study, capsys):
-    write_json(
-        Path("config/config.yaml"),
-        {**CONFIG, "sweeps": {"s": {**STUDY, "trials": 8, "parallel": 2}}},
-    )
+    write_config(trials=8, parallel=2)
     app(["ls", "--study", "s"], standalone_mode=False)
     text = capsys.readouterr().out
     assert "8 trials: " in text
