@@ -127,6 +127,12 @@ def test_every_page_is_in_the_navigation_once():
     assert sorted(page for page in PAGES if page not in named and not is_record(page)) == []
 
 
+def test_the_first_page_leads_to_every_page_for_users():
+    named = set(re.findall(r"\]\(([^)#]+)", read("index.md")))
+    of_users = {page for page in in_navigation() if not page.startswith(("contributing/", DECISIONS))}
+    assert sorted(of_users - named - {"index.md"}) == []
+
+
 def test_every_decision_is_in_the_index_of_decisions():
     index = read("decisions/index.md")
     records = {page.removeprefix(DECISIONS) for page in PAGES if is_record(page)}
