@@ -77,7 +77,12 @@ def check_before_building(
     if not runs or not project.runtime.check:
         return
     findings = check_runs(
-        project, runs, os.environ, limit_s=_BEFORE_S, is_elsewhere=is_elsewhere, announce=logger.info
+        project,
+        runs,
+        os.environ,
+        limit_s=_BEFORE_S,
+        is_elsewhere=is_elsewhere,
+        announce=logger.info,
     )
     if errors := errors_of(findings):
         raise ConfigError(from_here("\n".join(one.text for one in errors)))
