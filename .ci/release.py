@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Print the notes of a release, or say what is not ready for its tag: `python .ci/release.py v0.1.0`."""
+"""Print the notes of a release, or say what is not ready for its tag: `python .ci/release.py v0.1.0`.
+
+`python .ci/release.py v0.1.0 --readme` prints README.md as the page on PyPI needs it.
+"""
 
 import re
 import sys
@@ -7,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+REPOSITORY = "shardline/shardline"
 
 
 def versions(root: Path) -> dict[str, str]:
@@ -25,11 +29,22 @@ def versions(root: Path) -> dict[str, str]:
     return found
 
 
+def absolute_links(text: str, version: str) -> str:
+    """Return Markdown whose links and images name the files of a version's tag on GitHub."""
+    local = r"\((?!\w+:|#)"
+    for link, host, folder in (
+        (rf"(!\[[^\]]*\]){local}", "raw.githubusercontent.com", ""),
+        (rf"(\]){local}", "github.com", "/blob"),
+    ):
+        text = re.sub(link, rf"\1(https://{host}/{REPOSITORY}{folder}/v{version}/", text)
+    return text
+
+
 def notes(root: Path, version: str) -> str:
-    """Return the section of a version in CHANGELOG.md.
+    """Return the section of a version in CHANGELOG.md. Its links name the files of the tag.
 
     Raises:
-        ValueError: there is no such section, or its title has no date.
+        ValueError: there is no such section, its title has no date, or a change has no version yet.
     """
     text = (root / "CHANGELOG.md").read_text()
     match = re.search(rf"^## {re.escape(version)}(.*)\n(?s:(.*?))(?=^## |\Z)", text, re.MULTILINE)
@@ -40,12 +55,20 @@ def notes(root: Path, version: str) -> str:
             f"CHANGELOG.md: the title is '## {version}{match[1]}', expected the day of the release; "
             f"write '## {version} - YYYY-MM-DD'"
         )
-    return match[2].strip() + "\n"
+    waiting = re.search(r"^## Unreleased\n(?s:(.*?))(?=^## |\Z)", text, re.MULTILINE)
+    if waiting and waiting[1].strip():
+        raise ValueError(
+            f"CHANGELOG.md has entries below '## Unreleased', expected none; move them to the section {version}"
+        )
+    return absolute_links(match[2].strip(), version) + "\n"
 
 
 def main() -> int:
-    """Check the tag that is named, and print its notes."""
+    """Check the tag that is named, and print its notes or the README."""
     version = sys.argv[1].removeprefix("v")
+    if "--readme" in sys.argv:
+        print(absolute_links((ROOT / "README.md").read_text(), version), end="")
+        return 0
     problems = [
         f"{name} has version {found}, expected {version} of the tag; change one of them"
         for name, found in versions(ROOT).items()

@@ -26,7 +26,6 @@ from shardline.core.package import check_unlocked
 from shardline.core.visible import from_here
 from shardline.results.accept.candidates import Candidate, find_by_cause, find_candidate
 from shardline.results.accept.first_steps import compare_first_steps
-from shardline.results.accept.take import accept_dataset, accept_run
 from shardline.results.select import find_dataset, find_run
 
 _DATASET = "dataset:"
@@ -80,6 +79,9 @@ def accept(
     and what differs. verify, replay, diff, lineage, report and crate show this.
     A model or schema of another shape is rejected. Existing files do not change.
     """
+    # it imports NumPy, which other commands do not need
+    from shardline.results.accept.take import accept_dataset, accept_run
+
     sys.path.insert(0, str(Path.cwd()))  # the user's modules
     project = load_project(config_file=context.obj)
     check_unlocked(project.workdir)

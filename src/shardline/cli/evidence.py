@@ -21,7 +21,6 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.core.errors import DataError
 from shardline.results.diff import compare_runs
-from shardline.results.export.export_run import export_run
 from shardline.results.lineage.tracer import trace
 from shardline.results.replay.replay_run import replay
 from shardline.results.sealed_run import find_sealed_run
@@ -140,6 +139,8 @@ def export(
     torchscript contain the normalisation: give them features as stored.
     Nothing is overwritten.
     """
+    from shardline.results.export.export_run import export_run
+
     project = load_project(config_file=context.obj)
     recorded = find_sealed_run(project, run)
     sys.path.insert(0, str(Path.cwd()))  # the user's modules

@@ -25,10 +25,6 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import writing
 from shardline.core.one_lightning import keep
 from shardline.core.suggest import suggest
-from shardline.pipeline.dataset_jobs import build_part, seal_parts
-from shardline.pipeline.job_frame import REMAKE
-from shardline.pipeline.predicting import compute_parts
-from shardline.pipeline.prediction_files import write_file, write_folds
 from shardline.records.base import read_record
 from shardline.records.runs import PredictionResult
 from shardline.results.accept.replaced_folders import link
@@ -163,6 +159,8 @@ def predict_folds(
     joined = join_folds(project, made)
     project.digests.save()
     if not (joined.file.exists() and joined.record.exists()):
+        from shardline.pipeline.prediction_files import write_folds
+
         write_folds(joined, joined.file, joined.record)
     return _result(joined, name, output, list(dict.fromkeys(changes)))
 
@@ -180,6 +178,8 @@ def _check_output(output: Path) -> None:
 
 
 def _result(prediction: PredictionPlan, run: str, output: Path, changes: list[str]) -> Predicted:
+    from shardline.pipeline.job_frame import REMAKE
+
     with writing(output):
         link(prediction.file, output)
     found = read_record(prediction.record, PredictionResult, remedy=REMAKE)
@@ -239,6 +239,11 @@ def _dataset(
 
 
 def _make(project: Project, prediction: PredictionPlan, recorded: SealedRun) -> None:
+    # they import NumPy, which other commands do not need
+    from shardline.pipeline.dataset_jobs import build_part, seal_parts
+    from shardline.pipeline.predicting import compute_parts
+    from shardline.pipeline.prediction_files import write_file
+
     rows, layout = prediction.rows, project.layout.declared
     if not rows.manifest.exists():
         if rows.read_as is None:

@@ -17,10 +17,7 @@ from shardline.core.package import check_unlocked
 from shardline.results.dependents import tell_dependents
 from shardline.results.findings import VerifyResult
 from shardline.results.gc import Garbage, delete, find_garbage, last_results, runs_among
-from shardline.results.repair import repair_dataset
 from shardline.results.select import datasets_to_repair, find_targets
-from shardline.results.verify import verify_target
-from shardline.results.verify_names import verify_names
 
 
 @app.command("gc")
@@ -101,6 +98,10 @@ def verify(
     --repair deletes the bad shards of the named datasets. The next `snakemake`
     rebuilds only the parts with these shards.
     """
+    # they import NumPy, which other commands do not need
+    from shardline.results.verify import verify_target
+    from shardline.results.verify_names import verify_names
+
     project = load_project(config_file=context.obj)
     targets = (datasets_to_repair if repair else find_targets)(project, names or [])
     titles = _titles(project, targets)
@@ -139,6 +140,8 @@ def _titles(project: Project, targets: Sequence[tuple[Kind, str]]) -> list[str]:
 
 
 def _repair(project: Project, verdict: VerifyResult, title: str, *, quiet: bool) -> None:
+    from shardline.results.repair import repair_dataset
+
     parts = repair_dataset(project, verdict) if verdict.problems else []
     if quiet:
         return

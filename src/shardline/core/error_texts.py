@@ -211,6 +211,8 @@ def short_traceback(error: BaseException) -> str:
 
 def describe(error: BaseException) -> str:
     """Return the message for an error: a sentence of ours if the error is known, else its type and text."""
+    if package := extra_package(error):
+        return f"{type(error).__name__}: {missing_package(package)}"
     text = str(error)
     for pattern, sentence in _PATTERNS:
         if pattern.search(text):

@@ -8,14 +8,28 @@ from shardline.core.errors import ConfigError
 # Extra by the import name of a package; `pyproject.toml` lists what each extra installs.
 EXTRA_OF = {
     "PIL": "images",
+    "adlfs": "azure-blob",
+    "cmaes": "sweeps",
     "deltalake": "delta",
     "h5py": "hdf5",
+    "lightning": "lightning",
+    "mlflow": "mlflow",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+    "optuna": "sweeps",
     "pandas": "notebook",
     "pyarrow": "tables",
     "rattler": "conda",
+    "s3fs": "s3",
+    "simplejpeg": "images",
     "snakemake_executor_plugin_slurm": "slurm",
+    "tensorboard": "tensorboard",
+    "tokenizers": "tokenizers",
+    "transformers": "huggingface",
     "uv": "venv",
     "vl_convert": "figures",
+    "wandb": "wandb",
 }
 
 

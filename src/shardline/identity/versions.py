@@ -2,7 +2,8 @@
 
 An identity does not contain the text of Shardline's code, so a refactoring makes no result stale. It
 contains a number for each stage, shipped model and shipped source: how often its results changed,
-as recorded in the histories below. CONTRIBUTING.md explains when to add a line.
+as recorded in the histories below. They begin with version 0.1.0. CONTRIBUTING.md explains when to add
+a line.
 """
 
 from collections.abc import Callable, Iterable, Mapping

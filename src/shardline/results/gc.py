@@ -16,7 +16,6 @@ from shardline.config.project import Project
 from shardline.config.scripts import KINDS
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
-from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES, pin_file
 from shardline.identity.package_lock import read_pins
 from shardline.results.continuing import states_to_keep
@@ -160,6 +159,9 @@ class _Known:
 
 def _unused_prefixes(project: Project) -> Iterator[Garbage]:
     """Yield the environments that no present pin file or script uses."""
+    # asyncio, which most commands do not need
+    from shardline.environments.prefix import prefix_of
+
     files = {env: pin_file(project, env) for env in STAGES}
     pinned = {env: read_pins(file) for env, file in files.items() if file.exists()}
     kept = {prefix_of(project.layout.prefixes, env, pins).name: env for env, pins in pinned.items()}

@@ -20,7 +20,6 @@ from shardline.records.identities import IdentityDocument, read_identity
 from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
 from shardline.results.staleness import read_definitions
 from shardline.results.states import IDENTITY
-from shardline.results.verify_runs import verify_run
 
 REMAKE = "run the pipeline again to write it"
 
@@ -169,6 +168,9 @@ def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force:
         ConfigError: A training script evaluated its own model, or the code differs.
         DataError: The run has no evaluation, or sealed files are damaged. The message names each file.
     """
+    # only some of the commands that read sealed runs need NumPy
+    from shardline.results.verify_runs import verify_run
+
     if problems := verify_run(recorded.layout, recorded.id).problems:
         raise DataError("\n".join(problems))
     if is_script(recorded.spec.model_class):

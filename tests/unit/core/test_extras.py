@@ -63,16 +63,7 @@ def test_the_named_extra_installs_the_package(package):
 
 def test_each_package_that_the_library_imports_is_a_dependency_or_has_an_extra():
     """Also a new import at the top of a module of an optional package is seen here."""
-    of_others = {
-        "h5py",
-        "hydra",
-        "lightning",
-        "mlflow",
-        "onnx",
-        "onnxruntime",
-        "onnxscript",
-        "omegaconf",
-    }
+    of_others = {"hydra", "omegaconf"}
     known = (
         BASE
         | {normalize(DISTRIBUTIONS.get(one, one)) for one in EXTRA_OF}
@@ -120,4 +111,16 @@ def test_a_shipped_source_without_its_package_names_setting_and_extra(bare, monk
         import_class("shardline.data.sources.csv:Csv", "source.type")
     assert str(error.value) == (
         "source.type=csv needs the package pyarrow, which is not installed; run pip install 'shardline[tables]'"
+    )
+
+
+def test_a_model_that_imports_an_extras_package_names_the_extra(bare, tmp_path, monkeypatch):
+    (tmp_path / "model_of_lightning.py").write_text("from lightning import LightningModule\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        import_class("model_of_lightning:Net", "model")
+    assert str(error.value).splitlines()[0] == (
+        "model=model_of_lightning:Net does not import: ModuleNotFoundError: the package lightning is not installed; "
+        "run pip install 'shardline[lightning]'"
     )

@@ -48,6 +48,31 @@ def test_notes_are_a_section_of_the_changelog_and_need_a_date(release, tmp_path)
         release.notes(tmp_path, "0.3.0")
 
 
+def test_links_of_notes_and_of_the_page_on_pypi_name_the_files_of_the_tag(release, tmp_path):
+    text = "[a](docs/a.md#b), [c](https://c.org), [d](#e), [![f](g.svg)](h.md)\n"
+    (tmp_path / "CHANGELOG.md").write_text(f"## 0.2.0 - 2027-01-02\n\n{text}")
+    files = "https://github.com/shardline/shardline/blob/v0.2.0"
+    assert release.notes(tmp_path, "0.2.0") == (
+        f"[a]({files}/docs/a.md#b), [c](https://c.org), [d](#e), "
+        f"[![f](https://raw.githubusercontent.com/shardline/shardline/v0.2.0/g.svg)]({files}/h.md)\n"
+    )
+
+
+def test_a_change_without_a_version_is_refused(release, tmp_path):
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n\n## Unreleased\n\n- c\n\n## 0.2.0 - 2027-01-02\n\n- b\n"
+    )
+    with pytest.raises(ValueError, match=r"move them to the section 0\.2\.0"):
+        release.notes(tmp_path, "0.2.0")
+
+
+def test_the_changelog_names_files_that_exist():
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    named = re.findall(r"\]\((?!\w+:)([^)#]+)", text)
+    assert named
+    assert [name for name in named if not (REPOSITORY / name).is_file()] == []
+
+
 def test_a_tag_of_another_version_is_refused():
     done = subprocess.run(
         [sys.executable, REPOSITORY / ".ci" / "release.py", "v9.9.9"],

@@ -176,6 +176,16 @@ def test_before_anything_is_built_the_runs_that_will_be_trained_are_checked(fake
         check_before_building(project, {model}, logging.getLogger())
 
 
+def test_the_screen_says_that_models_are_tried_which_takes_seconds(fake, asked, caplog):
+    caplog.set_level("INFO")
+    fake.config["runtime"] = {"check": True}
+    project = fake.load()
+    model = project.layout.name_of(project.named_runs()["flat"].model)
+    for _ in range(2):  # the second time nothing is tried
+        check_before_building(project, {model}, logging.getLogger())
+    assert caplog.messages == ["checking 1 model before the first job"]
+
+
 def test_the_check_can_be_left_out(fake, asked):
     fake.config["runtime"] = {"check": False}
     project = fake.load()

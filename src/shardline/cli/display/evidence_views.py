@@ -1,6 +1,7 @@
 """Output of `replay`, `diff`, `lineage`, `accept` and `export`."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 from rich.tree import Tree
@@ -10,11 +11,13 @@ from shardline.cli.display.terminal import ENDLESS, console, say
 from shardline.config.causes import Cause
 from shardline.results.accept.candidates import Candidate
 from shardline.results.diff import Change, Comparison
-from shardline.results.export.export_run import Exported
 from shardline.results.findings import count
 from shardline.results.lineage.lineage import Lineage
 from shardline.results.replay.replay_run import Replay
 from shardline.results.replay.replayed_numbers import DIFFERENT
+
+if TYPE_CHECKING:
+    from shardline.results.export.export_run import Exported
 
 _SHOWN = 20  # printed inputs of an action; --json lists all
 
@@ -139,7 +142,7 @@ def _add(tree: Tree, lineage: Lineage, names: Sequence[str], seen: set[str]) -> 
         tree.add(Text(f"and {more:,} more: --json lists them", style="dim"))
 
 
-def show_export(exported: Exported) -> None:
+def show_export(exported: "Exported") -> None:
     """Print the written files and their difference from the original."""
     for name in exported.files:
         say(f"  {exported.folder / name}")

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 
 from shardline.config.objects import unread_objects
@@ -23,7 +23,7 @@ _BEFORE_S = 120.0  # for models without a known result; after that they count as
 
 def check_runs(
     project: Project, runs: Mapping[str, RunPlan], env: Mapping[str, str], *, limit_s: float | None = None,
-    is_elsewhere: bool = False,
+    is_elsewhere: bool = False, announce: Callable[[str], None] = lambda _: None,
 ) -> list[Finding]:  # fmt: skip
     """Check runs, and return the findings, errors first.
 
@@ -32,8 +32,11 @@ def check_runs(
         env: Environment variables of this process.
         limit_s: Seconds after which the remaining models count as not checked.
         is_elsewhere: Whether jobs use other packages than this process, such as those of a container.
+        announce: Called with a sentence before models are tried, which takes seconds.
     """
-    models = check_models(project, runs, limit_s=limit_s, is_elsewhere=is_elsewhere)
+    models = check_models(
+        project, runs, limit_s=limit_s, is_elsewhere=is_elsewhere, announce=announce
+    )
     machine = check_machine(project, runs, models.results, env, is_elsewhere=is_elsewhere)
     paths = [
         Finding(kind="warning", sentence=sentence, runs=(run.name,))
@@ -73,7 +76,14 @@ def check_before_building(
     }
     if not runs or not project.runtime.check:
         return
-    findings = check_runs(project, runs, os.environ, limit_s=_BEFORE_S, is_elsewhere=is_elsewhere)
+    findings = check_runs(
+        project,
+        runs,
+        os.environ,
+        limit_s=_BEFORE_S,
+        is_elsewhere=is_elsewhere,
+        announce=logger.info,
+    )
     if errors := errors_of(findings):
         raise ConfigError(from_here("\n".join(one.text for one in errors)))
     for one in findings:

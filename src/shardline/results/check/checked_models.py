@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from shardline.core.variables import cleaned
 from shardline.environments.python import python_of_ranks
 from shardline.records.understood import block
 from shardline.results.check.found import Finding
+from shardline.results.findings import count
 from shardline.supervision.warm.client import (
     PYTORCH_LIGHTNING,
     VARIABLE,
@@ -72,12 +73,14 @@ class Checked:
 
 def check_models(
     project: Project, runs: Mapping[str, RunPlan], *, limit_s: float | None = None, is_elsewhere: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> Checked:  # fmt: skip
     """Check the models of runs; models that passed before with the same code cost nothing.
 
     Args:
         runs: Runs by key of the project.
         limit_s: Seconds after which the remaining models count as not checked; None for no limit.
+        announce: Called with a sentence before the models are tried, which takes seconds.
         is_elsewhere: Whether jobs use other packages than this process, such as those of a container.
     """
     checked = Checked()
@@ -91,7 +94,9 @@ def check_models(
     wanted = {identity: run for identity, run in asked.items() if known[identity] is None}
     results = {one: result for one, result in known.items() if result is not None}
     is_elsewhere |= project.runtime.launcher == "azureml"
-    results |= _run(project, wanted, limit_s, is_elsewhere=is_elsewhere) if wanted else {}
+    if wanted:
+        announce(f"checking {count(len(wanted), 'model')} before the first job")
+        results |= _run(project, wanted, limit_s, is_elsewhere=is_elsewhere)
     for key, identity in keys.items():
         result = checked.results[key] = results[identity]
         names = runs[key].names
