@@ -45,6 +45,7 @@ rule all:
 
 onstart:
     snakemake_speedups.end()
+    forget_cold()
     with workflow_errors():
         check_jobs(PROJECT, workflow, logger)
     if plan := JOBS.plan_of_machine(workflow.dag.needrun_jobs()):
@@ -53,6 +54,7 @@ onstart:
 
 onerror:
     settle(PROJECT, STORAGE, logger, DONE_BEFORE)
+    tell_cold(logger)
     from shardline.pipeline.late_report import report_on_failure
 
     report_on_failure(PROJECT, workflow, logger)
@@ -60,6 +62,7 @@ onerror:
 
 onsuccess:
     settle(PROJECT, STORAGE, logger, DONE_BEFORE)
+    tell_cold(logger)
     page = PROJECT.layout.declared.latest_report / PROJECT.report.name
     if page.exists():
         logger.info(f"Report: {page}")

@@ -16,6 +16,7 @@ from shardline.launch.request import (
     threads_of,
 )
 from shardline.config.project import titles_of
+from shardline.pipeline.cold_ranks import forget_cold, tell_cold
 from shardline.pipeline.hooks import check_one_owner, open_project, settle
 from shardline.pipeline.storage import Storage, logs_of
 from shardline.pipeline.hooks import check_jobs, workflow_errors

@@ -16,7 +16,7 @@ from shardline.config.project import Project
 from shardline.config.user_files import read_config
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.nested import merge
-from shardline.results.check.all import check_runs
+from shardline.results.check.all import check_runs, check_sweeps
 from shardline.results.check.found import Finding, errors_of
 from shardline.results.check.profiles import problems_of_profile, read_profile, snakemake_options
 from shardline.results.findings import count
@@ -68,6 +68,7 @@ def show_check(
     else:
         with waiting_for("checking models"):
             findings += check_runs(project, runs, os.environ)
+        findings += check_sweeps(project, runs)
     _show(findings, len(runs), as_json=as_json)
     return findings
 

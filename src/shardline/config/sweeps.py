@@ -82,6 +82,17 @@ class SweepPlan:
             *(self.halving.slots(self.trials) if self.halving else ()),
         ]
 
+    @property
+    def note_on_rest(self) -> str:
+        """Return a sentence on the trials beyond the last whole bracket, which may wait; empty without any."""
+        if not self.halving or not (rest := self.trials % self.halving.size):
+            return ""
+        whole = self.trials - rest
+        return (
+            f"sweeps.{self.name}.trials={self.trials}: the last {rest} are no whole bracket of {self.halving.size}, so "
+            f"that they may wait at a rung until trials is raised; set trials to {whole} or {whole + self.halving.size}"
+        )
+
     @cached_property
     def _news(self) -> list[list[AnySlot]]:
         assert self.halving

@@ -18,6 +18,7 @@ from shardline.core.credentials import LOGIN, PRIVATE_KEY, URL_QUERY, URL_TOKEN,
 MASK = "***"
 # Names of the variables in `runtime.pass_env`, for the child processes of this process.
 PASSED = "SHARDLINE_PASS_ENV"
+_NO_TEXT = (int, float, type(None))
 _CORE = (
     r"(?:tokens?|secrets?|passw(?:or)?ds?|passphrase|pwd|sshpass|credentials?|jwt|connection[_-]?string|[_-]sas|[_-]pat|"
     r"(?:user|root|admin|db|database|smtp|mail|ftp|login|my|key|ssh)[_-]?pass|"
@@ -192,7 +193,11 @@ def _masked(value: Any, known: Any, kept: frozenset[str], *, is_named: bool) -> 
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_masked(item, known, kept, is_named=is_named) for item in value]
+        return [
+            # most items of long lists are numbers, for each of which a call takes longer
+            item if isinstance(item, _NO_TEXT) else _masked(item, known, kept, is_named=is_named)
+            for item in value
+        ]
     if not isinstance(value, str):
         return value
     return MASK if is_named and value and not _HARMLESS.fullmatch(value) else _mask(value, known)

@@ -93,18 +93,20 @@ class Jobs:
             self.machine.offer(workflow, [self._need(key) for key in new])
 
     def plan_of_machine(self, jobs: Iterable[Any]) -> str:
-        """Return how many of these jobs' trainings run at a time; "" without trainings, or elsewhere."""
-        if not self.machine:
-            return ""
+        """Return how many of these jobs' trainings run at a time on this machine, and which trials may wait."""
         todo = list(jobs)
         runs = [job.wildcards.run for job in todo if job.rule.name in ("train", "train_again")]
         trials = Counter(job.wildcards.study for job in todo if job.rule.name == "train_trial")
+        notes = [self.project.sweeps[study].note_on_rest for study in trials]
+        if not self.machine:
+            return "\n".join(filter(None, notes))
         needs, at_once = ([self._need(name) for name in runs] for _ in range(2))
         for study, number in trials.items():
             plan = self.project.sweeps[study]
             needs += [self._need(plan.base)] * number
             at_once += [self._need(plan.base)] * min(number, plan.at_once)
-        return self.machine.plan(needs, at_once) if needs else ""
+        own = self.machine.plan(needs, at_once) if needs else ""
+        return "\n".join(filter(None, [own, *notes]))
 
     # --- inputs ---------------------------------------------------------------------------------
 

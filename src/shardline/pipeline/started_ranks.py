@@ -23,6 +23,7 @@ from shardline.core.files import make_folder
 from shardline.core.machine import num_cpus, num_gpus, oom_kills
 from shardline.environments.python import python_of_ranks
 from shardline.launch.device_share import Share, device_share
+from shardline.pipeline.cold_ranks import note_cold
 from shardline.pipeline.forked_usage import note_usage
 from shardline.supervision.attempt_log import read_attempts, record_threads, threads_of_state
 from shardline.supervision.supervisor import RankError
@@ -254,7 +255,7 @@ def _start_on(
         record_threads(task.work, start.plan.cpus)
     logging.info("%s", start.summary)
     check_machines(start.plan)
-    warm = _warm(start, share, run, path, project.runtime)
+    warm = _warm(start, share, run, path, project.runtime, log)
     try:
         run_ranks(
             start.command,
@@ -280,15 +281,16 @@ def forks_ranks(runtime: Runtime) -> bool:
 
 
 def _warm(
-    start: "Start", share: Share, run: RunSpec, task: Path, runtime: Runtime
+    start: "Start", share: Share, run: RunSpec, task: Path, runtime: Runtime, log: Path
 ) -> WarmRanks | None:
     """Return ranks that are forked from a server with all imports; None if they must be started by the command."""
     plan = start.plan
     if not forks_ranks(runtime):
         return None
+    if unusual := _unusual(start, runtime):
+        logging.info("the ranks are started cold: %s", unusual)
+        return None
     try:
-        if reason := _unusual(start, runtime):
-            raise Cold(reason)
         warm = start_warm(
             [str(task)], module=PROGRAM, env=start.env, ranks=plan.ranks, run_id=plan.run_id,
             grace_s=runtime.stop_grace_s, pass_fds=share.descriptors, cores=share.cores,
@@ -296,6 +298,7 @@ def _warm(
         )  # fmt: skip
     except Cold as reason:
         logging.info("the ranks are started cold: %s", reason)
+        note_cold(log, str(reason))
         return None
     logging.info("the ranks are forked from a server that has imported torch")
     return warm

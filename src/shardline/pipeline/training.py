@@ -50,6 +50,7 @@ from shardline.pipeline.watched import write_watched_files
 from shardline.results.continuing import states_to_keep
 from shardline.results.kept_states import remove_beyond_limits
 from shardline.results.states import read_if_sound
+from shardline.results.sweeps.stopping import waiting_runs
 from shardline.supervision.attempt_log import attempted, only_one, own_attempts
 from shardline.supervision.retry_policy import check_retry, crash_loop, log_of_attempt
 from shardline.training.rank_task import (
@@ -181,14 +182,15 @@ def _prune(
 
 
 def _limit_states(layout: ResultsLayout, limits: RuntimeCheckpoint) -> None:
-    """Remove training checkpoints of sealed runs beyond the limits, unless a run of the config may continue them.
+    """Remove training checkpoints of sealed runs beyond the limits, unless a run or a rung may continue them.
 
     This job has only its own run, so the whole project is that of the command that started it.
     """
     if not (limits.keep_days or limits.keep_bytes):
         return
     try:
-        continued = states_to_keep(recorded_project())
+        project = recorded_project()
+        continued = states_to_keep(project) | waiting_runs(project)
     except DataError as error:
         logging.warning(
             "no training checkpoint beyond runtime.checkpoint.keep_days and keep_bytes is removed here, since a run of "

@@ -87,8 +87,8 @@ def surplus_states(
     """Return the training checkpoints of sealed runs beyond `keep_days` and `keep_bytes`, with the limit.
 
     Args:
-        continued: Ids of runs whose states stay and do not count, since a run of the config may continue them; see
-            `continuing.states_to_keep`.
+        continued: Ids of runs whose states stay and do not count, since a run or a rung of the config may continue
+            them; see `continuing.states_to_keep` and `stopping.waiting_runs`.
         gone: Files and folders that are removed anyway.
     """
     if not (limits.keep_days or limits.keep_bytes):

@@ -1,12 +1,22 @@
 """A file is there whole or not at all."""
 
 import errno
+import json
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shardline.core.files import atomic_writer, read_json, write_bytes, write_json, writing
+from shardline.core.files import (
+    atomic_writer,
+    json_bytes,
+    read_json,
+    write_bytes,
+    write_json,
+    writing,
+)
 from shardline.errors import DataError
 
 
@@ -58,3 +68,22 @@ def test_a_failed_disk_is_named_with_a_remedy():
     told = r"^model could not be written: the disk .* failed .*dmesg"
     with pytest.raises(DataError, match=told), writing("model"):
         raise OSError(errno.EIO, "Input/output error")
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+_KEYS = st.text() | st.integers() | st.booleans() | st.none()
+_DOCUMENTS = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(_KEYS, inner),
+)
+
+
+@given(_DOCUMENTS)
+def test_a_document_has_the_bytes_that_the_standard_library_indents(document):
+    try:
+        expected = f"{json.dumps(document, indent=1, ensure_ascii=False)}\n".encode()
+    except UnicodeEncodeError:  # half of a character
+        with pytest.raises(UnicodeEncodeError):
+            json_bytes(document)
+    else:
+        assert json_bytes(document) == expected

@@ -2,6 +2,7 @@
 
 import logging
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,3 +98,40 @@ def test_a_submission_that_does_not_heed_the_request_is_killed(
     assert started[0].returncode == -9
     assert (tmp_path / "asked").read_text() == "\n\n"
     assert "a submission is still running" in caplog.text
+
+
+# A signal that another thread receives does not end the main thread's wait, as one that comes just before the wait.
+LATE = """
+import signal, threading, time
+from types import SimpleNamespace
+from snakemake.scheduling.job_scheduler import JobScheduler
+from shardline.launch.slurm.scancel import cancel_by_name
+
+def press():
+    time.sleep(0.5)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+cancel_by_name()
+cancel_by_name()
+scheduler = SimpleNamespace(
+    workflow=SimpleNamespace(dag=SimpleNamespace(queue_input_jobs=[])), _open_jobs=threading.Semaphore(0),
+    _executor=SimpleNamespace(cancel=lambda: print("cancelled")),
+)
+threading.Thread(target=press, daemon=True).start()
+print(JobScheduler.schedule(scheduler))
+"""
+
+
+def test_a_ctrl_c_that_comes_while_the_scheduler_begins_to_wait_cancels_the_jobs():
+    command = ["env", "--default-signal=INT", sys.executable, "-c", LATE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["cancelled", "False"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_taken"), [((), True), ((False,), False), ((True, 0.01), False)]
+)
+def test_the_semaphore_of_the_scheduler_is_taken_as_ever(arguments, is_taken):
+    semaphore = slurm_cancel._Heeding(int(is_taken))
+    assert semaphore.acquire(*arguments) is is_taken
+    assert semaphore._value == 0

@@ -13,6 +13,7 @@ from shardline.launch.device_share import CORES_PER_RUN
 from shardline.pipeline import full_machine
 from shardline.pipeline.full_machine import Machine, Need, this_machine
 from shardline.pipeline.jobs import Jobs
+from shardline.results.check.all import check_sweeps
 from tests.support.studies import load
 
 
@@ -55,6 +56,28 @@ def test_trials_that_wait_for_others_are_counted_and_do_not_run_at_the_same_time
     jobs.offer_devices(SimpleNamespace())
     # the base run, and six trainings
     assert os.environ[CORES_PER_RUN] == str(8 // 7)
+
+
+def test_the_start_and_the_check_name_trials_beyond_the_last_whole_bracket(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stop = {"halving": {"rungs": [1, 3, 9], "keep": 3}}
+    project = load(trials=20, stop=stop)
+    (plan,) = project.sweeps.values()
+    sentence = (
+        "sweeps.s.trials=20: the last 2 are no whole bracket of 9, so that they may wait at a rung until trials is "
+        "raised; set trials to 18 or 27"
+    )
+    trial = SimpleNamespace(
+        rule=SimpleNamespace(name="train_trial"), wildcards=SimpleNamespace(study=plan.id)
+    )
+    for cores in (8, None):  # on this machine, and where jobs run elsewhere
+        jobs = Jobs(project, None, is_main=True, cores=cores)
+        assert jobs.plan_of_machine([trial] * 20).splitlines()[-1] == sentence
+        assert jobs.plan_of_machine([]) == ""
+    assert [one.text for one in check_sweeps(project, project.runs)] == [sentence]
+    assert check_sweeps(project, {}) == []
+    whole = load(trials=18, stop=stop)
+    assert check_sweeps(whole, whole.runs) == []
 
 
 def test_what_a_run_needs():

@@ -13,13 +13,21 @@ from hypothesis import strategies as st
 from shardline.checkpoints.folder import list_saved, saving
 from shardline.cli import app
 from shardline.config.rungs import Brackets, Slot
+from shardline.config.settings.config import RuntimeCheckpoint
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
+from shardline.pipeline.invocation import record_project
+from shardline.pipeline.training import _limit_states
 from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.sweeps.describe import best_trial, describe_trials
 from shardline.results.sweeps.samplers import seed_of
 from shardline.results.sweeps.stopping import forget_states, stops, waiting_runs
-from shardline.results.sweeps.trials import next_proposal, read_proposal, read_study
+from shardline.results.sweeps.trials import (
+    next_proposal,
+    read_proposal,
+    read_study,
+    trials_so_far,
+)
 from shardline.results.verify import verify_target
 from tests.support.simulated_study import Controller, value_at
 from tests.support.studies import (
@@ -177,6 +185,38 @@ def test_states_go_once_no_promotion_can_choose_them_unless_a_row_has_them(tmp_p
             (scratch / "state.pt").write_bytes(b"state")
         forget_states(project, plan, run)
         assert [one.step for one in list_saved(checkpoints)] == left
+
+
+@pytest.mark.parametrize("stop", [HALVING, MEDIAN])
+def test_limits_of_kept_states_leave_those_that_a_longer_rung_continues(
+    stop, tmp_path, monkeypatch
+):
+    """For `gc` and at the end of another training alike."""
+    monkeypatch.chdir(tmp_path)
+    project = load(trials=11, stop=stop, sampler="random")
+    controller = Controller(project=project)
+    controller.run()
+    plan, layout = controller.plan, project.layout
+    # the result of a training that has just sealed its run is not written yet
+    for path in plan.results(layout, 3):
+        path.unlink()
+    trained = read_proposal(plan.proposal(layout, 3)).runs
+    waiting = {one.runs[0] for one in trials_so_far(plan, layout) if one.trial > 8}
+    expected = {*trained, *(waiting if plan.halving else ())} & {*controller.trained}
+    for number, run in enumerate(controller.trained):
+        checkpoints = layout.work(run) / "checkpoints"
+        checkpoints.mkdir(parents=True)
+        with saving(
+            checkpoints, step=number, epoch=1, identity="b" * 64, world_size=1, keep=1
+        ) as scratch:
+            (scratch / "state.pt").write_bytes(b"state")
+    limits = RuntimeCheckpoint(keep_days=1e-9, keep_bytes=1)
+    record_project(project)
+    _limit_states(layout, limits)
+    left = {run for run in controller.trained if list_saved(layout.work(run) / "checkpoints")}
+    assert left == expected
+    assert {*waiting_runs(project)} >= expected
+    assert expected
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

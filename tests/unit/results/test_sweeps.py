@@ -23,10 +23,16 @@ from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.gc import find_garbage
-from shardline.results.sweeps.describe import best_trial, cell_of, line_of
+from shardline.results.sweeps import trials as sealed_trials
+from shardline.results.sweeps.describe import best_trial, cell_of, line_of, row_of_trial
 from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.samplers import seed_of, worst_of
-from shardline.results.sweeps.trials import next_proposal
+from shardline.results.sweeps.trials import (
+    next_proposal,
+    read_proposal,
+    runs_of_studies,
+    trials_so_far,
+)
 from shardline.results.verify import verify_target
 from shardline.sources import Schema
 from tests.support.labelled_rows import Labelled, in_thirds, run_of, sealed, trained
@@ -321,6 +327,46 @@ def test_the_rows_of_a_sobol_sequence_do_not_depend_on_where_a_study_began():
 
 
 # --- a study in a project -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        {"parallel": 3, "seeds": 2},
+        {"sampler": "grid", "space": {"global_batch": [32, 50], "trainer.accumulate": [1, 4]}, "trials": 4},
+        {"stop": {"halving": {"rungs": [1, 3], "keep": 3}}, "parallel": 2},
+        {"stop": {"median": {"rungs": [1, 3], "startup_trials": 1}}, "sampler": "random"},
+    ],
+    ids=["plain", "impossible", "halving", "median"],
+)  # fmt: skip
+def test_trials_are_those_of_their_own_proposals_which_are_not_read(sweep, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = load(**{"trials": 7, **sweep})
+    controller = Controller(project=project, fails=lambda at: some_fail({"optim.lr": 0.01, **at}))
+    controller.run()
+    plan, layout = controller.plan, project.layout
+    whole = {slot: read_proposal(plan.proposal(layout, slot)) for slot in plan.slots}
+    read: list[Path] = []
+    monkeypatch.setattr(
+        sealed_trials, "read_proposal", lambda path: read.append(path) or read_proposal(path)
+    )
+    trials = trials_so_far(plan, layout)
+    assert read == [plan.proposal(layout, plan.trials - 1)]
+    assert [one.trial for one in trials] == [*range(plan.trials)]
+    for one in trials:
+        own = whole[one.trial]
+        assert (one.settings, one.row) == (own.settings, own.row)
+        if not plan.rungs:
+            assert one.runs == own.runs
+            assert one.failure == own.excluded or not own.excluded
+    runs = {run for own in whole.values() for run in own.runs}
+    assert runs_of_studies(project) == dict.fromkeys(runs, "s")
+    assert len(read) == (1 + plan.trials if plan.median else 1)
+    # a trial without its result has not ended, but its runs are in use
+    for path in plan.results(layout, plan.trials - 1):
+        path.unlink()
+    assert [one.trial for one in trials_so_far(plan, layout)] == [*range(plan.trials - 1)]
+    assert runs_of_studies(project) == dict.fromkeys(runs, "s")
 
 
 @pytest.fixture

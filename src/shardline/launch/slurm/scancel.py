@@ -1,5 +1,6 @@
 """Cancel every job of a Snakemake run on Slurm at Ctrl-C."""
 
+import functools
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 _PATIENCE_S = 60
 _SUBMISSION_S = 60  # a shell script in place of sbatch may miss Ctrl-C
+_LOOK_S = 1.0
 
 
 def cancel_by_name() -> None:
@@ -20,6 +22,40 @@ def cancel_by_name() -> None:
     from snakemake_executor_plugin_slurm import Executor
 
     Executor.cancel_jobs = _cancel_jobs
+    _heed_ctrl_c()
+
+
+class _Heeding(threading.Semaphore):
+    """A semaphore on which the main thread does not wait without looking for signals."""
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        if not blocking or timeout is not None:
+            return super().acquire(blocking, timeout)
+        while not super().acquire(timeout=_LOOK_S):
+            pass
+        return True
+
+
+def _heed_ctrl_c() -> None:
+    """Make Snakemake's scheduler handle a Ctrl-C that comes while it begins to wait for jobs.
+
+    Python handles a signal in the main thread, between two instructions. If the signal comes after the last instruction
+    before a wait, or another thread receives it, the main thread would wait until a job on the cluster ends.
+    """
+    from snakemake.scheduling.job_scheduler import JobScheduler
+
+    schedule = JobScheduler.schedule
+    if hasattr(schedule, "__wrapped__"):
+        return
+
+    @functools.wraps(schedule)
+    def heed(self: Any) -> Any:
+        waits = getattr(self, "_open_jobs", None)  # private, so it may become something else
+        if type(waits) is threading.Semaphore:
+            waits.__class__ = _Heeding
+        return schedule(self)
+
+    JobScheduler.schedule = heed
 
 
 def _cancel_jobs(executor: Any, _: list[Any]) -> None:

@@ -53,6 +53,12 @@ def check_runs(
     return merged([*models.findings, *machine, *check_script_environments(project, runs), *paths])
 
 
+def check_sweeps(project: Project, runs: Mapping[str, RunPlan]) -> list[Finding]:
+    """Return what is odd about the sweeps of some runs, which the start of Snakemake prints too."""
+    plans = [plan for plan in project.sweeps.values() if plan.base in runs]
+    return [Finding(kind="warning", sentence=note) for plan in plans if (note := plan.note_on_rest)]
+
+
 def check_before_building(
     project: Project,
     outputs: Collection[str],

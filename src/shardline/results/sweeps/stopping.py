@@ -106,9 +106,20 @@ def beaten_trials(plan: SweepPlan, layout: ResultsLayout) -> set[int]:
 
 
 def waiting_runs(project: Project) -> dict[str, str]:
-    """Return the runs whose states a promotion may still need: the name of the sweep by id of the run."""
+    """Return the runs whose states a longer rung may still continue: the name of the sweep by id of the run.
+
+    They are those of trials that are neither beaten nor at the last rung, and of trainings that have no result yet.
+    """
     found: dict[str, str] = {}
     for plan in project.sweeps.values():
+        if not plan.rungs:
+            continue
+        for slot in plan.slots:
+            path = plan.proposal(project.layout, slot)
+            if path.exists() and not all(
+                one.exists() for one in plan.results(project.layout, slot)
+            ):
+                found |= dict.fromkeys(read_proposal(path).runs, plan.name)
         if plan.halving:
             out = beaten_trials(plan, project.layout)
             for one in trials_so_far(plan, project.layout):

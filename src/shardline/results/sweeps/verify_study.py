@@ -13,7 +13,7 @@ from shardline.records.sweeps import Proposal, StudyResult, TrialResult
 from shardline.results.findings import Findings, VerifyResult, count
 from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.stopping import again
-from shardline.results.sweeps.trials import best_of, trials_so_far, value_of
+from shardline.results.sweeps.trials import best_of, rows_of, trials_so_far, value_of
 from shardline.results.verify_runs import verify_run
 
 _COMPARED = ("settings", "row", "told", "in_flight", "parallel")
@@ -100,6 +100,8 @@ def _check_history(
                     f"trial {slot}: the value of trial {earlier} is {seen.value}, expected "
                     f"{' or '.join(sorted(map(str, values)))}"
                 )
+        if not isinstance(slot, Slot):
+            _check_rows(findings, plan, proposals, proposal)
         if not (deep or isinstance(slot, Slot)) or slot not in planned:
             continue
         last, new = plan.needs(slot)
@@ -115,6 +117,21 @@ def _check_history(
                 findings.add(f"trial {slot}: {key} computed again is {now}, expected {was}")
 
 
+def _check_rows(
+    findings: Findings, plan: SweepPlan, proposals: dict[AnySlot, Proposal], proposal: Proposal
+) -> None:
+    """Compare a proposal's settings with its row, and the earlier rows that it contains with earlier proposals."""
+    place = f"trial {proposal.trial}"
+    findings.expect(
+        f"{place}: its settings", proposal.settings, plan.space.settings_of(proposal.row)
+    )
+    for earlier, row in enumerate(rows_of(proposal)):
+        if earlier in proposals and row != proposals[earlier].row:
+            findings.add(
+                f"{place}: the row of trial {earlier} is {row}, expected {proposals[earlier].row}"
+            )
+
+
 def _check_summary(findings: Findings, plan: SweepPlan, layout: ResultsLayout) -> None:
     path = plan.summary(layout)
     if not path.exists():
@@ -125,7 +142,12 @@ def _check_summary(findings: Findings, plan: SweepPlan, layout: ResultsLayout) -
     trials = {one.trial: one for one in summary.trials}
     if not all(file.exists() for slot in plan.slots for file in plan.results(layout, slot)):
         return  # lost results are made again
-    for trial in trials_so_far(plan, layout):
+    try:
+        trials_now = trials_so_far(plan, layout)
+    except ShardlineError as error:
+        findings.add(str(error))
+        return
+    for trial in trials_now:
         findings.expect(f"{path}: trial {trial.trial}", trials.get(trial.trial), trial)
     best = best_of(summary.trials, plan.settings.objective.mode)
     findings.expect(f"{path}: the best trial", summary.best, best.trial if best else None)
