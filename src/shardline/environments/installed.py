@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from packaging.requirements import Requirement
 
@@ -183,7 +183,14 @@ def image_digest() -> str | None:
     return image
 
 
-def machine() -> dict[str, int]:
+class Machine(TypedDict):
+    """CPUs that this process may use, and bytes of memory of the machine."""
+
+    num_cpus: int
+    memory_bytes: int
+
+
+def machine() -> Machine:
     """Return the number of CPUs that this process may use, and the machine's memory in bytes."""
     return {
         "num_cpus": num_cpus(),

@@ -24,7 +24,7 @@ from shardline.core.seals import seal
 from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.gc import find_garbage
 from shardline.results.sweeps import trials as sealed_trials
-from shardline.results.sweeps.describe import best_trial, cell_of, line_of, row_of_trial
+from shardline.results.sweeps.describe import best_trial, cell_of, line_of
 from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.samplers import seed_of, worst_of
 from shardline.results.sweeps.trials import (
