@@ -31,7 +31,7 @@ from shardline.pipeline.forked_usage import add_to_benchmarks
 from shardline.pipeline.links import publish
 from shardline.pipeline.storage import Storage, logs_of, results_of
 from shardline.pipeline.stored_trials import unpack
-from shardline.pipeline.terminal_rows import rows_of_runs
+from shardline.pipeline.terminal_rows import final_rows
 from shardline.results.staleness import edited_of
 from shardline.supervision.warm.client import offer
 
@@ -230,4 +230,4 @@ def settle(
     publish(project)
     invocation.forget_project()
     # Snakemake itself prints no record without a text
-    logger.info(None, extra={"results": rows_of_runs(project, before)})
+    logger.info(None, extra={"results": final_rows(project, before)})

@@ -1,33 +1,87 @@
-"""The rows of a logger plugin's final table: one row per run of this Snakemake process."""
+"""The rows of a logger plugin's final table: one row per run and sweep of this Snakemake process."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
+from shardline.config.sweeps import SweepPlan
+from shardline.core.errors import ShardlineError
 from shardline.core.redaction import mask
+from shardline.records.sweeps import ReportedStudy
 from shardline.results.outcomes import base_without_model, failure_of, waited_in_vain
 from shardline.results.states import headline_of, read_if_sound, warnings_on
+from shardline.results.sweeps.trials import study_so_far
 from shardline.supervision.attempt_log import sealed_again
 
 
 def finished(project: Project, exists: Callable[[Path], bool]) -> frozenset[str]:
-    """Return the runs that are sealed and evaluated.
+    """Return the runs that are sealed and evaluated, and the sweeps that are sealed.
 
     Args:
         exists: function that returns whether a file exists, on this disk or in the storage.
     """
+    sweeps = project.sweeps.items()
     return frozenset(
-        key for key, run in project.runs.items() if exists(run.model) and exists(run.evaluation)
+        [
+            *(k for k, run in project.runs.items() if exists(run.model) and exists(run.evaluation)),
+            *(_key(study) for study, plan in sweeps if exists(plan.summary(project.layout))),
+        ]
     )
 
 
-def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, object]]:
+def final_rows(project: Project, before: Collection[str]) -> list[dict[str, object]]:
     """Return the rows for a log record's `results`, see the plugin's README.
 
     Args:
-        before: runs that were finished when Snakemake started; they get no row.
+        before: runs and sweeps that were finished when Snakemake started, see `finished`; they get no row.
     """
+    sweeps = (plan for study, plan in project.sweeps.items() if _key(study) not in before)
+    return [*_rows_of_runs(project, before), *(_row_of_sweep(project, plan) for plan in sweeps)]
+
+
+def _key(study: str) -> str:
+    return f"study {study}"
+
+
+def _row_of_sweep(project: Project, plan: SweepPlan) -> dict[str, object]:
+    title, layout = mask(f"{plan.name} (sweep)"), project.layout.declared
+    try:
+        study = study_so_far(plan, project.layout)
+    except ShardlineError as error:  # a changed file
+        return {"title": title, "done": False, "headline": "", "note": mask(str(error))}
+    best = next((one for one in study.trials if one.trial == study.best), None)
+    jobs = [("seal_study", f"{plan.id}-{plan.trials}")]
+    for slot in plan.slots:
+        jobs.append(("propose", f"{plan.id}-{slot}"))
+        trained = range(plan.settings.seeds)
+        jobs += [("train_trial", f"{plan.id}-{slot}-{repeat}") for repeat in trained]
+    of = f"of {study.planned} trials"
+    best_so_far = f"{study.metric} {best.value:#.4g}, the best {of}" if best else ""
+    return {
+        "title": title,
+        "done": plan.summary(project.layout).exists(),
+        "headline": mask(best_so_far or f"{len(study.trials)} {of}, none with a value"),
+        "logs": [str(layout.log(rule, key)) for rule, key in jobs],
+        "note": mask("\n".join(_notes_on_trials(study))),
+    }
+
+
+def _notes_on_trials(study: ReportedStudy) -> Iterator[str]:
+    failed, listed = (
+        [one for one in study.trials if one.failure],
+        f"shardline ls --study {study.name}",
+    )
+    if failed and len(failed) == len(study.trials):
+        last = failed[0].failure.strip().splitlines()[-1].strip()
+        yield f"warning: all of its trials failed, trial {failed[0].trial} with: {last}; `{listed}` lists why"
+    elif failed:
+        yield f"{len(failed)} failed: `{listed}` lists why"
+    if study.best is not None:
+        yield f"`shardline best {study.name}` prints trial {study.best} as a row of the run table"
+
+
+def _rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, object]]:
     waited = waited_in_vain(project)
     return [
         {

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.core.errors import ConfigError
+from shardline.pipeline.terminal_rows import final_rows, finished
 from shardline.results.sweeps.trials import read_study
 from tests.support.simulated_study import Controller, value_at
 from tests.support.studies import NUMBER, SPACE, elsewhere, load, outcome, some_fail, undisturbed
@@ -150,3 +151,37 @@ def test_another_number_of_parallel_trials_needs_its_own_first_trial(tmp_path, m
     assert load(parallel={0: 2, 5: 4}).sweeps.keys() == load(parallel=2).sweeps.keys()
     with pytest.raises(ConfigError, match=r"set parallel: \{0: 2, 5: 3\}"):
         Controller(project=load(trials=9, parallel={0: 2, 3: 3})).run()
+
+
+def test_the_final_table_has_a_row_for_a_study_that_ended_in_this_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    controller = Controller(project=load(trials=6, sampler="random"), fails=some_fail)
+    project, plan = controller.project, controller.plan
+    assert final_rows(project, finished(project, Path.exists))[-1]["headline"] == (
+        "0 of 6 trials, none with a value"
+    )
+    controller.run()
+    *_, row = final_rows(project, before=())
+    study = read_study(plan.summary(project.layout))
+    best, failed = study.trials[study.best], sum(bool(one.failure) for one in study.trials)
+    assert (row["title"], row["done"]) == ("s (sweep)", True)
+    assert row["headline"] == f"val_loss {best.value:#.4g}, the best of 6 trials"
+    assert failed
+    assert row["note"].splitlines() == [
+        f"{failed} failed: `shardline ls --study s` lists why",
+        f"`shardline best s` prints trial {study.best} as a row of the run table",
+    ]
+    assert f"logs/train_trial/{plan.id}-0-0.log" in row["logs"]
+    again = final_rows(project, finished(project, Path.exists))
+    assert [one["title"] for one in again] == ["mlp"]
+
+
+def test_a_study_whose_trials_all_failed_ends_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project = load(trials=3, sampler="random")
+    Controller(project=project, fails=lambda settings: "diverged").run()
+    *_, row = final_rows(project, before=())
+    assert row["headline"] == "3 of 3 trials, none with a value"
+    assert row["note"].startswith(
+        "warning: all of its trials failed, trial 0 with: rank 0: diverged"
+    )

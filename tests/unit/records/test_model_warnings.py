@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from tests.support.report_runs import write_run
 
-from shardline.pipeline.terminal_rows import rows_of_runs
+from shardline.pipeline.terminal_rows import final_rows
 from shardline.records.model_warnings import (
     MIN_SAMPLES,
     on_evaluation,
@@ -262,7 +262,7 @@ def test_ls_and_the_table_at_the_end_have_the_sentence(fake, capsys):
     run = fake.run("flat")
     fake.seal_run(run)
     fake.seal_evaluation(run)
-    assert rows_of_runs(fake.load(), before=())[1]["note"] == ""
+    assert final_rows(fake.load(), before=())[1]["note"] == ""
     (run.folder / "metrics.jsonl").write_text("\n".join(RISING))
     records = describe_runs(fake.load())
     assert [kinds_of["kind"] for kinds_of in records[1]["warnings"]] == ["loss"]
@@ -274,7 +274,7 @@ def test_ls_and_the_table_at_the_end_have_the_sentence(fake, capsys):
     shown = capsys.readouterr().out
     assert f"flat warning: {sentence}" in shown
     assert "done, warning" in shown
-    assert rows_of_runs(fake.load(), before=())[1]["note"] == f"warning: {sentence}"
+    assert final_rows(fake.load(), before=())[1]["note"] == f"warning: {sentence}"
 
 
 def test_the_page_marks_the_run_and_has_the_sentence_and_the_data(tmp_path):

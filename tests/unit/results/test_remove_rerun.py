@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from shardline.core.files import write_json
 from shardline.pipeline.links import publish
-from shardline.pipeline.terminal_rows import rows_of_runs
+from shardline.pipeline.terminal_rows import final_rows
 from shardline.results.accept.candidates import find_candidate
 from shardline.results.accept.take import accept_run
 from shardline.results.rerun import compare
@@ -164,7 +164,7 @@ def test_the_table_says_that_nothing_was_trained(sealed: FakeProject) -> None:
     for steps, is_noted in ((10, True), (20, False)):
         training = {"resumed_step": 10, "steps": steps}
         write_json(path, {**json.loads(path.read_text()), "training": training})
-        (row,) = (one for one in rows_of_runs(project, []) if one["title"] == "flat")
+        (row,) = (one for one in final_rows(project, []) if one["title"] == "flat")
         assert ("nothing was trained" in row["note"]) == is_noted
         if is_noted:
             assert f"`shardline rerun {run.id}` trains the run again" in row["note"]
