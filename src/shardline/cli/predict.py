@@ -30,7 +30,7 @@ from shardline.pipeline.job_frame import REMAKE
 from shardline.pipeline.predicting import compute_parts
 from shardline.pipeline.prediction_files import write_file, write_folds
 from shardline.records.base import read_record
-from shardline.records.runs import PredictionResult
+from shardline.records.evaluations import PredictionResult
 from shardline.results.accept.replaced_folders import link
 from shardline.results.sealed_run import SealedRun, check_repeatable, find_sealed_run
 

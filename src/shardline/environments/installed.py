@@ -7,7 +7,7 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from packaging.requirements import Requirement
 
@@ -15,7 +15,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus
 from shardline.identity.interpreter import Interpreter, ask, installed_versions
 from shardline.identity.package_lock import normalize, pinned, without_user
-from shardline.records.runs import Installed, ScriptInstalled
+from shardline.records.environments import Installed, ScriptInstalled
 
 # Set by the program that started the container: the image's digest. On Azure ML the plugin sets its name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
@@ -183,7 +183,14 @@ def image_digest() -> str | None:
     return image
 
 
-def machine() -> dict[str, int]:
+class Machine(TypedDict):
+    """CPUs and memory of a machine."""
+
+    num_cpus: int
+    memory_bytes: int
+
+
+def machine() -> Machine:
     """Return the number of CPUs that this process may use, and the machine's memory in bytes."""
     return {
         "num_cpus": num_cpus(),
