@@ -32,16 +32,13 @@ from shardline.records.environments import (
     ImageEnvironment,
     VirtualEnvironment,
 )
+from shardline.records.evaluations import EvaluationResult, PredictionResult
 from shardline.records.failures import Failure
 from shardline.records.measured import Interventions
 from shardline.records.reports import Report
-from shardline.records.runs import (
-    EvaluationResult,
-    PredictionResult,
-    ResolvedRun,
-    TrainingProvenance,
-)
+from shardline.records.runs import ResolvedRun
 from shardline.records.sweeps import Proposal, StudyResult, TrialResult
+from shardline.records.trainings import TrainingProvenance
 
 FOLDER = Path(__file__).parent
 MODULES = ("projects", "sources", "models", "transforms", "losses", "ledger", "errors")

@@ -39,7 +39,8 @@ from shardline.core.canonical import digest
 from shardline.ledger import read_samples
 from shardline.pipeline import run_jobs as jobs
 from shardline.records.base import encode
-from shardline.records.runs import ResolvedRun, Training
+from shardline.records.runs import ResolvedRun
+from shardline.records.trainings import Training
 from shardline.supervision.attempt_log import begin_attempt
 from shardline.training import sealed_training
 from shardline.training.goodput import Timeline

@@ -26,7 +26,7 @@ from shardline.core.files import writing
 from shardline.core.one_lightning import keep
 from shardline.core.suggest import suggest
 from shardline.records.base import read_record
-from shardline.records.runs import PredictionResult
+from shardline.records.evaluations import PredictionResult
 from shardline.results.accept.replaced_folders import link
 from shardline.results.sealed_run import SealedRun, check_repeatable, find_sealed_run
 

@@ -17,7 +17,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
 from shardline.core.suggest import suggest
 from shardline.records.identities import IdentityDocument
-from shardline.records.runs import BaseRef
+from shardline.records.origins import BaseRef
 
 _HEX = frozenset("0123456789abcdef")
 

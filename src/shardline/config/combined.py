@@ -15,7 +15,7 @@ from shardline.config.validate import Problems
 from shardline.core.errors import ConfigError
 from shardline.records.base import read_record
 from shardline.records.identities import IdentityDocument, weights_of_inputs
-from shardline.records.runs import TrainingProvenance
+from shardline.records.trainings import TrainingProvenance
 
 _REMEDY = "run `shardline verify`, which names damaged results"
 AVERAGE: Final = "average"

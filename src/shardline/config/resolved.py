@@ -15,7 +15,8 @@ from shardline.config.settings.run_settings import Evaluation, RunSettings
 from shardline.config.validate import coerce
 from shardline.core.canonical import canonical_json
 from shardline.core.errors import LaunchError
-from shardline.records.runs import BaseRef, ResolvedRun
+from shardline.records.origins import BaseRef
+from shardline.records.runs import ResolvedRun
 
 KEYWORD = "legacy_value"
 

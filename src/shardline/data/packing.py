@@ -9,7 +9,7 @@ from shardline.core.suggest import did_you_mean
 from shardline.data.block_units import BlockUnits
 from shardline.data.dataset import Dataset
 from shardline.data.packs import PackUnits
-from shardline.records.runs import PackedDataset, PackedSamples
+from shardline.records.trainings import PackedDataset, PackedSamples
 from shardline_io.order.pieces import num_rows
 
 Packed = BlockUnits | PackUnits

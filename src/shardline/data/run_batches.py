@@ -36,7 +36,7 @@ from shardline.data.trial_samples import trial_samples
 from shardline.data.window_stream import WindowStream
 from shardline.data.workers import make_pool
 from shardline.records.datasets import DatasetSchema, Manifest
-from shardline.records.runs import PackedSamples
+from shardline.records.trainings import PackedSamples
 from shardline_io.order.chance import Key
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.lengths import Lengths, first_rows

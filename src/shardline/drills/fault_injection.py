@@ -33,7 +33,7 @@ from shardline.drills.tiny import Size, Tiny, make_tiny, num_ranks
 from shardline.provenance.resume_certificates import identify
 from shardline.records.base import read_record
 from shardline.records.certificates import Interruption
-from shardline.records.runs import TrainingProvenance
+from shardline.records.trainings import TrainingProvenance
 
 FOLDER = Path("drills")
 PLACES = ("mid-epoch", "mid-accumulation", "mid-validation")

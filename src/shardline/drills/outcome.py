@@ -13,7 +13,7 @@ from shardline.provenance.resume_certificates import write_certificate
 from shardline.records.attempts import Attempt
 from shardline.records.base import read_record
 from shardline.records.certificates import Certified, Interruption, ResumeCertificate
-from shardline.records.runs import TrainingProvenance
+from shardline.records.trainings import TrainingProvenance
 from shardline.supervision.attempt_log import read_attempts
 
 # Compared parts of a training checkpoint beside the weights. The other parts are times and file names.

@@ -15,7 +15,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus
 from shardline.identity.interpreter import Interpreter, ask, installed_versions
 from shardline.identity.package_lock import normalize, pinned, without_user
-from shardline.records.runs import Installed, ScriptInstalled
+from shardline.records.environments import Installed, ScriptInstalled
 
 # Set by the program that started the container: the image's digest. On Azure ML the plugin sets its name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"

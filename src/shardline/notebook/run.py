@@ -18,8 +18,9 @@ from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.extras import naming_extras
 from shardline.notebook.display import run_html
 from shardline.notebook.listings import Checkpoints, Images, LoggedImage, Reason, Settings
+from shardline.records.evaluations import EvaluationResult
 from shardline.records.metrics import MetricLine
-from shardline.records.runs import EvaluationResult, TrainingProvenance
+from shardline.records.trainings import TrainingProvenance
 from shardline.results.states import sealed_names, state_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
 from shardline.pipeline.job_frame import REMAKE
 from shardline.pipeline.started_ranks import Inputs, seen_by_all
-from shardline.records.runs import BaseRef
+from shardline.records.origins import BaseRef
 from shardline.results.sweeps.combined_trials import StudyMembers, members_of_study
 
 

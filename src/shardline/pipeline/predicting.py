@@ -26,8 +26,8 @@ from shardline.pipeline.started_ranks import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
 from shardline.records.base import encode, read_record
 from shardline.records.datasets import Manifest
+from shardline.records.evaluations import PredictionResult
 from shardline.records.preprocessing import Preprocessing
-from shardline.records.runs import PredictionResult
 from shardline.training.rank_task import Predict
 
 

@@ -14,7 +14,7 @@ from shardline.data.prediction_parts import part_file
 from shardline.pipeline.job_frame import REMAKE, only
 from shardline.provenance.actions import Action
 from shardline.records.base import read_record, sealed
-from shardline.records.runs import PredictionResult
+from shardline.records.evaluations import PredictionResult
 
 
 def write_predictions(

@@ -25,8 +25,8 @@ from shardline.provenance.actions import Action
 from shardline.provenance.resolved_run import describe_run
 from shardline.records.base import read_record, sealed
 from shardline.records.datasets import Manifest
-from shardline.records.evaluations import Evaluated
-from shardline.records.runs import EvaluationResult, TrainingProvenance
+from shardline.records.evaluations import Evaluated, EvaluationResult
+from shardline.records.trainings import TrainingProvenance
 from shardline.training.rank_task import Evaluate
 
 

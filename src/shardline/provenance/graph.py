@@ -32,9 +32,11 @@ from shardline.records.acceptances import accepted_of
 from shardline.records.datasets import Manifest, Part, Prepared, SplitPlan
 from shardline.records.identities import read_identity
 from shardline.records.jobs import JobRecord
+from shardline.records.origins import BaseRef
 from shardline.records.reported_runs import ReportedRun
 from shardline.records.reports import Report
-from shardline.records.runs import BaseRef, ResolvedRun, TrainingProvenance
+from shardline.records.runs import ResolvedRun
+from shardline.records.trainings import TrainingProvenance
 
 _TAKEN_OVER: dict[str, Kind] = {
     "train": "run",

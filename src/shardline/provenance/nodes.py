@@ -10,7 +10,7 @@ from shardline.config.plans import order_of_part
 from shardline.provenance.rules import OF_STUDIES, OPTIONAL, ORDER, edges, nearest_first
 from shardline.records.jobs import JobRecord
 from shardline.records.reports import RuleCount, WorkflowPicture
-from shardline.records.runs import TrainingProvenance
+from shardline.records.trainings import TrainingProvenance
 
 Ids = Mapping[str, str]
 Names = Mapping[str, list[str]]

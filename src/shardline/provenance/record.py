@@ -14,15 +14,9 @@ from shardline.core.git import git_state
 from shardline.core.one_lightning import DISTRIBUTIONS, loaded
 from shardline.core.world import World
 from shardline.environments.installed import observe
-from shardline.records.runs import (
-    DatasetRef,
-    MixedDataset,
-    Places,
-    RankReport,
-    RanksOfTraining,
-    Training,
-    TrainingProvenance,
-)
+from shardline.records.origins import DatasetRef, MixedDataset
+from shardline.records.ranks import RankReport, RanksOfTraining
+from shardline.records.trainings import Places, Training, TrainingProvenance
 
 _PACKAGES = (
     "shardline",

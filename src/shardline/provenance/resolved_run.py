@@ -10,7 +10,8 @@ from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
 from shardline.provenance.actions import Action
-from shardline.records.runs import DatasetRef, MixedDataset, ResolvedRun
+from shardline.records.origins import DatasetRef, MixedDataset
+from shardline.records.runs import ResolvedRun
 from shardline_io.order import VERSION as ORDER_VERSION
 
 

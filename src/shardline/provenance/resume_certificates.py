@@ -16,7 +16,8 @@ from shardline.identity import CodeIndex
 from shardline.identity.shipped_code import meaning
 from shardline.records.base import decode, encode, sealed
 from shardline.records.certificates import Certified, CertifiedEnvironment, ResumeCertificate
-from shardline.records.runs import Certificate, Installed, TrainingProvenance
+from shardline.records.environments import Installed
+from shardline.records.trainings import Certificate, TrainingProvenance
 
 FOLDER = ResultsLayout(root=Path()).certificates  # relative, as in sealed files
 

@@ -10,7 +10,9 @@ from shardline.core.files import read_object
 from shardline.core.redaction import mask_values
 from shardline.records.base import Record, decode
 from shardline.records.datasets import DatasetProvenance, Manifest
-from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
+from shardline.records.evaluations import EvaluationResult
+from shardline.records.runs import ResolvedRun
+from shardline.records.trainings import TrainingProvenance
 
 _Record = TypeVar("_Record", bound=Record)
 

@@ -1,4 +1,6 @@
-"""Environments: `environment.json` of each, and `image.json` of the container image."""
+"""Environments: `environment.json` of each, `image.json` of the container image, and what a training observed."""
+
+from msgspec import UNSET, UnsetType
 
 from shardline.records.base import Record
 
@@ -105,3 +107,35 @@ class BuiltImage(NamedImage, frozen=True, kw_only=True):
     version: str
     lock: str
     code: str
+
+
+class Installed(Record, frozen=True, kw_only=True):
+    """Packages installed during a training, see `environments.installed.observe`.
+
+    Attributes:
+        python: Version of Python.
+        packages: Versions of the Python packages, by name.
+        conda: Packages of the conda environment.
+        image: Digest of the container image.
+    """
+
+    python: str | None = None
+    packages: dict[str, str] | UnsetType = UNSET
+    conda: list[str] | None = None
+    image: str | None = None
+
+
+class ScriptInstalled(Record, frozen=True, kw_only=True):
+    """Environment of a training script.
+
+    Attributes:
+        kind: Kind of the environment.
+        image: Name of the image, for an image.
+        python: Version of Python.
+        packages: Versions of the installed packages, by name.
+    """
+
+    kind: str
+    image: str | UnsetType = UNSET
+    python: str | UnsetType = UNSET
+    packages: dict[str, str] | UnsetType = UNSET

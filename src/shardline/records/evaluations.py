@@ -1,11 +1,13 @@
-"""Held-out metrics of a model, and the details that show its errors."""
+"""Evaluations and predictions of a sealed model: held-out metrics, and the details that show errors."""
 
 from typing import Any
 
 from msgspec import UNSET, UnsetType, field
 
 from shardline.records.base import Record
-from shardline.records.datasets import Reference
+from shardline.records.datasets import Count, Id, Name, Reference, Skipped
+from shardline.records.identities import IdentityDocument, check_identity
+from shardline.records.jobs import JobRecord
 from shardline.records.measured import Number
 
 # a value of the model's `describe_sample`, see docs/how-to/evaluate-a-model.md
@@ -173,3 +175,71 @@ class Evaluated(Record, frozen=True, kw_only=True):
     samples: ShownSamples | UnsetType | None = UNSET
     measured_by: str | UnsetType = UNSET
     reference: Reference | UnsetType | None = UNSET
+
+
+class EvaluationRef(Record, frozen=True, kw_only=True):
+    """An evaluation of a run.
+
+    Attributes:
+        run: Id of the run.
+        evaluation: Id of the evaluation.
+    """
+
+    run: Id
+    evaluation: Name
+
+
+class TakenOver(Record, frozen=True, kw_only=True):
+    """Origin of an accepted evaluation.
+
+    Attributes:
+        from_: Earlier evaluation.
+    """
+
+    from_: EvaluationRef = field(name="from")
+
+
+class EvaluationResult(Evaluated, frozen=True, kw_only=True):
+    """evaluations/{id}.json: an evaluation of a sealed model.
+
+    Attributes:
+        files: SHA-256 of the evaluated files, by name.
+        identity: Identity document of the evaluation.
+        accepted: Earlier evaluation that was accepted.
+        action: Record of the job.
+    """
+
+    files: dict[Name, str] | UnsetType = UNSET
+    identity: IdentityDocument
+    accepted: TakenOver | UnsetType = UNSET
+    action: JobRecord | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        """Reject an invalid identity document."""
+        check_identity(self.identity)
+
+
+class PredictionResult(Record, frozen=True, kw_only=True):
+    """predictions/{id}.json. Until the parts are joined, the file is {id}.parts.json.
+
+    Attributes:
+        run: Id of the run.
+        rows: Number of predicted rows.
+        parts: Number of files that the ranks wrote.
+        classes: Names of the classes.
+        skipped: Skipped rows.
+        manifest_sha256: SHA-256 of the predicted dataset's manifest.
+        files: SHA-256 of the model and of the Parquet file, by name.
+        identity: Identity document of the prediction.
+        action: Record of the job.
+    """
+
+    run: str = ""
+    rows: Count
+    parts: Count = 0
+    classes: list[Any] | None = None
+    skipped: Skipped = Skipped()
+    manifest_sha256: str = ""
+    files: dict[Name, str]
+    identity: IdentityDocument
+    action: JobRecord | UnsetType = UNSET

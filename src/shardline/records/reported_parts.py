@@ -8,13 +8,8 @@ from shardline.core.intervals import Interval
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record
 from shardline.records.measured import Intervention, Number
-from shardline.records.runs import (
-    BaseRef,
-    Certificate,
-    CombinedRuns,
-    Continued,
-    LoadedWeights,
-)
+from shardline.records.origins import BaseRef, CombinedRuns, Continued, LoadedWeights
+from shardline.records.trainings import Certificate
 
 
 class Curve(Record, frozen=True, kw_only=True):

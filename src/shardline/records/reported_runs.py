@@ -26,7 +26,7 @@ from shardline.records.reported_parts import (
     ReportedWarning,
 )
 from shardline.records.reported_tables import ReportedConfusion, ReportedLog
-from shardline.records.runs import PackedSamples, Places
+from shardline.records.trainings import PackedSamples, Places
 
 GroupKey = tuple[str, str, str, str, str]
 

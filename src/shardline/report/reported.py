@@ -17,6 +17,7 @@ from shardline.core.redaction import mask_values
 from shardline.records.acceptances import Accepted
 from shardline.records.attempts import Attempt
 from shardline.records.base import Record, encode
+from shardline.records.evaluations import EvaluationResult
 from shardline.records.jobs import JobRecord
 from shardline.records.model_warnings import read_warnings
 from shardline.records.reported_parts import (
@@ -32,7 +33,8 @@ from shardline.records.reported_parts import (
     ReportedWarning,
 )
 from shardline.records.reported_runs import ReportedRun, interval_of_accuracy
-from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
+from shardline.records.runs import ResolvedRun
+from shardline.records.trainings import TrainingProvenance
 from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
 from shardline.report.charts.series import epoch_ends, thin
 from shardline.report.confusion_table import view_confusion

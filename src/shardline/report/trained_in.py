@@ -11,7 +11,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from shardline.records.reported_parts import ReportedEnvironment
-from shardline.records.runs import ResolvedRun, TrainingProvenance
+from shardline.records.runs import ResolvedRun
+from shardline.records.trainings import TrainingProvenance
 
 
 def describe_environment(spec: ResolvedRun, provenance: TrainingProvenance) -> ReportedEnvironment:

@@ -9,7 +9,7 @@ from shardline.config.causes import Cause, find_causes
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
 from shardline.core.variables import compared
 from shardline.records.base import encode
-from shardline.records.runs import TrainingProvenance
+from shardline.records.trainings import TrainingProvenance
 from shardline.results.sealed_run import SealedRun, newest_evaluation
 from shardline.results.staleness import causes_of_trainings, read_definitions
 

@@ -16,8 +16,10 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import did_you_mean
 from shardline.records.acceptances import Accepted, accepted_of
 from shardline.records.base import read_record
+from shardline.records.evaluations import EvaluationResult
 from shardline.records.identities import IdentityDocument, read_identity
-from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
+from shardline.records.runs import ResolvedRun
+from shardline.records.trainings import TrainingProvenance
 from shardline.results.staleness import read_definitions
 from shardline.results.states import IDENTITY
 

@@ -10,7 +10,7 @@ from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.errors import DataError
 from shardline.data.planned import PlannedStep, planned_steps
-from shardline.records.runs import Training
+from shardline.records.trainings import Training
 from shardline_io.ledger_files import NAME
 
 _KEYS, _OF_PARTS = ("step", "epoch", "ids"), ("parts", "passes")

@@ -17,14 +17,11 @@ from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.records.acceptances import ACCEPTED, Accepted
 from shardline.records.base import read_record
+from shardline.records.evaluations import EvaluationResult, PredictionResult
 from shardline.records.identities import IdentityDocument, read_identity, weights_of_inputs
-from shardline.records.runs import (
-    BaseRef,
-    EvaluationResult,
-    PredictionResult,
-    ResolvedRun,
-    TrainingProvenance,
-)
+from shardline.records.origins import BaseRef
+from shardline.records.runs import ResolvedRun
+from shardline.records.trainings import TrainingProvenance
 from shardline.results.findings import Findings, VerifyResult, count, digest_of
 from shardline.results.sweeps.combined_trials import choose_trials
 from shardline.results.sweeps.trials import read_study

@@ -19,7 +19,8 @@ from shardline.data.statistics import merge_all
 from shardline.data.statistics_file import read_statistics
 from shardline.records.attempts import Attempt
 from shardline.records.datasets import Manifest
-from shardline.records.runs import ResolvedRun, TrainingProvenance
+from shardline.records.runs import ResolvedRun
+from shardline.records.trainings import TrainingProvenance
 from shardline.supervision.attempt_log import read_attempts
 
 _BEGUN = ("host", "job", "retry", "started")  # fields of an attempt that never change

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.files import write_json
-from shardline.records.runs import Places
+from shardline.records.trainings import Places
 
 FOLDER = "tracking"
 _MOMENT_S = 2.0  # a short training can end before the client of a tracker is imported

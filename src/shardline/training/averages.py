@@ -27,7 +27,8 @@ from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule, model_dtype
 from shardline.launch.device import resolve_accelerator
 from shardline.records.metrics import MetricLine
-from shardline.records.runs import CombinedMember, CombinedRuns, Training
+from shardline.records.origins import CombinedMember, CombinedRuns
+from shardline.records.trainings import Training
 from shardline.training.fit import check_validates, seal_weights
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.model import make_model

@@ -28,7 +28,7 @@ from shardline.data.datamodule import ShardDataModule, model_dtype
 from shardline.data.ledger import SampleLedger
 from shardline.launch.device import resolve_accelerator
 from shardline.records.measured import ConsumedSteps, Intervention, SealedCheck
-from shardline.records.runs import PackedSamples
+from shardline.records.trainings import PackedSamples
 from shardline.training.callbacks import attach_callbacks
 from shardline.training.compiled import compile_model, is_compiled
 from shardline.training.consumed import Consumed

@@ -20,7 +20,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
 from shardline.records.base import encode, read_record
-from shardline.records.runs import LoadedWeights
+from shardline.records.origins import LoadedWeights
 from shardline.training import named_weights
 from shardline.training.weight_files import STATE_DICTS, FoundWeights, read_weights, take_part
 

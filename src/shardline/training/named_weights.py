@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from shardline.checkpoints.weights import plain_name
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean
-from shardline.records.runs import LoadedWeights
+from shardline.records.origins import LoadedWeights
 from shardline.training.weight_files import averages_in, is_lazy
 
 _SHOWN = 6

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shardline.records.runs import Places
+from shardline.records.trainings import Places
 
 FOLDER = "profiler"  # in the run's folder of the store
 

@@ -27,7 +27,7 @@ from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
 from shardline.records.base import encode, read_record
 from shardline.records.measured import RankUsage
-from shardline.records.runs import Training
+from shardline.records.trainings import Training
 from shardline.supervision.watchdog import DUMP_SIGNAL
 from shardline.supervision.watchdog.heartbeats import stack_file
 from shardline.supervision.watchdog.proc import signal_name

@@ -10,7 +10,7 @@ from shardline.core.files import read_object
 from shardline.records.base import decode
 from shardline.records.datasets import Manifest
 from shardline.records.evaluations import Evaluated, HeadlineValue
-from shardline.records.runs import ScriptEvaluation, Training
+from shardline.records.trainings import ScriptEvaluation, Training
 from shardline.training.headline import choose_headline
 
 # Headline metric and direction by task, the same as for models that Shardline evaluates,

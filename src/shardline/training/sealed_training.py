@@ -38,7 +38,8 @@ from shardline.records.measured import (
     Throughput,
     Weights,
 )
-from shardline.records.runs import Continued, LoadedWeights, PackedSamples, Training
+from shardline.records.origins import Continued, LoadedWeights
+from shardline.records.trainings import PackedSamples, Training
 from shardline.supervision.attempt_log import (
     begin_attempt,
     read_attempts,

@@ -25,7 +25,7 @@ from shardline.core.rank_environment import rank_variables
 from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.start import prepare_start
 from shardline.pipeline.hooks import open_project
-from shardline.records.runs import TrainingProvenance
+from shardline.records.trainings import TrainingProvenance
 from shardline.results import diff
 from shardline.training.rank_task import write_task
 from tests.support.evaluated_model import Rows, evaluated

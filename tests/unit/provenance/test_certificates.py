@@ -7,7 +7,8 @@ from msgspec import convert
 
 from shardline.provenance.resume_certificates import find_certificate, identify, write_certificate
 from shardline.records.certificates import ResumeCertificate
-from shardline.records.runs import Installed, TrainingProvenance
+from shardline.records.environments import Installed
+from shardline.records.trainings import TrainingProvenance
 from tests.support.job_records import job_record
 
 ENVIRONMENT = {"python": "3.11.7", "packages": {"torch": "2.13.0", "numpy": "2.1.0"}}

@@ -26,7 +26,7 @@ from shardline.pipeline.dataset_jobs import build_shards, seal_dataset
 from shardline.pipeline.links import publish
 from shardline.records.base import encode
 from shardline.records.datasets import Manifest
-from shardline.records.runs import Training
+from shardline.records.trainings import Training
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_ledger import problems_of_ledger
 from shardline.results.verify_names import verify_names

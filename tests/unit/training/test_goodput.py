@@ -11,7 +11,7 @@ from shardline.core.errors import Stopped
 from shardline.launch.slurm.allocation import parse_job
 from shardline.records.attempts import Attempt
 from shardline.records.measured import StepSeconds
-from shardline.records.runs import PackedSamples
+from shardline.records.trainings import PackedSamples
 from shardline.supervision.attempt_log import (
     attempted,
     begin_attempt,

@@ -22,7 +22,7 @@ from shardline.config.settings.run_settings import Evaluation, Headline, RunSett
 from shardline.core.world import World
 from shardline.errors import ConfigError, DataError
 from shardline.records.datasets import DatasetSchema
-from shardline.records.runs import ScriptEvaluation, Training
+from shardline.records.trainings import ScriptEvaluation, Training
 from shardline.supervision.watchdog import DUMP_SIGNAL
 from shardline.training import script
 from shardline.training.script_outputs import evaluation_of, read_evaluation

@@ -21,7 +21,8 @@ from shardline.provenance.crate.metadata import METADATA
 from shardline.provenance.sealed_records import SealedRecords
 from shardline.records.acceptances import ACCEPTED
 from shardline.records.datasets import DatasetProvenance, Manifest
-from shardline.records.runs import RunRecord, TrainingProvenance
+from shardline.records.runs import RunRecord
+from shardline.records.trainings import TrainingProvenance
 
 WORKFLOW = "workflow"
 CONFIG = Path("config/config.yaml")

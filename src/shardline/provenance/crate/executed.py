@@ -9,7 +9,8 @@ from shardline.provenance.crate.entities import Entities, image, refer
 from shardline.provenance.nodes import ActionNode
 from shardline.provenance.rules import ORDER, RULES, SHORTER, SOURCE, WEIGHTS
 from shardline.records.jobs import JobRecord
-from shardline.records.runs import Continued, TrainingProvenance
+from shardline.records.origins import Continued
+from shardline.records.trainings import TrainingProvenance
 
 _SOURCE_FILES = 10  # listed with digests; more files are only in the manifest
 

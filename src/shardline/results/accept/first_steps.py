@@ -16,7 +16,7 @@ from shardline.core.files import read_json_lines
 from shardline.core.package import remake
 from shardline.records.base import read_record
 from shardline.records.metrics import MetricLine
-from shardline.records.runs import TrainingProvenance
+from shardline.records.trainings import TrainingProvenance
 from shardline.results.accept.candidates import Candidate
 
 _SHOWN = 3

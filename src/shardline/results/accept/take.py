@@ -28,8 +28,9 @@ from shardline.records.acceptances import (
 )
 from shardline.records.base import encode, read_record, sealed
 from shardline.records.datasets import DatasetProvenance
+from shardline.records.evaluations import EvaluationRef, EvaluationResult, TakenOver
 from shardline.records.identities import weights_of_inputs
-from shardline.records.runs import EvaluationRef, EvaluationResult, ResolvedRun, TakenOver
+from shardline.records.runs import ResolvedRun
 from shardline.results.accept.candidates import (
     Candidate,
     find_by_cause,

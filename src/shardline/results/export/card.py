@@ -14,7 +14,7 @@ from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
 from shardline.records.base import encode
 from shardline.records.datasets import Manifest
-from shardline.records.runs import TrainingProvenance
+from shardline.records.trainings import TrainingProvenance
 from shardline.results.export import DESCRIPTION, DescribedStep, ExportConfig
 from shardline.results.export.onnx_program import program
 from shardline.results.sealed_run import SealedRun
