@@ -25,7 +25,7 @@ LONGEST = (
     "ranks/test_divergence.py", "ranks/test_hangs.py", "ranks/test_fsdp.py",
     "faults/test_data.py", "faults/test_checkpoints.py", "workflow/test_retries.py",
     "workflow/test_provenance.py", "workflow/test_errors.py", "faults/test_trackers.py",
-    "workflow/test_tutorials.py", "slurm/test_tutorial.py",
+    "workflow/test_examples.py", "workflow/test_tutorials.py", "slurm/test_tutorial.py",
     "azureml/test_pipeline.py", "azureml/test_data_path.py", "azureml/test_node.py",
     "azureml/test_options.py", "azureml/test_emulator.py",
 )  # fmt: skip
@@ -35,6 +35,7 @@ APART = frozenset({
     "ranks/test_training.py", "ranks/test_samples.py", "ranks/test_preflight.py",
     "ranks/test_certificate.py", "ranks/test_divergence.py", "ranks/test_fsdp.py",
     "workflow/test_drill.py", "workflow/test_retries.py", "workflow/test_errors.py",
+    "workflow/test_examples.py", "workflow/test_tutorials.py",
 })  # fmt: skip
 
 

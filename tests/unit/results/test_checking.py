@@ -320,7 +320,7 @@ def test_missing_packages_are_named_with_how_to_install_them(fake, monkeypatch):
     )
     result = shardline("export", "net", "--to", "onnx")
     assert result.exit_code == 2
-    assert "onnx, which is not installed; pip install 'shardline[onnx]'" in result.stderr
+    assert "not installed: onnx; run pip install 'shardline[onnx]'" in result.stderr
 
 
 def test_a_wrong_format_is_a_wrong_command_line(fake):

@@ -128,7 +128,8 @@ def _check_request(to: str, folder: Path) -> None:
     missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]
     if to == "onnx" and missing:
         raise ConfigError(
-            f"--to onnx needs {', '.join(missing)}, which is not installed; pip install 'shardline[onnx]'"
+            f"--to onnx needs packages that are not installed: {', '.join(missing)}; run "
+            "pip install 'shardline[onnx]'"
         )
 
 
