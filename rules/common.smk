@@ -24,6 +24,7 @@ from shardline.pipeline.jobs import Jobs, has_scripts, trained_runs
 from shardline.pipeline.storage import storage_of
 from shardline.pipeline.sweep_inputs import SweepJobs
 from shardline.pipeline.terminal_rows import finished
+from shardline.results.waiting import differ_in_length
 
 snakemake_speedups.begin()
 
@@ -68,6 +69,9 @@ MEASURED = [PROJECT.runs[run] for run in PROJECT.measured]
 ENVIRONMENT = declared(PROJECT.environment) if PROJECT.environment else []
 SCRIPT_ENVIRONMENTS = PROJECT.built_environments
 HAS_SCRIPTS = has_scripts(PROJECT)
+# Each input function costs time for each job, so rules have those that some run needs.
+HAS_BASES = any(run.bases for run in PROJECT.runs.values())
+HAS_CHAINS = differ_in_length(PROJECT)
 # The final table leaves out these runs.
 DONE_BEFORE = finished(PROJECT, JOBS.exists) if IS_MAKING else frozenset()
 

@@ -21,8 +21,8 @@ rule train:
     input:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
-        bases=ancient(bases_of_run),
-        shorter=ancient(JOBS.shorter_of_run),
+        bases=ancient(bases_of_run) if HAS_BASES else [],
+        shorter=ancient(JOBS.shorter_of_run) if HAS_CHAINS else [],
         environment=ancient(environment_of_run) if ENVIRONMENT else [],
         script_environment=(
             ancient(script_environment_of_run) if SCRIPT_ENVIRONMENTS else []
@@ -65,7 +65,7 @@ rule evaluate:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
         model=ancient(model_of_run),
-        bases=ancient(members_of_ensemble),
+        bases=ancient(members_of_ensemble) if HAS_BASES else [],
         provenance=ancient(provenance_of_run) if HAS_SCRIPTS else [],
     output:
         evaluation=report(

@@ -24,6 +24,9 @@ ODD = {
 THREAD = """
 import threading, time
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+class S3FileSystem:
+    pass
 """
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET, structs
 
@@ -16,12 +17,14 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
 from shardline.pipeline.job_frame import REMAKE
-from shardline.pipeline.started_ranks import Inputs, seen_by_all
 from shardline.records.origins import BaseRef
 from shardline.results.sweeps.combined_trials import StudyMembers, members_of_study
 
+if TYPE_CHECKING:
+    from shardline.pipeline.started_ranks import Inputs
 
-def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
+
+def init_of(run: RunPlan, inputs: "Inputs", work: Path) -> InitWeights | None:
     """Return the weights that a training begins from, as its ranks can read them.
 
     Args:
@@ -40,6 +43,9 @@ def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
         if state is None:
             raise DataError(f"{run.row.where}: {_without_state(base)}")
         return structs.replace(init, file=state, sha256=file_sha256(state / MANIFEST))
+    # the start of Snakemake does not need it
+    from shardline.pipeline.started_ranks import seen_by_all
+
     model = files_of_bases(run, inputs)[base.run]
     if not model.is_file():
         raise DataError(f"{run.row.where}: {without_weights(base)}")
@@ -47,7 +53,7 @@ def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
     return structs.replace(init, file=seen_by_all(model, run.settings, work), sha256=sha256)
 
 
-def read_bases(run: RunPlan, inputs: Inputs, init: InitWeights | None) -> tuple[BaseRef, ...]:
+def read_bases(run: RunPlan, inputs: "Inputs", init: InitWeights | None) -> tuple[BaseRef, ...]:
     """Return the record of what a training begins from, with the digests of the weights.
 
     Args:
@@ -93,7 +99,7 @@ def study_members(run: RunPlan, base: Base) -> StudyMembers:
     return members_of_study(base, combined.best or None, run.row.where)
 
 
-def files_of_bases(run: RunPlan, inputs: Inputs) -> dict[str, Path]:
+def files_of_bases(run: RunPlan, inputs: "Inputs") -> dict[str, Path]:
     """Return the sealed weights that a job reads, by the id of the base."""
     layout = run.layout.declared
     paths = {one.run: layout.model(one.run) for one in run.bases if one.run}

@@ -4,6 +4,7 @@ import atexit
 import functools
 import gc
 import inspect
+import sys
 from typing import Any
 
 
@@ -12,7 +13,8 @@ def begin() -> None:
 
     The graph contains no garbage, but Python's collector searches all of it each time it has grown by a
     quarter, and again at exit. Snakemake also parses the path of each job's script three times, for
-    which smart_open creates a class each time: 0.1 ms.
+    which smart_open creates a class each time: 0.1 ms. It reads the parameters of each input function,
+    resource and parameter of a rule anew for every job.
     """
     from snakemake import sourcecache
 
@@ -21,6 +23,28 @@ def begin() -> None:
     parse = getattr(sourcecache, "parse_uri", None)  # private, so it may be removed
     if parse and not hasattr(parse, "cache_info"):
         sourcecache.parse_uri = functools.cache(parse)
+    _keep_parameters()
+
+
+def _keep_parameters() -> None:
+    """Let Snakemake read the parameters of a function once."""
+    from snakemake import common
+
+    read = getattr(common, "get_function_params", None)
+    if read is None or hasattr(read, "__wrapped__"):
+        return
+    known = functools.lru_cache(maxsize=4096)(read)
+
+    @functools.wraps(read)
+    def parameters(function: Any) -> Any:
+        try:
+            return known(function)
+        except TypeError:  # an object without a hash
+            return read(function)
+
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("snakemake.") and vars(module).get("get_function_params") is read:
+            module.get_function_params = parameters  # type: ignore[attr-defined]
 
 
 def end() -> None:

@@ -11,7 +11,7 @@ from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.schedules import length, same_until
 from shardline.config.scripts import is_script
-from shardline.results.alike import rest_of
+from shardline.results.alike import LENGTH, rest_of
 from shardline.results.continuing import MANY, has_own_optimizer, is_shorter, reads_of
 
 
@@ -22,7 +22,7 @@ def shorter_runs(project: Project, is_made: Callable[[RunPlan], bool]) -> dict[s
         is_made: Function that returns whether a run is trained, or failed before.
     """
     groups: dict[str, dict[str, RunPlan]] = defaultdict(dict)
-    for run in project.runs.values():
+    for run in project.runs.values() if differ_in_length(project) else ():
         if not is_script(run.model_class) and not run.has_model:
             groups[rest_of(run.document)][run.id] = run
     found: dict[str, RunPlan] = {}
@@ -30,6 +30,18 @@ def shorter_runs(project: Project, is_made: Callable[[RunPlan], bool]) -> dict[s
         if len(group) > 1:
             found |= _edges(project, group, is_made)
     return {key: one for key, one in found.items() if not is_made(one)}
+
+
+def differ_in_length(project: Project) -> bool:
+    """Return whether runs differ in length or horizon. Of most tables no run does, so that none waits for another."""
+    return len({_ends(run) for run in project.runs.values()}) > 1
+
+
+def _ends(run: RunPlan) -> tuple[object, ...]:
+    """Return all settings in which runs may differ whose trainings are alike, see `alike.LENGTH`."""
+    tables = ((table, getattr(run.settings, table)) for table in LENGTH)
+    found = [getattr(settings, key) for table, settings in tables for key in LENGTH[table]]
+    return run.settings.schedule.name, *found
 
 
 def _edges(

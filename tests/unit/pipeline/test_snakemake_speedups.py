@@ -29,3 +29,19 @@ def test_garbage_is_collected_again_once_jobs_start():
     assert gc.isenabled()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_parameters_of_a_function_are_read_once():
+    program = (
+        "import inspect\nfrom snakemake import common, jobs, rules\n"
+        "from shardline.pipeline import snakemake_speedups\nsnakemake_speedups.begin()\nsnakemake_speedups.begin()\n"
+        "class Bare:\n    __hash__ = None\n    def __call__(self, wildcards, threads): pass\n"
+        "def own(wildcards, input): pass\n"
+        "for module in (common, rules):\n"
+        "    assert list(module.get_function_params(own)) == ['wildcards', 'input']\n"
+        "    assert module.get_function_params(own) is common.get_function_params(own)\n"
+        "    assert list(module.get_function_params(Bare())) == ['wildcards', 'threads']\n"
+        "assert common.get_input_function_aux_params(own, {'input': 1, 'threads': 2}) == {'input': 1}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

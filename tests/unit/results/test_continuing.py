@@ -12,12 +12,13 @@ from shardline.core.canonical import digest
 from shardline.core.files import write_json
 from shardline.core.seals import seal
 from shardline.pipeline.continuing import continue_shorter
+from shardline.results import waiting
 from shardline.results.continuing import choose
 from shardline.results.gc import find_garbage
 from shardline.results.outcomes import outcomes_of
 from shardline.results.staleness import explain
 from shardline.results.verify_runs import verify_run
-from shardline.results.waiting import shorter_runs
+from shardline.results.waiting import differ_in_length, shorter_runs
 from shardline.supervision.attempt_log import (
     begin_attempt,
     own_attempts,
@@ -335,6 +336,21 @@ def test_in_one_table_each_run_waits_for_the_longest_shorter_one(short):
     assert waits() == {"longer": "long"}
     short.config["runtime"] = {"checkpoint": {"after_sealing": "none"}}
     assert shorter_runs(short.load(), lambda run: False) == {}, "no state stays to continue"
+
+
+def test_runs_of_one_length_wait_for_none_and_no_document_is_digested(short, monkeypatch):
+    short.rows += [{**one, "name": f"{one['name']}-again", "seed": 7} for one in short.rows]
+    monkeypatch.setattr(waiting, "rest_of", lambda document: "")
+    assert differ_in_length(short.load())
+    for row in short.rows:
+        row[EPOCHS] = 10
+    project = short.load()
+    assert not differ_in_length(project)
+    monkeypatch.delattr(waiting, "rest_of")
+    assert shorter_runs(project, lambda run: False) == {}
+    # a run that only decays may wait for one of its length
+    short.rows[-1] |= {"schedule.name": "wsd", "schedule.decay_steps": 20}
+    assert differ_in_length(short.load())
 
 
 def test_a_branch_waits_for_a_trunk_with_a_milestone_on_its_way(short):
