@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from typing import Any
 
@@ -289,6 +288,8 @@ def _packages(sampler: str) -> tuple[str, ...]:
 
 def _version(package: str, project: Any, place: str) -> str:
     """Return the version that the lock pins, or else the installed version."""
+    from importlib.metadata import PackageNotFoundError, version
+
     if pinned := project.lock.versions.get(package):
         return str(pinned)
     try:
