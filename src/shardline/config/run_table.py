@@ -8,10 +8,9 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from shardline.config.settings import KeySchema, Plain, dotted_keys, fill, keys_of, schema_at
 from shardline.config.settings.run_settings import FixedColumns, RunSettings
@@ -252,24 +251,28 @@ def _is_value(cell: list[Any], key: str) -> bool:
     return key in ("average", "ensemble") and all(isinstance(item, str) for item in cell)
 
 
-class _CellLoader(yaml.SafeLoader):
-    """A YAML loader that reads unquoted words literally: no octal numbers, no dates, no `no`."""
+@cache
+def _cell_loader() -> Any:
+    """Return a YAML loader that reads unquoted words literally: no octal numbers, no dates, no `no`."""
+    import yaml  # 0.015 s that jobs do not need, since they get rows that are read
 
-    yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 (so declared by PyYAML)
+    class CellLoader(yaml.SafeLoader):
+        yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 (so declared by PyYAML)
 
+    def construct_scalar(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+        return _scalar(node.value) if node.style is None else node.value
 
-def _construct_scalar(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
-    return _scalar(node.value) if node.style is None else node.value
-
-
-_CellLoader.add_constructor("tag:yaml.org,2002:str", _construct_scalar)
+    CellLoader.add_constructor("tag:yaml.org,2002:str", construct_scalar)
+    return CellLoader
 
 
 def _cell(text: str, key: str, where: str) -> Any:
     if text[0] not in "[{\"'":
         return plain(_scalar(text), where, key)
+    import yaml
+
     try:
-        return plain(yaml.load(text, Loader=_CellLoader), where, key)
+        return plain(yaml.load(text, Loader=_cell_loader()), where, key)
     except (yaml.YAMLError, ValueError, TypeError):  # such as a table as a key
         raise ConfigError(
             f"{where}: {key}={text} is not valid YAML; write a value or a list such as [a, b]"

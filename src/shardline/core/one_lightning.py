@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, Final, Literal
-
-from packaging.version import InvalidVersion, Version
 
 from shardline.core.errors import ConfigError
 
@@ -84,6 +81,8 @@ def check_version(package: Package, found: str, where: str) -> None:
     Raises:
         ConfigError: the version is too old, or was withdrawn; the message names it.
     """
+    from packaging.version import InvalidVersion, Version
+
     name = DISTRIBUTIONS[package]
     if found in _WITHDRAWN:
         raise ConfigError(
@@ -98,6 +97,8 @@ def check_version(package: Package, found: str, where: str) -> None:
 
 
 def _installed(package: Package) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(DISTRIBUTIONS[package])
     except PackageNotFoundError:

@@ -1,23 +1,24 @@
 """The files that a build of the image may copy, always with the same bytes: the lock and the wheels."""
 
 import hashlib
-import importlib.metadata
 import os
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
-import tomllib
-import zipfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardline.core.credentials import credential_in
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.identity.code_index import OURS
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 # The date of all built files: the earliest that a zip file, and so a wheel, can contain.
 EPOCH = 315532800
@@ -56,9 +57,11 @@ def stage_context(folder: Path, lock: Path) -> None:
         build_wheel(workflow_folder(), wheel)
         build_wheel(workflow_folder() / "plugins" / _PLUGIN, wheel)
     else:
-        repack_wheel(importlib.metadata.distribution("shardline"), wheel)
-        with suppress(importlib.metadata.PackageNotFoundError):
-            repack_wheel(importlib.metadata.distribution(_PLUGIN), wheel)
+        from importlib.metadata import PackageNotFoundError, distribution
+
+        repack_wheel(distribution("shardline"), wheel)
+        with suppress(PackageNotFoundError):
+            repack_wheel(distribution(_PLUGIN), wheel)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
         os.utime(path, (EPOCH, EPOCH))
@@ -99,6 +102,8 @@ def build_wheel(checkout: Path, folder: Path) -> None:
 
 def _sources(checkout: Path) -> list[str]:
     """Return the files and folders of a checkout that its wheel is built from."""
+    import tomllib
+
     project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     about = ["pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]]
@@ -112,8 +117,10 @@ def _ignored(folder: str, names: list[str]) -> list[str]:
     ]
 
 
-def repack_wheel(distribution: importlib.metadata.Distribution, folder: Path) -> None:
+def repack_wheel(distribution: "Distribution", folder: Path) -> None:
     """Build the wheel of an installed distribution again from its files."""
+    import zipfile
+
     files = [
         file
         for file in distribution.files or []

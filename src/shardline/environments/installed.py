@@ -1,21 +1,23 @@
 """The packages installed in the environment of this process, compared with the lock."""
 
-import importlib.metadata
 import json
 import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
-
-from packaging.requirements import Requirement
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus
-from shardline.identity.interpreter import Interpreter, ask, installed_versions
+from shardline.identity.interpreter import Interpreter, ask, installed_versions, version_of
 from shardline.identity.package_lock import normalize, pinned, without_user
 from shardline.records.environments import Installed, ScriptInstalled
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+    from packaging.requirements import Requirement
 
 # Set by the program that started the container: the image's digest. On Azure ML the plugin sets its name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
@@ -39,6 +41,10 @@ def find_differences(
         requirements: lines of the lock; a package with several lines must match one of them.
         interpreter: interpreter to check; default: this process's own.
     """
+    from importlib.metadata import distributions
+
+    from packaging.requirements import Requirement
+
     here = interpreter.python if interpreter else f"{sys.version_info[0]}.{sys.version_info[1]}"
     path = list(interpreter.path) if interpreter else sys.path
     markers = interpreter.markers if interpreter else None
@@ -49,20 +55,20 @@ def find_differences(
             pins.setdefault(normalize(requirement.name), []).append(requirement)
     for name, allowed in pins.items():
         locked = " or ".join(map(pinned, allowed))
-        installed = next(iter(importlib.metadata.distributions(name=name, path=path)), None)
+        installed = next(iter(distributions(name=name, path=path)), None)
         if installed is None:
             found.append(f"{name} is not installed, {locked} is locked")
             continue
         if not any(_is_met(one, installed) for one in allowed):
             came = _origin(installed).get("url") if any(one.url for one in allowed) else None
             of = f" of {without_user(came)}" if came else ""
-            found.append(f"{name} {installed.version}{of} is installed, {locked} is locked")
+            found.append(f"{name} {version_of(installed)}{of} is installed, {locked} is locked")
     return found
 
 
-def _is_met(locked: Requirement, installed: importlib.metadata.Distribution) -> bool:
+def _is_met(locked: "Requirement", installed: "Distribution") -> bool:
     if locked.url is None:
-        return locked.specifier.contains(installed.version, prereleases=True)
+        return locked.specifier.contains(version_of(installed), prereleases=True)
     origin, (url, _, fragment) = _origin(installed), locked.url.partition("#")
     if "vcs_info" in origin:
         return url.endswith(f"@{origin['vcs_info'].get('commit_id')}")
@@ -77,7 +83,7 @@ def _is_met(locked: Requirement, installed: importlib.metadata.Distribution) -> 
     return without_user(str(origin.get("url"))) == url
 
 
-def _origin(installed: importlib.metadata.Distribution) -> dict[str, Any]:
+def _origin(installed: "Distribution") -> dict[str, Any]:
     """Return the installer's record of a package's URL (PEP 610); empty for a package from an index."""
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
@@ -93,6 +99,8 @@ def requirements_of(packages: Mapping[str, str], locked: Iterable[str]) -> list[
         packages: version by name; `1 or 2` if a marker chose between versions.
         locked: lines of the lock at that time, with the platforms of each package.
     """
+    from packaging.requirements import Requirement
+
     known: dict[str, list[str]] = {}
     for line in locked:
         requirement = Requirement(line)

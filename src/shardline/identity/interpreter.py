@@ -1,6 +1,5 @@
 """Another Python interpreter: its version, search path and installed packages."""
 
-import importlib.metadata
 import json
 import os
 import re
@@ -9,9 +8,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardline.core.errors import ConfigError
 from shardline.identity.package_lock import normalize
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 OLDEST = (3, 9)  # shardline_io uses the syntax of this version
 _LIMIT_S = 60.0
@@ -121,16 +124,27 @@ def ask_words(
 
 def installed_versions(path: Sequence[str]) -> dict[str, str]:
     """Return the version of each distribution installed in the folders of `path`, by its normalised name."""
+    from importlib.metadata import distributions
+
     found = {}
     # of two distributions with one name, Python imports the first
-    for one in reversed([*importlib.metadata.distributions(path=[*path])]):
-        text = one.read_text("METADATA") or one.read_text("PKG-INFO") or ""
-        # the first two lines of interest: the parser of `metadata` reads the whole file as an email, for each of them
-        fields = dict(reversed(_FIELD.findall(text)))
-        name, version = fields.get("Name") or one.name, fields.get("Version") or one.version
+    for one in reversed([*distributions(path=[*path])]):
+        name, version = _name_and_version(one)
         if name:
             found[normalize(name)] = version
     return dict(sorted(found.items()))
+
+
+def version_of(one: "Distribution") -> str:
+    """Return the version of a distribution as `importlib.metadata` does, in a twentieth of its time."""
+    return _name_and_version(one)[1]
+
+
+def _name_and_version(one: "Distribution") -> tuple[str, str]:
+    text = one.read_text("METADATA") or one.read_text("PKG-INFO") or ""
+    # the first two lines of interest: the parser of `metadata` reads the whole file as an email, for each of them
+    fields = dict(reversed(_FIELD.findall(text)))
+    return fields.get("Name") or one.name, fields.get("Version") or one.version
 
 
 def _answer(command: list[str], where: str, remedy: str, limit_s: float) -> list:  # type: ignore[type-arg]

@@ -1,6 +1,5 @@
 """Provenance of a training: software, environment, git state and time."""
 
-import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from shardline.core.git import git_state
 from shardline.core.one_lightning import DISTRIBUTIONS, loaded
 from shardline.core.world import World
 from shardline.environments.installed import observe
+from shardline.identity.interpreter import version_of
 from shardline.records.origins import DatasetRef, MixedDataset
 from shardline.records.ranks import RankReport, RanksOfTraining
 from shardline.records.trainings import Places, Training, TrainingProvenance
@@ -31,12 +31,14 @@ _PACKAGES = (
 
 def software() -> dict[str, str]:
     """Return the platform, and the installed versions of Python and of the main packages."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     used = [DISTRIBUTIONS[package]] if (package := loaded()) == "lightning" else []
     for name in [*_PACKAGES, *used]:
         try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+            versions[name] = version_of(distribution(name))
+        except PackageNotFoundError:
             versions[name] = "not installed"
     return versions
 

@@ -5,22 +5,17 @@ import re
 import sys
 import time
 from collections.abc import Callable
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING
 
 from shardline.core.job_progress import job_progress
 from shardline.core.metric_names import split_of
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 _FIELD = re.compile(r"(\S.*?)=([^\s=]+)(?=\s|$)")  # a name may contain spaces, as `loss (train)`
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _EPOCH = re.compile(r"(\d+)/(\d+)")
-_COLUMNS = (
-    TextColumn("{task.description}"),
-    BarColumn(),
-    TextColumn("{task.fields[rest]}"),
-    TimeRemainingColumn(),
-)
 _MOST = 20  # metrics per report; the display shows two
 
 
@@ -40,16 +35,14 @@ class RankLines:
         self._begin: tuple[int, float] | None = None
         self._metrics: dict[str, float] = {}
         # not without a terminal: the reader of standard error may exit while the job runs
-        self._bar = Progress(
-            *_COLUMNS, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-        )
-        self._task = self._bar.add_task(title, total=None, rest="")
+        self._bar = _bar(title) if sys.stderr.isatty() else None
 
     def __enter__(self) -> None:
-        self._bar.start()
+        if self._bar:
+            self._bar.start()
 
     def __exit__(self, *_: object) -> None:
-        if not self._bar.disable:  # a disabled bar would print an empty line
+        if self._bar:
             self._bar.stop()
 
     def __call__(self, line: str) -> None:
@@ -57,7 +50,9 @@ class RankLines:
         if not (match := _PROGRESS.match(line)):
             return
         step, total = int(match["step"]), int(match["total"])
-        self._bar.update(self._task, completed=step, total=total, rest=match["rest"])
+        if self._bar:
+            task = self._bar.task_ids[0]
+            self._bar.update(task, completed=step, total=total, rest=match["rest"])
         fields = dict(_FIELD.findall(match["rest"]))
         epoch = _EPOCH.fullmatch(fields.pop("epoch", ""))
         self._metrics |= {
@@ -91,6 +86,22 @@ class RankLines:
         first = [*losses[:1], *([self._monitor] if self._monitor in known else [])]
         names = [*dict.fromkeys(first), *(name for name in known if name not in first)]
         return [(name, known[name]) for name in names[:_MOST]]
+
+
+def _bar(title: str) -> "Progress":
+    from rich.console import Console  # imported in 0.05 s, and most jobs have no terminal
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[rest]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task(title, total=None, rest="")
+    return bar
 
 
 def _number(text: str) -> float | None:

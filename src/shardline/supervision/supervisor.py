@@ -11,8 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-import psutil
-
 from shardline.core.errors import DataError, ShardlineError, Stopped
 from shardline.core.files import utc_stamp, write_json
 from shardline.core.masked_output import LineMasker
@@ -227,6 +225,8 @@ def end_stuck_launcher(work: Path, launcher: int) -> Iterator[None]:
 
 
 def _kill_session(leader: int) -> None:
+    import psutil  # seldom needed, and 0.01 s for each job
+
     for pid in psutil.pids():
         with suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == leader:

@@ -108,6 +108,15 @@ def test_what_the_snakefile_and_the_command_import_stays_light(module):
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("job", ["run_jobs", "training"])
+def test_what_the_jobs_of_each_run_import_stays_light(job):
+    """A run has three such jobs, and what they import is most of their time: see `scripts/`."""
+    heavy = "{'rich', 'packaging', 'importlib.metadata', 'yaml', 'psutil', 'numpy', 'zipfile', 'email.message'}"
+    code = f"import shardline.pipeline.{job}, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("folder", ["benchmarks", "docs", "examples"])
 def test_programs_beside_the_package_import_modules_that_are_there(folder):
     """Type checks do not cover them, so that a module's new name would be found when somebody starts one."""
