@@ -5,7 +5,8 @@ from pathlib import Path
 
 from msgspec import UNSET, structs
 
-from shardline.checkpoints.folder import MANIFEST, list_saved
+from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.manifest import MANIFEST
 from shardline.config.bases import Base
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan
