@@ -21,8 +21,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
-from shardline.checkpoints.folder import CheckpointPolicy, list_saved
+from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.manager import CheckpointManager
+from shardline.checkpoints.manifest import CheckpointPolicy
 
 MODES = ("none", "asynchronous", "synchronous")
 DEFAULT_STEPS, TARGET = 200, 0.02

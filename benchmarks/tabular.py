@@ -23,7 +23,7 @@ from msgspec import structs
 from scipy import stats
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from shardline.checkpoints.folder import CheckpointPolicy
+from shardline.checkpoints.manifest import CheckpointPolicy
 from shardline.config.resolved import DatasetPlace, RunSpec, as_type
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.files import write_json

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.gpu.sizes import Work
 from benchmarks.turns import REPOSITORY, Ended, TimeOver
 
-from shardline.checkpoints.folder import CheckpointPolicy
+from shardline.checkpoints.manifest import CheckpointPolicy
 from shardline.config.load import load_project
 from shardline.config.resolved import DatasetPlace
 from shardline.core.rank_environment import rank_variables

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from shardline.checkpoints.continuing import states_to_continue, take_over
-from shardline.checkpoints.folder import Continued, list_saved
+from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.manifest import Continued
 from shardline.ledger import read_ledger
 from shardline.training.rank_task import read_run
 from tests.support.rotation import rotating

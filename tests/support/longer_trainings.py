@@ -10,7 +10,8 @@ from unittest import mock
 from pytorch_lightning.callbacks import StochasticWeightAveraging
 
 from shardline.checkpoints.continuing import states_to_continue, take_over
-from shardline.checkpoints.folder import Bound, Continued, list_saved
+from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.manifest import Bound, Continued
 from tests.support.killed_models import Counting
 from tests.support.simulated_kills import Case, Chain, Kill, Outcome, Trainings
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import convert, structs
 
-from shardline.checkpoints.folder import CheckpointPolicy
+from shardline.checkpoints.manifest import CheckpointPolicy
 from shardline.config.resolved import ActualGeometry, DatasetPlace, RunSpec
 from shardline.core.world import World
 from shardline.training.rank_task import (

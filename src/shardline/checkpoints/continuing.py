@@ -9,14 +9,9 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from shardline.checkpoints.folder import (
-    Continued,
-    TrainingCheckpoint,
-    discard_from,
-    list_saved,
-    problem_of,
-    saving,
-)
+from shardline.checkpoints.folder import list_saved, problem_of, saving
+from shardline.checkpoints.kept import discard_from
+from shardline.checkpoints.manifest import Continued, TrainingCheckpoint
 from shardline.core.errors import DataError
 from shardline.core.files import link_or_copy, make_folder, writing
 from shardline_io.ledger_files import NAME

@@ -25,16 +25,8 @@ from shardline.checkpoints.boundaries import (
     settle,
     steps_recorded,
 )
-from shardline.checkpoints.folder import (
-    Bound,
-    CheckpointPolicy,
-    Digests,
-    TrainingCheckpoint,
-    mark_milestone,
-    newest_good,
-    remove_scratch,
-    scratch_folder,
-)
+from shardline.checkpoints.folder import mark_milestone, newest_good, remove_scratch, scratch_folder
+from shardline.checkpoints.manifest import Bound, CheckpointPolicy, Digests, TrainingCheckpoint
 from shardline.checkpoints.sharded import ShardReader, StateShards, Writers, take_shards
 from shardline.checkpoints.writer import STATE, Background, Snapshot, StateWriter
 from shardline.core.errors import DataError, Diverged

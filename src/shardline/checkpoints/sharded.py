@@ -25,7 +25,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, empty
 
-from shardline.checkpoints.folder import Digests, describe
+from shardline.checkpoints.folder import describe
+from shardline.checkpoints.manifest import Digests
 from shardline.checkpoints.weights import plain_name
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import remedy_of, sync_file

@@ -13,7 +13,8 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from safetensors.torch import save
 
-from shardline.checkpoints.folder import Bound, Continued, Digests, describe, saving
+from shardline.checkpoints.folder import describe, saving
+from shardline.checkpoints.manifest import Bound, Continued, Digests
 from shardline.core.errors import ConfigError
 from shardline.core.files import sync_file, write_bytes, writing
 from shardline.core.lightning_compat import State

@@ -12,7 +12,7 @@ from shardline.notebook.display import table_html
 if TYPE_CHECKING:
     import pandas as pd
 
-    from shardline.checkpoints.folder import TrainingCheckpoint
+    from shardline.checkpoints.manifest import TrainingCheckpoint
 
 _MOST_IMAGES = 60
 

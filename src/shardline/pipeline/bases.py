@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, structs
 
-from shardline.checkpoints.folder import MANIFEST, list_saved
+from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.manifest import MANIFEST
 from shardline.config.bases import Base
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from shardline import __version__
-from shardline.checkpoints.folder import kept_after_sealing, last_step, prune_sealed
+from shardline.checkpoints.folder import last_step
+from shardline.checkpoints.kept import kept_after_sealing, prune_sealed
 from shardline.config.combined import refuse_combined
 from shardline.config.job_plan import recheck_training
 from shardline.config.layout import ResultsLayout

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardline.checkpoints.continuing import states_to_continue
-from shardline.checkpoints.folder import Continued, TrainingCheckpoint, last_step
+from shardline.checkpoints.folder import last_step
+from shardline.checkpoints.manifest import Continued, TrainingCheckpoint
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain

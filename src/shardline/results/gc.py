@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.checkpoints.folder import kept_after_sealing, superfluous
+from shardline.checkpoints.kept import kept_after_sealing, superfluous
 from shardline.config.layout import NamedKind, ResultsLayout, names_that_have_been
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project

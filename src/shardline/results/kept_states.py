@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from shardline.checkpoints.folder import TrainingCheckpoint, list_saved, remove_states
+from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.kept import remove_states
+from shardline.checkpoints.manifest import TrainingCheckpoint
 from shardline.config.layout import ResultsLayout, names_that_have_been, title_of
 from shardline.config.plans import RunPlan
 from shardline.config.settings.config import RuntimeCheckpoint

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardline.checkpoints.continuing import states_to_continue
-from shardline.checkpoints.folder import Continued, TrainingCheckpoint, problem_of
+from shardline.checkpoints.folder import problem_of
+from shardline.checkpoints.manifest import Continued, TrainingCheckpoint
 from shardline.config.settings.run_settings import Checkpoint
 from shardline.results.continuing import Choice
 

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
-from shardline.checkpoints.folder import discard_from, last_step
+from shardline.checkpoints.folder import last_step
+from shardline.checkpoints.kept import discard_from
 from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 from pytorch_lightning.callbacks import Callback
 
-from shardline.checkpoints.folder import CheckpointPolicy
+from shardline.checkpoints.manifest import CheckpointPolicy
 from shardline.config.schedules import fitting
 from shardline.config.settings.run_settings import Trainer
 from shardline.core.errors import ConfigError, Diverged

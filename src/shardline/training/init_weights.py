@@ -10,7 +10,8 @@ from msgspec import structs
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from shardline.checkpoints.boundaries import after_hook
-from shardline.checkpoints.folder import MANIFEST, read_good
+from shardline.checkpoints.folder import read_good
+from shardline.checkpoints.manifest import MANIFEST
 from shardline.checkpoints.sharded import whole_tensors
 from shardline.checkpoints.writer import STATE
 from shardline.config.base_files import files_of_folder

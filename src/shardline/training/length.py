@@ -11,7 +11,9 @@ from pytorch_lightning import callbacks as lightning
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.boundaries import is_in_epoch
-from shardline.checkpoints.folder import Bound, discard_from, list_saved
+from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.kept import discard_from
+from shardline.checkpoints.manifest import Bound
 from shardline.config.resolved import as_type
 from shardline.config.schedules import same_until
 from shardline.config.settings.optim_settings import Schedule

@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from pytorch_lightning.callbacks import Callback
 from safetensors.torch import save_file
 
-from shardline.checkpoints.folder import CheckpointPolicy, list_saved
+from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.manifest import CheckpointPolicy
 from shardline.config.resolved import DatasetPlace, RunSpec
 from shardline.config.schedules import fitting
 from shardline.config.settings.run_settings import Data, RunSettings

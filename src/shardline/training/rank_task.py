@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from shardline.checkpoints.folder import CheckpointPolicy
+from shardline.checkpoints.manifest import CheckpointPolicy
 from shardline.config.resolved import ActualGeometry, DatasetPlace, RunSpec
 from shardline.config.scripts import ScriptEnvironment
 from shardline.config.settings.config import Runtime

@@ -59,6 +59,10 @@ class Limited:
     """Base of the orders of training rows: an order of all steps of each epoch, within `lengths`."""
 
     lengths: Lengths
+    global_batch: int
+    window_rows: int
+    world_size: int
+    accumulate: int
 
     def all_steps(self, epoch: int) -> int:
         """Return the number of global batches in an epoch without limits."""
@@ -85,6 +89,23 @@ class Limited:
     def total_steps(self, max_epochs: int) -> int:
         """Return the number of steps of a training with at most `max_epochs` epochs (-1: any number)."""
         return sum(self.steps(epoch) for epoch in range(self.num_epochs(max_epochs)))
+
+    def num_batches(self, epoch: int) -> int:
+        """Return one rank's number of batches in an epoch."""
+        return self.steps(epoch) * self.accumulate
+
+    def batches_per_window(self) -> int:
+        """Return one rank's number of batches in every window but the last."""
+        return self._steps_per_window * self.accumulate
+
+    @property
+    def _steps_per_window(self) -> int:
+        return max(1, self.window_rows // self.global_batch)
+
+    @property
+    def num_slices(self) -> int:
+        """Number of batches that a global batch is split into, over all ranks."""
+        return self.world_size * self.accumulate
 
     def _visited(self, epoch: int) -> int:
         """Return the epoch whose rows an epoch visits."""

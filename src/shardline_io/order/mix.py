@@ -129,18 +129,6 @@ class MixOrder(Limited):
         """Return the number of global batches in an epoch without limits, the same for all epochs."""
         return self.epoch_samples // self.global_batch
 
-    def num_batches(self, epoch: int) -> int:
-        """Return one rank's number of batches in an epoch."""
-        return self.steps(epoch) * self.accumulate
-
-    def batches_per_window(self) -> int:
-        """Return one rank's number of batches in every window but the last."""
-        return self._steps_per_window * self.accumulate
-
-    @property
-    def _steps_per_window(self) -> int:
-        return max(1, self.window_rows // self.global_batch)
-
     def given(self, samples: int) -> list[int]:
         """Return how many of the first samples come from each part."""
         counts: list[int] = []
@@ -223,11 +211,6 @@ class MixOrder(Limited):
             before += high - low
         none = [np.empty(0, np.int64)]
         return tuple(pieces), np.concatenate(units or none), np.concatenate(turns or none)
-
-    @property
-    def num_slices(self) -> int:
-        """Number of batches that a global batch is split into, over all ranks."""
-        return self.world_size * self.accumulate
 
     def whole(self) -> MixOrder:
         """Return the order of whole global batches, as for a single rank."""

@@ -183,18 +183,6 @@ class TrainOrder(Limited):
         rows = self.num_rows(epoch)
         return -(-rows // self.global_batch) if self.is_padded else rows // self.global_batch
 
-    def num_batches(self, epoch: int) -> int:
-        """Return one rank's number of batches in an epoch."""
-        return self.steps(epoch) * self.accumulate
-
-    def batches_per_window(self) -> int:
-        """Return one rank's number of batches in every window but the last."""
-        return self._steps_per_window * self.accumulate
-
-    @property
-    def _steps_per_window(self) -> int:
-        return max(1, self.window_rows // self.global_batch)
-
     def window(self, epoch: int, index: int) -> Window:
         """Return a window: its pieces and this rank's rows."""
         # a limit changes no batch before it, so the window is that of a training without limits
@@ -284,11 +272,6 @@ class TrainOrder(Limited):
             (stream, max(0, begin), min(share, begin + mine)) for stream, begin in enumerate(begins)
         )
         return [(stream, low, high) for stream, low, high in parts if low < high]
-
-    @property
-    def num_slices(self) -> int:
-        """Number of batches that a global batch is split into, over all ranks."""
-        return self.world_size * self.accumulate
 
     def whole(self) -> TrainOrder:
         """Return the order of whole global batches, as for a single rank."""

@@ -14,11 +14,10 @@ from shardline.checkpoints.folder import (
     last_step,
     list_saved,
     newest_good,
-    prune_sealed,
     remove_scratch,
     saving,
-    superfluous,
 )
+from shardline.checkpoints.kept import prune_sealed, superfluous
 from shardline.config.settings.config import Runtime, RuntimeCheckpoint
 from shardline.core.files import write_json
 from shardline.core.seals import seal

@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
 from shardline.checkpoints.boundaries import Cadence
-from shardline.checkpoints.folder import CheckpointPolicy, last_step, list_saved, newest_good
+from shardline.checkpoints.folder import last_step, list_saved, newest_good
 from shardline.checkpoints.manager import CheckpointManager
+from shardline.checkpoints.manifest import CheckpointPolicy
 from shardline.checkpoints.writer import Snapshot
 from shardline.errors import DataError
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shardline.checkpoints.folder import Bound, list_saved, saving
+from shardline.checkpoints.folder import list_saved, saving
+from shardline.checkpoints.manifest import Bound
 from shardline.config.layout import ResultsLayout
 from shardline.core.canonical import digest
 from shardline.core.files import write_json

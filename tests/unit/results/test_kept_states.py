@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.checkpoints.folder import (
-    Bound,
-    TrainingCheckpoint,
-    find_damage,
-    list_saved,
-    newest_good,
-    saving,
-)
+from shardline.checkpoints.folder import find_damage, list_saved, newest_good, saving
+from shardline.checkpoints.manifest import Bound, TrainingCheckpoint
 from shardline.config.settings.config import Runtime, RuntimeCheckpoint
 from shardline.pipeline.invocation import record_project
 from shardline.pipeline.training import _limit_states, _prune

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
 from shardline.checkpoints.continuing import states_to_continue, take_over
-from shardline.checkpoints.folder import Continued, list_saved
+from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.manifest import Continued
 from shardline.errors import DataError
 from tests.support.campaigns import campaign_seed
 from tests.support.longer_trainings import (

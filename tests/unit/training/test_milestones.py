@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 
 from shardline.checkpoints.continuing import take_over
-from shardline.checkpoints.folder import (
-    Continued,
-    find_damage,
-    list_saved,
-    prune_sealed,
-    superfluous,
-)
+from shardline.checkpoints.folder import find_damage, list_saved
+from shardline.checkpoints.kept import prune_sealed, superfluous
+from shardline.checkpoints.manifest import Continued
 from tests.support.rotation import rotating
 from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings, flat
 

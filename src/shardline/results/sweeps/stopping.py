@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from shardline.checkpoints.folder import kept_after_sealing, prune_sealed
+from shardline.checkpoints.kept import kept_after_sealing, prune_sealed
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
