@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""Import every module of the installed packages, and what the extra `all` installs.
-
-    python .ci/imports.py [--no-torch]
+"""Import every module, and the packages that the extra `all` installs: `python .ci/imports.py [--no-torch]`.
 
 `--no-torch` leaves out the modules that need torch, for a Python without a build of it.
 """

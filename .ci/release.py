@@ -60,7 +60,9 @@ def notes(root: Path, version: str) -> str:
         raise ValueError(
             f"CHANGELOG.md has entries below '## Unreleased', expected none; move them to the section {version}"
         )
-    return absolute_links(match[2].strip(), version) + "\n"
+    # on a release's page, a line that ends is a new line
+    joined = re.sub(r"(?<=\S)\n +(?=[^-\s])|(?<=\S)\n(?=[^-#|\s])", " ", match[2].strip())
+    return absolute_links(joined, version) + "\n"
 
 
 def main() -> int:

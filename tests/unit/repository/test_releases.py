@@ -58,6 +58,16 @@ def test_links_of_notes_and_of_the_page_on_pypi_name_the_files_of_the_tag(releas
     )
 
 
+def test_a_paragraph_of_the_notes_is_one_line(release, tmp_path):
+    text = (
+        "Two\nlines.\n\n### Added\n\n- One\n  entry.\n  - Within.\n- Another.\n\n| a |\n| --- |\n"
+    )
+    (tmp_path / "CHANGELOG.md").write_text(f"## 0.2.0 - 2027-01-02\n\n{text}")
+    assert release.notes(tmp_path, "0.2.0") == (
+        "Two lines.\n\n### Added\n\n- One entry.\n  - Within.\n- Another.\n\n| a |\n| --- |\n"
+    )
+
+
 def test_a_change_without_a_version_is_refused(release, tmp_path):
     (tmp_path / "CHANGELOG.md").write_text(
         "# Changelog\n\n## Unreleased\n\n- c\n\n## 0.2.0 - 2027-01-02\n\n- b\n"
