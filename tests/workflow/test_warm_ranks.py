@@ -17,8 +17,8 @@ ROWS = [
 FORKED, COLD = "the ranks are forked from a server", "the ranks are started cold"
 # what a user's shell may have: its own `_`, values of several lines, other alphabets, names that no shell can set
 ODD = {
-    "_": "/usr/bin/own", "OLDPWD": "/", "LINES_OF": "first\nsecond\n", "GRÖSSE": "größe ✓", "dotted.name-1": "x",
-    "BASH_FUNC_own%%": "() {  echo own\n}", "EMPTY": "",
+    "_": "/usr/bin/own", "OLDPWD": "/", "LINES_OF": "first\nsecond\n", "GRÖSSE": "größe ✓",
+    "LATIN": os.fsdecode(b"gr\xf6\xdfe"), "dotted.name-1": "x", "BASH_FUNC_own%%": "() {  echo own\n}", "EMPTY": "",
 }  # fmt: skip
 # of a package that Lightning imports where it is installed
 THREAD = """

@@ -97,6 +97,12 @@ def eventually(condition, limit_s=30.0):
         time.sleep(0.02)
 
 
+def test_a_value_that_is_no_utf_8_reaches_a_forked_rank(snakemake):
+    odd = os.fsdecode(b"caf\xe9\n\xff=\xc3\xa9")
+    found = json.loads(said("describe", env=variables(ODD=odd)))
+    assert found["env"]["ODD"] == odd
+
+
 def test_a_forked_rank_sees_what_a_started_one_sees(server, tmp_path):
     own = {"GOTO_NUM_THREADS": "5", "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
     env = variables(OPENBLAS_NUM_THREADS="2", **own)

@@ -25,6 +25,7 @@ from shardline.supervision.warm.messages import (
     is_own,
     receive,
     send,
+    spelled,
 )
 
 VARIABLE = "SHARDLINE_WARM"  # Snakemake's process, see `Controller`
@@ -127,7 +128,7 @@ def start_warm(
     own = {name: value for name, value in env.items() if name not in _OF_LAUNCHERS}
     key = key_of(own, package)
     request = WarmRequest(
-        key=key, module=module, args=[*args], env=own, cwd=os.getcwd(), umask=_umask(),  # noqa: PTH109
+        key=key, module=module, args=[*args], env=spelled(own), cwd=os.getcwd(), umask=_umask(),  # noqa: PTH109
         cpus=sorted(cores or os.sched_getaffinity(0)), ranks=ranks, run_id=run_id, grace_s=grace_s,
     )  # fmt: skip
     settings = {"key": key, "package": package, "controller": str(controller)}

@@ -23,7 +23,7 @@ import msgspec
 
 from shardline.core.process import die_with_parent
 from shardline.supervision.warm.imports import set_changed
-from shardline.supervision.warm.messages import TERMINATE, WarmAnswer, WarmRequest, send
+from shardline.supervision.warm.messages import TERMINATE, WarmAnswer, WarmRequest, send, unspelled
 
 # the signals that torchrun's agent forwards, see `launch.commands`
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -248,9 +248,10 @@ def _end_group() -> NoReturn:
 
 
 def decoded(body: bytes) -> WarmRequest:
-    """Return a request.
+    """Return a request, with its environment as the rank gets it.
 
     Raises:
         msgspec.MsgspecError: this is none.
     """
-    return msgspec.json.decode(body, type=WarmRequest)
+    found = msgspec.json.decode(body, type=WarmRequest)
+    return msgspec.structs.replace(found, env=unspelled(found.env))

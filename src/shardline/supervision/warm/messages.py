@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,7 +19,7 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
         key: digest of the environment, see `client.key_of`.
         module: program of a rank, as after `python -m`.
         args: arguments of the program.
-        env: environment of a rank, without its place.
+        env: environment of a rank, without its place, as `spelled` returns it.
         cwd: working directory.
         umask: mask of new files.
         cpus: CPUs that the ranks may use.
@@ -37,6 +38,20 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     run_id: str
     grace_s: float
+
+
+def spelled(env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment as JSON can contain it: a character for each byte, since a value may be no UTF-8."""
+    return {
+        os.fsencode(k).decode("latin-1"): os.fsencode(v).decode("latin-1") for k, v in env.items()
+    }
+
+
+def unspelled(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that `spelled` was given."""
+    return {
+        os.fsdecode(k.encode("latin-1")): os.fsdecode(v.encode("latin-1")) for k, v in env.items()
+    }
 
 
 class WarmAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
