@@ -71,7 +71,7 @@ def _plainly_met(requirements: Sequence[str], path: Sequence[str]) -> dict[str, 
 
 def _differences(
     requirements: Sequence[str], met: Collection[str], path: list[str],
-    markers: Mapping[str, str] | None,
+    markers: dict[str, str] | None,
 ) -> list[str]:  # fmt: skip
     """Return the differences of `find_differences`.
 
