@@ -23,7 +23,7 @@ _LIMIT_S = 60.0
 _PATH = "give the path of a Python interpreter, such as /opt/tf/bin/python"
 _TELL = "import json, sys; print(json.dumps([sys.version_info[:3], sys.implementation.name, sys.path[1:]]))"
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)\s*$", re.MULTILINE)
-_FIELD = re.compile(r"^(Name|Version):[ \t]*(\S+)\s*$", re.MULTILINE)
+_NAME = re.compile(r"^Name:[ \t]*(\S+)\s*$", re.MULTILINE)
 _FIND = """
 import importlib.util, json, sys
 def there(name):
@@ -194,9 +194,9 @@ def version_of(one: "Distribution") -> str:
 
 def _name_and_version(one: "Distribution") -> tuple[str, str]:
     text = one.read_text("METADATA") or one.read_text("PKG-INFO") or ""
-    # the first two lines of interest: the parser of `metadata` reads the whole file as an email, for each of them
-    fields = dict(reversed(_FIELD.findall(text)))
-    return fields.get("Name") or one.name, fields.get("Version") or one.version
+    # the parser of `metadata` reads the whole file as an email, for each of the fields
+    name, version = _NAME.search(text), _VERSION.search(text)
+    return name[1] if name else one.name, version[1] if version else one.version
 
 
 def _answer(command: list[str], where: str, remedy: str, limit_s: float) -> list:  # type: ignore[type-arg]
