@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
 MODULES = "modules"  # in a run's folder of the store: modules that every script can import
 _SHOWN = 10
+_LOCAL = re.compile(r"\+[a-z0-9]+(\.[a-z0-9]+)*$")  # the label of a version, such as +cu128
 # Values in an identity document for a package that no lock pins.
 _UNLOCKED, _ABSENT = " (not in the lock)", "not installed"
 
@@ -59,13 +61,13 @@ def find_differences(
 
 
 def _plainly_met(requirements: Sequence[str], path: Sequence[str]) -> dict[str, str]:
-    """Return the lines `name==version` of which exactly this version is installed as usual, with the names."""
+    """Return the lines `name==version` of which this version is installed as usual, with the names."""
     plain = {line: match for line in requirements if (match := PLAIN.fullmatch(line))}
     versions = plain_versions([match["name"] for match in plain.values()], path)
     return {
         line: match["name"]
         for line, match in plain.items()
-        if versions.get(match["name"]) == match["version"]
+        if _LOCAL.sub("", versions.get(match["name"], "")) == match["version"]
     }
 
 
