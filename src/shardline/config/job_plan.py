@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 from msgspec import convert, to_builtins
 
 from shardline.config.bases import with_content
+from shardline.config.given import read_given
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, WeightedDataset
 from shardline.config.predictions import document_of_files, document_of_prediction
@@ -47,7 +48,7 @@ class GivenPlan:
         return "its part of the project"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return read_plan, (write_plan(self._project),)
+        return read_given, (write_plan(self._project),)
 
 
 def write_plan(project: Project) -> str:

@@ -8,7 +8,8 @@ as `SteadyDDPStrategy._setup_model`, are tested there too.
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,12 +122,19 @@ def epoch_reads(trainer: pl.Trainer) -> dict[str, None]:
     return reads
 
 
+@cache
+def callback_factories() -> tuple[EntryPoint, ...]:
+    """Return the functions of installed packages that Lightning would ask for callbacks."""
+    # this reads a file of each package, so once for all Trainers of a process
+    return tuple(one for group in FACTORIES for one in entry_points(group=group))
+
+
 _CONNECTOR: Any = callback_connector
 _LOAD = _CONNECTOR._load_external_callbacks
 
 
 def _left_out_callbacks(_: str) -> list[Any]:
-    for one in (one for group in FACTORIES for one in entry_points(group=group)):
+    for one in callback_factories():
         package = one.dist.name if one.dist else one.value
         print(
             f"ignored: the callbacks that the installed package {package} adds to every Trainer ({one.group}: "

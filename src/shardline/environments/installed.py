@@ -3,15 +3,22 @@
 import json
 import os
 import platform
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus
-from shardline.identity.interpreter import Interpreter, ask, installed_versions, version_of
-from shardline.identity.package_lock import normalize, pinned, without_user
+from shardline.identity.interpreter import (
+    Interpreter,
+    ask,
+    installed_versions,
+    plain_versions,
+    version_of,
+)
+from shardline.identity.package_lock import PLAIN, normalize, pinned, without_user
 from shardline.records.environments import Installed, ScriptInstalled
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
 MODULES = "modules"  # in a run's folder of the store: modules that every script can import
 _SHOWN = 10
+_LOCAL = re.compile(r"\+[a-z0-9]+(\.[a-z0-9]+)*$")  # the label of a version, such as +cu128
 # Values in an identity document for a package that no lock pins.
 _UNLOCKED, _ABSENT = " (not in the lock)", "not installed"
 
@@ -41,16 +49,47 @@ def find_differences(
         requirements: lines of the lock; a package with several lines must match one of them.
         interpreter: interpreter to check; default: this process's own.
     """
-    from importlib.metadata import distributions
-
-    from packaging.requirements import Requirement
-
     here = interpreter.python if interpreter else f"{sys.version_info[0]}.{sys.version_info[1]}"
     path = list(interpreter.path) if interpreter else sys.path
     markers = interpreter.markers if interpreter else None
     found = [] if here == python else [f"Python {here} runs, {python} is locked"]
+    requirements = [*requirements]
+    met = _plainly_met(requirements, path)
+    if left := [line for line in requirements if line not in met]:
+        found += _differences(left, {normalize(name) for name in met.values()}, path, markers)
+    return found
+
+
+def _plainly_met(requirements: Sequence[str], path: Sequence[str]) -> dict[str, str]:
+    """Return the lines `name==version` of which this version is installed as usual, with the names."""
+    plain = {line: match for line in requirements if (match := PLAIN.fullmatch(line))}
+    versions = plain_versions([match["name"] for match in plain.values()], path)
+    return {
+        line: match["name"]
+        for line, match in plain.items()
+        if _LOCAL.sub("", versions.get(match["name"], "")) == match["version"]
+    }
+
+
+def _differences(
+    requirements: Sequence[str], met: Collection[str], path: list[str],
+    markers: dict[str, str] | None,
+) -> list[str]:  # fmt: skip
+    """Return the differences of `find_differences`.
+
+    Args:
+        met: normalised names of packages of which another line is met.
+        markers: values for environment markers; default: those of this process.
+    """
+    from importlib.metadata import distributions
+
+    from packaging.requirements import Requirement
+
+    found: list[str] = []
     pins: dict[str, list[Requirement]] = {}
     for requirement in map(Requirement, requirements):
+        if normalize(requirement.name) in met:
+            continue
         if requirement.marker is None or requirement.marker.evaluate(markers):
             pins.setdefault(normalize(requirement.name), []).append(requirement)
     for name, allowed in pins.items():

@@ -6,7 +6,7 @@ No module is imported here.
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
@@ -50,8 +50,9 @@ def wrap_all(hear: Callable[[str], None]) -> None:
     _hearing[:] = [hear]
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+        everywhere = _namespaces()
         for name in OPENERS.keys() & sys.modules.keys():
-            _wrap(sys.modules[name])
+            _wrap(sys.modules[name], everywhere)
 
 
 def opened_files() -> set[str]:
@@ -68,8 +69,12 @@ def opened_files() -> set[str]:
                 if int(number) > 2 and flags & os.O_ACCMODE == os.O_RDONLY:
                     found.add(os.readlink(f"/proc/self/fd/{number}"))  # noqa: PTH115
         with open("/proc/self/maps", errors="surrogateescape") as maps:  # noqa: PTH123
-            lines = [line.rstrip("\n").split(maxsplit=5) for line in maps]
-        named = [(line[1], line[5]) for line in lines if len(line) == 6]
+            # only the last field of a line, the path, contains slashes
+            named = [
+                (line.split(maxsplit=2)[1], line[at:].rstrip("\n"))
+                for line in maps
+                if (at := line.find("/")) > 0
+            ]
         left_out = {
             path
             for rights, path in named
@@ -99,12 +104,17 @@ class _Finder:
 def _then_wrapped(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
         execute(module)
-        _wrap(module)
+        _wrap(module, _namespaces())
 
     return exec_module
 
 
-def _wrap(module: ModuleType) -> None:
+def _namespaces() -> list[dict[str, Any]]:
+    return [getattr(module, "__dict__", {}) for module in [*sys.modules.values()]]
+
+
+def _wrap(module: ModuleType, everywhere: Sequence[dict[str, Any]]) -> None:
+    """Wrap the openers of a module, also in the modules that have copied their names."""
     for name in OPENERS[module.__name__]:
         first, _, method = name.partition(".")
         original = getattr(module, first, None)
@@ -115,8 +125,7 @@ def _wrap(module: ModuleType) -> None:
                 setattr(original, method, _method(original, method))
             continue
         wrapper = _Opener(original)
-        for other in list(sys.modules.values()):  # modules that copied the name already
-            names = getattr(other, "__dict__", {})
+        for names in everywhere:
             if names.get(first) is original:
                 names[first] = wrapper
 

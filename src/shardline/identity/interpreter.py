@@ -4,9 +4,11 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,8 @@ OLDEST = (3, 9)  # shardline_io uses the syntax of this version
 _LIMIT_S = 60.0
 _PATH = "give the path of a Python interpreter, such as /opt/tf/bin/python"
 _TELL = "import json, sys; print(json.dumps([sys.version_info[:3], sys.implementation.name, sys.path[1:]]))"
-_FIELD = re.compile(r"^(Name|Version):[ \t]*(\S+)\s*$", re.MULTILINE)
+_VERSION = re.compile(r"^Version:[ \t]*(\S+)\s*$", re.MULTILINE)
+_NAME = re.compile(r"^Name:[ \t]*(\S+)\s*$", re.MULTILINE)
 _FIND = """
 import importlib.util, json, sys
 def there(name):
@@ -135,6 +138,55 @@ def installed_versions(path: Sequence[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def plain_versions(names: Iterable[str], path: Sequence[str]) -> dict[str, str]:
+    """Return the versions of distributions that are installed as usual: in a folder of metadata on `path`.
+
+    `importlib.metadata` finds the same versions. It also finds distributions that are left out here, such as those in
+    archives, but its import and its searches take 0.05 s of each job.
+
+    Args:
+        names: names of distributions, in any spelling.
+        path: folders as in `sys.path`.
+    """
+    if [one for one in sys.meta_path if hasattr(one, "find_distributions")] != [PathFinder]:
+        return {}
+    found, left = {}, {normalize(name): name for name in names}
+    for folder in dict.fromkeys(path):
+        try:
+            children = os.listdir(folder or ".")  # noqa: PTH208, pathlib takes several times as long
+        except FileNotFoundError:
+            continue
+        except OSError:  # an archive
+            return {}
+        if folder.lower().rstrip("/").endswith(".egg"):
+            return {}
+        for key, (child, *more) in _metadata(children, left).items():
+            name = left.pop(key)
+            is_usual = child.endswith(".dist-info") and not more
+            text = _text(f"{folder or '.'}/{child}/METADATA") if is_usual else ""
+            if match := _VERSION.search(text):
+                found[name] = match[1]
+    return found
+
+
+def _metadata(children: Sequence[str], wanted: Collection[str]) -> dict[str, list[str]]:
+    """Return the files and folders of metadata by normalised name, as `importlib.metadata` reads their names."""
+    found: dict[str, list[str]] = {}
+    for child in children:
+        if child.lower().endswith((".dist-info", ".egg-info")):
+            key = normalize(child.rpartition(".")[0].partition("-")[0])
+            if key in wanted:
+                found.setdefault(key, []).append(child)
+    return found
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def version_of(one: "Distribution") -> str:
     """Return the version of a distribution as `importlib.metadata` does, in a twentieth of its time."""
     return _name_and_version(one)[1]
@@ -142,9 +194,9 @@ def version_of(one: "Distribution") -> str:
 
 def _name_and_version(one: "Distribution") -> tuple[str, str]:
     text = one.read_text("METADATA") or one.read_text("PKG-INFO") or ""
-    # the first two lines of interest: the parser of `metadata` reads the whole file as an email, for each of them
-    fields = dict(reversed(_FIELD.findall(text)))
-    return fields.get("Name") or one.name, fields.get("Version") or one.version
+    # the parser of `metadata` reads the whole file as an email, for each of the fields
+    name, version = _NAME.search(text), _VERSION.search(text)
+    return name[1] if name else one.name, version[1] if version else one.version
 
 
 def _answer(command: list[str], where: str, remedy: str, limit_s: float) -> list:  # type: ignore[type-arg]

@@ -25,7 +25,7 @@ _COMMENT = re.compile(r"(^|\s+)#.*$")  # by pip's rule: the fragment of a URL is
 _OPTIONS = re.compile(r"\s+(?=--)")
 _HASH = re.compile(r"--hash[= ](?P<name>sha(256|384|512)):(?P<digest>[0-9a-f]+)")
 # a name and a version for which `packaging` returns the same texts
-_PLAIN = re.compile(
+PLAIN = re.compile(
     r"(?P<name>[A-Za-z0-9]+([._-][A-Za-z0-9]+)*)==(?P<version>\d+(\.\d+)*((a|b|rc|\.post)\d+)?)",
     re.ASCII,
 )
@@ -210,7 +210,7 @@ def _lines_of(text: str, where: str) -> Iterator[LockLine]:
     begun, parts = 0, []
     for number, line in enumerate([*text.splitlines(), ""], 1):
         begun = begun or number
-        content = _COMMENT.sub("", line).strip()
+        content = (_COMMENT.sub("", line) if "#" in line else line).strip()
         parts.append(content.removesuffix("\\").strip())
         if not content.endswith("\\"):
             entry = " ".join(filter(None, parts))
@@ -219,7 +219,7 @@ def _lines_of(text: str, where: str) -> Iterator[LockLine]:
                     yield current
                 current = found
             begun, parts = 0, []
-        if current and (note := _VIA.search(line)):
+        if current and "#" in line and (note := _VIA.search(line)):
             current.needed_by.extend(line[note.end() :].split(","))
     if current:
         yield current
@@ -234,7 +234,7 @@ def _parse(entry: str, where: str) -> LockLine | None:
     if option in _REFUSED:
         raise ConfigError(f"{where}{shown} asks for {_REFUSED[option]}")
     text, *options = _OPTIONS.split(entry)
-    plain = _PLAIN.fullmatch(text)
+    plain = PLAIN.fullmatch(text)
     if plain and all(_HASH.fullmatch(option.strip()) for option in options):
         return LockLine(name=plain["name"], version=plain["version"], text=text, needed_by=[])
     from packaging.requirements import InvalidRequirement, Requirement

@@ -1,6 +1,7 @@
 """Provenance of a training: software, environment, git state and time."""
 
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from shardline.core.git import git_state
 from shardline.core.one_lightning import DISTRIBUTIONS, loaded
 from shardline.core.world import World
 from shardline.environments.installed import observe
-from shardline.identity.interpreter import version_of
+from shardline.identity.interpreter import plain_versions
 from shardline.records.origins import DatasetRef, MixedDataset
 from shardline.records.ranks import RankReport, RanksOfTraining
 from shardline.records.trainings import Places, Training, TrainingProvenance
@@ -31,16 +32,19 @@ _PACKAGES = (
 
 def software() -> dict[str, str]:
     """Return the platform, and the installed versions of Python and of the main packages."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     used = [DISTRIBUTIONS[package]] if (package := loaded()) == "lightning" else []
-    for name in [*_PACKAGES, *used]:
-        try:
-            versions[name] = version_of(distribution(name))
-        except PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+    known = plain_versions(names := [*_PACKAGES, *used], sys.path)
+    return versions | {name: known.get(name) or _version(name) for name in names}
+
+
+def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def sources() -> dict[str, Any]:

@@ -93,13 +93,17 @@ def test_every_argument_in_the_shell_changes_no_evaluation(tmp_path, shell, monk
 
 
 @pytest.mark.parametrize("group", compat.FACTORIES)
-def test_callbacks_of_installed_packages_are_named_and_left_out(group, monkeypatch, capsys):
+def test_callbacks_of_installed_packages_are_named_and_left_out(
+    group, monkeypatch, capsys, request
+):
     def points(*, group):
         known = EntryPoint(name="spy", value="spy:make", group=group)
         return [known] if group == known_group else []
 
     known_group = group
     monkeypatch.setattr(compat, "entry_points", points)
+    compat.callback_factories.cache_clear()
+    request.addfinalizer(compat.callback_factories.cache_clear)
     monkeypatch.setattr("lightning_fabric.utilities.registry.entry_points", points)
     trainer = compat.new_trainer(
         logger=False, enable_checkpointing=False, accelerator="cpu", callbacks=[Callback()]

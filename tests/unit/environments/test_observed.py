@@ -10,7 +10,7 @@ import pytest
 from shardline.environments.installed import explain_differences, find_differences, observe
 from shardline.errors import ConfigError
 from shardline.identity import load_lock
-from shardline.identity.interpreter import installed_versions
+from shardline.identity.interpreter import installed_versions, plain_versions
 from shardline.identity.package_lock import normalize
 from shardline.launch.device import libraries
 
@@ -26,6 +26,40 @@ numpy=={NUMPY} ; python_version >= "3"
     # via torch
 torch[opt]=={TORCH.partition("+")[0]}  # via shardline (pyproject.toml)
 """
+
+
+def test_versions_in_folders_of_metadata_are_those_of_importlib() -> None:
+    names = {one.name for one in importlib.metadata.distributions()}
+    found = plain_versions([*names, "absent-everywhere"], sys.path)
+    assert {*found} == names
+    assert found == {name: importlib.metadata.version(name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("two folders", {"net-1.dist-info/METADATA": "1", "net-2.dist-info/METADATA": "2"}),
+        ("an egg", {"net-1.egg-info/PKG-INFO": "1"}),
+        ("no metadata", {"net-1.dist-info/RECORD": "1"}),
+    ],
+)
+def test_an_unusual_distribution_is_left_to_importlib(
+    name: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    for path, version in files.items():
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(f"Name: net\nVersion: {version}\n")
+    assert plain_versions(["net"], [str(tmp_path)]) == {}, name
+
+
+def test_after_an_archive_on_the_path_importlib_is_asked(tmp_path: Path) -> None:
+    """An archive may contain a distribution, which then comes before those behind it."""
+    archive, folder = tmp_path / "a.zip", tmp_path / "b" / "Net_Work-2.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: Net.Work\nVersion: 2.0\n")
+    assert plain_versions(["net-work"], [str(archive), str(tmp_path / "b")]) == {"net-work": "2.0"}
+    archive.write_bytes(b"PK")
+    assert plain_versions(["net-work"], [str(archive), str(tmp_path / "b")]) == {}
 
 
 def test_what_is_installed_as_it_is_locked_differs_in_nothing(tmp_path: Path) -> None:

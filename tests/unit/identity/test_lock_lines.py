@@ -16,7 +16,7 @@ from shardline.core.canonical import digest
 from shardline.environments.installed import find_differences, requirements_of
 from shardline.errors import ConfigError
 from shardline.identity import load_lock
-from shardline.identity.package_lock import _PLAIN, Lock, normalize, pinned
+from shardline.identity.package_lock import PLAIN, Lock, normalize, pinned
 
 A, B = "a" * 40, "b" * 40
 SHA = f"sha256={'0' * 64}"
@@ -58,10 +58,10 @@ def environment(folder: Path, line: str) -> dict[str, Any]:
 
 
 @settings(max_examples=200)
-@given(st.from_regex(_PLAIN, fullmatch=True))
+@given(st.from_regex(PLAIN, fullmatch=True))
 def test_plain_lines_are_what_packaging_reads(line: str) -> None:
     """Most lines are parsed without `packaging`, whose import and parsing take 0.1 s of each job."""
-    plain, read_by_packaging = _PLAIN.fullmatch(line), Requirement(line)
+    plain, read_by_packaging = PLAIN.fullmatch(line), Requirement(line)
     assert plain
     assert plain["name"] == read_by_packaging.name
     assert plain["version"] == pinned(read_by_packaging)
