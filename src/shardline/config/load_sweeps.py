@@ -1,7 +1,6 @@
 """Loading of the sweeps of a config: base run, space, and all that decides the proposals."""
 
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from msgspec import UNSET, to_builtins
@@ -158,6 +157,8 @@ def _packages(sampler: str) -> tuple[str, ...]:
 
 def _version(package: str, project: Project, place: str) -> str:
     """Return the version that the lock pins, or else the installed version."""
+    from importlib.metadata import PackageNotFoundError, version
+
     if pinned := project.lock.versions.get(package):
         return str(pinned)
     try:

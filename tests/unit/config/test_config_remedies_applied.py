@@ -1119,6 +1119,8 @@ ELSEWHERE = {
     "script_files.uncounted_paths": 2,
     # test_code_files.py
     "script_files.find_code_files": 1,
+    # notes: test_full_machine.py
+    "sweeps.note_on_rest": 1,
     # ranks: test_elastic.py
     "resolved.accumulate_on": 2,
     # what changed while the pipeline ran: test_job_plan.py

@@ -8,7 +8,7 @@ from typing import Any
 from shardline.config.project import Project
 from shardline.core.files import write_json
 from shardline.core.seals import seal
-from shardline.pipeline.terminal_rows import rows_of_runs
+from shardline.pipeline.terminal_rows import final_rows
 from shardline.records.failures import Failure
 from shardline.results.accept.candidates import find_by_cause
 from shardline.results.accept.take import accept_unasked
@@ -107,7 +107,7 @@ def test_each_dependent_says_once_what_became_of_its_base(fake: FakeProject) -> 
     flat, tuned = runs["flat"], runs["tuned"]
 
     def notes() -> dict[str, str]:
-        return {str(row["title"]): str(row["note"]) for row in rows_of_runs(project, ())}
+        return {str(row["title"]): str(row["note"]) for row in final_rows(project, ())}
 
     untrained = f"it begins from flat ({flat.id}), which is not trained"
     assert notes() == {
