@@ -1,7 +1,9 @@
 """What many small trainings cost: a loop of plain Lightning, and Shardline with ranks that are forked or started.
 
 Each training is a small net on scikit-learn's digits, about half a second of steps on one core. All sides use all
-cores that they can: the loop has one process, Snakemake runs as many jobs as there are cores.
+cores that they can: the loop has one process, Snakemake runs as many jobs as there are cores. Two more sides can be
+asked for: `scripts` starts a program of plain Lightning for each training, as many at a time as there are cores, and
+`empty` has Snakemake run three scripts that do nothing for each training.
 """
 
 import argparse
@@ -30,7 +32,10 @@ runtime: {warm_ranks: WARM, threads_per_rank: 1, oversubscribe: true}
 datasets:
   digits: {source: {type: digits}, shards: 4}
 """
-LOOP = """
+# the nets, sizes and rates of the runs
+LOOP = (
+    f"SIZES, LRS = {SIZES}, {LRS}"
+    + """
 import itertools, logging, sys, warnings
 import pytorch_lightning as pl, torch
 from sklearn.datasets import load_digits
@@ -49,7 +54,9 @@ class Net(pl.LightningModule):
     def __init__(self, lr, size):
         super().__init__()
         self.lr = lr
-        self.net = torch.nn.Sequential(torch.nn.Linear(64, size), torch.nn.ReLU(), torch.nn.Linear(size, 10))
+        def hidden(width):
+            return torch.nn.Sequential(torch.nn.Linear(width, size), torch.nn.ReLU(), torch.nn.Dropout(0.1))
+        self.net = torch.nn.Sequential(hidden(64), hidden(size), torch.nn.Linear(size, 10))
     def training_step(self, batch, _):
         loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
         self.log("train_loss", loss)
@@ -59,11 +66,20 @@ class Net(pl.LightningModule):
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), self.lr)
 
-for number in range(int(sys.argv[1])):
+RUNS = itertools.product(range(int(sys.argv[1])), SIZES, LRS)
+for number, size, lr in itertools.islice(RUNS, int(sys.argv[1])):
     pl.seed_everything(number, verbose=False)
     loaders = torch.utils.data.DataLoader(train, 32, shuffle=True), torch.utils.data.DataLoader(held, 1024)
     pl.Trainer(max_epochs=int(sys.argv[2]), accelerator="cpu", devices=1, enable_progress_bar=False,
-               enable_model_summary=False, default_root_dir="loop").fit(Net(0.003, 64), *loaders)
+               enable_model_summary=False, default_root_dir="loop").fit(Net(lr, size), *loaders)
+"""
+)
+EMPTY = """
+rule all:
+    input: expand("done/{job}", job=range(JOBS))
+rule empty:
+    output: "done/{job}"
+    script: "empty.py"
 """
 
 
@@ -134,7 +150,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trainings", type=int, default=12)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--sides", nargs="+", default=["loop", "forked", "started"])
+    sides = ["loop", "forked", "started", "scripts", "empty"]
+    parser.add_argument("--sides", nargs="+", choices=sides, default=sides[:3])
     args = parser.parse_args()
     snakemake = [
         sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile"), "--profile",
@@ -144,10 +161,30 @@ def main() -> None:
     for side in args.sides:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
+            more = ""
             if side == "loop":
                 command = [sys.executable, "-c", LOOP, str(args.trainings), str(args.epochs)]
                 took, cpu = measure(command, folder)
-                loop, more = took, ""
+                loop = took
+            elif side == "scripts":
+                (folder / "train.py").write_text(LOOP)
+                # each in its own folder: Lightning numbers its folders by what is there, which others change
+                one = f"mkdir {{}} && cd {{}} && {sys.executable} ../train.py 1 {args.epochs}"
+                many = f"seq {args.trainings} | xargs -P {os.cpu_count()} -I{{}} sh -c '{one}'"
+                command = ["sh", "-c", many]
+                took, cpu = measure(command, folder)
+            elif side == "empty":
+                (folder / "Snakefile").write_text(EMPTY.replace("JOBS", str(3 * args.trainings)))
+                (folder / "empty.py").write_text("open(snakemake.output[0], 'w').close()\n")
+                command = [
+                    sys.executable,
+                    "-m",
+                    "snakemake",
+                    "--cores",
+                    str(os.cpu_count()),
+                    "--quiet",
+                ]
+                took, cpu = measure(command, folder)
             else:
                 write_project(folder, args.trainings, args.epochs, is_warm=side == "forked")
                 took, cpu = measure(snakemake, folder)
