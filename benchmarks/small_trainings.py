@@ -32,7 +32,10 @@ runtime: {warm_ranks: WARM, threads_per_rank: 1, oversubscribe: true}
 datasets:
   digits: {source: {type: digits}, shards: 4}
 """
-LOOP = """
+# the nets, sizes and rates of the runs
+LOOP = (
+    f"SIZES, LRS = {SIZES}, {LRS}"
+    + """
 import itertools, logging, sys, warnings
 import pytorch_lightning as pl, torch
 from sklearn.datasets import load_digits
@@ -51,7 +54,9 @@ class Net(pl.LightningModule):
     def __init__(self, lr, size):
         super().__init__()
         self.lr = lr
-        self.net = torch.nn.Sequential(torch.nn.Linear(64, size), torch.nn.ReLU(), torch.nn.Linear(size, 10))
+        def hidden(width):
+            return torch.nn.Sequential(torch.nn.Linear(width, size), torch.nn.ReLU(), torch.nn.Dropout(0.1))
+        self.net = torch.nn.Sequential(hidden(64), hidden(size), torch.nn.Linear(size, 10))
     def training_step(self, batch, _):
         loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
         self.log("train_loss", loss)
@@ -61,11 +66,20 @@ class Net(pl.LightningModule):
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), self.lr)
 
-for number in range(int(sys.argv[1])):
+RUNS = itertools.product(range(int(sys.argv[1])), SIZES, LRS)
+for number, size, lr in itertools.islice(RUNS, int(sys.argv[1])):
     pl.seed_everything(number, verbose=False)
     loaders = torch.utils.data.DataLoader(train, 32, shuffle=True), torch.utils.data.DataLoader(held, 1024)
     pl.Trainer(max_epochs=int(sys.argv[2]), accelerator="cpu", devices=1, enable_progress_bar=False,
-               enable_model_summary=False, default_root_dir="loop").fit(Net(0.003, 64), *loaders)
+               enable_model_summary=False, default_root_dir="loop").fit(Net(lr, size), *loaders)
+"""
+)
+EMPTY = """
+rule all:
+    input: expand("done/{job}", job=range(JOBS))
+rule empty:
+    output: "done/{job}"
+    script: "empty.py"
 """
 EMPTY = """
 rule all:
