@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -233,11 +232,12 @@ def _kill_session(leader: int) -> None:
 
 
 def _pids() -> list[int]:
-    if sys.platform == "linux":  # nothing is imported when a file system may hang
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
-    import psutil
+    if not Path("/proc").is_dir():
+        import psutil
 
-    return psutil.pids()
+        return list(psutil.pids())
+    # nothing is imported when a file system may hang
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
 def _relay(child: "subprocess.Popen[str] | WarmRanks", log: IO[str], rank_lines: RankLines) -> str:
