@@ -225,12 +225,19 @@ def end_stuck_launcher(work: Path, launcher: int) -> Iterator[None]:
 
 
 def _kill_session(leader: int) -> None:
-    import psutil  # seldom needed, and 0.01 s for each job
-
-    for pid in psutil.pids():
+    for pid in _pids():
         with suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == leader:
                 os.kill(pid, signal.SIGKILL)
+
+
+def _pids() -> list[int]:
+    if not Path("/proc").is_dir():
+        import psutil
+
+        return list(psutil.pids())
+    # nothing is imported when a file system may hang
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
 def _relay(child: "subprocess.Popen[str] | WarmRanks", log: IO[str], rank_lines: RankLines) -> str:
