@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET, structs
 
@@ -18,7 +19,9 @@ from shardline.core.files import read_object
 from shardline.pipeline.job_frame import REMAKE
 from shardline.pipeline.started_ranks import Inputs, seen_by_all
 from shardline.records.runs import BaseRef
-from shardline.results.sweeps.combined_trials import StudyMembers, members_of_study
+
+if TYPE_CHECKING:
+    from shardline.results.sweeps.combined_trials import StudyMembers
 
 
 def init_of(run: RunPlan, inputs: Inputs, work: Path) -> InitWeights | None:
@@ -86,8 +89,10 @@ def records_of_study(run: RunPlan, base: Base) -> list[BaseRef]:
     return [structs.replace(base.record, left_out=found.left_out or UNSET), *members]
 
 
-def study_members(run: RunPlan, base: Base) -> StudyMembers:
+def study_members(run: RunPlan, base: Base) -> "StudyMembers":
     """Return the trials of a finished study that a run combines; see `members_of_study`."""
+    from shardline.results.sweeps.combined_trials import members_of_study
+
     combined = run.settings.combined
     assert combined is not None
     return members_of_study(base, combined.best or None, run.row.where)
