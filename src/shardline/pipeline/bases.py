@@ -19,10 +19,10 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
 from shardline.pipeline.job_frame import REMAKE
 from shardline.records.origins import BaseRef
-from shardline.results.sweeps.combined_trials import StudyMembers, members_of_study
 
 if TYPE_CHECKING:
     from shardline.pipeline.started_ranks import Inputs
+    from shardline.results.sweeps.combined_trials import StudyMembers
 
 
 def init_of(run: RunPlan, inputs: "Inputs", work: Path) -> InitWeights | None:
@@ -93,8 +93,10 @@ def records_of_study(run: RunPlan, base: Base) -> list[BaseRef]:
     return [structs.replace(base.record, left_out=found.left_out or UNSET), *members]
 
 
-def study_members(run: RunPlan, base: Base) -> StudyMembers:
+def study_members(run: RunPlan, base: Base) -> "StudyMembers":
     """Return the trials of a finished study that a run combines; see `members_of_study`."""
+    from shardline.results.sweeps.combined_trials import members_of_study
+
     combined = run.settings.combined
     assert combined is not None
     return members_of_study(base, combined.best or None, run.row.where)

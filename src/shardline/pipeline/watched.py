@@ -10,7 +10,6 @@ from shardline.config.script_files import files_that_count, opted_out
 from shardline.core.job_progress import job_progress
 from shardline.core.redaction import mask
 from shardline.identity import watch_reads
-from shardline.results.sweeps.combined_trials import known_members
 
 _WARNING = "warning: "
 
@@ -74,7 +73,10 @@ def _files_of(project: Project, of: DatasetPlan | RunPlan) -> Iterator[Path]:
             yield from _files_of_code(project, path)
         yield from files_that_count(of.model_class, of.settings, project.layout, of.row.where)
         yield from (one.path for one in of.bases if one.path.is_file())
-        yield from map(project.layout.model, known_members(of))
+        if of.settings.combined:
+            from shardline.results.sweeps.combined_trials import known_members
+
+            yield from map(project.layout.model, known_members(of))
     else:
         yield from (project.lock_file, *of.files, *filter(None, [of.tokenizer]))
         if of.read_as:  # its columns are needed
