@@ -27,8 +27,8 @@ rule train_trial:
         environment=ancient(ENVIRONMENT),
         script_environment=ancient(SWEEPS.of_base(script_environment_of)),
     output:
-        result="results/studies/{study}/{trial}/result-{repeat}.json",
         **SWEEPS.packed,
+        result="results/studies/{study}/{trial}/result-{repeat}.json",
     log:
         "logs/train_trial/{study}-{trial}-{repeat}.log",
     benchmark:

@@ -98,7 +98,7 @@ def eventually(condition, limit_s=30.0):
 
 
 def test_a_value_that_is_no_utf_8_reaches_a_forked_rank(snakemake):
-    odd = os.fsdecode(b"caf\xe9\n\xff=\xc3\xa9")
+    odd = os.fsdecode(b"se\xf1or\n\xff=\xc3\xa9")
     found = json.loads(said("describe", env=variables(ODD=odd)))
     assert found["env"]["ODD"] == odd
 
