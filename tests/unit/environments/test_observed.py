@@ -1,5 +1,6 @@
 """The environment that a process runs in, held against the lock and told."""
 
+import importlib.machinery
 import importlib.metadata
 import platform
 import sys
@@ -28,6 +29,15 @@ torch[opt]=={TORCH.partition("+")[0]}  # via shardline (pyproject.toml)
 """
 
 
+@pytest.fixture
+def usual_finders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find distributions as a new process does: packages that other tests import add finders."""
+    usual = importlib.machinery.PathFinder
+    known = [one for one in sys.meta_path if one is usual or not hasattr(one, "find_distributions")]
+    monkeypatch.setattr(sys, "meta_path", known)
+
+
+@pytest.mark.usefixtures("usual_finders")
 def test_versions_in_folders_of_metadata_are_those_of_importlib() -> None:
     names = {one.name for one in importlib.metadata.distributions()}
     found = plain_versions([*names, "absent-everywhere"], sys.path)
@@ -52,6 +62,7 @@ def test_an_unusual_distribution_is_left_to_importlib(
     assert plain_versions(["net"], [str(tmp_path)]) == {}, name
 
 
+@pytest.mark.usefixtures("usual_finders")
 def test_after_an_archive_on_the_path_importlib_is_asked(tmp_path: Path) -> None:
     """An archive may contain a distribution, which then comes before those behind it."""
     archive, folder = tmp_path / "a.zip", tmp_path / "b" / "Net_Work-2.0.dist-info"

@@ -1,5 +1,6 @@
 """What samplers propose, against loops of Optuna, and what commands say of a study."""
 
+import importlib.metadata
 import json
 import math
 import re
@@ -296,7 +297,7 @@ def test_a_sampler_without_its_package_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"needs the package optuna.*shardline\[sweeps\]"):
         proposed(plan_of(SPACES[sphere], sampler="tpe", trials=1), sphere)
-    monkeypatch.setattr(load_sweeps, "version", missing)
+    monkeypatch.setattr(importlib.metadata, "version", missing)
     unlocked: Any = SimpleNamespace(lock=SimpleNamespace(versions={}))
     with pytest.raises(ConfigError, match=r"sweeps\.s\.sampler needs the package cmaes.*grid"):
         load_sweeps._version("cmaes", unlocked, "sweeps.s")

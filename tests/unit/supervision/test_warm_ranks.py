@@ -19,6 +19,7 @@ import pytest
 from shardline.core.rank_environment import rank_variables
 from shardline.supervision.warm import client
 from shardline.supervision.warm.client import VARIABLE, Cold, start_warm
+from shardline.supervision.warm.keeper import mapped_libraries
 from tests.support.warm_server import held
 
 PROGRAM = "tests.support.warm_program"
@@ -95,6 +96,16 @@ def eventually(condition, limit_s=30.0):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_libraries_are_found_below_a_folder_with_a_space():
+    maps = (
+        "7f00-7f10 r-xp 00000000 fe:00 123    /a folder/numpy.libs/libopenblas64.so\n"
+        "7f10-7f20 r--p 00001000 fe:00 123    /a folder/numpy.libs/libopenblas64.so\n"
+        "7f20-7f30 r--p 00000000 fe:00 124    /my openblas/other.so\n"
+        "7f30-7f40 rw-p 00000000 00:00 0      [heap]\n"
+    )
+    assert mapped_libraries(maps, "openblas") == {"/a folder/numpy.libs/libopenblas64.so"}
 
 
 def test_a_value_that_is_no_utf_8_reaches_a_forked_rank(snakemake):

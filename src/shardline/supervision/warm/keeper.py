@@ -4,7 +4,6 @@ import ctypes
 import importlib
 import os
 import platform
-import re
 import resource
 import select
 import signal
@@ -185,12 +184,21 @@ def place_of(rank: int, ranks: int, port: int, run_id: str) -> dict[str, str]:
 
 def set_openblas_threads(threads: int) -> None:
     """Set the number of threads of each loaded OpenBLAS, which the server has loaded with one thread."""
-    maps = Path("/proc/self/maps").read_text()
-    for path in set(re.findall(r"/\S*openblas\S*", maps)):
+    for path in mapped_libraries(Path("/proc/self/maps").read_text(), "openblas"):
         library = ctypes.CDLL(path)
         for name in _OPENBLAS:
             if function := getattr(library, name, None):
                 function(threads)
+
+
+def mapped_libraries(maps: str, name: str) -> set[str]:
+    """Return the mapped files whose names contain a text.
+
+    Args:
+        maps: content of `/proc/self/maps`; a path is the rest of a line, and may contain spaces.
+    """
+    paths = {line[line.index("/") :] for line in maps.splitlines() if "/" in line}
+    return {path for path in paths if name in path.rpartition("/")[2]}
 
 
 def _watch(line: socket.socket, request: WarmRequest, ranks: _Ranks, ports: int) -> NoReturn:
