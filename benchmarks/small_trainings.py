@@ -81,13 +81,6 @@ rule empty:
     output: "done/{job}"
     script: "empty.py"
 """
-EMPTY = """
-rule all:
-    input: expand("done/{job}", job=range(JOBS))
-rule empty:
-    output: "done/{job}"
-    script: "empty.py"
-"""
 
 
 def write_project(folder: Path, trainings: int, epochs: int, *, is_warm: bool) -> None:
@@ -178,19 +171,12 @@ def main() -> None:
                 # each in its own folder: Lightning numbers its folders by what is there, which others change
                 one = f"mkdir {{}} && cd {{}} && {sys.executable} ../train.py 1 {args.epochs}"
                 many = f"seq {args.trainings} | xargs -P {os.cpu_count()} -I{{}} sh -c '{one}'"
-                command = ["sh", "-c", many]
-                took, cpu = measure(command, folder)
+                took, cpu = measure(["sh", "-c", many], folder)
             elif side == "empty":
                 (folder / "Snakefile").write_text(EMPTY.replace("JOBS", str(3 * args.trainings)))
                 (folder / "empty.py").write_text("open(snakemake.output[0], 'w').close()\n")
-                command = [
-                    sys.executable,
-                    "-m",
-                    "snakemake",
-                    "--cores",
-                    str(os.cpu_count()),
-                    "--quiet",
-                ]
+                cores = str(os.cpu_count())
+                command = [sys.executable, "-m", "snakemake", "--cores", cores, "--quiet"]
                 took, cpu = measure(command, folder)
             else:
                 write_project(folder, args.trainings, args.epochs, is_warm=side == "forked")

@@ -266,6 +266,11 @@ class RunPlan:
         ]
 
     @property
+    def study(self) -> Base | None:
+        """The sweep whose trials this run combines."""
+        return next((one for one in self.bases if one.source == "sweep"), None)
+
+    @property
     def _init(self) -> InitWeights | None:
         base = next((one for one in self.bases if one.kind == "init"), None)
         if base is None or base.source == "sweep":

@@ -1,5 +1,6 @@
 """A sweep of the config: its identity, and what each trial waits for."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -131,6 +132,15 @@ class SweepPlan:
         """Return the paths of the results of a trial or promotion, one for each training."""
         folder = layout.study(self.id) / str(slot)
         return [folder / f"result-{repeat}.json" for repeat in range(self.settings.seeds)]
+
+    @property
+    def jobs(self) -> Iterator[tuple[str, str]]:
+        """Rule and key of every job of the study, which name its log."""
+        yield "seal_study", f"{self.id}-{self.trials}"
+        for slot in self.slots:
+            yield "propose", f"{self.id}-{slot}"
+            for repeat in range(self.settings.seeds):
+                yield "train_trial", f"{self.id}-{slot}-{repeat}"
 
     def until_now(self, layout: ResultsLayout) -> "SweepPlan":
         """Return the sweep with the number of trials that have a result, for the identity of a report."""

@@ -25,8 +25,8 @@ def members_of(run: RunPlan, inputs: Inputs) -> tuple[Member, ...]:
     Raises:
         DataError: the weights of a member are missing.
     """
-    if (base := next(iter(run.bases), None)) and base.source == "sweep":
-        return _members_of_study(run, base)
+    if study := run.study:
+        return _members_of_study(run, study)
     if not (members := run.spec.members):
         return ()
     files = files_of_bases(run, inputs)

@@ -13,7 +13,7 @@ from shardline.config.plans import pointer
 from shardline.config.project import Project
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, renamed_when_complete, write_bytes
-from shardline.pipeline.stored_trials import files_of_study
+from shardline.pipeline.stored_trials import SEALED, files_of_study
 
 _REQUESTS = 16  # at a time; a storage answers in some 10 ms, independent of its load
 _STREAMS = 2  # files at a time, since most storage plugins hold a file in memory
@@ -179,9 +179,7 @@ def results_of(project: Project) -> Iterator[Path]:
     for one in project.predictions.values():
         yield from (one.rows.manifest, one.rows.provenance, one.file, one.record)
     for run in project.runs.values():
-        names = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
-        yield from (run.folder / name for name in names)
-        yield run.model
+        yield from (run.folder / name for name in SEALED)
         yield run.evaluation
         yield project.layout.preflight(run.id)
     for plan in project.sweeps.values():
@@ -214,11 +212,7 @@ def logs_of(project: Project) -> Iterator[Path]:
     for one in project.predictions.values():
         jobs += [(rule, f"{one.spec.run}-{one.id}") for rule in ("predict", "write_predictions")]
     for plan in project.sweeps.values():
-        jobs.append(("seal_study", f"{plan.id}-{plan.trials}"))
-        for slot in plan.slots:
-            jobs.append(("propose", f"{plan.id}-{slot}"))
-            trained = range(plan.settings.seeds)
-            jobs += [("train_trial", f"{plan.id}-{slot}-{repeat}") for repeat in trained]
+        jobs += plan.jobs
     for rule, key in jobs:
         yield project.layout.log(rule, key)
         yield project.layout.benchmark(rule, key)

@@ -7,7 +7,7 @@ are local jobs that read the project's folder, so the results that they wait for
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -16,6 +16,7 @@ from shardline.config.project import Project
 from shardline.config.sweeps import SweepPlan
 from shardline.core.errors import ConfigError
 from shardline.core.files import atomic_writer, make_folder, renamed_when_complete
+from shardline.records.sweeps import Proposal
 from shardline.results.sweeps.trials import name_of_training, read_proposal
 
 SEALED = ("run.json", "identity.json", "metrics.jsonl", "provenance.json", "model.safetensors")
@@ -64,39 +65,38 @@ def pack(layout: ResultsLayout, runs: Iterable[str], output: Path) -> None:
 def unpack(project: Project) -> None:
     """Put the runs of all trials that were fetched from a storage into their folders, and record their names."""
     layout = project.layout
+    known, names = names_that_have_been(layout, "run"), dict[str, str]()
     for plan in project.sweeps.values():
         for slot in plan.slots:
             for repeat, result in enumerate(plan.results(layout, slot)):
-                if (path := packed(result)).is_file():
-                    _unpack(layout, path)
-                    _record_names(layout, plan, plan.proposal(layout, slot), repeat)
+                path, proposal = packed(result), plan.proposal(layout, slot)
+                new = _unpack(layout, path) - known.keys() - names.keys() if path.is_file() else ()
+                if new and proposal.is_file():
+                    names |= _names(plan, read_proposal(proposal), repeat, new)
+    add_names(layout, [("run", name, run) for run, name in names.items()])
 
 
-def _unpack(layout: ResultsLayout, path: Path) -> None:
+def _unpack(layout: ResultsLayout, path: Path) -> set[str]:
+    """Write the files that are missing, and return the runs of which there are files."""
     with ZipFile(path) as archive:
-        for name in archive.namelist():
+        members = [name for name in archive.namelist() if _MEMBER.fullmatch(name)]
+        for name in members:
             target = layout.folder_of("run") / name
-            if _MEMBER.fullmatch(name) and not target.exists():
-                make_folder(target.parent)
+            if not target.exists():
                 with archive.open(name) as source, atomic_writer(target) as file:
                     shutil.copyfileobj(source, file)
+    return {name.partition("/")[0] for name in members}
 
 
-def _record_names(layout: ResultsLayout, plan: SweepPlan, proposal: Path, repeat: int) -> None:
-    if not proposal.is_file():
-        return
-    found = read_proposal(proposal)
+def _names(plan: SweepPlan, found: Proposal, repeat: int, new: Container[str]) -> dict[str, str]:
+    """Return the names of a training's runs by id, of those that are new."""
     rungs = range(len(found.runs)) if plan.median else [found.rung]
     runs = found.runs if plan.median else found.runs[repeat : repeat + 1]
-    known = names_that_have_been(layout, "run")
-    add_names(
-        layout,
-        [
-            ("run", name_of_training(plan, found.trial, repeat, rung), run)
-            for rung, run in zip(rungs, runs, strict=True)
-            if run not in known and (layout.run(run) / "run.json").exists()
-        ],
-    )
+    return {
+        run: name_of_training(plan, found.trial, repeat, rung)
+        for rung, run in zip(rungs, runs, strict=True)
+        if run in new
+    }
 
 
 def check_no_combined_trials(project: Project) -> None:
@@ -106,7 +106,7 @@ def check_no_combined_trials(project: Project) -> None:
         ConfigError: A row combines the trials of a sweep.
     """
     for run in project.runs.values():
-        if base := next((one for one in run.bases if one.source == "sweep"), None):
+        if base := run.study:
             raise ConfigError(
                 f"{run.row.where}: {base.kind}={base.name} combines the trials of a sweep, which the jobs of a storage "
                 "for results (default-storage-provider) cannot read; paste the rows of the trials that "

@@ -237,14 +237,16 @@ class _Job:
         else:
             if not ((folder / "run.json").exists() and (folder / "identity.json").exists()):
                 resolve_run(own, str(folder / "run.json"), str(folder / "identity.json"))
-            # a storage has the files of an earlier job's run, and its last training checkpoint seals them again
-            ends = {one.end for one in own_attempts(layout.work(run.id))}
+            # its files are in the storage, and its last training checkpoint seals them again
+            was_sealed = self.has_storage and any(
+                one.end == "sealed" for one in own_attempts(layout.work(run.id))
+            )
             try:
                 is_trained = train(
                     own, self.log, str(model), self.inputs, attempt=self.attempt, skip_sealed=True,
                     group=plan.name,
                 )  # fmt: skip
-                found = structs.replace(found, linked=not is_trained or "sealed" in ends)
+                found = structs.replace(found, linked=was_sealed or not is_trained)
             except ShardlineError as error:
                 if not is_own_failure(error):
                     raise

@@ -51,27 +51,20 @@ def _row_of_sweep(project: Project, plan: SweepPlan) -> dict[str, object]:
     except ShardlineError as error:  # a changed file
         return {"title": title, "done": False, "headline": "", "note": mask(str(error))}
     best = next((one for one in study.trials if one.trial == study.best), None)
-    jobs = [("seal_study", f"{plan.id}-{plan.trials}")]
-    for slot in plan.slots:
-        jobs.append(("propose", f"{plan.id}-{slot}"))
-        trained = range(plan.settings.seeds)
-        jobs += [("train_trial", f"{plan.id}-{slot}-{repeat}") for repeat in trained]
     of = f"of {study.planned} trials"
     best_so_far = f"{study.metric} {best.value:#.4g}, the best {of}" if best else ""
     return {
         "title": title,
         "done": plan.summary(project.layout).exists(),
         "headline": mask(best_so_far or f"{len(study.trials)} {of}, none with a value"),
-        "logs": [str(layout.log(rule, key)) for rule, key in jobs],
+        "logs": [str(layout.log(rule, key)) for rule, key in plan.jobs],
         "note": mask("\n".join(_notes_on_trials(study))),
     }
 
 
 def _notes_on_trials(study: ReportedStudy) -> Iterator[str]:
-    failed, listed = (
-        [one for one in study.trials if one.failure],
-        f"shardline ls --study {study.name}",
-    )
+    failed = [one for one in study.trials if one.failure]
+    listed = f"shardline ls --study {study.name}"
     if failed and len(failed) == len(study.trials):
         last = failed[0].failure.strip().splitlines()[-1].strip()
         yield f"warning: all of its trials failed, trial {failed[0].trial} with: {last}; `{listed}` lists why"

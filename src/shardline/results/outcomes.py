@@ -82,7 +82,7 @@ def base_without_model(run: RunPlan, runs: Mapping[str, RunPlan]) -> str | None:
     """
     if run.has_model:
         return None
-    if study := next((one for one in run.bases if one.source == "sweep"), None):
+    if study := run.study:
         way = f"it combines the trials of sweep {study.name}"
         return None if study.path.exists() else f"{way}, which has not ended"
     untrained = [*_untrained_bases(run, runs)]

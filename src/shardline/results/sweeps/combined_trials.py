@@ -90,7 +90,7 @@ def titles_of_trials(run: RunPlan) -> dict[str, str]:
 
 
 def _known(run: RunPlan) -> StudyMembers | None:
-    base = next((one for one in run.bases if one.source == "sweep"), None)
+    base = run.study
     combined = run.settings.combined
     if base is None or combined is None or not base.path.exists():
         return None
