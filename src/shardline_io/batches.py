@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from shardline_io import heartbeat_memory, own_run
 from shardline_io.checkpoints import resume
 from shardline_io.errors import DataError
-from shardline_io.ledger_files import file_name
+from shardline_io.ledger_files import open_file
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.lengths import Lengths, first_rows, in_rows
 from shardline_io.order.mix import MixOrder
@@ -168,10 +168,7 @@ def _opened_ledger(done: int) -> TextIO | None:
     if not folder:
         return None
     world = own_run.world()
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return (Path(folder) / file_name(done, world.rank, world.world_size)).open(
-        "w", buffering=1, encoding="utf-8"
-    )
+    return open_file(Path(folder), start=done, rank=world.rank, world_size=world.world_size)
 
 
 def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:

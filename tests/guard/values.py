@@ -113,8 +113,10 @@ def read_run(folder: Path, id: str, name: str, *datasets: str) -> list[Result]:
     """Return a training and its evaluation."""
     results, work = folder / "results/runs" / id, folder / "store/work" / id
     ended = _json(results / "provenance.json")["training"]
-    # where it resumed from is progress, what it consumed is in the ledger, and causes are told in words
-    told = {k: ended[k] for k in ended.keys() - {"checkpoint_s", "consumed", "resumed_step"}}
+    # where it resumed from is progress, what it consumed is in the ledger, causes are told in words, and whose
+    # optimiser it was is the model's
+    unstable = {"checkpoint_s", "consumed", "own_optimizer", "resumed_step"}
+    told = {k: ended[k] for k in ended.keys() - unstable}
     for one in told.get("interventions", []):
         del one["cause"]
     trained = {
@@ -139,18 +141,19 @@ def read_run(folder: Path, id: str, name: str, *datasets: str) -> list[Result]:
 
 
 def _consumed(ledger: Path) -> dict[str, list[int]]:
-    """Return the row ids of each step, by rank and batch; what was done again takes the place of before."""
-    files = sorted(
-        (*map(int, re.findall(r"\d+", path.name)), path) for path in ledger.glob("*.jsonl")
-    )
-    starts = sorted({start for start, *_ in files})
-    steps: dict[str, list[int]] = {}
-    for start, *_, path in files:
-        later = next((one for one in starts if one > start), None)
-        for line in _lines(path):
-            if later is None or line["step"] <= later:
-                steps.setdefault(str(line["step"]), []).extend(line["ids"])
-    return steps
+    """Return the row ids of each step, by rank and batch; what was done again takes the place of before.
+
+    An attempt after a rollback may begin before the attempts that are older than it.
+    """
+    attempts: dict[int, list[Path]] = {}
+    for path in sorted(ledger.glob("*.jsonl")):
+        attempts.setdefault(int(re.findall(r"\d+", path.name)[0]), []).append(path)
+    steps: dict[int, list[int]] = {}
+    for start in sorted(attempts, key=lambda one: max(p.stat().st_mtime_ns for p in attempts[one])):
+        steps = {step: rows for step, rows in steps.items() if step <= start}
+        for line in (line for path in attempts[start] for line in _lines(path)):
+            steps.setdefault(line["step"], []).extend(line["ids"])
+    return {str(step): rows for step, rows in steps.items()}
 
 
 def tensors(path: Path) -> Values:

@@ -14,7 +14,7 @@ from shardline.checkpoints.kept import discard_from
 from shardline.checkpoints.manifest import Continued, TrainingCheckpoint
 from shardline.core.errors import DataError
 from shardline.core.files import link_or_copy, make_folder, writing
-from shardline_io.ledger_files import NAME
+from shardline_io.ledger_files import remove_behind
 
 # Files of the jobs of a run, not of its training. All others are copied, since callbacks may write any file.
 _OF_JOBS = {
@@ -71,7 +71,8 @@ def take_over(
         make_folder(folder)
         discard_from(folder, 0)
         _copy_records(saved.path.parents[1], work)
-        _cut_ledger(work / "ledger", saved.step)
+        # readers would take the attempts behind it for later ones than this run's
+        remove_behind(work / "ledger", saved.step)
     for one, record in milestones:
         _take(one, folder, identity, record, milestone=True)
     _take(saved, folder, identity, continued)
@@ -113,14 +114,6 @@ def _copy_records(source: Path, work: Path) -> None:
             shutil.copytree(path, target)
         else:
             shutil.copyfile(path, target)
-
-
-def _cut_ledger(folder: Path, step: int) -> None:
-    """Remove the files of attempts that began behind a state: readers take them for later ones than this run's."""
-    for path in folder.glob("*"):
-        found = NAME.fullmatch(path.name)
-        if found and int(found["start"]) > step:
-            path.unlink()
 
 
 def _link(source: Path, target: Path) -> bool:

@@ -313,7 +313,7 @@ def spare_moves() -> None:
     """Make `self.log` move a metric only if it is not on its device yet.
 
     At each call, Lightning searches all fields of a metric for tensors, which takes as long as the
-    rest of `self.log`.
+    rest of `self.log`. A metric that moves computes in the default type from then on, which may have 16 bits.
     """
     _ResultMetric.to = _stay  # type: ignore[method-assign,assignment]
 
@@ -321,6 +321,9 @@ def spare_moves() -> None:
 def _stay(metric: LoggedMetric, device: torch.device) -> LoggedMetric:
     value = vars(metric).get("value")
     if metric.is_tensor and isinstance(value, torch.Tensor) and value.device == device:
+        return metric
+    is_narrow = torch.get_default_dtype().itemsize < torch.float32.itemsize
+    if is_narrow and isinstance(value, Metric) and value.device == device:
         return metric
     return _MOVE(metric, device)
 

@@ -3,21 +3,21 @@
 There is one file per rank and attempt, `from-{step}-rank-{r}-of-{W}.jsonl`, with a line per batch: the
 ids of its rows. For mixed, transformed or packed samples, the line also has each sample's part
 (index of its dataset or class) and its pass over that part. A batch that `on_train_batch_start` skips has
-no line. The file name contains the step from which the attempt resumed: later attempts replace the steps of
-earlier ones that they repeat.
+no line. The file name contains the step from which the attempt resumed. An attempt replaces the steps of
+earlier ones that it repeats: it removes the files of attempts that began behind it, and readers leave out the
+steps of others that it began before.
 """
 
 import json
-import re
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from shardline.core.files import make_folder, read_json_lines, writing
+from shardline.core.files import read_json_lines, writing
 from shardline.core.world import World
-from shardline_io.ledger_files import NAME, file_name
+from shardline_io.ledger_files import files_of, open_file
 
 
 class SampleLedger(Callback):
@@ -30,17 +30,18 @@ class SampleLedger(Callback):
 
     def __init__(self, folder: Path, world: World) -> None:
         self._folder, self._world = folder, world
-        self._file: IO[str] | None = None
+        self._file: TextIO | None = None
         self._line: dict[str, Any] = {}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open this attempt's file."""
-        make_folder(self._folder)
-        path = self._folder / file_name(
-            trainer.global_step, self._world.rank, self._world.world_size
-        )
-        with writing(path):
-            self._file = path.open("w", buffering=1)
+        with writing(self._folder):
+            self._file = open_file(
+                self._folder,
+                start=trainer.global_step,
+                rank=self._world.rank,
+                world_size=self._world.world_size,
+            )
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -77,7 +78,7 @@ def read_samples(folder: Path | str) -> dict[int, list[tuple[int, int, int]]]:
     Part and pass are 0 if the ledger has none, for a single dataset whose rows are used as stored.
     """
     files = sorted(
-        (int(found["start"]), int(found["rank"]), path) for path, found in _files(Path(folder))
+        (int(found["start"]), int(found["rank"]), path) for path, found in files_of(Path(folder))
     )
     starts = sorted({start for start, _, _ in files})
     steps: dict[int, list[tuple[int, int, int]]] = {}
@@ -90,8 +91,3 @@ def read_samples(folder: Path | str) -> dict[int, list[tuple[int, int, int]]]:
                 samples = zip(parts, passes, ids, strict=True)
                 steps.setdefault(record["step"], []).extend(samples)
     return dict(sorted(steps.items()))
-
-
-def _files(folder: Path) -> list[tuple[Path, re.Match[str]]]:
-    matches = ((path, NAME.fullmatch(path.name)) for path in folder.iterdir())
-    return [(path, match) for path, match in matches if match]

@@ -41,7 +41,13 @@ _FIRST: History = (ResultVersion(changed="first version"),)
 EPOCH = 1
 
 DATA: History = _FIRST
-TRAINING: History = _FIRST
+TRAINING: History = (
+    *_FIRST,
+    ResultVersion(
+        changed="metrics of weights of 16 bits are summed in 32 bits",
+        applies_to=lambda run: run["precision"] in ("bf16-true", "16-true"),
+    ),
+)
 EVALUATION: History = _FIRST
 PREDICTION: History = _FIRST
 REPORT: History = _FIRST

@@ -24,7 +24,7 @@ from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_bytes
 from shardline.core.lightning_compat import batch_norms, ignore_signals, training_steps
 from shardline.core.world import World
-from shardline.data.datamodule import ShardDataModule, model_dtype
+from shardline.data.datamodule import ShardDataModule
 from shardline.launch.device import resolve_accelerator
 from shardline.records.metrics import MetricLine
 from shardline.records.origins import CombinedMember, CombinedRuns
@@ -32,6 +32,7 @@ from shardline.records.trainings import Training
 from shardline.training.fit import check_validates, seal_weights
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.model import make_model
+from shardline.training.precision import round_weights
 from shardline.training.rank_task import RankTask
 from shardline.training.trainer import make_trainer
 from shardline_io import heartbeat_memory
@@ -184,8 +185,7 @@ class _Averages:
         spec, settings = self._task.run, self._settings
         pl.seed_everything(settings.seed, workers=True, verbose=False)
         model = make_model(spec, self._data.manifest.schema)
-        if settings.precision.endswith("-true"):
-            model.to(model_dtype(settings.precision))
+        round_weights(model, settings.precision)
         model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, no callbacks
         check_validates(settings, model)
         weights = mean_of([self._files[at] for at in members])

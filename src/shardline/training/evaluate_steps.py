@@ -13,7 +13,7 @@ from torchmetrics import Metric
 from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
-from shardline.core.lightning_compat import new_trainer
+from shardline.core.lightning_compat import new_trainer, spare_moves
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer, model_dtype
 from shardline.data.run_batches import RunBatches
@@ -24,7 +24,8 @@ from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
 from shardline.training.logged import LoggedMetrics
 from shardline.training.named_metrics import tell_kept_outputs
-from shardline.training.trainer import keep_inputs, quieten_lightning
+from shardline.training.precision import keep_inputs, metric_callbacks
+from shardline.training.trainer import quieten_lightning
 from shardline.training.unused_logger import UnusedLogger
 
 
@@ -158,6 +159,7 @@ def _monitored(settings: RunSettings, metrics: Mapping[str, float]) -> HeadlineV
 
 def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks) -> pl.Trainer:
     quieten_lightning()
+    spare_moves()
     is_cpu = ranks.device.type == "cpu"
     precision = spec.settings.precision
     trainer = new_trainer(
@@ -165,7 +167,7 @@ def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks
         plugins=[LightningEnvironment()], logger=UnusedLogger(), enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
         precision=precision if precision.endswith("-true") else "32-true",
-        callbacks=callbacks, inference_mode=spec.settings.trainer.inference_mode,
+        callbacks=[*callbacks, *metric_callbacks(precision)], inference_mode=spec.settings.trainer.inference_mode,
     )  # fmt: skip
     keep_inputs(trainer, precision)
     return trainer

@@ -24,7 +24,7 @@ from shardline.config.settings.run_settings import EarlyStopping as EarlyStoppin
 from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_bytes
 from shardline.core.world import World
-from shardline.data.datamodule import ShardDataModule, model_dtype
+from shardline.data.datamodule import ShardDataModule
 from shardline.data.ledger import SampleLedger
 from shardline.launch.device import resolve_accelerator
 from shardline.records.measured import ConsumedSteps, Intervention, SealedCheck
@@ -45,6 +45,7 @@ from shardline.training.optim import attach_optimizer, has_own_optimizer
 from shardline.training.optimizer_steps import OptimizerSteps, StepSeeds
 from shardline.training.parameters import freeze_parameters
 from shardline.training.plain_progress import PlainProgress
+from shardline.training.precision import round_weights
 from shardline.training.rank_task import Find, RankTask, Train
 from shardline.training.repeated_batch import repeat_batch
 from shardline.training.step_all_reduce import StepAllReduce
@@ -193,9 +194,7 @@ def _fit(
         verify=task.runtime.verify, pin=pin,
     )  # fmt: skip
     model = make_model(spec, data.manifest.schema)
-    if settings.precision.endswith("-true"):
-        # Lightning does so only after restoring a state, which would round its weights
-        model.to(model_dtype(settings.precision))
+    round_weights(model, settings.precision)
     if isinstance(model, Classifier) and model.scales_targets:
         model.set_target_scale(data.label_statistics.mean, data.label_statistics.std)
     freeze_parameters(model, settings.freeze, f'run "{spec.title}"')

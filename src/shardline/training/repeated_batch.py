@@ -23,9 +23,10 @@ from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import ignore_signals, set_place
 from shardline.core.world import World
-from shardline.data.datamodule import ShardDataModule, model_dtype
+from shardline.data.datamodule import ShardDataModule
 from shardline.records.measured import SealedCheck
 from shardline.training.model import make_model
+from shardline.training.precision import round_weights
 
 # relative to the largest value: allows for another processor or order of sums, not another model
 _TOLERANCES = {"64-true": 1e-9, "32-true": 1e-3}
@@ -99,8 +100,7 @@ def _evaluate(
     """Return the values of the batch, or the reason why there are none."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = make_model(spec, data.manifest.schema)
-    if settings.precision.endswith("-true"):
-        model.to(model_dtype(settings.precision))
+    round_weights(model, settings.precision)
     model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, no callbacks
     again = _Again(best, record)
     trainer = new_trainer([again], DummyLogger(), 1)

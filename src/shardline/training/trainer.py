@@ -13,13 +13,13 @@ from lightning_fabric.plugins.environments.cluster_environment import ClusterEnv
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import Strategy
-from torchmetrics import Metric
 
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import new_trainer, spare_moves
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
+from shardline.training.precision import TRUE_TYPES, WideMetrics, keep_inputs
 from shardline.training.strategies import SteadyDDPStrategy, SteadyFSDPStrategy
 
 
@@ -95,22 +95,6 @@ class LeanSteps(Callback):
                     setattr(callback, name, None)
 
 
-class DoubleMetrics(Callback):
-    """Makes metrics compute in 64 bits from the first batch on.
-
-    A metric computes in the default type at the time of its last move. Lightning moves metrics with the model,
-    and again after their first logged batch. Otherwise the first batches of an attempt would differ in the last bit.
-    """
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Move the metrics again, after Lightning has moved the model to the device."""
-        with trainer.precision_plugin.forward_context():
-            for metric in (one for one in pl_module.modules() if isinstance(one, Metric)):
-                metric.to(metric.device)
-
-    on_validation_start = on_fit_start  # of a Trainer that only validates
-
-
 def make_trainer(
     settings: RunSettings, world: World, callbacks: list[Callback], logger: Logger,
     log_every_steps: int, *, timeout_s: float, is_grouped: bool = False, num_epochs: int | None = None,
@@ -163,7 +147,7 @@ def make_trainer(
         callbacks=[
             *callbacks,
             LeanSteps(),
-            *([DoubleMetrics()] if settings.precision == "64-true" else []),
+            *([WideMetrics()] if settings.precision in TRUE_TYPES else []),
         ],
         logger=logger,
         log_every_n_steps=log_every_steps,
@@ -175,12 +159,6 @@ def make_trainer(
     )
     keep_inputs(trainer, settings.precision)
     return trainer
-
-
-def keep_inputs(trainer: pl.Trainer, precision: str) -> None:
-    """Keep Lightning from rounding batches to 16 bits before `Normalizer` has normalised them."""
-    if precision in ("bf16-true", "16-true"):
-        trainer.precision_plugin.convert_input = lambda data: data  # type: ignore[method-assign]
 
 
 def make_strategy(

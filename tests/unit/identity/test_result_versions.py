@@ -109,7 +109,7 @@ def test_every_history_begins_with_what_concerns_all() -> None:
 
 
 def test_versions_stand_by_name_in_one_order() -> None:
-    found = versions_of(("training", "mlp"), {"strategy": "ddp"})
+    found = versions_of(("training", "mlp"), {"precision": "32-true"})
     assert list(found.items()) == [("mlp", 1), ("training", 1)]
 
 
@@ -120,7 +120,7 @@ def test_what_a_user_reaches_counts_by_its_newest_line_whatever_the_settings(
     monkeypatch.setitem(HISTORIES, "csv", (*HISTORIES["csv"], line))
     found = {"source": {"type": "csv", "delimiter": ","}}
     assert versions_of(("data", "csv"), found) == {"csv": 1, "data": 1}
-    assert versions_of(("training",), {}, reached=("csv",)) == {"csv": 2, "training": 1}
+    assert versions_of(("script",), {}, reached=("csv",)) == {"csv": 2, "script": 1}
     assert versions_of(("data",), {"shards": 1}, reached=("csv", "data")) == {"csv": 2, "data": 1}
 
 

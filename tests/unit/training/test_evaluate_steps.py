@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sklearn.metrics import cohen_kappa_score, f1_score
 from torch.nn import functional
 from torchmetrics import MeanMetric
@@ -18,7 +19,8 @@ from shardline.data.splits import SPLITS, assign_splits
 from shardline.records.evaluations import HeadlineValue
 from shardline.training import headline as headlines
 from shardline.training.diagnostics import MAX_ROWS, RowValues
-from tests.support.evaluated_model import SHARES, Flat, Rows, evaluated
+from shardline.training.evaluate import evaluate
+from tests.support.evaluated_model import SHARES, Flat, Rows, evaluated, sealed_model
 
 TABLE = {"num_shards": 2, "shape": (3,), "dtype": "float32"}
 DRAWN = settings(
@@ -64,6 +66,20 @@ class Silent(Flat):
         return None
 
 
+class Summed(Flat):
+    """Sums more ones than a float of 8 bits of mantissa can count."""
+
+    def __init__(self, feature_shape, num_classes):
+        super().__init__(feature_shape, num_classes)
+        self.mean = MeanMetric()
+
+    def test_step(self, batch, batch_idx):
+        self(batch[0])
+        for value in [1.0] * 300 + [0.0] * 300:
+            self.mean.update(value)
+        self.log("mean_error", self.mean)
+
+
 class Odd(Flat):
     """Logs by a function that nobody knows."""
 
@@ -100,6 +116,16 @@ def test_what_a_test_step_logs_is_the_evaluation_whatever_the_blocks(
     expected = {"metric": "test_loss", "value": metrics["test_loss"], "mode": "min"}
     assert (found["headline"], found["num_samples"]) == (expected, len(labels))
     assert (found["measured_by"], found["task"]) == ("model", "classification")
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-true", "16-true"])
+def test_the_metrics_of_a_test_step_are_not_summed_in_16_bits(
+    tmp_path: Any, precision: str
+) -> None:
+    given, _ = sealed_model(tmp_path, Rows(**TABLE, rows=40), 0, Summed)
+    settings = replace(given["spec"].settings, precision=precision)
+    found = evaluate(**{**given, "spec": replace(given["spec"], settings=settings)})
+    assert found.metrics == {"mean_error": 0.5}
 
 
 def test_a_test_step_gets_features_as_its_training_does(tmp_path: Any) -> None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from safetensors.torch import load_file
+from torchmetrics import MeanMetric
 
 from shardline.checkpoints.folder import list_saved
 from shardline.config.checked_trainer import check_trainer
@@ -261,6 +262,28 @@ def test_a_model_of_16_bits_is_trained_and_evaluated_in_them(trainings, tmp_path
     found = evaluate(trainings.spec_of(of), model_file=sealed, datasets=trainings.places(of))
     assert set(Typed.seen) == {dtype}
     assert 0 < found.metrics["loss"] < 5
+
+
+class Summed(Counting):
+    """Sums more ones than a float of 8 bits of mantissa can count."""
+
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        self.mean = MeanMetric()
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        for value in [1.0] * 300 + [0.0] * 300:
+            self.mean.update(value)
+        self.log("mean", self.mean)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])
+def test_metrics_are_not_summed_in_16_bits(trainings, tmp_path, precision):
+    of = case(f"{__name__}:Summed", precision=precision, optim__name="sgd")
+    unbroken = Chain(trainings, of, tmp_path).run([])
+    assert [line["mean"] for line in unbroken.records if "mean" in line] == [0.5] * 4
+    assert trainings.killed(of, at(6)).differences(unbroken) == []
 
 
 def test_an_evaluation_reads_the_first_rows_it_is_limited_to(trainings, tmp_path):
