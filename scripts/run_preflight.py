@@ -1,7 +1,7 @@
 """Check the membership of a run's ranks and every network path between them."""
 
 from shardline.pipeline.job_frame import job
-from shardline.pipeline.training import run_preflight
+from shardline.pipeline.side_trainings import run_preflight
 
 with job(snakemake.log[0], snakemake.config) as log:
     run_preflight(

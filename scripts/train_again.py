@@ -1,7 +1,7 @@
 """Train a run again beside its result."""
 
 from shardline.pipeline.job_frame import job
-from shardline.pipeline.training import train_again
+from shardline.pipeline.side_trainings import train_again
 
 with job(snakemake.log[0], snakemake.config) as log:
     train_again(

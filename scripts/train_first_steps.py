@@ -1,7 +1,7 @@
 """Train a run's first steps, and write the metrics of each step."""
 
 from shardline.pipeline.job_frame import job
-from shardline.pipeline.training import train_first_steps
+from shardline.pipeline.side_trainings import train_first_steps
 
 with job(snakemake.log[0], snakemake.config) as log:
     train_first_steps(

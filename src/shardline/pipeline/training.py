@@ -1,4 +1,4 @@
-"""The jobs that start ranks: a training, its first steps alone, a rerun, and its preflight check alone."""
+"""The job that trains a run."""
 
 import logging
 import os
@@ -7,46 +7,30 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from shardline import __version__
 from shardline.checkpoints.folder import last_step
 from shardline.checkpoints.kept import kept_after_sealing, prune_sealed
-from shardline.config.combined import refuse_combined
 from shardline.config.job_plan import recheck_training
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
-from shardline.config.resolved import as_plain
-from shardline.config.scripts import is_script
 from shardline.config.settings.config import Runtime, RuntimeCheckpoint
-from shardline.core.canonical import digest
-from shardline.core.digests import file_sha256
 from shardline.core.errors import CrashLoop, DataError, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder
-from shardline.core.git import git_commit
 from shardline.core.job_progress import job_progress
-from shardline.core.nested import flatten
 from shardline.core.redaction import mask
-from shardline.environments.installed import MODULES
-from shardline.environments.python import built_on_nodes, python_of_script
-from shardline.pipeline.bases import init_of, read_bases
 from shardline.pipeline.continuing import continue_shorter
 from shardline.pipeline.invocation import recorded_project
 from shardline.pipeline.job_frame import only
-from shardline.pipeline.members import members_of, seen_members
 from shardline.pipeline.started_ranks import (
     Inputs,
     LacksMemory,
-    files_of,
-    own_work,
-    places_of,
     python_of,
-    run_on_ranks,
     start_ranks,
 )
+from shardline.pipeline.training_task import tracking_context, training_task
 from shardline.pipeline.watched import write_watched_files
 from shardline.results.continuing import states_to_keep
 from shardline.results.kept_states import remove_beyond_limits
@@ -54,17 +38,6 @@ from shardline.results.states import read_if_sound
 from shardline.results.sweeps.stopping import waiting_runs
 from shardline.supervision.attempt_log import attempted, only_one, own_attempts
 from shardline.supervision.retry_policy import check_retry, crash_loop, log_of_attempt
-from shardline.training.rank_task import (
-    Preflight,
-    RankRuntime,
-    RankTask,
-    ShortTraining,
-    Train,
-    read_run,
-)
-
-if TYPE_CHECKING:
-    from shardline.tracking import TrackingContext
 
 
 def train(
@@ -97,9 +70,9 @@ def train(
     work = layout.work(run.id)
     make_folder(work)
     write_watched_files(project, run)
-    task, action = _training_task(project, run, inputs, work, "train", results=Path(model).parent)
+    task, action = training_task(project, run, inputs, work, "train", results=Path(model).parent)
     action = structs.replace(action, tracking=tuple(runtime.tracking))
-    context = _tracking_context(run, layout.store, task, model, group)
+    context = tracking_context(run, layout.store, task, model, group)
     python = python_of(project, run, inputs)
     known = _scheduled(os.environ)
     known = replace(known, retry=known.retry + attempt - 1)
@@ -203,105 +176,6 @@ def _limit_states(layout: ResultsLayout, limits: RuntimeCheckpoint) -> None:
         logging.info("%s", sentence)
 
 
-def train_first_steps(project: Project, steps: int, log: Path, output: str, inputs: Inputs) -> None:
-    """Train a run's first steps, write the metrics of each step, and keep nothing else.
-
-    Args:
-        project: the run's part of the project.
-        steps: number of optimiser steps.
-        inputs: `spec` and `manifest`.
-
-    Raises:
-        RankError: a rank failed.
-    """
-    run = only(project.runs)
-    refuse_combined(run.settings, run.row.where, "has no first steps")
-    recheck_training(project, run)
-    with own_work(project, f"{run.id}-first-steps") as work:
-        task, action = _training_task(
-            project, run, inputs, work, "train_first_steps", results=Path(output).parent
-        )
-        saves = structs.replace(task.runtime.checkpoint, every_steps=0, every_min=0.0)
-        runtime = structs.replace(
-            task.runtime, checkpoint=saves, log_every_steps=1, ledger=False, watch_reads="off"
-        )
-        first = ShortTraining(num_steps=steps, metrics=Path(output))
-        action = structs.replace(action, first_steps=first)
-        task = structs.replace(task, runtime=runtime, action=action)
-        python = python_of(project, run, inputs)
-        start_ranks(project, task, work / "rank.json", log, python)
-
-
-def train_again(project: Project, number: int, log: Path, model: str, inputs: Inputs) -> None:
-    """Train a run again beside its result, without trackers.
-
-    Args:
-        project: the run's part of the project.
-        number: number of the rerun; an interrupted rerun resumes from its training checkpoint.
-        model: path of the model; metrics and provenance are written beside it.
-        inputs: `spec` and `manifest`.
-
-    Raises:
-        RankError: a rank failed.
-    """
-    run = only(project.runs)
-    recheck_training(project, run)
-    work = project.layout.declared.work(f"{run.id}-rerun-{number}")
-    make_folder(work)
-    task, action = _training_task(
-        project, run, inputs, work, "train_again", results=Path(model).parent
-    )
-    runtime = structs.replace(task.runtime, watch_reads="off")
-    with only_one(work, run.id), attempted(work) as attempt:
-        action = structs.replace(action, attempt=attempt)
-        task = structs.replace(task, runtime=runtime, action=action)
-        path = work / "attempts" / str(attempt) / "rank.json"
-        python, threads = python_of(project, run, inputs), _sealed_threads(project, run)
-        start_ranks(project, task, path, log, python, saves=True, threads=threads)
-    shutil.rmtree(work, ignore_errors=True)
-
-
-def _sealed_threads(project: Project, run: RunPlan) -> int | None:
-    """Return the CPU threads of each rank in a sealed training; None if unknown."""
-    sealed = read_if_sound(project.layout.result("run", run.id) / "provenance.json")
-    ranks = sealed.get("world", {}).get("ranks")
-    return ranks[0].get("threads") if ranks else None
-
-
-def _training_task(
-    project: Project, run: RunPlan, inputs: Inputs, work: Path, rule: str, *, results: Path
-) -> tuple[RankTask, Train]:
-    """Return the task for the ranks of a training, and its action."""
-    run_json, given = files_of(run, inputs)["spec"], inputs.get("script_environment")
-    action = Train(
-        run_json=run_json,
-        results=results,
-        set_by_row=tuple(run.set_by_row),
-        script_python=python_of_script(
-            project, run, str(given) if given else None, modules=work / MODULES
-        ),
-        script_environment=built_on_nodes(run.environment, project.layout),
-    )
-    # run.json dates from the first run with this identity: classes may have moved, or workers changed
-    environment, init = read_run(run_json).environment, init_of(run, inputs, work)
-    spec = structs.replace(
-        run.spec,
-        environment=environment,
-        init=init,
-        bases=read_bases(run, inputs, init),
-        members=members_of(run, inputs),
-    )
-    task = RankTask(
-        run=seen_members(spec, work),
-        action=action,
-        datasets=places_of(run, inputs),
-        work=work,
-        rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
-        runtime=RankRuntime.of(project.runtime),
-    )
-    return task, action
-
-
 @contextmanager
 def _log_kept(log: Path, copy: Path) -> Iterator[None]:
     """Keep the log of a failed attempt, which Snakemake deletes before the next attempt."""
@@ -331,28 +205,6 @@ def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
         leave_to_slurm(os.environ)
 
 
-def run_preflight(project: Project, log: Path, output: str, inputs: Inputs) -> None:
-    """Run only the preflight check of a run's ranks, and write its report.
-
-    Args:
-        project: the run's part of the project.
-        inputs: `environment`, if `runtime.environment` has one.
-    """
-    run = only(project.runs)
-    layout = project.layout.declared
-    work = layout.work(f"{run.id}-preflight")
-    make_folder(work)
-    run_on_ranks(
-        project,
-        run.spec,
-        Preflight(output=Path(output)),
-        work=work,
-        rank_logs=layout.logs_of_parts("run_preflight", run.id),
-        log=log,
-        inputs=inputs,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Scheduled:
     """The scheduler's data on this job: ID, number of requeues, start, and seconds in the queue."""
@@ -378,39 +230,4 @@ def _scheduled(env: Mapping[str, str]) -> _Scheduled:
         queue_s=allocation.queue_s,
         started=allocation.began if allocation.is_own else None,
         retry=allocation.restarts if allocation.is_own else 0,
-    )
-
-
-def _tracking_context(
-    run: RunPlan, store: Path, task: RankTask, model: str, group: str
-) -> "TrackingContext":
-    """Return the context that trackers get of a training."""
-    from shardline.tracking import TrackingContext
-
-    ids = ", ".join(part.dataset.id for part in run.parts)
-    manifests = [one.manifest for one in task.datasets if one.manifest.exists()]
-    tags = {
-        "shardline.identity": digest(run.document),
-        "shardline.dataset": ids,
-        "shardline.manifest": ", ".join(map(file_sha256, manifests)),
-        "shardline.commit": git_commit(Path.cwd()),
-        "shardline.version": __version__,
-        "shardline.sweep": group,
-    }
-    return TrackingContext(
-        run=run.id,
-        name=run.name,
-        dataset=ids,
-        dataset_name=run.dataset_name,
-        store=str(store),
-        work=str(task.work),
-        metrics=str(task.work / ("output" if is_script(run.model_class) else "") / "metrics.jsonl"),
-        model=model,
-        params={
-            "model": run.row.model,
-            "dataset": run.dataset_name,
-            **flatten(as_plain(run.settings)),
-        },
-        tags={key: value for key, value in tags.items() if value},
-        group=group,
     )
