@@ -12,8 +12,8 @@ from shardline.launch.request import REQUESTED, threads_of
 from shardline.pipeline.jobs import Jobs
 from shardline.pipeline.snakemake_speedups import with_signature
 from shardline.pipeline.stored_trials import check_no_combined_trials
+from shardline.results.sweeps.proposing import check_schedule
 from shardline.results.sweeps.stopping import needs_last
-from shardline.results.sweeps.trials import check_schedule
 
 
 class SweepJobs:

@@ -20,10 +20,10 @@ from shardline.pipeline.invocation import record_project
 from shardline.pipeline.training import _limit_states
 from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.sweeps.describe import best_trial, describe_trials
+from shardline.results.sweeps.proposing import next_proposal
 from shardline.results.sweeps.samplers import seed_of
 from shardline.results.sweeps.stopping import forget_states, stops, waiting_runs
 from shardline.results.sweeps.trials import (
-    next_proposal,
     read_proposal,
     read_study,
     trials_so_far,

@@ -27,9 +27,9 @@ from shardline.results.gc import find_garbage
 from shardline.results.sweeps import trials as sealed_trials
 from shardline.results.sweeps.describe import best_trial, cell_of, line_of
 from shardline.results.sweeps.measured import measured
+from shardline.results.sweeps.proposing import next_proposal
 from shardline.results.sweeps.samplers import seed_of, worst_of
 from shardline.results.sweeps.trials import (
-    next_proposal,
     read_proposal,
     runs_of_studies,
     trials_so_far,

@@ -11,8 +11,8 @@ from shardline.config.project import Project
 from shardline.config.rungs import AnySlot, Slot
 from shardline.config.sweeps import SweepPlan
 from shardline.records.sweeps import Candidate, Proposal, Seen, TrialResult
+from shardline.results.sweeps.proposing import next_proposal
 from shardline.results.sweeps.trials import (
-    next_proposal,
     read_proposal,
     read_results,
     trials_so_far,
