@@ -20,6 +20,8 @@ from shardline.core.lightning_compat import (
 )
 from shardline_io import heartbeat_memory
 
+_NARROW = (torch.bfloat16, torch.float16)
+
 
 class AverageState(TypedDict):
     """State of an average that Lightning does not save: its last epoch and its non-persistent buffers."""
@@ -49,6 +51,14 @@ def check_averaging(
             "expected at most one callback that averages weights; remove the others"
         )
 
+    narrow = next((one.dtype for one in module.parameters() if one.dtype in _NARROW), None)
+    for callback in found:
+        if narrow and not _is_stochastic(callback):
+            raise ConfigError(
+                f"the callback {type(callback).__name__} averages weights in {str(narrow).removeprefix('torch.')}, in "
+                "which its small changes are rounded away, so that the average would stay at the first weights; set "
+                "precision: bf16-mixed, whose weights have 32 bits, or remove the callback"
+            )
     for callback in filter(_is_stochastic, found):
         if not module.automatic_optimization and batch_norms(module):
             raise ConfigError(

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 from pytorch_lightning import LightningModule
-from pytorch_lightning.callbacks import StochasticWeightAveraging
+from pytorch_lightning.callbacks import EMAWeightAveraging, StochasticWeightAveraging
 from safetensors.torch import load, load_file
 
 from shardline.checkpoints.averaging import check_averaging
@@ -68,6 +68,18 @@ def test_statistics_that_no_pass_could_take_are_refused_before_the_training():
     with pytest.raises(ConfigError, match="StochasticWeightAveraging.*GroupNorm"):
         check_averaging(average, model, is_sharded=False)
     check_averaging(average, make_model_of_norm(track_running_stats=False), is_sharded=False)
+
+
+def test_an_average_in_16_bits_is_refused_before_the_training():
+    """An average that takes a thousandth of each step stays where it began, since the sum is rounded to it."""
+    average = [EMAWeightAveraging(decay=0.999)]
+    model = make_model_of_norm(track_running_stats=True)
+    check_averaging(average, model, is_sharded=False)
+    check_averaging([StochasticWeightAveraging(0.1)], model.bfloat16(), is_sharded=False)
+    with pytest.raises(
+        ConfigError, match=r"EMAWeightAveraging averages weights in bfloat16.*bf16-mixed"
+    ):
+        check_averaging(average, model, is_sharded=False)
 
 
 def make_model_of_norm(**options: bool) -> LightningModule:
