@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TextIO
@@ -45,6 +46,19 @@ def remove_behind(folder: Path, step: int) -> None:
     for path, found in files_of(folder):
         if int(found["start"]) > step:
             path.unlink(missing_ok=True)
+
+
+def cut_behind(folder: Path, step: int) -> None:
+    """Remove all that a ledger has of the steps behind a step, if there is a ledger."""
+    remove_behind(folder, step)
+    for path, _ in files_of(folder) if folder.is_dir() else ():
+        scratch = path.with_name(f".{path.name}")
+        with path.open(encoding="utf-8") as source, scratch.open("w", encoding="utf-8") as target:
+            # an attempt that was killed may have written a part of its last line
+            target.writelines(
+                line for line in source if line.endswith("\n") and json.loads(line)["step"] <= step
+            )
+        scratch.replace(path)
 
 
 def files_of(folder: Path) -> list[tuple[Path, re.Match[str]]]:

@@ -9,7 +9,7 @@ from unittest import mock
 
 from pytorch_lightning.callbacks import StochasticWeightAveraging
 
-from shardline.checkpoints.continuing import states_to_continue, take_over
+from shardline.checkpoints.continuing import states_to_continue, take_over, why_cut
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.manifest import Bound, Continued
 from tests.support.killed_models import Counting
@@ -38,7 +38,8 @@ def continued(
     longer = Chain(trainings, case, folder, **options)
     longer.root.mkdir(parents=True)
     found = states_to_continue(shorter.root / "work/checkpoints", world_size=1)
-    if saved := next((saved for saved, why in found if not why), None):
+    last = case.settings.get(STEPS, -1)
+    if saved := next((one for one, why in found if not (why or why_cut(one, last))), None):
         of = Continued(run="0" * 12, identity=saved.identity, step=saved.step, seconds=1.0, ranks=1)
         identity = trainings.spec_of(case).identity
         take_over(saved, longer.root / "work", identity=identity, continued=of)

@@ -14,7 +14,7 @@ from shardline.checkpoints.kept import discard_from
 from shardline.checkpoints.manifest import Continued, TrainingCheckpoint
 from shardline.core.errors import DataError
 from shardline.core.files import link_or_copy, make_folder, writing
-from shardline_io.ledger_files import remove_behind
+from shardline_io.ledger_files import cut_behind
 
 # Files of the jobs of a run, not of its training. All others are copied, since callbacks may write any file.
 _OF_JOBS = {
@@ -44,6 +44,22 @@ def states_to_continue(
             yield saved, "; ".join(saved.bound.reasons)
 
 
+def why_cut(saved: TrainingCheckpoint, max_steps: int) -> str:
+    """Return why a run has no such state, if its end or that of the other training is in the epoch of the state.
+
+    Args:
+        max_steps: `trainer.max_steps` of the run; -1 if it ends with an epoch.
+    """
+    bound = saved.bound
+    if bound is None or not bound.is_within:
+        return ""
+    if bound.epoch_end <= min(bound.planned, max_steps if max_steps > 0 else bound.planned):
+        return ""
+    if bound.of_cut is None:
+        return "an earlier Shardline saved its state, without what an end within an epoch changes"
+    return "; ".join(bound.of_cut)
+
+
 def take_over(
     saved: TrainingCheckpoint, work: Path, *, identity: str, continued: Continued,
     milestones: Sequence[tuple[TrainingCheckpoint, Continued]] = (),
@@ -71,8 +87,7 @@ def take_over(
         make_folder(folder)
         discard_from(folder, 0)
         _copy_records(saved.path.parents[1], work)
-        # readers would take the attempts behind it for later ones than this run's
-        remove_behind(work / "ledger", saved.step)
+        cut_behind(work / "ledger", saved.step)
     for one, record in milestones:
         _take(one, folder, identity, record, milestone=True)
     _take(saved, folder, identity, continued)

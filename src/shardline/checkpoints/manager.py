@@ -32,10 +32,10 @@ from shardline.checkpoints.writer import STATE, Background, Snapshot, StateWrite
 from shardline.core.errors import DataError, Diverged
 from shardline.core.lightning_compat import (
     State,
+    batches_left,
     dump_state,
     end_epoch_without_steps,
     end_without_steps,
-    is_behind_last_batch,
     update_step_metrics,
 )
 from shardline.core.lightning_validations import Validations
@@ -76,6 +76,8 @@ class CheckpointManager(Callback):
         records: Records of the training, of which a resumed training keeps those before its state; None for none.
         bound: Called for each saved state. Returns how far it depends on the training's length; None if unknown.
         milestones: When to save a state that stays.
+        is_last_to_continue: Called behind each step. Returns whether a longer training has no later state of this one,
+            so that the present state is saved.
 
     Attributes:
         seconds: Total time for which trainings waited for saves, in seconds.
@@ -86,12 +88,13 @@ class CheckpointManager(Callback):
         may_save: Callable[[pl.Trainer], bool] = lambda trainer: True,
         records: Records | None = None, milestones: Milestones = NO_MILESTONES,
         bound: Callable[[pl.Trainer], Bound | None] = lambda trainer: None,
+        is_last_to_continue: Callable[[pl.Trainer], bool] = lambda trainer: False,
     ) -> None:  # fmt: skip
         self.seconds = 0.0
         self._folder, self._identity = folder, identity
         self._policy, self._best = policy, best
         self._may_save, self._records, self._milestones = may_save, records, milestones
-        self._bound = bound
+        self._bound, self._is_last_to_continue = bound, is_last_to_continue
         self._cadence = Cadence(policy.every_steps, 60 * policy.every_min)
         self._writer = StateWriter(folder, identity, policy.keep)
         self._background, self._snapshot = Background(), Snapshot()
@@ -200,7 +203,7 @@ class CheckpointManager(Callback):
         self._cadence.begin(trainer.global_step)
         self._arrangement.begin(trainer)
         is_over = trainer.current_epoch >= (trainer.max_epochs or 0)
-        if self._resumed and self._is_mid_epoch and is_behind_last_batch(trainer):
+        if self._resumed and self._is_mid_epoch and batches_left(trainer) <= 0:
             # a state that a longer training saved within an epoch is the last of this one
             own = self._resumed["callbacks"].get("LengthBound", {})
             is_validated = own.get("validated") == trainer.global_step
@@ -218,7 +221,7 @@ class CheckpointManager(Callback):
             return
         has_best = self._best.has_new and bool(Validations.of(trainer))
         is_due = self._milestones.is_due(trainer, self._step) or self._cadence.is_due(trainer)
-        if has_best or is_due:
+        if has_best or is_due or self._is_last_to_continue(trainer):
             self.save(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

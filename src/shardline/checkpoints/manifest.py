@@ -35,8 +35,8 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
         epoch_end: Optimizer steps at the end of this epoch, if the training does not end before.
         planned: Optimizer steps of the whole training.
         is_validated: Whether a validation of the present weights was the last thing before the state.
-        of_cut: Reasons why a training that ends within this epoch does not pass through the state, a clause each; None
-            if unknown.
+        of_cut: Reasons why trainings of which one ends within this epoch do not both pass through the state, a clause
+            each; None if unknown.
     """
 
     reasons: list[str]

@@ -251,10 +251,9 @@ def end_epoch_without_steps(trainer: pl.Trainer, *, is_validated: bool) -> None:
     loop.run = end
 
 
-def is_behind_last_batch(trainer: pl.Trainer) -> bool:
-    """Return whether no batch of the epoch is left."""
-    ready = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-    return ready >= trainer.fit_loop.max_batches
+def batches_left(trainer: pl.Trainer) -> int | float:
+    """Return the number of batches of the epoch that no step has had yet."""
+    return trainer.fit_loop.max_batches - trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
 def logged_metrics(trainer: pl.Trainer) -> dict[str, LoggedMetric]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.checkpoints.continuing import states_to_continue
+from shardline.checkpoints.continuing import states_to_continue, why_cut
 from shardline.checkpoints.folder import last_step
 from shardline.checkpoints.manifest import Continued, TrainingCheckpoint
 from shardline.config.plans import RunPlan
@@ -174,8 +174,8 @@ def _state_of(
         return None, "its training diverged, and steps were changed"
     reason = ""
     for saved, why in fitting:
-        if not why:
-            why = schedule_differs(project, alike, run, saved)
+        why = why or why_cut(saved, settings.trainer.max_steps)
+        why = why or schedule_differs(project, alike, run, saved)
         if not why:
             return saved, no_end
         reason = reason or why
@@ -199,11 +199,9 @@ def _other_ranks(work: Path, ranks: int) -> int:
 
 
 def _is_before(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
-    """Return whether a run trains on behind a state, in an epoch that its end does not cut."""
+    """Return whether a run trains on behind a state."""
     epochs, steps = settings.trainer.max_epochs, settings.trainer.max_steps
-    bound = saved.bound
-    last = bound.epoch_end if bound and bound.is_within else saved.step + 1
-    return (epochs < 0 or saved.epoch < epochs) and (steps < 0 or last <= steps)
+    return (epochs < 0 or saved.epoch < epochs) and (steps < 0 or saved.step < steps)
 
 
 def is_end_of(saved: TrainingCheckpoint, settings: RunSettings) -> bool:
@@ -230,11 +228,7 @@ def _why_no_end(saved: TrainingCheckpoint, settings: RunSettings) -> str:
     trainer, bound = settings.trainer, saved.bound
     assert bound is not None
     if bound.is_within:
-        if bound.of_cut is None:
-            return (
-                "an earlier Shardline saved its state, without what an end within an epoch changes"
-            )
-        return "; ".join(bound.of_cut)
+        return why_cut(saved, trainer.max_steps)
     every = trainer.val_check_interval
     has_interval = isinstance(every, int) or every < 1
     is_validated = bound.is_validated or (not has_interval and trainer.validate_every_epochs == 1)

@@ -57,7 +57,12 @@ def _edges(
     }
     ends = {one.id for some in whole.values() for one in some}
     branches = [run for run in runs if run.id not in ends and not whole[run.id]]
-    trunks = [one for one in runs if one not in branches and not is_made(one)]
+    trunks = [one for one in runs if one not in branches]
+    if not trunks and (longest := _longest(one for one in runs if _milestones(one))):
+        # all of them decay: the longest is the trunk of the others
+        trunks = [longest]
+        branches.remove(longest)
+    trunks = [one for one in trunks if not is_made(one)]
     found = {}
     for run in runs:
         left = [one for one in whole[run.id] if not is_made(one) and _stays(project, one)]
@@ -100,8 +105,12 @@ def _is_begin_of(shorter: RunPlan, run: RunPlan, *, has_own: bool) -> bool:
 
 def _milestone(trunk: RunPlan, run: RunPlan) -> int:
     """Return the last milestone of a run that is on the way of another one; 0 for none."""
-    given = trunk.settings.checkpoint.milestones
-    steps = [*map(_steps_of, given)] if isinstance(given, list) else given.steps
     until = same_until(trunk.settings, run.settings, _steps_of)
     ends = length(run.settings, _steps_of)
-    return max((step for step in steps if step <= until and step < ends), default=0)
+    return max((step for step in _milestones(trunk) if step <= until and step < ends), default=0)
+
+
+def _milestones(run: RunPlan) -> list[int]:
+    """Return the steps of the milestones of a run."""
+    given = run.settings.checkpoint.milestones
+    return [*map(_steps_of, given)] if isinstance(given, list) else [*given.steps]

@@ -121,7 +121,7 @@ def train(
         bound = LengthBound()
         manager = CheckpointManager(
             saved, spec.identity, policy, best, may_save=watch.may_save, records=logger,
-            milestones=milestones_of(chosen), bound=bound.of_state,
+            milestones=milestones_of(chosen), bound=bound.of_state, is_last_to_continue=bound.is_before_cut,
         )  # fmt: skip
         around = [
             *callbacks,

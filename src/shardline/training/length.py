@@ -18,7 +18,7 @@ from shardline.config.resolved import as_type
 from shardline.config.schedules import same_until
 from shardline.config.settings.optim_settings import Schedule
 from shardline.config.settings.run_settings import RunSettings, Trainer
-from shardline.core.lightning_compat import epoch_reads, length_reads
+from shardline.core.lightning_compat import batches_left, epoch_reads, length_reads
 from shardline.data.datamodule import ShardDataModule
 from shardline.training.validation_places import Places
 
@@ -71,6 +71,14 @@ class LengthBound(Callback):
         self._before_of_epoch = state_dict.get("epoch")  # unknown to an earlier Shardline
         self._validated = state_dict.get("validated", -1)
 
+    def is_before_cut(self, trainer: pl.Trainer) -> bool:
+        """Return whether one step is left of a training that ends within an epoch: no longer one has its last state."""
+        assert self.data is not None
+        order, epoch = self.data.order, trainer.current_epoch
+        if order.steps(epoch) == order.epoch_steps(epoch):
+            return False
+        return batches_left(trainer) <= order.accumulate * self.data.batches_per_step(epoch)
+
     def of_state(self, trainer: pl.Trainer) -> Bound:
         """Return how far the present state depends on the length."""
         assert self.data is not None
@@ -82,7 +90,7 @@ class LengthBound(Callback):
         is_within, order = is_in_epoch(trainer), self.data.order
         is_end = not is_within and trainer.current_epoch >= self.data.num_epochs
         epoch = trainer.current_epoch - is_end
-        if (is_within or is_end) and order.steps(epoch) != order.epoch_steps(epoch):
+        if is_end and order.steps(epoch) != order.epoch_steps(epoch):
             found.append("trainer.max_steps ends its training within an epoch")
         if is_end:
             found += _ends(trainer)

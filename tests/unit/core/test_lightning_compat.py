@@ -303,7 +303,7 @@ def test_an_epoch_ends_behind_a_batch_with_its_validation_once(is_validated):
     def begin(trainer, _):
         loop = trainer.fit_loop.epoch_loop
         loop.batch_progress.current.ready = loop.batch_progress.current.completed = 4
-        assert compat.is_behind_last_batch(trainer)
+        assert compat.batches_left(trainer) == 0
         compat.end_epoch_without_steps(trainer, is_validated=is_validated)
         loop.val_loop.run = lambda: seen.append("validated")
         loop.advance = lambda fetcher: seen.append("step")

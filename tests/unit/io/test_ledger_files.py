@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.ledger import read_ledger
-from shardline_io.ledger_files import open_file
+from shardline_io.ledger_files import cut_behind, open_file
 
 LAST = 8
 
@@ -27,9 +27,9 @@ def attempts(draw: st.DrawFn) -> list[tuple[int, int, int]]:
     return [*found, (draw(st.integers(0, reached)), LAST, draw(st.integers(1, 3)))]
 
 
-@given(chain=attempts())
+@given(chain=attempts(), cut=st.integers(0, LAST))
 def test_the_ledger_has_the_samples_of_the_attempts_that_count(
-    chain: list[tuple[int, int, int]],
+    chain: list[tuple[int, int, int]], cut: int
 ) -> None:
     expected: dict[int, list[int]] = {}
     with TemporaryDirectory() as folder:
@@ -43,3 +43,7 @@ def test_the_ledger_has_the_samples_of_the_attempts_that_count(
             ids = [100 * number + rank for rank in range(world_size)]
             expected |= dict.fromkeys(range(start + 1, end + 1), ids)
         assert read_ledger(folder) == expected
+        cut_behind(Path(folder), cut)
+        texts = [path.read_text() for path in Path(folder).iterdir()]
+        assert all(json.loads(line)["step"] <= cut for text in texts for line in text.splitlines())
+        assert read_ledger(folder) == {step: rows for step, rows in expected.items() if step <= cut}

@@ -106,6 +106,7 @@ def test_a_shorter_run_ends_with_a_milestone_of_a_longer_one(short):
 
 
 AT_STEP = {EPOCHS: -1, "trainer.max_steps": 200}
+BEYOND = {EPOCHS: -1, "trainer.max_steps": 201}
 WITHIN = {"is_within": True, "epoch_end": 205}
 
 
@@ -125,7 +126,10 @@ WITHIN = {"is_within": True, "epoch_end": 205}
         (AT_STEP, {**WITHIN, "of_cut": []}, 200),
         (AT_STEP, WITHIN, None),
         (AT_STEP, {**WITHIN, "of_cut": ["it reads the length"]}, None),
-        ({EPOCHS: -1, "trainer.max_steps": 201}, {**WITHIN, "of_cut": []}, None),
+        (BEYOND, {**WITHIN, "of_cut": []}, 200),
+        (BEYOND, WITHIN, None),
+        (BEYOND, {**WITHIN, "of_cut": ["it reads the length"]}, None),
+        ({**BEYOND, "trainer.max_steps": 205}, {**WITHIN, "of_cut": ["it reads the length"]}, 200),
     ],
 )  # fmt: skip
 def test_a_shorter_run_ends_with_a_state_of_its_own_kind_only(short, settings, bound, step):
@@ -365,6 +369,21 @@ def test_a_branch_waits_for_a_trunk_with_a_milestone_on_its_way(short):
     names = {run.id: run.name for run in project.runs.values()}
     found = {names[key]: run.name for key, run in shorter_runs(project, lambda run: False).items()}
     assert found == {"decay-12": "trunk", "decay-24": "trunk", "decay-44": "trunk"}
+
+
+def test_of_runs_that_all_decay_the_longest_with_milestones_is_the_trunk(short):
+    wsd = {EPOCHS: -1, "schedule.name": "wsd", "schedule.decay_steps": 20}
+    kept = {"checkpoint.milestones": "{steps: [40, 90, 150]}"}
+    short.rows = [
+        {**LONG, **wsd, **kept, "name": f"to-{steps}", "trainer.max_steps": steps}
+        for steps in (30, 110, 180, 230)
+    ]
+    project = short.load()
+    names = {run.id: run.name for run in project.runs.values()}
+    found = {names[key]: run.name for key, run in shorter_runs(project, lambda run: False).items()}
+    assert found == {"to-110": "to-230", "to-180": "to-230"}, (
+        "nothing of 30 steps is in a milestone"
+    )
 
 
 def test_the_table_says_that_a_run_waited_for_one_that_failed(short):

@@ -67,6 +67,8 @@ def lengths(of: Case) -> tuple[str, int, list[int]]:
 def test_chains_of_extensions_and_kills_change_nothing(trainings, tmp_path_factory, data):
     note(f"SHARDLINE_SEED={SEED}")
     of = data.draw(st.sampled_from(LONGER), "case")
+    if STEPS not in of.settings and (steps := data.draw(st.none() | st.integers(5, 15), "steps")):
+        of = of_length(of_length(of, EPOCHS, -1), STEPS, steps)
     unbroken, places = trainings.unbroken(of)
     key, _, shorter = lengths(of)
     chosen = data.draw(st.sets(st.sampled_from(shorter), min_size=1, max_size=2), "shorter lengths")
@@ -103,7 +105,11 @@ def test_chains_of_extensions_and_kills_change_nothing(trainings, tmp_path_facto
             8,
         ),
     ],
-    ids=["an epoch's end", "behind the last validation of both", "before the cut epoch"],
+    ids=[
+        "an epoch's end",
+        "behind the last validation of both",
+        "before the cut epoch",
+    ],
 )
 def test_a_training_continues_from_the_last_state_that_both_have(
     trainings, tmp_path, of, key, length, step
@@ -113,6 +119,25 @@ def test_a_training_continues_from_the_last_state_that_both_have(
     outcome, chain = run_all(trainings, cases, tmp_path, every_steps=2, keep=3)
     assert without_hooks_of_ends(outcome).differences(without_hooks_of_ends(unbroken)) == []
     assert step_continued(chain) == step
+
+
+@pytest.mark.parametrize(
+    ("of", "length"),
+    [
+        (case("Averaged", "15 steps", trainer__max_steps=15), 11),
+        (case("Plateau", "to 16", trainer__max_steps=16, trainer__val_check_interval=3), 7),
+        (case("Counting", "in parts", trainer__max_steps=9, trainer__accumulate=2), 7),
+    ],
+    ids=["both ends cut the epoch", "the shorter end cuts it", "accumulation"],
+)
+def test_a_training_that_ends_within_an_epoch_leaves_the_state_before_its_end(
+    trainings, tmp_path, of, length
+):
+    unbroken, _ = trainings.unbroken(of)
+    cases = [(of_length(of, STEPS, length), [], True), (of, [], True)]
+    outcome, chain = run_all(trainings, cases, tmp_path, every_steps=0, keep=3)
+    assert without_hooks_of_ends(outcome).differences(without_hooks_of_ends(unbroken)) == []
+    assert step_continued(chain) == length - 1
 
 
 END = "on_train_end changes the state at the end of a training"
