@@ -35,27 +35,31 @@ def results(workspace: Workspace) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.rotating
-def test_a_killed_halving_continues_and_its_ledgers_have_each_step_once(tiny):
-    workspace = tiny(ROW, runtime=RUNTIME, sweeps={"lr": SWEEP})
+@pytest.mark.parametrize("unit", ["epochs", "steps"])
+def test_a_killed_halving_continues_and_its_ledgers_have_each_step_once(tiny, unit):
+    row, sweep = ROW, SWEEP
+    if unit == "steps":  # those of the last rung are more than an epoch
+        row = {**ROW, "trainer.max_epochs": -1, "trainer.max_steps": 54}
+        sweep = {**SWEEP, "stop": {"halving": {"rungs": {"steps": [6, 18, 54]}, "keep": 3}}}
+    workspace = tiny(row, runtime=RUNTIME, sweeps={"lr": sweep})
     workspace.killed_and_continued("results/studies/*/r1-0/result-0.json")
 
     found = results(workspace)
     assert sorted(one["rung"] for one in found) == [0] * 9 + [1] * 3 + [2]
-    per_epoch, trained = 0, 0
+    shortest, trained = 0, 0
+    cut = unit == "steps"  # the last step of a training that ends within an epoch is trained again
     for one in sorted(found, key=lambda one: one["rung"]):
         record = json.loads(workspace.the(f"results/runs/{one['run']}/provenance.json").read_text())
         steps, before = record["training"]["steps"], record.get("continued", {}).get("step", 0)
-        per_epoch = per_epoch or steps
-        assert (before, steps) == (
-            [0, 1, 3][one["rung"]] * per_epoch,
-            [1, 3, 9][one["rung"]] * per_epoch,
-        )
+        shortest = shortest or steps
+        assert before == max(0, [0, 1, 3][one["rung"]] * shortest - cut)
+        assert steps == [1, 3, 9][one["rung"]] * shortest
         assert own_steps(workspace, one["run"], before) == {*range(before + 1, steps + 1)}
         assert sorted(read_ledger(workspace.path / f"store/work/{one['run']}/ledger")) == [
             *range(1, steps + 1)
         ]
         trained += steps - before
-    assert trained == (9 * 1 + 3 * 2 + 1 * 6) * per_epoch
+    assert trained == (9 * 1 + 3 * 2 + 1 * 6) * shortest + cut * (3 + 1)
     # no promotion is open, so only the winner has a state, as any sealed run
     states = workspace.matching("store/work/*/checkpoints/step-*")
     (winner,) = (one["run"] for one in found if one["rung"] == 2)
@@ -67,6 +71,6 @@ def test_a_killed_halving_continues_and_its_ledgers_have_each_step_once(tiny):
     verified = json.loads(workspace.shardline("verify", "--deep", "--json"))
     assert [one["problems"] for one in verified] == [[]] * len(verified)
     page = workspace.the("results/report/index.html").read_text()
-    assert "9 epochs" in page
+    assert ("54 steps" if cut else "9 epochs") in page
 
-    assert workspace.evaluated_best("lr", ROW) == winner
+    assert workspace.evaluated_best("lr", row) == winner

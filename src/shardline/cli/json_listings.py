@@ -109,7 +109,7 @@ class ListedTrial(Trial, frozen=True, kw_only=True):
 
     Attributes:
         study: Name of the sweep.
-        epochs: Epochs of the rung that the trial has reached; null without rungs, and before the first value.
+        epochs: Epochs of the rung that the trial has reached; null without rungs of epochs, and before the first value.
         state: State of the trial.
         best: Whether it is the best trial so far.
     """

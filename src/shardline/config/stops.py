@@ -1,7 +1,7 @@
 """What stops weak trials of a sweep early: checks of `stop`, and the settings of a run at a rung."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET
 
@@ -9,9 +9,11 @@ from shardline.config.plans import RunPlan
 from shardline.config.rungs import Brackets
 from shardline.config.scripts import is_script
 from shardline.config.settings import Plain
-from shardline.config.settings.sweep_settings import MedianSettings, SweepSettings
+from shardline.config.settings.run_settings import RunSettings
+from shardline.config.settings.sweep_settings import MedianSettings, RungSteps, SweepSettings
 from shardline.identity.length_reads import length_reads
 
+Unit = Literal["epoch", "step"]
 _LENGTH = ("trainer.max_epochs", "trainer.max_steps")
 
 
@@ -19,7 +21,7 @@ def halving_of(entry: SweepSettings) -> Brackets | None:
     """Return the promotions of a sweep with `stop.halving`."""
     if entry.stop is None or entry.stop.halving is None:
         return None
-    return Brackets(rungs=entry.stop.halving.rungs, keep=entry.stop.halving.keep)
+    return Brackets(rungs=rungs_of(entry), keep=entry.stop.halving.keep)
 
 
 def median_of(entry: SweepSettings) -> MedianSettings | None:
@@ -28,26 +30,38 @@ def median_of(entry: SweepSettings) -> MedianSettings | None:
 
 
 def rungs_of(entry: SweepSettings) -> list[int]:
-    """Return the epochs of each rung; empty for a sweep that stops no trial."""
-    found = halving_of(entry) or median_of(entry)
-    return [*found.rungs] if found else []
+    """Return the epochs or steps of each rung; empty for a sweep that stops no trial."""
+    found = _given(entry)
+    return [*(found.steps if isinstance(found, RungSteps) else found)]
 
 
-def at_rung(project: Any, base: RunPlan, changed: Plain, rungs: list[int], rung: int) -> Plain:
+def unit_of(entry: SweepSettings) -> Unit:
+    """Return what the rungs of a sweep count."""
+    return "step" if isinstance(_given(entry), RungSteps) else "epoch"
+
+
+def _given(entry: SweepSettings) -> list[int] | RungSteps:
+    found = entry.stop and (entry.stop.halving or entry.stop.median)
+    return found.rungs if found else []
+
+
+def at_rung(project: Any, base: RunPlan, changed: Plain, entry: SweepSettings, rung: int) -> Plain:
     """Return the settings of a trial, with those of its length at a rung.
 
     The schedule ends where it ends for the last rung, so a longer rung continues a shorter one. At the last rung this
     is the length of the training itself, so its run is that of a row without a horizon.
     """
-    if not rungs:
+    if not (rungs := rungs_of(entry)):
         return changed
-    found = {**changed, "trainer.max_epochs": rungs[rung]}
+    unit = unit_of(entry)
+    steps = {"trainer.max_epochs": -1, "trainer.max_steps": rungs[rung]}
+    found = {**changed, **(steps if unit == "step" else {"trainer.max_epochs": rungs[rung]})}
     schedule = base.settings.schedule
     given = [changed.get(f"schedule.{key}", getattr(schedule, key)) for key in ("epochs", "steps")]
     is_constant = changed.get("schedule.name", schedule.name) == "constant"
     has_end = not is_constant and not _has_own_optimizer(project, base)
     if has_end and given == [None, None] and rung < len(rungs) - 1:
-        found["schedule.epochs"] = rungs[-1]
+        found[f"schedule.{unit}s"] = rungs[-1]
     return found
 
 
@@ -66,7 +80,7 @@ def problems_of_stop(entry: SweepSettings) -> Iterator[str]:
         return
     place, rungs = f".stop.{given[0]}", rungs_of(entry)
     if rungs != sorted(set(rungs)):
-        yield f"{place}.rungs={rungs}, expected numbers of epochs that rise; write {sorted(set(rungs))}"
+        yield f"{place}.rungs={rungs}, expected numbers of {unit_of(entry)}s that rise; write {sorted(set(rungs))}"
         return
     for key in _LENGTH:
         if key in entry.space:
@@ -91,10 +105,24 @@ def problems_with_base(entry: SweepSettings, base: RunPlan, project: Any) -> Ite
     if is_script(base.model_class) or settings.combined is not None:
         yield f"{place}: base={entry.base} is not trained by Shardline's Trainer, so it has no rungs; drop stop"
         return
-    if settings.trainer.max_steps > 0:
+    yield from (
+        _problems_of_epochs(entry, settings, place, rungs) if unit_of(entry) == "epoch" else ()
+    )
+    if reads := length_reads(project.code, base.code_paths.values()):
         yield (
-            f"{place}.rungs counts epochs, but base={entry.base} ends at trainer.max_steps="
-            f"{settings.trainer.max_steps}; set trainer.max_epochs in that row instead"
+            f"{place}: {reads[0]}, which differs between rungs, so that a longer rung could not continue a shorter "
+            "one; take the number from an argument of the model, or drop stop"
+        )
+
+
+def _problems_of_epochs(
+    entry: SweepSettings, settings: RunSettings, place: str, rungs: list[int]
+) -> Iterator[str]:
+    if (steps := settings.trainer.max_steps) > 0:
+        wanted = sorted({max(1, steps // 9), max(1, steps // 3), steps})
+        yield (
+            f"{place}.rungs counts epochs, but base={entry.base} ends at trainer.max_steps={steps}; write "
+            f"rungs: {{steps: {wanted}}}, or set trainer.max_epochs in that row"
         )
     every = settings.trainer.validate_every_epochs
     if odd := [epochs for epochs in rungs if epochs % every]:
@@ -111,9 +139,4 @@ def problems_with_base(entry: SweepSettings, base: RunPlan, project: Any) -> Ite
         yield (
             f"{place}.rungs={rungs} begins before trainer.min_epochs={least} of base={entry.base}; "
             "lower that number, or raise the first rung"
-        )
-    if reads := length_reads(project.code, base.code_paths.values()):
-        yield (
-            f"{place}: {reads[0]}, which differs between rungs, so that a longer rung could not continue a shorter "
-            "one; take the number from an argument of the model, or drop stop"
         )

@@ -11,7 +11,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.rungs import AnySlot, Brackets, Slot
 from shardline.config.settings.sweep_settings import MedianSettings, SweepSettings
 from shardline.config.spaces import Space
-from shardline.config.stops import halving_of, median_of, rungs_of
+from shardline.config.stops import Unit, halving_of, median_of, rungs_of, unit_of
 from shardline.core.canonical import short_digest
 
 
@@ -72,8 +72,13 @@ class SweepPlan:
 
     @cached_property
     def rungs(self) -> list[int]:
-        """Epochs of each rung; empty if every trial trains to its end."""
+        """Epochs or steps of each rung; empty if every trial trains to its end."""
         return rungs_of(self.settings)
+
+    @property
+    def unit(self) -> Unit:
+        """What the rungs count."""
+        return unit_of(self.settings)
 
     @cached_property
     def slots(self) -> list[AnySlot]:

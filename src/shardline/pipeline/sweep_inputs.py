@@ -101,8 +101,8 @@ class SweepJobs:
             return name
         slot = slot_of(str(trial))
         if isinstance(slot, Slot):
-            epochs = self._plan(wildcards).rungs[slot.rung]
-            return f"promotion {slot.place} to {epochs} epochs of {name}"
+            plan = self._plan(wildcards)
+            return f"promotion {slot.place} to {plan.rungs[slot.rung]:,} {plan.unit}s of {name}"
         return f"trial {trial} of {name}"
 
     def threads(self, wildcards: Any) -> int:

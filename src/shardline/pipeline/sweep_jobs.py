@@ -280,6 +280,7 @@ def seal_study(project: Project, study: str, output: str, inputs: Iterable[str])
         best=best.trial if best else None,
         importance=importance_of(plan, trials),
         rungs=plan.rungs,
+        unit=plan.unit,
         folders=[*map(str, plan.slots)],
         identity=plan.document,
         action=action.record(),

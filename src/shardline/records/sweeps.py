@@ -1,6 +1,6 @@
 """Files of a sweep, in `results/studies/{id}/`: proposals, results of trials, and the finished study."""
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType, field
 
@@ -161,7 +161,8 @@ class Study(Record, frozen=True, kw_only=True):
         trials: Trials in order.
         best: Number of the best trial; null if none has a value.
         importance: Share of the values' variance that each setting explains (fANOVA); empty if unknown.
-        rungs: Epochs of each rung at which trials may end; empty if every trial trained to its end.
+        rungs: Epochs or steps of each rung at which trials may end; empty if every trial trained to its end.
+        unit: What the rungs count.
     """
 
     study: str
@@ -172,6 +173,7 @@ class Study(Record, frozen=True, kw_only=True):
     best: int | None = None
     importance: dict[str, float] = field(default_factory=dict)
     rungs: list[int] = field(default_factory=list)
+    unit: Literal["epoch", "step"] = "epoch"
 
 
 class StudyResult(Study, frozen=True, kw_only=True):

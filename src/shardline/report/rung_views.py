@@ -10,14 +10,14 @@ class RungView:
     """A rung of a study.
 
     Attributes:
-        epochs: Epochs of a training that ends there.
+        length: Epochs or steps of a training that ends there.
         ended: Number of trials with a value there.
         survivors: Number of them with a value at the next rung.
         trial: The best of them; None if there is none.
         value: Its value.
     """
 
-    epochs: int
+    length: int
     ended: int
     survivors: int
     trial: int | None
@@ -27,12 +27,12 @@ class RungView:
 def view_rungs(study: ReportedStudy) -> list[RungView]:
     """Return the rungs of a study in order; none if no trial stops early."""
     sign, found = 1 if study.mode == "min" else -1, []
-    for rung, epochs in enumerate(study.rungs):
+    for rung, length in enumerate(study.rungs):
         values = {one.trial: one.values[rung] for one in study.trials if len(one.values) > rung}
         best = min(values, key=lambda trial: (sign * values[trial], trial), default=None)
         found.append(
             RungView(
-                epochs=epochs,
+                length=length,
                 ended=len(values),
                 survivors=sum(len(one.values) > rung + 1 for one in study.trials),
                 trial=best,

@@ -75,9 +75,9 @@ class LengthBound(Callback):
         """Return whether one step is left of a training that ends within an epoch: no longer one has its last state."""
         assert self.data is not None
         order, epoch = self.data.order, trainer.current_epoch
-        if order.steps(epoch) == order.epoch_steps(epoch):
+        if batches_left(trainer) > order.accumulate * self.data.batches_per_step(epoch):
             return False
-        return batches_left(trainer) <= order.accumulate * self.data.batches_per_step(epoch)
+        return order.steps(epoch) != order.epoch_steps(epoch)
 
     def of_state(self, trainer: pl.Trainer) -> Bound:
         """Return how far the present state depends on the length."""

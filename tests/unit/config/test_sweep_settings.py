@@ -48,6 +48,8 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"stop": {"halving": {"rungs": [1, 3]}, "median": {"rungs": [1, 3]}}}, "stop sets halving and median"),
     ({"stop": {"halving": {"rungs": [3, 1, 3]}}}, "rungs=[3, 1, 3], expected numbers of epochs that rise; write"),
     ({"stop": {"halving": {"rungs": [3]}}}, "sweeps.s.stop.halving.rungs"),
+    ({"stop": {"median": {"rungs": {"steps": [9, 3]}}}}, "expected numbers of steps that rise; write [3, 9]"),
+    ({"stop": {"halving": {"rungs": {"steps": [3]}}}}, "sweeps.s.stop.halving.rungs.steps"),
     ({"stop": {"halving": {"rungs": [1, 3], "keep": 1}}}, "sweeps.s.stop.halving.keep=1"),
     ({"stop": {"halving": {"rungs": [1, 3, 9, 27]}}}, "trials=13 brings no trial to the last rung, which needs keep"),
     ({"stop": STOP, "space": {"trainer.max_epochs": [1, 2]}}, "space.trainer.max_epochs is the length of a training"),
@@ -64,7 +66,10 @@ def test_a_mistake_is_named_with_key_value_and_remedy(sweep, sentence, tmp_path,
 
 
 BASES = [
-    ({"trainer.max_steps": 9}, "counts epochs, but base=mlp ends at trainer.max_steps=9"),
+    (
+        {"trainer.max_steps": 9},
+        "counts epochs, but base=mlp ends at trainer.max_steps=9; write rungs: {steps: [1, 3, 9]}",
+    ),
     ({"trainer.validate_every_epochs": 2}, "base=mlp validates every 2 epochs, and not after 1"),
     ({"trainer.val_check_interval": 0.5}, "sets trainer.val_check_interval=0.5"),
     ({"trainer.min_epochs": 2}, "begins before trainer.min_epochs=2 of base=mlp"),

@@ -146,7 +146,7 @@ def test_rungs_are_listed_with_their_survivors_and_best_trials(tmp_path):
     ]
     found = replace(study(), trials=trials, rungs=[1, 3, 9], best=1)
     shown = [
-        (one.epochs, one.ended, one.survivors, one.trial, one.value)
+        (one.length, one.ended, one.survivors, one.trial, one.value)
         for one in view_sweep(found, []).rungs
     ]
     assert shown == [(1, 4, 2, 2, 0.7), (3, 2, 1, 1, 0.4), (9, 1, 0, 1, 0.3)]

@@ -29,14 +29,14 @@ def show_trials(plan: SweepPlan, records: Sequence[dict[str, Any]]) -> None:
             *(_shown(record["settings"].get(key)) for key in keys),
             Text(record["state"], style=_STYLES[record["state"]]),
             "-" if record["value"] is None else f"{record['value']:#.4g}",
-            *([_shown(record["epochs"])] if plan.rungs else []),
+            *([_reached(plan, record)] if plan.rungs else []),
             Text(", ".join(record["runs"]), style="dim"),
         ]
         for record in records
         if record["state"] != "new"
     ]
-    epochs = ["epochs"] if plan.rungs else []
-    show_rows(("trial", *keys, "state", metric, *epochs, "identity"), rows)
+    reached = [f"{plan.unit}s"] if plan.rungs else []
+    show_rows(("trial", *keys, "state", metric, *reached, "identity"), rows)
     states = [record["state"] for record in records]
     tally = (f"{states.count(state)} {state}" for state in _STYLES if state in states)
     say(f"\n{count(len(records), 'trial')}: {', '.join(tally)}; * is the best by validation")
@@ -50,15 +50,19 @@ def show_trials(plan: SweepPlan, records: Sequence[dict[str, Any]]) -> None:
 def rung_lines(plan: SweepPlan, records: Sequence[dict[str, Any]]) -> list[str]:
     """Return a line per rung: how many trials have ended there, and the best of them."""
     mode, found = plan.settings.objective.mode, []
-    for rung, epochs in enumerate(plan.rungs):
+    for rung, length in enumerate(plan.rungs):
         values = {one["trial"]: one["values"][rung] for one in records if len(one["values"]) > rung}
         if values:
             best = (min if mode == "min" else max)(values, key=values.__getitem__)
             ended = count(len(values), "trial")
             found.append(
-                f"{count(epochs, 'epoch')}: {ended}, the best is {best} ({values[best]:.4g})"
+                f"{count(length, plan.unit)}: {ended}, the best is {best} ({values[best]:.4g})"
             )
     return found
+
+
+def _reached(plan: SweepPlan, record: dict[str, Any]) -> str:
+    return str(plan.rungs[record["rung"]]) if record["values"] else "-"
 
 
 def _shown(value: Any) -> str:

@@ -36,11 +36,18 @@ class Objective(Settings, frozen=True, kw_only=True):
     """Whether lower or higher values are better."""
 
 
+class RungSteps(Settings, frozen=True, kw_only=True):
+    """Rungs in optimiser steps, for trainings of less than an epoch."""
+
+    steps: Annotated[list[Count], Meta(min_length=2)]
+    """Steps of each rung. The last is the length of a whole training."""
+
+
 class HalvingSettings(Settings, frozen=True, kw_only=True):
     """Successive halving: of the trials of a rung, the best train on to the next one."""
 
-    rungs: Annotated[list[Count], Meta(min_length=2)]
-    """Epochs of each rung. The last is the length of a whole training."""
+    rungs: Annotated[list[Count], Meta(min_length=2)] | RungSteps
+    """Epochs of each rung, or a table `{steps: [1000, 3000, 9000]}`. The last is the length of a whole training."""
     keep: Annotated[int, Meta(ge=2)] = 3
     """One of so many trials of a rung trains on."""
 
@@ -48,8 +55,9 @@ class HalvingSettings(Settings, frozen=True, kw_only=True):
 class MedianSettings(Settings, frozen=True, kw_only=True):
     """The median rule: a trial stops at a rung if its value is worse than the median of earlier trials."""
 
-    rungs: Annotated[list[Count], Meta(min_length=2)]
-    """Epochs at which trials are compared. The last is the length of a whole training."""
+    rungs: Annotated[list[Count], Meta(min_length=2)] | RungSteps
+    """Epochs at which trials are compared, or a table `{steps: [1000, 3000, 9000]}`. The last is the length of a whole
+    training."""
     startup_trials: Natural = 5
     """Trials that must have a value at a rung before another one stops there."""
     warmup_rungs: Natural = 0

@@ -66,7 +66,7 @@ def choose_trials(study: StudyResult, best: int | None) -> StudyMembers:
         for one in study.trials
         if one.value is None
     } | {
-        str(one.trial): f"stopped after {count(study.rungs[one.rung], 'epoch')}"
+        str(one.trial): f"stopped after {count(study.rungs[one.rung], study.unit)}"
         for one in study.trials
         if one.value is not None and one.rung < longest
     }

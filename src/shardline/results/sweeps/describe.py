@@ -49,7 +49,9 @@ def describe_trials(project: Project, plan: SweepPlan) -> list[dict[str, Any]]:
         {
             "study": plan.name,
             **encode(one),
-            "epochs": plan.rungs[one.rung] if plan.rungs and one.values else None,
+            "epochs": plan.rungs[one.rung]
+            if plan.unit == "epoch" and plan.rungs and one.values
+            else None,
             "state": state,
             "best": best is not None and one.trial == best.trial,
         }

@@ -48,7 +48,7 @@ def run_of_trial(
     """
     base = project.runs[plan.base]
     rung = proposal.rung if rung is None else rung
-    changed = dict(at_rung(project, base, proposal.settings, plan.rungs, rung))
+    changed = dict(at_rung(project, base, proposal.settings, plan.settings, rung))
     if plan.settings.seeds > 1:
         changed["seed"] = base.settings.seed + repeat
     name = name_of_training(plan, proposal.trial, repeat, rung)
@@ -60,7 +60,7 @@ def run_of_trial(
 def name_of_training(plan: SweepPlan, trial: int, repeat: int, rung: int) -> str:
     """Return the name of the run of a trial's training at a rung."""
     name = f"{plan.name}-{trial}" + (f".{repeat}" if plan.settings.seeds > 1 else "")
-    return name + (f"-e{plan.rungs[rung]}" if plan.rungs else "")
+    return name + (f"-{plan.unit[0]}{plan.rungs[rung]}" if plan.rungs else "")
 
 
 def value_of(results: Sequence[TrialResult]) -> float | None:
@@ -176,6 +176,7 @@ def study_so_far(plan: SweepPlan, layout: ResultsLayout) -> ReportedStudy:
         best=best.trial if best else None,
         importance=summary.importance if summary else {},
         rungs=plan.rungs,
+        unit=plan.unit,
         action=summary.action.id if summary and summary.action else "",
     )
 
