@@ -21,10 +21,10 @@ _ID = re.compile(r"[0-9a-f]{12,64}")
 # of what a report tells: clocks, hosts, versions, what is named after them or follows from them, and
 # settings, which are no results, and to which a later version adds
 _UNSTABLE = frozenset({
-    "accepted", "action", "actions", "attempt_log", "attempts", "changed", "code", "devices", "duration_s", "ended",
-    "environment", "files", "generated_from", "goodput", "history", "host", "id", "identity", "launcher",
-    "manifest_sha256", "newest", "project", "resources", "samples_per_s", "settings", "started", "throughput",
-    "tracking", "warnings", "workflow",
+    "accepted", "action", "actions", "attempt_log", "attempts", "changed", "code", "device_hours", "devices",
+    "duration_s", "ended", "environment", "files", "generated_from", "goodput", "history", "host", "id", "identity",
+    "launcher", "manifest_sha256", "newest", "project", "resources", "samples_per_s", "seconds", "settings", "started",
+    "throughput", "tracking", "warnings", "workflow",
 }) | {
     # what the page shows beside, which the results before it hold
     "all_but_seed", "certificate", "confusion", "curves", "dataset_names", "definitions", "device_names",
@@ -119,6 +119,8 @@ def read_run(folder: Path, id: str, name: str, *datasets: str) -> list[Result]:
     told = {k: ended[k] for k in ended.keys() - unstable}
     for one in told.get("interventions", []):
         del one["cause"]
+    # the weights that it began with are a result of their own, and a state contains more than weights
+    told.get("init", {}).pop("sha256", None)
     trained = {
         "tensors": tensors(results / "model.safetensors"),
         "metrics": [

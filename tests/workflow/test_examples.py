@@ -49,7 +49,8 @@ def check_detection(folder: Path, runs: Runs) -> None:
 
 def check_gpt(folder: Path, runs: Runs) -> None:
     assert score(runs["gpt"], "test_perplexity") < 12, "of 256 by chance"
-    assert "'To install the package, " in make(folder, "continue")
+    # the text is printed with the quotes that it does not have
+    assert re.search(r"^['\"]To install the package, ", make(folder, "continue"), re.MULTILINE)
 
 
 SEEDS = (1, 2, 3)

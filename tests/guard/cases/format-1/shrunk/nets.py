@@ -13,14 +13,16 @@ from torchmetrics import MeanMetric, Metric
 
 
 def leave(cpus):
-    """Have the job, and what starts it again, find these CPUs: all processes above that work in this folder."""
-    process = os.getpid()
-    while Path(f"/proc/{process}/cwd").samefile(Path.cwd()):
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            with suppress(ProcessLookupError):  # it has just ended
-                os.sched_setaffinity(int(thread.name), cpus)
-        status = Path(f"/proc/{process}/status").read_text()
-        process = int(status.partition("PPid:")[2].split()[0])
+    """Have the job, what starts it again, and what forks its ranks find these CPUs: all that works in this folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(
+            FileNotFoundError, ProcessLookupError, PermissionError
+        ):  # it has just ended, or is another's
+            if not (process / "cwd").samefile(Path.cwd()):
+                continue
+            for thread in (process / "task").iterdir():
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), cpus)
 
 
 class Level(Metric):
