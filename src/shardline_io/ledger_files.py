@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TextIO
@@ -31,34 +30,18 @@ def open_file(folder: Path, *, start: int, rank: int, world_size: int) -> TextIO
     folder.mkdir(parents=True, exist_ok=True)
     remove_behind(folder, start)
     for path, found in files_of(folder):
+        # each rank removes them: nodes may have folders of their own
         if int(found["start"]) == start and int(found["world"]) != world_size:
-            path.unlink(
-                missing_ok=True
-            )  # each rank removes them: nodes may have folders of their own
+            path.unlink(missing_ok=True)
     path = folder / file_name(start, rank, world_size)
     return path.open("w", buffering=1, encoding="utf-8")
 
 
 def remove_behind(folder: Path, step: int) -> None:
-    """Remove the files of attempts that began behind a step, if there is a ledger."""
-    if not folder.is_dir():
-        return
+    """Remove the files of attempts that began behind a step."""
     for path, found in files_of(folder):
         if int(found["start"]) > step:
             path.unlink(missing_ok=True)
-
-
-def cut_behind(folder: Path, step: int) -> None:
-    """Remove all that a ledger has of the steps behind a step, if there is a ledger."""
-    remove_behind(folder, step)
-    for path, _ in files_of(folder) if folder.is_dir() else ():
-        scratch = path.with_name(f".{path.name}")
-        with path.open(encoding="utf-8") as source, scratch.open("w", encoding="utf-8") as target:
-            # an attempt that was killed may have written a part of its last line
-            target.writelines(
-                line for line in source if line.endswith("\n") and json.loads(line)["step"] <= step
-            )
-        scratch.replace(path)
 
 
 def files_of(folder: Path) -> list[tuple[Path, re.Match[str]]]:

@@ -14,13 +14,12 @@ from shardline.core.lightning_compat import (
     average_of,
     batch_norms,
     begin_averaging,
+    is_narrow,
     latest_update_epoch,
     set_latest_update_epoch,
     training_steps,
 )
 from shardline_io import heartbeat_memory
-
-_NARROW = (torch.bfloat16, torch.float16)
 
 
 class AverageState(TypedDict):
@@ -51,7 +50,7 @@ def check_averaging(
             "expected at most one callback that averages weights; remove the others"
         )
 
-    narrow = next((one.dtype for one in module.parameters() if one.dtype in _NARROW), None)
+    narrow = next((one.dtype for one in module.parameters() if is_narrow(one.dtype)), None)
     for callback in found:
         if narrow and not _is_stochastic(callback):
             raise ConfigError(

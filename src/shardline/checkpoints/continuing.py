@@ -5,6 +5,7 @@ state is taken over last, behind the milestones before it. So a kill in between 
 and the next attempt takes the state over again.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,8 +14,8 @@ from shardline.checkpoints.folder import list_saved, problem_of, saving
 from shardline.checkpoints.kept import discard_from
 from shardline.checkpoints.manifest import Continued, TrainingCheckpoint
 from shardline.core.errors import DataError
-from shardline.core.files import link_or_copy, make_folder, writing
-from shardline_io.ledger_files import cut_behind
+from shardline.core.files import link_or_copy, make_folder, read_json_lines, write_bytes, writing
+from shardline_io.ledger_files import files_of, remove_behind
 
 # Files of the jobs of a run, not of its training. All others are copied, since callbacks may write any file.
 _OF_JOBS = {
@@ -87,7 +88,7 @@ def take_over(
         make_folder(folder)
         discard_from(folder, 0)
         _copy_records(saved.path.parents[1], work)
-        cut_behind(work / "ledger", saved.step)
+        cut_ledger(work / "ledger", saved.step)
     for one, record in milestones:
         _take(one, folder, identity, record, milestone=True)
     _take(saved, folder, identity, continued)
@@ -129,6 +130,16 @@ def _copy_records(source: Path, work: Path) -> None:
             shutil.copytree(path, target)
         else:
             shutil.copyfile(path, target)
+
+
+def cut_ledger(folder: Path, step: int) -> None:
+    """Remove all that a ledger has of the steps behind a step, if there is a ledger."""
+    if not folder.is_dir():
+        return
+    remove_behind(folder, step)
+    for path, _ in files_of(folder):
+        lines = [json.dumps(one) + "\n" for one in read_json_lines(path) if one["step"] <= step]
+        write_bytes(path, "".join(lines).encode())
 
 
 def _link(source: Path, target: Path) -> bool:

@@ -1,7 +1,7 @@
 """What stops weak trials of a sweep early: checks of `stop`, and the settings of a run at a rung."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import UNSET
 
@@ -12,8 +12,8 @@ from shardline.config.settings import Plain
 from shardline.config.settings.run_settings import RunSettings
 from shardline.config.settings.sweep_settings import MedianSettings, RungSteps, SweepSettings
 from shardline.identity.length_reads import length_reads
+from shardline.records.sweeps import Unit
 
-Unit = Literal["epoch", "step"]
 _LENGTH = ("trainer.max_epochs", "trainer.max_steps")
 
 
@@ -54,8 +54,10 @@ def at_rung(project: Any, base: RunPlan, changed: Plain, entry: SweepSettings, r
     if not (rungs := rungs_of(entry)):
         return changed
     unit = unit_of(entry)
-    steps = {"trainer.max_epochs": -1, "trainer.max_steps": rungs[rung]}
-    found = {**changed, **(steps if unit == "step" else {"trainer.max_epochs": rungs[rung]})}
+    if unit == "epoch":
+        found = {**changed, "trainer.max_epochs": rungs[rung]}
+    else:
+        found = {**changed, "trainer.max_epochs": -1, "trainer.max_steps": rungs[rung]}
     schedule = base.settings.schedule
     given = [changed.get(f"schedule.{key}", getattr(schedule, key)) for key in ("epochs", "steps")]
     is_constant = changed.get("schedule.name", schedule.name) == "constant"
@@ -105,9 +107,8 @@ def problems_with_base(entry: SweepSettings, base: RunPlan, project: Any) -> Ite
     if is_script(base.model_class) or settings.combined is not None:
         yield f"{place}: base={entry.base} is not trained by Shardline's Trainer, so it has no rungs; drop stop"
         return
-    yield from (
-        _problems_of_epochs(entry, settings, place, rungs) if unit_of(entry) == "epoch" else ()
-    )
+    if unit_of(entry) == "epoch":
+        yield from _problems_of_epochs(entry, settings, place, rungs)
     if reads := length_reads(project.code, base.code_paths.values()):
         yield (
             f"{place}: {reads[0]}, which differs between rungs, so that a longer rung could not continue a shorter "

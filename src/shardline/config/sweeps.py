@@ -11,8 +11,9 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.rungs import AnySlot, Brackets, Slot
 from shardline.config.settings.sweep_settings import MedianSettings, SweepSettings
 from shardline.config.spaces import Space
-from shardline.config.stops import Unit, halving_of, median_of, rungs_of, unit_of
+from shardline.config.stops import halving_of, median_of, rungs_of, unit_of
 from shardline.core.canonical import short_digest
+from shardline.records.sweeps import Unit
 
 
 @dataclass(frozen=True, kw_only=True)

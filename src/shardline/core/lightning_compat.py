@@ -47,6 +47,7 @@ def new_trainer(**given: Any) -> pl.Trainer:
     installed packages register as entry points. So all arguments are passed here, and such callbacks
     are ignored with a message.
     """
+    spare_moves()
     defaults = {name: one.default for name, one in inspect.signature(pl.Trainer).parameters.items()}
     _CONNECTOR._load_external_callbacks = _left_out_callbacks
     try:
@@ -321,13 +322,21 @@ def _stay(metric: LoggedMetric, device: torch.device) -> LoggedMetric:
     value = vars(metric).get("value")
     if metric.is_tensor and isinstance(value, torch.Tensor) and value.device == device:
         return metric
-    is_narrow = torch.get_default_dtype().itemsize < torch.float32.itemsize
-    if is_narrow and isinstance(value, Metric) and value.device == device:
+    if (
+        is_narrow(torch.get_default_dtype())
+        and isinstance(value, Metric)
+        and value.device == device
+    ):
         return metric
     return _MOVE(metric, device)
 
 
 _MOVE = _ResultMetric.to
+
+
+def is_narrow(dtype: torch.dtype) -> bool:
+    """Return whether a floating type has 16 bits, in which small changes of a sum are rounded away."""
+    return dtype in (torch.bfloat16, torch.float16)
 
 
 # ---- torchmetrics

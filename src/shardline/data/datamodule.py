@@ -15,6 +15,7 @@ from pytorch_lightning import LightningDataModule
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.optim_settings import Schedule
 from shardline.config.settings.run_settings import RunSettings
+from shardline.core.lightning_compat import is_narrow
 from shardline.core.world import World
 from shardline.data.collate import Batch, ColumnTuple
 from shardline.data.columns import features_of
@@ -60,7 +61,7 @@ class Normalizer:
     """
 
     def __init__(self, dataset: Described, mode: str, dtype: torch.dtype) -> None:
-        self._is_half, self._half = dtype in _HALF, dtype
+        self._is_half, self._half = is_narrow(dtype), dtype
         self._dtype = dtype = torch.float32 if self._is_half else dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
         features = features_of(dataset.manifest.schema)
@@ -301,8 +302,7 @@ def model_dtype(precision: str) -> torch.dtype:
 def evaluated_dtype(precision: str) -> torch.dtype:
     """Return the floating type in which a sealed model is evaluated by `forward`."""
     found = model_dtype(precision)
-    return found if found in _HALF else torch.float32
+    return found if is_narrow(found) else torch.float32
 
 
 _TYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
-_HALF = (torch.bfloat16, torch.float16)

@@ -8,6 +8,7 @@ from shardline.records.base import Record
 from shardline.records.jobs import JobRecord
 
 Row = list[int | float | None]
+Unit = Literal["epoch", "step"]  # what rungs count
 
 
 class Seen(Record, frozen=True, kw_only=True, array_like=True):
@@ -173,7 +174,7 @@ class Study(Record, frozen=True, kw_only=True):
     best: int | None = None
     importance: dict[str, float] = field(default_factory=dict)
     rungs: list[int] = field(default_factory=list)
-    unit: Literal["epoch", "step"] = "epoch"
+    unit: Unit = "epoch"
 
 
 class StudyResult(Study, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from torchmetrics import Metric
 from shardline.config.resolved import RunSpec
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
-from shardline.core.lightning_compat import new_trainer, spare_moves
+from shardline.core.lightning_compat import new_trainer
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer, model_dtype
 from shardline.data.run_batches import RunBatches
@@ -159,7 +159,6 @@ def _monitored(settings: RunSettings, metrics: Mapping[str, float]) -> HeadlineV
 
 def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks) -> pl.Trainer:
     quieten_lightning()
-    spare_moves()
     is_cpu = ranks.device.type == "cpu"
     precision = spec.settings.precision
     trainer = new_trainer(

@@ -1,15 +1,15 @@
 """Precisions of 64 and 16 bits: the types of weights, of inputs and of metrics."""
 
-from typing import Final
-
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from torchmetrics import Metric
 
-# method of a module that rounds its weights; unlike `Module.to`, it leaves the states of metrics as they are
-TRUE_TYPES: Final = {"64-true": "double", "bf16-true": "bfloat16", "16-true": "half"}
-_HALF = ("bf16-true", "16-true")
+from shardline.core.lightning_compat import is_narrow
+from shardline.data.datamodule import model_dtype
+
+# unlike `Module.to`, these leave the states of metrics as they are
+_ROUND = {torch.float64: "double", torch.bfloat16: "bfloat16", torch.float16: "half"}
 
 
 def round_weights(model: pl.LightningModule, precision: str) -> None:
@@ -17,19 +17,19 @@ def round_weights(model: pl.LightningModule, precision: str) -> None:
 
     Lightning does so only after restoring a state, which would round its weights.
     """
-    if precision in TRUE_TYPES:
-        getattr(model, TRUE_TYPES[precision])()
+    if name := _ROUND.get(model_dtype(precision)):
+        getattr(model, name)()
 
 
 def keep_inputs(trainer: pl.Trainer, precision: str) -> None:
     """Keep Lightning from rounding batches to 16 bits before `Normalizer` has normalised them."""
-    if precision in _HALF:
+    if is_narrow(model_dtype(precision)):
         trainer.precision_plugin.convert_input = lambda data: data  # type: ignore[method-assign]
 
 
 def metric_callbacks(precision: str) -> list[Callback]:
     """Return the callback that an evaluation needs so that metrics are not summed in 16 bits."""
-    return [WideMetrics()] if precision in _HALF else []
+    return [WideMetrics()] if is_narrow(model_dtype(precision)) else []
 
 
 class WideMetrics(Callback):

@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning_fabric
 import pytorch_lightning as pl
+import torch
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
@@ -16,10 +17,11 @@ from pytorch_lightning.strategies import Strategy
 
 from shardline.config.settings.run_settings import RunSettings
 from shardline.core.errors import ConfigError
-from shardline.core.lightning_compat import new_trainer, spare_moves
+from shardline.core.lightning_compat import new_trainer
 from shardline.core.world import World
+from shardline.data.datamodule import model_dtype
 from shardline.launch.device import resolve_accelerator
-from shardline.training.precision import TRUE_TYPES, WideMetrics, keep_inputs
+from shardline.training.precision import WideMetrics, keep_inputs
 from shardline.training.strategies import SteadyDDPStrategy, SteadyFSDPStrategy
 
 
@@ -113,7 +115,6 @@ def make_trainer(
     """
     given = settings.trainer
     quieten_lightning()
-    spare_moves()
     accelerator = resolve_accelerator(settings.accelerator, devices=settings.devices)
     if given.sync_batchnorm and accelerator == "cpu" and world.world_size > 1:
         raise ConfigError(
@@ -147,7 +148,7 @@ def make_trainer(
         callbacks=[
             *callbacks,
             LeanSteps(),
-            *([WideMetrics()] if settings.precision in TRUE_TYPES else []),
+            *([WideMetrics()] if model_dtype(settings.precision) != torch.float32 else []),
         ],
         logger=logger,
         log_every_n_steps=log_every_steps,

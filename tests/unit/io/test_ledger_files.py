@@ -7,8 +7,9 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardline.checkpoints.continuing import cut_ledger
 from shardline.ledger import read_ledger
-from shardline_io.ledger_files import cut_behind, open_file
+from shardline_io.ledger_files import open_file
 
 LAST = 8
 
@@ -43,7 +44,7 @@ def test_the_ledger_has_the_samples_of_the_attempts_that_count(
             ids = [100 * number + rank for rank in range(world_size)]
             expected |= dict.fromkeys(range(start + 1, end + 1), ids)
         assert read_ledger(folder) == expected
-        cut_behind(Path(folder), cut)
+        cut_ledger(Path(folder), cut)
         texts = [path.read_text() for path in Path(folder).iterdir()]
         assert all(json.loads(line)["step"] <= cut for text in texts for line in text.splitlines())
         assert read_ledger(folder) == {step: rows for step, rows in expected.items() if step <= cut}
