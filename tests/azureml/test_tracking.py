@@ -5,7 +5,9 @@ Here, since MLflow is installed with `azureml`. On the emulated Azure ML see tes
 
 import logging
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from typing import Any
 import pytest
 
 from shardline.tracking import tracked
+from shardline.tracking.backends.mlflow import MlflowRun
+from shardline.tracking.metric_batches import MetricBatch, Value
+from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker_process import TrackerProcess
 from tests.support.rotation import rotating
 from tests.support.tracked_training import PROMPT, Service, history, track
@@ -60,6 +65,39 @@ def test_a_training_and_all_that_is_told_of_it(training, client, capsys, caplog)
     assert "model.safetensors" in {file.path for file in client.list_artifacts(run.info.run_id)}
     assert caplog.messages == [f"MLflow run {run.info.run_id}"]
     assert capsys.readouterr().err == ""
+
+
+def test_metrics_and_files_take_turns_in_a_store_of_files(training, client, monkeypatch):
+    busy, overlaps = threading.Lock(), []
+
+    def alone(method: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any, **options: Any) -> None:
+            if not busy.acquire(blocking=False):
+                overlaps.append(method)
+                return
+            time.sleep(0.01)
+            method(*args, **options)
+            busy.release()
+
+        return call
+
+    for name in ("log_batch", "log_artifact"):
+        monkeypatch.setattr(type(client), name, alone(getattr(type(client), name)))
+    run = MlflowRun(training.context, RunLinks(training.work, "mlflow"))
+    run.open()
+    training.seal()
+
+    def send() -> None:
+        for step in range(5):
+            values = [Value(name=f"m{step}", value=1.0, step=step, wall_s=0.0)]
+            run.send(MetricBatch(values=values, step=step, records=1), None)
+
+    with ThreadPoolExecutor() as threads:
+        metrics = threads.submit(send)
+        while not metrics.done():
+            run.upload(training.model)
+    metrics.result()
+    assert not overlaps
 
 
 def test_a_resumed_training_sends_no_record_twice_and_leaves_none_out(training, client):

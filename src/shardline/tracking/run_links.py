@@ -11,14 +11,15 @@ from shardline.core.files import write_json
 from shardline.records.trainings import Places
 
 FOLDER = "tracking"
-_MOMENT_S = 2.0  # a short training can end before the client of a tracker is imported
+_ANSWER_S = 20.0  # a short training can end before the client of a tracker is imported
 
 
 class RunLinks:
     """Content of `work/{run}/tracking/{tracker}.json`, which one process writes.
 
-    Keys: `where` locates the training in the tracker and goes into provenance.json, `ended` is how the training
-    ended, and `not_sent` describes what was not sent (null: everything was sent).
+    Keys: `where` locates the training in the tracker and goes into provenance.json, `failed` is true if the
+    tracker could not be opened at the first try, `ended` is how the training ended, and `not_sent` describes what
+    was not sent (null: everything was sent).
 
     Args:
         work: the run's folder in the store.
@@ -42,22 +43,29 @@ class RunLinks:
             write_json(self._path, {**self.read(), **changes})
 
 
-def read_places(work: Path, trackers: Iterable[str], *, wait_s: float = _MOMENT_S) -> Places:
+def read_places(work: Path, trackers: Iterable[str], *, wait_s: float = _ANSWER_S) -> Places:
     """Return where each tracker shows a training, as provenance.json records it.
+
+    An unknown place is waited for until the tracker was opened or failed to be opened.
 
     Args:
         work: the run's folder in the store.
         trackers: trackers of `runtime.tracking`.
-        wait_s: maximum time to wait for unknown values, in seconds.
+        wait_s: maximum time to wait, in seconds, for example if a service does not answer.
 
     Returns:
-        Values by tracker and name; None for an unknown value, for example if a service does not answer.
+        Values by tracker and name; None for an unknown value.
     """
     names = list(trackers)
     deadline = time.monotonic() + wait_s
     while True:
-        places = {name: RunLinks(work, name).read().get("where") for name in names}
-        known = all(place and None not in place.values() for place in places.values())
-        if known or time.monotonic() > deadline:
-            return places
+        links = {name: RunLinks(work, name).read() for name in names}
+        if time.monotonic() > deadline or all(map(_is_settled, links.values())):
+            return {name: link.get("where") for name, link in links.items()}
         time.sleep(0.1)
+
+
+def _is_settled(links: dict[str, Any]) -> bool:
+    """Return whether a tracker has said where the training is, or that it does not know."""
+    place = links.get("where") or {None: None}
+    return bool(links.get("failed")) or None not in place.values()

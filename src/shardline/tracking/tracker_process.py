@@ -107,7 +107,7 @@ class TrackerProcess:
         self._say = say
         self._records = Records(Path(context.metrics))
         links = RunLinks(context.work, tracker)
-        links.write(ended=None, not_sent=None)
+        links.write(failed=None, ended=None, not_sent=None)
         self._tracker = _TRACKERS[tracker](context, links)
         self._place = ""  # as last reported
         self._sent = -1  # the last step
@@ -190,6 +190,8 @@ class TrackerProcess:
         except Exception as error:  # whatever a client raises
             self._is_open = False  # `open` then asks the tracker again what has arrived
             self._metrics.failed(error)
+            if not self._was_open:
+                self._tracker.links.write(failed=True)
             return False
         self._metrics.succeeded()
         return True

@@ -188,7 +188,7 @@ def test_errors_are_one_short_line_without_secrets(monkeypatch):
     assert len(shorten(ValueError("x" * 1000))) < 310
 
 
-def test_places_are_awaited_for_a_moment_and_else_unknown(tmp_path):
+def test_places_are_awaited_until_the_tracker_answers_and_else_unknown(tmp_path):
     RunLinks(tmp_path, "csv").write(where={"file": "a"}, not_sent=None)
     assert read_places(tmp_path, []) == {}
     assert read_places(tmp_path, ["csv"], wait_s=3600) == {"csv": {"file": "a"}}
@@ -197,7 +197,10 @@ def test_places_are_awaited_for_a_moment_and_else_unknown(tmp_path):
         "mlflow": None,
     }
     RunLinks(tmp_path, "mlflow").write(where={"run_id": None, "uri": "b"})
-    assert read_places(tmp_path, ["mlflow"], wait_s=0) == {"mlflow": {"run_id": None, "uri": "b"}}
+    unknown = {"mlflow": {"run_id": None, "uri": "b"}}
+    assert read_places(tmp_path, ["mlflow"], wait_s=0) == unknown
+    RunLinks(tmp_path, "mlflow").write(failed=True)
+    assert read_places(tmp_path, ["mlflow"], wait_s=3600) == unknown
 
 
 def test_wandb_is_asked_only_where_there_is_a_key_for_it(tmp_path):

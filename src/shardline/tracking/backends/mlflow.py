@@ -7,10 +7,12 @@ import posixpath
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from filelock import FileLock
 
@@ -63,6 +65,8 @@ class MlflowRun(Tracker):
         self._local = Path(context.store, "mlflow")
         self._uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._local}/mlflow.db"
         self._is_local = not os.environ.get("MLFLOW_TRACKING_URI")
+        # MLflow's store of files has no transactions: who reads a run while another thread writes fails.
+        self._turn = Lock() if urlsplit(self._uri).scheme in ("", "file") else nullcontext()
         self._client: MlflowClient | None = None
         self._given = os.environ.get("MLFLOW_RUN_ID", "")
         self.run_id = ""
@@ -104,7 +108,8 @@ class MlflowRun(Tracker):
         column name").
         """
         if not self._is_local:
-            yield
+            with self._turn:
+                yield
             return
         make_folder(self._local)
         with FileLock(self._local / "lock", timeout=_LOCK_S):
@@ -159,10 +164,11 @@ class MlflowRun(Tracker):
         self._send_logged(batch)  # first, since the tag marks all of the batch as sent
         size = _VALUES_AT_ONCE
         parts = [metrics[begin : begin + size] for begin in range(0, len(metrics), size)] or [[]]
-        for part in parts[:-1]:
-            self._client.log_batch(self.run_id, metrics=part)
         tag = RunTag(_STEP, str(batch.step))
-        self._client.log_batch(self.run_id, metrics=parts[-1], tags=[tag])
+        with self._turn:
+            for part in parts[:-1]:
+                self._client.log_batch(self.run_id, metrics=part)
+            self._client.log_batch(self.run_id, metrics=parts[-1], tags=[tag])
 
     def _send_logged(self, batch: MetricBatch) -> None:
         """Send images, tables and texts as files, which replace those of an earlier try."""
@@ -173,7 +179,8 @@ class MlflowRun(Tracker):
                     path = Path(folder, Path(name).name)
                     path.write_bytes(content)
                     where = f"{_LOGGED}/{Path(name).parent}"
-                    self._client.log_artifact(self.run_id, str(path), where)
+                    with self._turn:
+                        self._client.log_artifact(self.run_id, str(path), where)
 
     def _name_of(self, metric: str) -> str:
         """Return the name under which MLflow gets a metric; two metrics never share one."""
@@ -189,7 +196,8 @@ class MlflowRun(Tracker):
     def upload(self, file: Path, folder: str = "") -> None:
         """Send a file, and record its name."""
         assert self._client is not None
-        self._client.log_artifact(self.run_id, str(file), folder or None)
+        with self._turn:
+            self._client.log_artifact(self.run_id, str(file), folder or None)
         self.files.append(file.name)
         self.links.write(files=self.files)
 
