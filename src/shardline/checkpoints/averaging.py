@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 
 from shardline.checkpoints.model_extras import hidden_buffers, own_buffers, set_buffers
+from shardline.core.dtypes import is_narrow
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import (
     State,
     average_of,
     batch_norms,
     begin_averaging,
-    is_narrow,
     latest_update_epoch,
     set_latest_update_epoch,
     training_steps,

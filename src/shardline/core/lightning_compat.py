@@ -1,4 +1,4 @@
-"""Access to private parts of Lightning and torch, which no other module uses.
+"""Access to private parts of Lightning and torch; only `lightning_repeats` and `lightning_validations` have others.
 
 Each part has a contract test in `tests/unit/core/test_lightning_compat.py`. The test names the version that it
 was written for, and fails if another version has changed the part. Private methods that Shardline overrides, such
@@ -29,6 +29,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import Metric
 
+from shardline.core.lightning_repeats import spare_repeats
+
 State = dict[str, Any]  # state that Lightning saves and restores, of a training or a part of it
 LoggedMetric = _ResultMetric  # the values of one name that `self.log` collects within an epoch
 
@@ -47,7 +49,7 @@ def new_trainer(**given: Any) -> pl.Trainer:
     installed packages register as entry points. So all arguments are passed here, and such callbacks
     are ignored with a message.
     """
-    spare_moves()
+    spare_repeats()
     defaults = {name: one.default for name, one in inspect.signature(pl.Trainer).parameters.items()}
     _CONNECTOR._load_external_callbacks = _left_out_callbacks
     try:
@@ -307,36 +309,6 @@ def make_logged_metric(
     described = _Metadata(**meta, reduce_fx=reduction)
     described.sync = _Sync(fn=trainer.strategy.reduce, _should=syncs, rank_zero_only=rank_zero_only)
     return _ResultMetric(described, is_tensor)
-
-
-def spare_moves() -> None:
-    """Make `self.log` move a metric only if it is not on its device yet.
-
-    At each call, Lightning searches all fields of a metric for tensors, which takes as long as the
-    rest of `self.log`. A metric that moves computes in the default type from then on, which may have 16 bits.
-    """
-    _ResultMetric.to = _stay  # type: ignore[method-assign,assignment]
-
-
-def _stay(metric: LoggedMetric, device: torch.device) -> LoggedMetric:
-    value = vars(metric).get("value")
-    if metric.is_tensor and isinstance(value, torch.Tensor) and value.device == device:
-        return metric
-    if (
-        is_narrow(torch.get_default_dtype())
-        and isinstance(value, Metric)
-        and value.device == device
-    ):
-        return metric
-    return _MOVE(metric, device)
-
-
-_MOVE = _ResultMetric.to
-
-
-def is_narrow(dtype: torch.dtype) -> bool:
-    """Return whether a floating type has 16 bits, in which small changes of a sum are rounded away."""
-    return dtype in (torch.bfloat16, torch.float16)
 
 
 # ---- torchmetrics

@@ -15,7 +15,7 @@ from pytorch_lightning import LightningDataModule
 from shardline.config.resolved import DatasetPlace
 from shardline.config.settings.optim_settings import Schedule
 from shardline.config.settings.run_settings import RunSettings
-from shardline.core.lightning_compat import is_narrow
+from shardline.core.dtypes import is_narrow
 from shardline.core.world import World
 from shardline.data.collate import Batch, ColumnTuple
 from shardline.data.columns import features_of

@@ -5,7 +5,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torchmetrics import Metric
 
-from shardline.core.lightning_compat import is_narrow
+from shardline.core.dtypes import is_narrow
 from shardline.data.datamodule import model_dtype
 
 # unlike `Module.to`, these leave the states of metrics as they are

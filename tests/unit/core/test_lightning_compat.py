@@ -1,8 +1,9 @@
 """What Lightning and torch keep private and Shardline rests on: one contract for each part.
 
 Written against pytorch-lightning and lightning 2.6.6, torchmetrics 1.9.0 and torch 2.13.0. Where another version
-fails here, `shardline/core/lightning_compat.py` is the one place to change. `test_one_lightning.py` runs this file
-with `lightning`, and `frameworks/test_newest_lightning.py` with the newest version of both packages.
+fails here, `lightning_compat.py` and `lightning_repeats.py` in `shardline/core` are the places to change.
+`test_one_lightning.py` runs this file with `lightning`, and `frameworks/test_newest_lightning.py` with the newest
+version of both packages.
 """
 
 import random
@@ -10,6 +11,7 @@ import re
 import signal
 from functools import partial
 from importlib.metadata import version
+from inspect import getsource
 
 import numpy as np
 import pytest
@@ -25,11 +27,13 @@ from pytorch_lightning.callbacks import (
 )
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
+from pytorch_lightning.utilities import signature_utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
 from shardline.core import lightning_compat as compat
+from shardline.core import lightning_repeats as repeats
 from shardline.core.one_lightning import loaded
 from shardline.errors import ConfigError
 from shardline.training.strategies import _SteadyBuckets
@@ -179,11 +183,59 @@ def test_nothing_is_logged_of_a_step_that_is_dropped():
 
 def test_a_metric_that_is_on_its_device_is_not_moved(monkeypatch):
     moves = []
-    monkeypatch.setattr(compat, "_MOVE", lambda metric, device: moves.append(device) or metric)
+    monkeypatch.setattr(repeats, "_MOVE", lambda metric, device: moves.append(device) or metric)
     monkeypatch.setattr(compat.LoggedMetric, "to", compat.LoggedMetric.to)
-    compat.spare_moves()
+    repeats.spare_repeats()
     fit(lambda trainer: None)
     assert len(moves) <= 1, "after the first step it is there"
+
+
+@pytest.mark.parametrize(
+    "hook", [Model().training_step, Model.training_step, partial(print), Model()]
+)
+def test_the_signature_of_a_hook_is_inspected_once(hook):
+    def has(**kinds):
+        return signature_utils.is_param_in_hook_signature(hook, "batch_idx", **kinds)
+
+    inspected = [has(), has(explicit=True), has(min_args=2)]
+    repeats.spare_repeats()
+    for _ in range(2):
+        assert [has(), has(explicit=True), has(min_args=2)] == inspected
+    source = getsource(signature_utils)
+    assert set(re.findall(r"inspect\.(\w+)", source)) == {"getfullargspec"}
+
+
+def test_the_name_of_a_hook_is_set_without_a_look_at_the_modules_parameters():
+    class Doubling(torch.nn.Module):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, 2 * value if name == "count" else value)
+
+    class Mixed(Model, Doubling):
+        pass
+
+    assert "def __setattr__" not in getsource(pl.LightningModule)
+    repeats.spare_repeats()
+    module = Mixed()
+    module.count, module.head, module.scale = (
+        2,
+        torch.nn.Linear(1, 1),
+        torch.nn.Parameter(torch.ones(1)),
+    )
+    assert (module.count, "head" in module._modules, "scale" in module._parameters) == (
+        4,
+        True,
+        True,
+    )
+    names = []
+    module.at_batch_end = lambda trainer: names.append(
+        vars(trainer.lightning_module)["_current_fx_name"]
+    )
+    trainer = compat.new_trainer(
+        max_steps=2, accelerator="cpu", logger=False, enable_checkpointing=False
+    )
+    trainer.fit(module, DataLoader(TensorDataset(torch.ones(4, 4))))
+    assert names == ["on_train_batch_end"] * 2
+    assert module._current_fx_name is None
 
 
 def test_updates_of_a_metric():
