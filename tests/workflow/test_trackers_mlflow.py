@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from shardline.core.process import kill_group
 from shardline.tracking import tracked
 from shardline.tracking.backends.mlflow import without_credentials
 from shardline.tracking.run_links import read_places
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 from tests.support.tracked_training import Training, history, track
 
 pytestmark = pytest.mark.usefixtures("no_login")
@@ -143,8 +142,7 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
     def start(training: Training) -> str:
         Path(training.context.store, "mlflow").mkdir(parents=True, exist_ok=True)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(port)]
         command += ["--backend-store-uri", database(training)]
