@@ -19,7 +19,7 @@ from shardline.launch.preflight.rendezvous import Rendezvous, pauses
 _LATENCY_ROUNDS = 20
 _SMALL = 256  # elements
 _MESSAGE_ELEMENTS = 2**20  # 4 MiB
-_SILENCE_S = 1.0
+_SILENCE_S = 5.0  # on a busy machine, another rank fails seconds later
 _SOURCE = re.compile(r"\[/\S+:\d+\] ")  # in gloo's messages: a path on torch's build machine
 
 
