@@ -76,6 +76,7 @@ class Paths:
             with suppress(dist.DistError):  # rank 0 may be gone, and the store with it
                 if silent := self._silent_ranks():
                     message += f"; {name_ranks(silent)} did not respond: read the log there first"
+                    self.rendezvous.others = len(self.ranks) - len(silent) - 1
                 message = self.rendezvous.agree("failure", message)
             raise LaunchError(message) from error
 
