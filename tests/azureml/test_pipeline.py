@@ -67,6 +67,7 @@ def outlived(run: Pipeline) -> None:
     service.fail(SUBMISSION[run.sdk], "429", times=6, retry_after=1)
     service.fail(SUBMISSION[run.sdk], "500", times=2)
     service.fail(SUBMISSION[run.sdk], "drop")
+    run.wait()  # a busy machine imports the tracker's client while it trains
     run.start("--until", "train")
     run.wait_for_checkpoint()
     # A tracker that connects later would meet the faults that are for the controller.
@@ -75,6 +76,7 @@ def outlived(run: Pipeline) -> None:
     # now, since near its end the training waits for `hurry` and logs nothing
     service.fail(TRACKING, "drop")
     service.fail(TRACKING, "500", times=2)
+    run.go_on()
     run.kill()
     run.wait_for_checkpoint(is_watched=False)
 

@@ -23,7 +23,7 @@ SECRET = "5ecretofthetest" * 3  # as long as a key of W&B's
 
 
 def have_begun(training: Training, *trackers: str) -> None:
-    """Wait until trackers have imported their clients, which takes longer on a busy machine than they have at the end."""
+    """Wait until trackers have imported their clients, which may take a busy machine longer than they have later."""
     places = read_places(training.work, trackers, wait_s=240)
     assert all(places.values()), places
 
