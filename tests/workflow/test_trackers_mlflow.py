@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -16,14 +17,15 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from shardline import tracking
 from shardline.core.process import kill_group
-from shardline.tracking import tracked
 from shardline.tracking.backends.mlflow import without_credentials
 from shardline.tracking.run_links import read_places
 from tests.support.processes import free_port, wait_until
-from tests.support.tracked_training import Training, history, track
+from tests.support.tracked_training import PATIENT, Training, history, track
 
 pytestmark = pytest.mark.usefixtures("no_login")
+tracked = partial(tracking.tracked, limits_s=PATIENT)
 
 
 def database(training: Training) -> str:
