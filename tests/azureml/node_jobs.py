@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.support.machines import Machine
 
 # The addresses in the recorded environments.
 NODES = {"node-a": "10.0.0.4", "node-b": "10.0.0.5"}
+PATIENCE_S = 120.0  # for what a busy machine does late
 MODULE = "snakemake_executor_plugin_azureml.node"
 LAUNCH = "$SNAKEMAKE_AZUREML_LAUNCH"
 # Each process writes what it sees of itself.
@@ -60,7 +61,7 @@ class Job:
         (folder / "tell.py").write_text(TELL)
 
     def start(
-        self, job: str, geometry: tuple[str, int, int], *options: str, wait_s: float = 30,
+        self, job: str, geometry: tuple[str, int, int], *options: str, wait_s: float = PATIENCE_S,
         but: tuple[int, ...] = (), **changes: str,
     ) -> None:  # fmt: skip
         """Start the node program as each rank of a geometry, but some."""
@@ -99,7 +100,7 @@ class Job:
     def logs(self) -> str:
         return "".join(f"--- rank {rank}\n{self.log(rank)}" for rank in self.processes)
 
-    def codes(self, timeout_s: float = 60) -> list[int]:
+    def codes(self, timeout_s: float = PATIENCE_S) -> list[int]:
         """Wait for the end of all and return their exit codes by rank."""
         deadline = time.monotonic() + timeout_s
         try:
@@ -129,9 +130,13 @@ class Job:
 
     def wait_for(self, *names: str) -> None:
         """Wait until files are in the shared folder."""
-        deadline = time.monotonic() + 30
-        while not all((self.shared / name).exists() for name in names):
-            assert time.monotonic() < deadline, f"no {names}:\n{self.logs()}"
+        self.wait_until(lambda: all((self.shared / name).exists() for name in names), str(names))
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"no {what}:\n{self.logs()}"
             time.sleep(0.02)
 
     def seen(self, rank: int) -> Any:

@@ -38,7 +38,7 @@ ROW = {"dataset": "table", "model": "slow:Slow", "trainer.max_epochs": 4}
 NUM_STEPS = 80
 
 # Slow, so that an accident strikes in the middle, and without an end, until a file `hurry` is in
-# the store. After `stumble` the last rank fails.
+# the store. It goes no further than a quarter while `wait` is there. After `stumble` the last rank fails.
 MODEL = """
 import os
 import time
@@ -55,6 +55,8 @@ class Slow(MLP):
         is_told = (STORE / "hurry").exists
         if not is_told():
             time.sleep(1)
+        while self.global_step >= NUM_STEPS // 4 and (STORE / "wait").exists():
+            time.sleep(0.1)
         while self.global_step >= NUM_STEPS - 10 and not is_told():
             time.sleep(0.1)
         if (STORE / "stumble").exists() and self.global_rank == self.trainer.world_size - 1:
@@ -252,6 +254,14 @@ class Pipeline:
     def hurry(self) -> None:
         """Let the training go on at full speed."""
         (self.store / "hurry").touch()
+
+    def wait(self) -> None:
+        """Have the training wait after a quarter of its steps."""
+        (self.store / "wait").touch()
+
+    def go_on(self) -> None:
+        """Let the training go on that waits."""
+        (self.store / "wait").unlink()
 
     # What there is to see
 

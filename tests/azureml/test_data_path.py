@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import pytest
 from shardline.config.load import load_project
 from tests.azureml.azurite import ACCOUNT, INSTALL, KEY, find_azurite
 from tests.support.needs import require
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 from tests.support.workspace import REPOSITORY, SNAKEMAKE, TINY_CONFIG, Workspace
 
 pytestmark = pytest.mark.slow
@@ -131,9 +130,7 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Blobs]:
         "the extra [azureml] is not installed",
     )
     folder = tmp_path_factory.mktemp("azurite")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with (folder / "output.log").open("w") as output:
         process = subprocess.Popen(
             [

@@ -72,7 +72,7 @@ def test_two_nodes_give_what_one_machine_gives(machines, tmp_path, on_one_machin
     ]
     command = [word for word in command if word != str(tmp_path)]
     job.start(shlex.join(command), WAYS[way], "--mount", f"SHARDLINE_STORE={job.shared}", wait_s=60)
-    codes = job.codes(240)
+    codes = job.codes(900)
     logs = "".join(path.read_text() for path in tmp_path.glob("node-*/logs/train/*.log"))
     assert set(codes) == {0}, job.logs() + logs
     assert outcome(Workspace(tmp_path / "node-a"), job.shared) == on_one_machine
@@ -123,7 +123,7 @@ def test_each_node_builds_the_environment_of_a_script(machines, tmp_path):  # no
         shlex.join(command), WAYS["agents-pytorch"], "--mount", f"SHARDLINE_STORE={job.shared}",
         wait_s=60, UV_FIND_LINKS=str(wheels), PIP_NO_INDEX="1", XDG_CACHE_HOME=str(tmp_path / "cache"),
     )  # fmt: skip
-    codes = job.codes(240)
+    codes = job.codes(900)
     logs = "".join(path.read_text() for path in tmp_path.glob("node-*/logs/train/*.log"))
     assert set(codes) == {0}, job.logs() + logs
     provenance = Workspace(tmp_path / "node-a").the("results/runs/*/provenance.json")

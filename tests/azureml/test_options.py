@@ -222,7 +222,7 @@ def tell(run: Options) -> list[int]:
     service.fail(LIST[run.sdk], "hang")
     run.wait_until(lambda: service.faults_left() == [], "hanging question")
     since = len(service.requests)
-    run.wait_until(lambda: len(run.asked(LIST[run.sdk], since)) == 3, "lists of jobs")
+    run.wait_until(lambda: len(run.asked(LIST[run.sdk], since)) >= 3, "lists of jobs")
     lists = run.asked(LIST[run.sdk], since)
     (run.store / "go").touch()
     assert run.end() == 0, run.story()

@@ -36,12 +36,12 @@ from snakemake_executor_plugin_azureml.client import make_client
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 from tests.azureml.test_request import request_of
 
-REQUEST_TIMEOUT_S = 1
+REQUEST_TIMEOUT_S = 4  # in which a busy machine answers
 
 
 class Late(BaseHTTPRequestHandler):
     def do_GET(self):
-        time.sleep(2.5 * REQUEST_TIMEOUT_S)
+        time.sleep(1.5 * REQUEST_TIMEOUT_S)
         self.send_response(204)
         self.end_headers()
 

@@ -30,7 +30,7 @@ def browser(shared_browser, page) -> webdriver.Chrome:
 
 
 def until(browser: webdriver.Chrome, condition: str) -> None:
-    WebDriverWait(browser, 30).until(lambda b: b.execute_script(f"return {condition}"))
+    WebDriverWait(browser, 120).until(lambda b: b.execute_script(f"return {condition}"))
 
 
 def text_of(browser: webdriver.Chrome, selector: str) -> str:

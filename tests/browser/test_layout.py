@@ -116,7 +116,7 @@ return [texts.length, boxes.flatMap(([name, a], i) =>
 def test_no_label_of_the_parallel_coordinates_lies_over_another(shared_browser, wide, width):
     with window(shared_browser, width):
         open_page(shared_browser, wide, DRAWN)
-        WebDriverWait(shared_browser, 30).until(lambda b: b.execute_script(OVERLAPS)[0] > 10)
+        WebDriverWait(shared_browser, 120).until(lambda b: b.execute_script(OVERLAPS)[0] > 10)
         assert shared_browser.execute_script(OVERLAPS)[1] == []
 
 
@@ -142,7 +142,7 @@ def test_every_logged_metric_can_be_drawn(shared_browser, wide):
     assert [*boxes] == ["train_loss", "val_loss", "val_accuracy", "grad_norm", "val_auroc"]
     for name in ("val_auroc", "train_loss"):
         boxes[name].click()
-    WebDriverWait(shared_browser, 30).until(
+    WebDriverWait(shared_browser, 120).until(
         lambda b: panels() == ["val loss", "val accuracy", "val auroc"]
     )
     assert shared_browser.get_log("browser") == []

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from selenium import webdriver
+from selenium.common.exceptions import JavascriptException, StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from shardline.report import RunFiles, write_report
@@ -22,6 +24,8 @@ from tests.support.report_runs import loss, write_run
 HOSTILE = "<script>window.hacked=1</script>"
 DRAWN = "[...document.querySelectorAll('figure.curves')].every(f => f.view)"
 
+# What a question meets while a chart is drawn again.
+REDRAWN = (JavascriptException, StaleElementReferenceException)
 GB = 10**9
 
 
@@ -110,7 +114,7 @@ def browser(shared_browser, page) -> webdriver.Chrome:
 
 
 def wait_for_charts(browser: webdriver.Chrome) -> None:
-    WebDriverWait(browser, 30).until(lambda b: b.execute_script(f"return {DRAWN}"))
+    WebDriverWait(browser, 120).until(lambda b: b.execute_script(f"return {DRAWN}"))
 
 
 def shown_runs(browser: webdriver.Chrome, dataset: int = 1) -> list[str]:
@@ -182,7 +186,7 @@ def open_run(browser: webdriver.Chrome, name: str):
     link = browser.find_element(By.LINK_TEXT, name)
     link.click()
     details = browser.find_element(By.ID, link.get_attribute("href").rpartition("#")[2])
-    WebDriverWait(browser, 10).until(
+    WebDriverWait(browser, 120).until(
         lambda b: b.execute_script("return !!arguments[0].querySelector('figure')?.view", details)
     )
     return details
@@ -333,7 +337,7 @@ def test_keyboard_alone_reaches_table_and_details(browser):
     summary = browser.find_element(By.CSS_SELECTOR, "#runs-title ~ .details summary")
     summary.send_keys(Keys.ENTER)
     details = summary.find_element(By.XPATH, "./..")  # opened when the browser has laid them out
-    WebDriverWait(browser, 10).until(lambda _: "Lineage" in details.text)
+    WebDriverWait(browser, 120).until(lambda _: "Lineage" in details.text)
 
 
 def test_a_screen_reader_finds_names_and_landmarks(browser):
@@ -372,16 +376,22 @@ def test_legend_brings_out_a_run(browser):
         paths = figure.find_elements(By.CSS_SELECTOR, ".mark-line path")
         return {path.get_attribute("opacity") for path in paths} == {"0.95", "0.08"}
 
-    WebDriverWait(browser, 10).until(opacities)
+    WebDriverWait(browser, 120, ignored_exceptions=REDRAWN).until(opacities)
 
 
 def test_pointing_at_a_curve_tells_its_run_value_and_step(browser):
     chart = browser.find_element(By.CSS_SELECTOR, ".curves .chart svg")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
-    ActionChains(browser).move_to_element_with_offset(chart, -200, 0).perform()
-    tooltip = WebDriverWait(browser, 10).until(
-        lambda b: b.find_element(By.CSS_SELECTOR, "#vg-tooltip-element.visible")
-    )
+
+    def tip(b: webdriver.Chrome) -> WebElement:
+        for offset in (
+            -199,
+            -200,
+        ):  # the pointer moves anew, since the chart may have moved meanwhile
+            ActionChains(b).move_to_element_with_offset(chart, offset, 0).perform()
+        return b.find_element(By.CSS_SELECTOR, "#vg-tooltip-element.visible")
+
+    tooltip = WebDriverWait(browser, 120).until(tip)
     assert re.fullmatch(r"diabetes-mlp_lr=0\.0?1\n[\d,.]+ at step \d+", tooltip.text)
 
 
@@ -402,7 +412,7 @@ def test_dark_scheme_recolors_page_and_charts(browser):
     light = colors()
     emulate("dark")
     try:
-        WebDriverWait(browser, 10).until(
+        WebDriverWait(browser, 120, ignored_exceptions=REDRAWN).until(
             lambda _: all(new != old for new, old in zip(colors(), light, strict=True))
         )
     finally:
@@ -417,7 +427,7 @@ def test_curves_of_very_many_runs_wait_until_they_are_near(shared_browser, tmp_p
     assert shared_browser.execute_script(f"return {curves}.view") is None
     shared_browser.execute_script(f"{curves}.scrollIntoView()")
     drawn = f"{curves}.querySelector('.chart canvas, .chart path') !== null"
-    WebDriverWait(shared_browser, 30).until(lambda b: b.execute_script(f"return {drawn}"))
+    WebDriverWait(shared_browser, 120).until(lambda b: b.execute_script(f"return {drawn}"))
 
 
 def test_machine_curves_are_drawn_and_tell_what_was_used_when(shared_browser, tmp_path):
@@ -435,12 +445,15 @@ def test_machine_curves_are_drawn_and_tell_what_was_used_when(shared_browser, tm
     open_page(shared_browser, tmp_path / "one.html", DRAWN)
     shared_browser.find_element(By.LINK_TEXT, "one").click()
     figure = "document.querySelector('figure.machine')"
-    WebDriverWait(shared_browser, 30).until(lambda b: b.execute_script(f"return !!{figure}?.view"))
+    WebDriverWait(shared_browser, 120).until(lambda b: b.execute_script(f"return !!{figure}?.view"))
     lines = f"return {figure}.querySelectorAll('.mark-line path').length"
     assert shared_browser.execute_script(lines) == 2 * 2 * 2, "panels, ranks and attempts"
     dot = shared_browser.find_elements(By.CSS_SELECTOR, "figure.machine .mark-symbol path")[1]
-    ActionChains(shared_browser).move_to_element(dot).perform()
-    tip = (By.CSS_SELECTOR, "#vg-tooltip-element.visible")
-    WebDriverWait(shared_browser, 10).until(lambda b: b.find_elements(*tip))
-    assert "3 GB at 4 s" in shared_browser.find_element(*tip).text
+
+    def tip(b: webdriver.Chrome) -> WebElement:
+        for offset in (1, 0):  # as above
+            ActionChains(b).move_to_element_with_offset(dot, offset, 0).perform()
+        return b.find_element(By.CSS_SELECTOR, "#vg-tooltip-element.visible")
+
+    assert "3 GB at 4 s" in WebDriverWait(shared_browser, 120).until(tip).text
     assert shared_browser.get_log("browser") == []

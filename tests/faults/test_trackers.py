@@ -12,13 +12,20 @@ from msgspec.structs import replace
 
 from shardline.errors import ConfigError
 from shardline.tracking import tracked
+from shardline.tracking.run_links import read_places
 from tests.support.planted_secrets import plant
 from tests.support.processes import descendants
-from tests.support.tracked_training import PROMPT
+from tests.support.tracked_training import PROMPT, Training
 
 pytestmark = pytest.mark.usefixtures("no_login")
 
 SECRET = "5ecretofthetest" * 3  # as long as a key of W&B's
+
+
+def have_begun(training: Training, *trackers: str) -> None:
+    """Wait until trackers have imported their clients, which may take a busy machine longer than they have later."""
+    places = read_places(training.work, trackers, wait_s=240)
+    assert all(places.values()), places
 
 
 @pytest.mark.rotating
@@ -28,6 +35,7 @@ def test_a_tracker_that_hangs_holds_up_no_other(training, serve, monkeypatch, ca
     with tracked(["mlflow", "csv", "wandb"], training.context, limits_s={**PROMPT, "sealed": 20.0}):
         training.log(1, 2)
         assert service.asked.wait(240)
+        have_begun(training, "csv", "wandb")
         training.log(3)
         training.seal()
     (said,) = capsys.readouterr().err.splitlines()
@@ -115,6 +123,7 @@ def test_a_tracker_whose_process_is_stuck_is_killed(training, monkeypatch, capsy
     monkeypatch.setattr("shardline.tracking.processes._GRACE_S", 0.0)
     with tracked(["csv", "tensorboard"], training.context, limits_s={**PROMPT, "sealed": 10.0}):
         stuck, _ = tracker_processes()
+        have_begun(training, "tensorboard")
         stuck.suspend()  # as by a client that holds the interpreter's lock
         training.log(1, 2, 3)
         training.seal()

@@ -45,7 +45,7 @@ def test_two_hosts_give_what_one_machine_gives(
     project.configure({"whole": "script: train.py"}, nodes=2, runtime={"launcher": launcher})
     (tmp_path / "hosts").mkdir()
     profile = documented_profile(tmp_path / "hosts", launcher)
-    done = lan["host-a"].run(*project.command(profile), cwd=project.path, timeout=600, check=False)
+    done = lan["host-a"].run(*project.command(profile), cwd=project.path, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + project.logs()
     trained = project.trained("whole")
     assert trained.hosts == ["host-a", "host-b"]
@@ -69,7 +69,7 @@ def test_two_nodes_of_slurm_give_what_one_machine_gives(
     project.workspace.write("slurm/profile.yaml", yaml.safe_dump({**profile, **FAST}))
     fast = REPOSITORY / "tests/support/slurm/snakemake_fast.py"
     command = [sys.executable, str(fast), "--profile", str(project.path / "slurm")]
-    done = slurm.login.run(*command, cwd=project.path, timeout=600, check=False)
+    done = slurm.login.run(*command, cwd=project.path, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + project.logs()
     trained = project.trained("whole")
     assert trained.hosts == ["n1", "n2"]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from shardline.checkpoints.folder import last_step
 from tests.support.lan import HOSTS
 from tests.support.processes import wait_until
 from tests.support.rotation import rotating
@@ -28,6 +29,22 @@ with job(str(work / "log")) as log:
         geometry=ActualGeometry(nodes=2, devices=1), accelerator="cpu",
     )
     run_ranks(start.command, env=start.env, log=log, work=work, title="t", ranks=2)
+"""
+
+
+# Waits in mid-training for what a test does, while a file `hold` is there.
+MODEL = """
+import time
+from pathlib import Path
+
+from shardline.training.models.linear import Linear
+
+
+class Held(Linear):
+    def training_step(self, batch, batch_idx):
+        while self.global_step == 12 and Path("hold").exists():
+            time.sleep(0.01)
+        return super().training_step(batch, batch_idx)
 """
 
 
@@ -53,12 +70,9 @@ class Training:
             json.loads(file.read_text()) for file in sorted(self.work.glob("watch/rank-*.json"))
         ]
 
-    def wait_for_steps(self):
-        def has_steps():
-            file = self.work / "metrics.jsonl"
-            return file.exists() and len(file.read_text().splitlines()) > 5
-
-        wait_until(lambda: has_steps() and len(self.signs()) == 2, self.process)
+    def wait_for_state(self):
+        saved = self.work / "checkpoints"
+        wait_until(lambda: last_step(saved) == 10 and len(self.signs()) == 2, self.process)
 
     def end(self):
         said, _ = self.process.communicate(timeout=600)
@@ -66,13 +80,14 @@ class Training:
 
 
 @pytest.fixture
-def cut_off(lan):
-    """Take host-b off the network for a while."""
+def cut_off(lan, ranks):
+    """Take host-b off the network for a while, and let a training that is held go on meanwhile."""
 
     @contextmanager
     def make():
         lan["switch"].run("ip", "link", "set", "host-b", "down")
         try:
+            (ranks.root / "hold").unlink()
             yield
         finally:
             lan["switch"].run("ip", "link", "set", "host-b", "up")
@@ -81,9 +96,11 @@ def cut_off(lan):
 
 
 @pytest.fixture
-def ranks(prepare):
-    """A run of two ranks on two nodes, saved at every fifth step."""
-    row = {"model": "linear", "trainer.max_epochs": 1, "global_batch": 4}
+def ranks(prepare, workspace):
+    """A run of two ranks on two nodes, saved at every fifth step, that is held at the 12th at first."""
+    workspace.write("held.py", MODEL)
+    workspace.write("hold", "")
+    row = {"model": "held:Held", "trainer.max_epochs": 1, "global_batch": 4}
     return prepare(5, nodes=2, devices=1, **row)
 
 
@@ -112,7 +129,7 @@ def test_a_network_that_drops_is_named_and_the_same_command_goes_on(
 ):
     started = time.monotonic()
     training = Training(lan, ranks, launcher)
-    training.wait_for_steps()
+    training.wait_for_state()
     with cut_off():
         code, said = training.end()
     assert code != 0
@@ -128,7 +145,7 @@ def test_a_network_that_drops_is_named_and_the_same_command_goes_on(
 def test_a_host_that_vanishes_is_named_and_the_same_command_goes_on(lan, cut_off, ranks, goes_on):
     started = time.monotonic()
     training = Training(lan, ranks, "none")
-    training.wait_for_steps()
+    training.wait_for_state()
     with cut_off():
         # what runs on it is ended only then, so that no connection tells the other host
         lan["host-b"].run("pkill", "-KILL", "-f", "shardline[.](training|supervision|launch)")

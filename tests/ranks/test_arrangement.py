@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from shardline.checkpoints.folder import last_step
 from shardline.supervision.failure_records import first_failure
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating
@@ -66,9 +65,7 @@ def test_a_model_in_another_order_in_each_process_resumes_with_its_bits(
     )
     Path("order").write_text("1")
     ranks.train("whole")
-    folder = ranks.root / "killed/work/checkpoints"
-    ranks.kill_when("killed", lambda: last_step(folder) >= 6)
-    step = last_step(folder)
+    step = ranks.kill_after("killed", 6)
     Path("order").write_text("2")
     output = ranks.train("killed")
     assert f"resuming from step {step}" in output

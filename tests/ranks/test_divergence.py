@@ -114,8 +114,8 @@ def test_steps_that_are_bad_are_left_out_whatever_is_killed_and_however_often_it
 
     often = replace(ranks, every_steps=1)
     work = ranks.root / "killed/work"
-    often.kill_when("killed", (work / FILE).exists)
-    often.kill_when("killed", lambda: last_step(work / "checkpoints") >= 30)
+    often.kill_when("killed", (work / FILE).exists, hold=25)
+    often.kill_after("killed", 30)
     often.train("killed")
     assert ranks.model("killed") == ranks.model("whole")
     assert interventions(ranks, "killed") == made
@@ -139,7 +139,7 @@ def test_a_learning_rate_that_explodes_is_lowered(poisoned):
     assert (made["first"], made["step"], made["factor"]) == (1, 2, 1e-27)
     assert is_finite(ranks, "run")
     often = replace(ranks, every_steps=1)
-    often.kill_when("killed", (ranks.root / "killed/work" / FILE).exists)
+    often.kill_when("killed", (ranks.root / "killed/work" / FILE).exists, hold=25)
     often.train("killed")
     assert ranks.model("killed") == ranks.model("run")
 

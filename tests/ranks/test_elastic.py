@@ -7,7 +7,6 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from shardline.checkpoints.folder import last_step
 from shardline.config.resolved import ActualGeometry
 from shardline.ledger import read_ledger
 from tests.support.processes import end_of_ranks
@@ -42,11 +41,8 @@ def test_two_ranks_then_one_then_two_learn_what_two_do(prepare, row):
     ranks = prepare(7, devices=2, **{**ROW, **row})
     ranks.train("planned")
     alone = replace(ranks, devices=1)
-    saved = ranks.root / "shrunk/work/checkpoints"
-    ranks.kill_when("shrunk", lambda: last_step(saved) >= 7)  # in mid-epoch
-    on_two = last_step(saved)
-    alone.kill_when("shrunk", lambda: last_step(saved) >= max(28, on_two + 7), geometry=ALONE)
-    on_one = last_step(saved)
+    ranks.kill_after("shrunk", 7)  # in mid-epoch
+    on_one = alone.kill_after("shrunk", 28, geometry=ALONE)
     output = ranks.train("shrunk")
     assert f"resuming from step {on_one}: 2 ranks" in output
     assert read_ledger(ranks.root / "shrunk/work/ledger") == read_ledger(

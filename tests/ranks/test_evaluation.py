@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline_io.order.blocks import BlockOrder
 from shardline_io.order.pieces import Piece
 from tests.support.evaluated_model import Flat, Rows, sealed_model
+from tests.support.processes import free_port
 from tests.support.rotation import rotating
 
 F1 = {"type": "torchmetrics.classification:MulticlassF1Score", "num_classes": 3, "name": "f1"}
@@ -90,9 +90,7 @@ def _rank(given: dict[str, Any], rank: int, size: int, port: int, output: Path) 
 
 def evaluated_on(given: dict[str, Any], size: int, folder: Path) -> list[dict[str, Any]]:
     """Return what each of some ranks found."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     context, output = multiprocessing.get_context("spawn"), folder / f"on-{size}"
     processes = [
         context.Process(target=_rank, args=(given, rank, size, port, output))

@@ -8,7 +8,7 @@ import torch
 from msgspec import structs
 from safetensors.torch import load_file
 
-from shardline.checkpoints.folder import last_step, list_saved
+from shardline.checkpoints.folder import list_saved
 from shardline.config.resolved import InitWeights
 from shardline.ledger import read_ledger
 from shardline.training.rank_task import read_task, write_task
@@ -82,8 +82,7 @@ def test_a_killed_training_ends_with_the_bits_of_one_that_was_not(prepare, tmp_p
     ranks = prepare(7, **{"strategy": "fsdp", "trainer.max_epochs": 3, **row})
     ranks.train("whole")
     folder = ranks.root / "killed/work/checkpoints"
-    ranks.kill_when("killed", lambda: last_step(folder) >= 8)
-    step = last_step(folder)
+    step = ranks.kill_after("killed", 8)
     names = sorted(path.name for path in list_saved(folder)[0].path.glob("shard-*"))
     if "strategy" not in row:
         assert len(names) == row["devices"], "each rank writes a shard"
@@ -99,7 +98,7 @@ def test_a_damaged_shard_falls_back_to_the_training_checkpoint_before_it(prepare
     ranks = prepare(7, devices=2, strategy="fsdp")
     ranks.train("whole")
     folder = ranks.root / "damaged/work/checkpoints"
-    ranks.kill_when("damaged", lambda: len(list_saved(folder)) == 2)
+    ranks.kill_when("damaged", lambda: len(list_saved(folder)) == 2, hold=18)
     newest, before = list_saved(folder)
     shard = newest.path / "shard-00002-of-00002.safetensors"
     content = bytearray(shard.read_bytes())
@@ -121,9 +120,7 @@ def test_a_training_goes_on_at_another_world_size_with_the_same_batches(prepare,
     """As `elastic` does it: the identity stays, the number of ranks is another."""
     ranks = prepare(7, devices=before, strategy="fsdp", **{"model_args.dropout": 0.0})
     ranks.train("whole")
-    folder = ranks.root / "killed/work/checkpoints"
-    ranks.kill_when("killed", lambda: last_step(folder) >= 8)
-    step = last_step(folder)
+    step = ranks.kill_after("killed", 8)
     spec = json.loads(ranks.run_json.read_text())
     spec["settings"]["devices"] = after
     other = replace(ranks, run_json=ranks.root / "other.json", devices=after)

@@ -18,8 +18,7 @@ class Slow(Linear):
         time.sleep(3)
 
     def training_step(self, *args):
-        # the kill comes before step 20 and its checkpoint, also on a busy machine
-        time.sleep(1 if self.global_step == 19 else 0.02)
+        time.sleep(0.02)
         return super().training_step(*args)
 
     def on_validation_start(self):
@@ -32,7 +31,7 @@ def test_a_training_killed_and_resumed_tells_where_its_time_went(prepare, tmp_pa
     (tmp_path / "slow.py").write_text(SLOW)
     ranks = prepare(10, **ROW)
     log = ranks.root / "run" / "work" / "metrics.jsonl"
-    ranks.kill_when("run", lambda: log.exists() and '"step": 18' in log.read_text())
+    ranks.kill_when("run", lambda: log.exists() and '"step": 18' in log.read_text(), hold=19)
     ranks.train("run")
     found = ranks.provenance("run")
 
@@ -59,7 +58,7 @@ def test_a_training_killed_and_resumed_tells_where_its_time_went(prepare, tmp_pa
     speed = found["throughput"]
     assert speed["steps"] + speed["warmup_steps"] == num_steps - 10
     assert 0.04 < speed["step_s"]["p10"] <= speed["step_s"]["median"] <= speed["step_s"]["p90"]
-    assert speed["step_s"]["p90"] < 0.5, "no validation is in it"
+    assert speed["step_s"]["p90"] < parts["validation"], "no validation is in it"
     per_s = speed["global_batch"] / speed["step_s"]["median"]
     assert speed["samples_per_s"] == pytest.approx(per_s, rel=1e-4)
     assert (speed["global_batch"], speed["ranks"]) == (32, 2)

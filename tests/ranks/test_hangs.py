@@ -8,6 +8,7 @@ import signal
 import psutil
 import pytest
 
+from shardline.checkpoints.folder import last_step
 from shardline.supervision.failure_records import first_failure, read_failures, reset_failures
 from shardline.supervision.watchdog.heartbeats import waits_for_peers
 from tests.support.processes import end_of_ranks, wait_until
@@ -15,6 +16,7 @@ from tests.support.rotation import rotating
 
 TIMEOUT_S = 8
 EVERY_STEPS = 5
+HOLD = 8
 # Sticks before its collective operation as long as a file is there: with a lock, or in compiled code.
 MODEL = """
 import ctypes, threading
@@ -43,16 +45,15 @@ class Hang:
     def __init__(self, ranks):
         self.ranks, self.work = ranks, ranks.root / "broken/work"
 
-    def start(self):
-        self.process = self.ranks.start("broken", hang_timeout_s=TIMEOUT_S)
-        wait_until(lambda: self.records > EVERY_STEPS and all(map(self.sign, (0, 1))), self.process)
+    def start(self, hold=None):
+        """Start it, and wait until a state is saved; with `hold`, it waits after this step for `release`."""
+        self.process = self.ranks.start("broken", hold=hold, hang_timeout_s=TIMEOUT_S)
+        wait_until(self.is_saved, self.process)
         self.started = psutil.Process(self.process.pid).children(recursive=True)
         return self
 
-    @property
-    def records(self):
-        file = self.work / "metrics.jsonl"
-        return len(file.read_text().splitlines()) if file.exists() else 0
+    def is_saved(self):
+        return last_step(self.work / "checkpoints") >= EVERY_STEPS and all(map(self.sign, (0, 1)))
 
     def sign(self, rank):
         file = self.work / f"watch/rank-{rank:05d}.json"
@@ -94,7 +95,8 @@ def hang(prepare, workspace):
 
 @pytest.mark.parametrize("rank", [1, *rotating(0)])
 def test_a_stopped_rank_is_named(hang, rank):
-    hang.start().send(signal.SIGSTOP, rank)
+    hang.start(hold=HOLD).send(signal.SIGSTOP, rank)
+    hang.ranks.release()
     told = hang.end()
     assert told.startswith(f"rank {rank} on {HOST} hangs at step ")
     assert "its process is stopped (state T)" in told
@@ -118,7 +120,8 @@ def test_a_rank_that_sticks_before_its_collective_operation_is_named(hang, works
 
 
 def test_a_killed_rank_is_named_by_its_watchdog(hang):
-    hang.start().send(signal.SIGKILL, 1)
+    hang.start(hold=HOLD).send(signal.SIGKILL, 1)
+    hang.ranks.release()
     told = hang.end()
     assert told.startswith(f"rank 1 on {HOST} was killed by a signal")
     assert "run the same command again to resume" in told
@@ -126,9 +129,10 @@ def test_a_killed_rank_is_named_by_its_watchdog(hang):
 
 
 def test_nobody_counts_the_time_in_which_the_whole_job_was_stopped(hang):
-    hang.start()
+    hang.start(hold=HOLD)
     for process in hang.started:
         process.suspend()
+    hang.ranks.release()
     states = lambda: {process.status() for process in hang.started}  # noqa: E731
     wait_until(lambda: states() == {psutil.STATUS_STOPPED}, hang.process)
     signal.sigtimedwait([], 1.5 * TIMEOUT_S)

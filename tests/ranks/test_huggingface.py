@@ -55,8 +55,7 @@ def test_a_model_of_transformers_ends_as_if_nothing_had_killed_or_stopped_it(pre
     ranks = prepare(3, datasets={"texts": {"source": SOURCE, "shards": 2}}, **ROW)
     ranks.train("whole")
     folder = ranks.root / "broken/work/checkpoints"
-    ranks.kill_when("broken", lambda: last_step(folder) >= 6)
-    killed = last_step(folder)
+    killed = ranks.kill_after("broken", 6)
     assert len([*list_saved(folder)[0].path.glob("shard-*")]) == 2, "each rank writes a shard"
     process = replace(ranks, is_by_torchrun=True).start("broken")
     wait_until(lambda: last_step(folder) >= killed + 6, process)

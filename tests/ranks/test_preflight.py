@@ -12,7 +12,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore
 
 from tests.support.forked import Program
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 from tests.support.rotation import rotating
 
 # One rank: its world in argv, or from torchrun's variables. What the training does next,
@@ -48,12 +48,6 @@ found = json.dumps({"left": left, "found": asdict(found)})
 print(f"FOUND {found}\\n", end="", flush=True)  # one write: ranks share torchrun's output
 """
 TIMEOUT_S = 300
-
-
-def free_port():
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def is_open(port):

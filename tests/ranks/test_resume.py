@@ -2,7 +2,6 @@
 
 import pytest
 
-from shardline.checkpoints.folder import last_step
 from shardline.ledger import read_ledger
 from tests.support.rotation import rotating
 
@@ -46,12 +45,7 @@ def test_a_killed_training_ends_with_the_bits_and_the_samples_of_an_uninterrupte
 ):
     ranks = prepare(every_steps, **{"trainer.max_epochs": 4, **row})
     ranks.train("whole")
-    killed_at = []
-    for after in (8, 30):
-        ranks.kill_when(
-            "killed", lambda after=after: last_step(ranks.root / "killed/work/checkpoints") >= after
-        )
-        killed_at.append(last_step(ranks.root / "killed/work/checkpoints"))
+    killed_at = [ranks.kill_after("killed", step) for step in (8, 30)]
     output = ranks.train("killed")
     assert f"resuming from step {killed_at[-1]}" in output
     assert killed_at[1] > killed_at[0] > 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.checkpoints.folder import last_step, list_saved
+from shardline.checkpoints.folder import list_saved
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.ledger import read_ledger
@@ -58,9 +58,7 @@ def check_epochs(ranks, steps, *, is_padded):
 def kill_and_resume(ranks, resumed, after):
     """Train `killed`, killing it after some steps, and resume it as `resumed` at another world size."""
     for step in after:
-        ranks.kill_when(
-            "killed", lambda step=step: last_step(ranks.root / "killed/work/checkpoints") >= step
-        )
+        ranks.kill_after("killed", step)
     shutil.copytree(ranks.root / "killed/work", resumed.root / "resumed/work")
     _adopt(resumed)
     return resumed.train("resumed"), ledger(resumed, "resumed")

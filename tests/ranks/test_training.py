@@ -54,7 +54,7 @@ def test_the_state_on_disk_always_names_best_weights_that_are_there(prepare):
     """However seldom the state is saved, it is saved with each new best, and only then are older ones removed."""
     ranks = prepare(10_000, devices=1, **{"trainer.max_epochs": 6})
     folder = ranks.root / "run/work/checkpoints"
-    ranks.kill_when("run", (folder / "latest.json").exists)
+    ranks.kill_when("run", (folder / "latest.json").exists, hold=30)
     for saved in list_saved(folder):
         state = torch.load(saved.path / "state.pt", map_location="cpu", weights_only=True)
         (best,) = [

@@ -34,7 +34,7 @@ from shardline.training.rank_task import (
     read_task,
     write_task,
 )
-from tests.support.processes import rank_environment
+from tests.support.processes import rank_environment, wait_until
 from tests.support.rank_tasks import rank_runtime
 from tests.support.rotation import rotating
 from tests.support.warm_server import held
@@ -162,17 +162,34 @@ def test_a_check_has_the_same_bits(tmp_path):
     assert not read_result(tmp_path / "warm" / "result.json").problems
 
 
-def test_a_killed_rank_is_named_and_the_next_attempt_resumes_with_the_same_bits(prepare):
-    ranks = prepare(every_steps=5, devices=2, **SMALL)
+HELD = """
+import time
+from pathlib import Path
+
+from shardline.training.models.mlp import MLP
+
+
+class Held(MLP):
+    def training_step(self, batch, batch_idx):
+        while self.global_step == 12 and Path("hold").exists():
+            time.sleep(0.01)
+        return super().training_step(batch, batch_idx)
+"""
+
+
+def test_a_killed_rank_is_named_and_the_next_attempt_resumes_with_the_same_bits(prepare, tmp_path):
+    (tmp_path / "held.py").write_text(HELD)
+    ranks = prepare(every_steps=5, devices=2, model="held:Held", **SMALL)
     ranks.train("whole")
+    (ranks.root / "hold").touch()
     warm = start(ranks.spec_file("killed"), 2)
     for line in warm.stdout:
         if line.startswith("starting:"):
             break
-    while last_step(ranks.root / "killed/work/checkpoints") < 10:
-        assert warm.returncode is None
+    wait_until(lambda: last_step(ranks.root / "killed/work/checkpoints") >= 10, warm)
     rank = max(child.pid for child in psutil.Process(warm.pid).children())
     os.kill(rank, signal.SIGKILL)
+    (ranks.root / "hold").unlink()
     output = warm.stdout.read()
     assert warm.wait() == 1
     assert "was killed by a signal (SIGKILL)" in (killed_rank(output) or output)

@@ -23,7 +23,7 @@ from tests.support.workspace import Workspace
 
 PATIENCE_S = 600
 
-# Slow, so that an accident strikes in the middle, until a file `hurry` is there.
+# Slow, so that an accident strikes in the middle, and without an end, until a file `hurry` is there.
 MODEL = """
 import time
 from pathlib import Path
@@ -35,15 +35,17 @@ class Slow(MLP):
     def training_step(self, batch, batch_idx):
         if not Path("hurry").exists():
             time.sleep(0.7)
+        while self.global_step >= 310 and not Path("hurry").exists():
+            time.sleep(0.1)
         return super().training_step(batch, batch_idx)
 """
-ROW = {"nodes": 2, "devices": 1, "model": "slow:Slow", "trainer.max_epochs": 8}
+ROW = {"nodes": 2, "devices": 1, "model": "slow:Slow", "trainer.max_epochs": 16}
 RUNTIME = {
     "launcher": "srun",
     "checkpoint": {"every_steps": 3},  # 20 steps an epoch
     "hang_timeout_s": 30,
 }
-NUM_STEPS = 160
+NUM_STEPS = 320
 
 
 class Training:

@@ -45,7 +45,7 @@ def open_page(browser: webdriver.Chrome, page: Path, ready: str) -> None:
     for kind in ("browser", "performance"):
         browser.get_log(kind)  # reading empties it
     browser.get(page.as_uri())
-    WebDriverWait(browser, 30).until(lambda b: b.execute_script(f"return {ready}"))
+    WebDriverWait(browser, 120).until(lambda b: b.execute_script(f"return {ready}"))
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class Daemons:
         """End a daemon in the orderly way."""
         daemon = self._running.pop(name)
         kill_group(daemon, signal.SIGTERM)
-        daemon.wait(30)
+        daemon.wait(180)
 
     def forget(self, machine: Machine) -> None:
         """Collect the exit codes of the daemons of a machine that is off."""

@@ -7,9 +7,9 @@ of what ranks do, whoever starts them; others have the real launchers.
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.support.processes import rank_environment
+from tests.support.processes import free_port, rank_environment
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
@@ -40,16 +40,20 @@ SERVER.set_forkserver_preload(
 class Launch:
     """A launcher of ranks in a process group of its own, with what tests use of `subprocess.Popen`."""
 
-    def __init__(self, size: int, spec: Path, *, cwd: Path, output: Path) -> None:
+    def __init__(
+        self, size: int, spec: Path, *, cwd: Path, output: Path, hold: int | None = None
+    ) -> None:
         """Start it.
 
         Args:
             size: number of ranks.
             spec: what the ranks are given.
             output: file for what the ranks print.
+            hold: step after which the ranks wait while the file `hold` is in `cwd`.
         """
         self._output = output
-        self._process = SERVER.Process(target=_launch, args=(size, spec, cwd, output), daemon=True)
+        given = (size, spec, cwd, output, hold)
+        self._process = SERVER.Process(target=_launch, args=given, daemon=True)
         with mock.patch.dict(os.environ, rank_environment()):  # the server keeps that of the first
             self._process.start()
         assert self._process.pid is not None
@@ -127,14 +131,16 @@ def _run(
     exec(compile(text, "<program>", "exec"), {"__name__": "__main__"})
 
 
-def _launch(size: int, spec: Path, cwd: Path, output: Path) -> None:
+def _launch(size: int, spec: Path, cwd: Path, output: Path, hold: int | None) -> None:
     """Start the ranks; the first that fails ends the others, and its exit code is ours."""
     os.setsid()
     os.chdir(cwd)
     with output.open("w") as file:
         for standard in (1, 2):
             os.dup2(file.fileno(), standard)
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())} if size > 1 else {}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} if size > 1 else {}
+    if hold is not None:
+        _hold_after(hold, cwd / "hold")
     ranks = {_start(rank, size, address, spec) for rank in range(size)}
     worst = 0
     while ranks:
@@ -149,11 +155,18 @@ def _launch(size: int, spec: Path, cwd: Path, output: Path) -> None:
     sys.exit(worst)
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+def _hold_after(step: int, file: Path) -> None:
+    """Have ranks that are forked later wait after a step, as long as a file and this process are there."""
+    from shardline.training.heartbeat import Heartbeat
+
+    launcher, begin = os.getpid(), Heartbeat.on_train_batch_start
+
+    def on_train_batch_start(self: Heartbeat, trainer: Any, *batch: Any) -> None:
+        begin(self, trainer, *batch)
+        while trainer.global_step >= step and file.exists() and os.getppid() == launcher:
+            time.sleep(0.01)
+
+    Heartbeat.on_train_batch_start = on_train_batch_start  # type: ignore[method-assign]
 
 
 def _start(rank: int, size: int, address: dict[str, str], spec: Path) -> int:

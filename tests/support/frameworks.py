@@ -162,7 +162,7 @@ class Project:
         """Run it on this machine."""
         done = subprocess.run(
             self.command(self.path / "profiles/local"), cwd=self.path, text=True, check=False,
-            timeout=900, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            timeout=1800, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + self.logs()
 

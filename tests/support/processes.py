@@ -1,7 +1,9 @@
 """Processes of tests: their environment, their end, and waiting for what they do."""
 
 import os
+import random
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +16,15 @@ from shardline.core.rank_environment import rank_variables
 def rank_environment() -> dict[str, str]:
     """Return the environment of ranks with one thread each, as a launcher gives it."""
     return {**os.environ, **rank_variables(1, {}, ""), "PYTHONFAULTHANDLER": "1"}
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a free port that Linux gives to nobody who does not name it, so that it stays free."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32768)
+        with socket.socket() as found, suppress(OSError):
+            found.bind((host, port))
+            return port
 
 
 def end_of_ranks(process: subprocess.Popen[str], timeout_s: float = 900) -> str:

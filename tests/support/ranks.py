@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from shardline.checkpoints.folder import last_step
 from shardline.config.load import load_project
 from shardline.config.resolved import ActualGeometry
 from shardline.core.files import read_json_lines
@@ -58,11 +59,21 @@ class Ranks:
         """Return the folder of an attempt's sealed files."""
         return self.root / name / "results"
 
-    def start(self, name: str, **changes: Any) -> "subprocess.Popen[str] | Launch":
-        """Start the ranks in a process group of their own."""
+    def start(
+        self, name: str, *, hold: int | None = None, **changes: Any
+    ) -> "subprocess.Popen[str] | Launch":
+        """Start the ranks in a process group of their own.
+
+        Args:
+            hold: Step after which they wait until `release`: what a test does in mid-training comes in time.
+        """
         spec = self.spec_file(name, **changes)
         if not self.is_by_torchrun:
-            return Launch(self.devices, spec, cwd=self.root, output=self.root / f"{name}.output")
+            if hold is not None:
+                (self.root / "hold").touch()
+            output = self.root / f"{name}.output"
+            return Launch(self.devices, spec, cwd=self.root, output=output, hold=hold)
+        assert hold is None, "ranks of torchrun wait for nothing"
         plan = LaunchPlan(run_id=name, nodes=self.nodes, devices=self.devices)
         return subprocess.Popen(
             launch_command("torchrun", ["-m", "shardline.training.rank", str(spec)], plan),
@@ -81,12 +92,31 @@ class Ranks:
         assert process.returncode == 0, output
         return output
 
-    def kill_when(self, name: str, condition: Callable[[], bool], **changes: Any) -> None:
-        """Start the ranks and kill all of them as soon as a condition holds."""
-        process = self.start(name, **changes)
+    def release(self) -> None:
+        """Let ranks go on that wait after a step."""
+        (self.root / "hold").unlink()
+
+    def kill_when(
+        self, name: str, condition: Callable[[], bool], *, hold: int, **changes: Any
+    ) -> None:
+        """Start the ranks and kill all of them as soon as a condition holds.
+
+        Args:
+            hold: Step after which they wait for the kill.
+        """
+        process = self.start(name, hold=hold, **changes)
         wait_until(condition, process)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+        self.release()
+
+    def kill_after(self, name: str, step: int, **changes: Any) -> int:
+        """Start the ranks, kill all of them once the state of a step or a later one is saved, and return its step."""
+        folder = self.root / name / "work/checkpoints"
+        saved = -(-step // self.every_steps) * self.every_steps
+        hold = saved + max(1, self.every_steps // 2)
+        self.kill_when(name, lambda: last_step(folder) >= step, hold=hold, **changes)
+        return last_step(folder)
 
     def model(self, name: str) -> bytes:
         """Return the sealed weights."""

@@ -17,6 +17,8 @@ from shardline.tracking import TrackingContext
 from shardline.tracking.tracker_process import TrackerProcess
 
 PROMPT = {"sealed": 1.0, "failed": 1.0, "stopped": 1.0}
+# A busy machine imports the clients, and a slow disk takes MLflow's database, for minutes.
+PATIENT = dict.fromkeys(PROMPT, 900.0)
 LOOK_S = 0.05
 
 

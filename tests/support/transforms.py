@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import threading
 import time
 
 import numpy as np
@@ -88,6 +89,26 @@ class Counts:
 
 
 class Sleeps:
+    """Sleeps; `seconds` counts those of samples that sleep at one time once."""
+
+    seconds, _asleep, _lock = 0.0, 0, threading.Lock()
+
     def __call__(self, sample, generator):
+        with Sleeps._lock:
+            Sleeps.seconds += 0.0 if Sleeps._asleep else 0.05
+            Sleeps._asleep += 1
         time.sleep(0.05)
+        with Sleeps._lock:
+            Sleeps._asleep -= 1
+        return sample
+
+
+class Waits:
+    """Says that it has begun, and waits."""
+
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def __call__(self, sample, generator):
+        Waits.has_begun.set()
+        assert Waits.may_end.wait(60)
         return sample

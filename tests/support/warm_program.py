@@ -65,8 +65,8 @@ def main() -> int:
         KEPT.append(Path(rest[0]).open("w"))  # noqa: SIM115, never closed
         KEPT[0].write("written")
         atexit.register(print, "at exit")
-        threading.Thread(target=lambda: (time.sleep(0.3), print("a thread"))).start()
         print("no line", end="")
+        threading.Thread(target=lambda: (time.sleep(0.3), print("a thread"))).start()
         return 4
     elif action == "raise":
         raise ValueError(rest[0])

@@ -82,7 +82,7 @@ class Workspace:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
-            timeout=600,
+            timeout=1800,
         )
 
     def killed_and_continued(self, pattern: str) -> None:

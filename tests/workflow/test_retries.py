@@ -18,7 +18,7 @@ import pytest
 from tests.support.processes import training_job, wait_until
 from tests.support.workspace import Workspace
 
-# Slow until a file `hurry` is there; fails at one place while `fail` is.
+# Slow, and without an end, until a file `hurry` is there; fails at one place while `fail` is.
 MODEL = """
 import time
 from pathlib import Path
@@ -30,6 +30,8 @@ class Own(MLP):
     def training_step(self, batch, batch_idx):
         if not Path("hurry").exists():
             time.sleep(0.2)
+        while self.global_step >= 300 and not Path("hurry").exists():
+            time.sleep(0.1)
         if Path("fail").exists() and self.global_step == 7:
             raise RuntimeError(f"no luck at {id(self):#x}")
         return super().training_step(batch, batch_idx)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 from wandb.proto import wandb_internal_pb2
 
+from shardline import tracking
 from shardline.records.base import encode
-from shardline.tracking import tracked
 from shardline.tracking.run_links import read_places
 from tests.support.processes import descendants
-from tests.support.tracked_training import Training
+from tests.support.tracked_training import PATIENT, Training
 
 pytestmark = pytest.mark.usefixtures("no_login")
+tracked = partial(tracking.tracked, limits_s=PATIENT)
 
 
 def test_the_table_has_a_row_per_step_and_late_metrics_at_the_right(training):

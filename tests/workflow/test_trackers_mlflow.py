@@ -3,11 +3,11 @@
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -17,14 +17,15 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from shardline import tracking
 from shardline.core.process import kill_group
-from shardline.tracking import tracked
 from shardline.tracking.backends.mlflow import without_credentials
 from shardline.tracking.run_links import read_places
-from tests.support.processes import wait_until
-from tests.support.tracked_training import Training, history, track
+from tests.support.processes import free_port, wait_until
+from tests.support.tracked_training import PATIENT, Training, history, track
 
 pytestmark = pytest.mark.usefixtures("no_login")
+tracked = partial(tracking.tracked, limits_s=PATIENT)
 
 
 def database(training: Training) -> str:
@@ -143,8 +144,7 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
     def start(training: Training) -> str:
         Path(training.context.store, "mlflow").mkdir(parents=True, exist_ok=True)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(port)]
         command += ["--backend-store-uri", database(training)]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -15,6 +16,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.data.transforms.repeat_check import check_samples
 from shardline.data.transforms.transform_steps import TransformSpec
 from shardline.data.workers import make_pool, parse_workers
+from tests.support.transforms import Sleeps, Waits
 
 HERE = "tests.support.transforms:"
 PLACES = (0, "threads:1", "threads:3", "processes:2", "auto")
@@ -142,18 +144,24 @@ def test_processes_end_with_a_parent_that_is_killed_even_while_they_work(tmp_pat
 
 
 def test_a_cancelled_batch_is_not_begun():
-    pool = pool_of("threads:1", f"{HERE}Sleeps")
+    pool = pool_of("threads:1", f"{HERE}Waits")
     try:
         running, waiting = pool.submit(samples(2)), pool.submit(samples(2))
+        assert Waits.has_begun.wait(60)
         assert waiting.cancel()
+        Waits.may_end.set()
         assert len(running.result()) == 2
         assert waiting.cancelled()
     finally:
+        Waits.may_end.set()
         pool.close()
 
 
 def test_auto_takes_threads_where_they_are_faster_and_tells_so(monkeypatch):
     monkeypatch.setattr("shardline.data.workers.num_cpus", lambda: 4)
+    # a clock that does not count the time in which a busy machine does other work
+    clock = SimpleNamespace(perf_counter=lambda: Sleeps.seconds)
+    monkeypatch.setattr("shardline.data.workers.time", clock)
     lines: list[str] = []
     pool = pool_of("auto", HERE + "Sleeps", tell=lines.append)
     try:

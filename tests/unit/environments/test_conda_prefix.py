@@ -150,7 +150,7 @@ def test_two_jobs_at_once_make_one(channel, tmp_path):
     for job in jobs:
         job.stdin.write("go\n")
         job.stdin.flush()
-    ends = [(job.communicate(timeout=60)[1], job.returncode) for job in jobs]
+    ends = [(job.communicate(timeout=300)[1], job.returncode) for job in jobs]
     assert ends == [("", 0)] * 3
     (prefix,) = (path for path in folder.glob("*-*") if not path.name.startswith("."))
     assert run(str(prefix), "-c", "import tool; print(tool.VERSION)") == "2.0"

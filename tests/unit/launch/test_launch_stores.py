@@ -1,7 +1,6 @@
 """Where the stores listen by which ranks meet."""
 
 import os
-import socket
 import subprocess
 import sys
 from datetime import timedelta
@@ -17,6 +16,7 @@ from shardline.core.world import World
 from shardline.launch import stores
 from shardline.launch.preflight.rendezvous import Rendezvous
 from shardline.launch.stores import NarrowStore, narrow_stores
+from tests.support.processes import free_port
 from tests.support.workspace import REPOSITORY
 
 WAIT = timedelta(seconds=10)
@@ -28,11 +28,6 @@ def listening(pid: int | None = None) -> set[tuple[str, int]]:
     return {
         (entry.laddr.ip, entry.laddr.port) for entry in found if entry.status == psutil.CONN_LISTEN
     }
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.mark.parametrize(

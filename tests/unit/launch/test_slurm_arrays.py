@@ -98,22 +98,30 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Executor:
     return it
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test, and no timer, say when the jobs that wait are submitted."""
+    monkeypatch.setattr(arrays, "_TOGETHER_S", 3600.0)
+
+
 def wait_for(executor: Executor, number: int) -> None:
     import time
 
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while len(executor.submitted) < number and time.monotonic() < end:
         time.sleep(0.02)
     executor._job_submission_executor.shutdown()
     assert len(executor.submitted) == number
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_array_for_each_request_and_a_job_for_a_single_one(executor: Executor, tmp_path: Path):
     many = [job(f"run{n}", mem_mb=100, nodes=1, runtime=60) for n in range(6)]
     large = [job("large", mem_mb=100, nodes=2, runtime=60)]
     executor.run_jobs([*many[:2], *large])  # those that are ready first
     executor.run_jobs(many[2:])
     executor.run_jobs([])
+    executor.shardline_waiting._submit()
     wait_for(executor, 7)
     scripts = sorted(tmp_path.glob("sbatch.*.options"))
     asked = sorted(path.read_text().split("-D")[1].split()[1:2] for path in scripts)
@@ -144,6 +152,7 @@ def test_other_rules_are_left_to_the_plugin(executor: Executor):
     assert [info.external_jobid for info in executor.submitted] == ["70", "70"]
 
 
+@pytest.mark.usefixtures("patient")
 def test_nothing_is_submitted_after_ctrl_c(executor: Executor):
     executor.run_jobs([job(1), job(2)])
     executor._job_submission_executor.shutdown(cancel_futures=True)

@@ -102,15 +102,24 @@ def test_a_submission_that_does_not_heed_the_request_is_killed(
 
 # A signal that another thread receives does not end the main thread's wait, as one that comes just before the wait.
 LATE = """
-import signal, threading, time
+import signal, sys, threading, time
 from types import SimpleNamespace
 from snakemake.scheduling.job_scheduler import JobScheduler
 from shardline.launch.slurm.scancel import cancel_by_name
 
+def scheduler_waits():
+    frame, names = sys._current_frames()[main], []
+    while frame:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names[0] == "wait" and "schedule" in names
+
 def press():
-    time.sleep(0.5)
+    while not scheduler_waits():
+        time.sleep(0.01)
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
+main = threading.get_ident()
 cancel_by_name()
 cancel_by_name()
 scheduler = SimpleNamespace(
@@ -124,7 +133,7 @@ print(JobScheduler.schedule(scheduler))
 
 def test_a_ctrl_c_that_comes_while_the_scheduler_begins_to_wait_cancels_the_jobs():
     command = ["env", "--default-signal=INT", sys.executable, "-c", LATE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.split() == ["cancelled", "False"]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from itertools import combinations
@@ -17,6 +16,7 @@ from shardline.errors import LaunchError
 from shardline.launch.export import export_world, with_hosts
 from shardline.launch.launched_world import check_world, derived_port, expand_nodelist, expand_tasks
 from shardline.launch.resolve import resolve_world
+from tests.support.processes import free_port
 
 FOLDER = Path(__file__).parents[2] / "data" / "environments"
 RECORDED = {
@@ -322,9 +322,7 @@ def test_the_documented_variables_of_other_programs_are_there(monkeypatch):
 
 
 def test_a_program_that_knows_nothing_of_shardline_meets_by_the_exported_variables():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
+    port = free_port()
     program = (
         "import torch, torch.distributed as dist; dist.init_process_group('gloo');"
         "rank = torch.tensor(dist.get_rank() + 1); dist.all_reduce(rank); print(int(rank))"

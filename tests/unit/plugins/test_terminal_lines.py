@@ -332,6 +332,26 @@ def test_an_attempt_that_leaves_at_once_is_not_shown_and_one_that_works_is(shown
     assert lines == ["Training run1", failed, "Training run1, attempt 3", failed]
 
 
+def test_an_attempt_that_leaves_the_report_of_the_one_before_is_not_shown_however_late_it_ends(
+    shown,
+):
+    def fail():
+        error = {"jobid": 1, "rule_name": "train", "log": ["logs/1.log"]}
+        shown.display.take(record(LogEvent.JOB_ERROR, "", logging.ERROR, **error))
+
+    for number, is_at_work in enumerate((True, False, True)):
+        start(shown, 1)
+        if is_at_work:
+            report(1, error="no luck")  # in the place of the one before
+            os.utime("logs/1.progress.json", (time.time() + number,) * 2)
+        shown.clock.now += 20  # no time for a table yet
+        shown.display.tick()
+        fail()
+    lines = [line.split("  ", 1)[1] for line in shown.text().splitlines()]
+    failed = "Training run1: failed; log: logs/1.log"
+    assert lines == ["Training run1", failed, "Training run1, attempt 3", failed]
+
+
 def test_of_several_attempts_the_last_ones_sentence_is_shown(shown):
     for cause in (
         "no luck",

@@ -90,7 +90,7 @@ def gone(pid: int) -> bool:
     return True
 
 
-def eventually(condition, limit_s=30.0):
+def eventually(condition, limit_s=120.0):
     """Wait for what another process does."""
     end = time.monotonic() + limit_s
     while not condition():
@@ -236,10 +236,8 @@ def test_the_server_ends_with_snakemake_also_by_sigkill_and_running_ranks_go_on(
 
 def test_jobs_share_a_server_and_another_environment_has_its_own(snakemake):
     one = start("exit", "0")
-    parents = []
     for env in (variables(), variables(OPENBLAS_NUM_THREADS="3"), variables(HF_HOME="/elsewhere")):
         warm = start("describe", env=env)
-        parents.append(psutil.Process(warm.pid).ppid() if not gone(warm.pid) else None)
         assert (
             json.loads(warm.stdout.read())["env"]["OPENBLAS_NUM_THREADS"]
             == env["OPENBLAS_NUM_THREADS"]

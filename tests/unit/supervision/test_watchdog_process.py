@@ -27,6 +27,9 @@ for _ in range(16):
     threading.Thread(target=time.sleep, args=[600], daemon=True).start()
 heartbeat_memory.mine().tick(3, phase)  # the test waits for this: a stop finds all threads
 if sys.argv[3] != "0":
+    while not (folder / "hangs").exists():
+        heartbeat_memory.mine().tick(3, phase)
+        time.sleep(0.05)
     time.sleep(600)
 while not heartbeat_memory.mine().stop_reason():
     time.sleep(0.01)
@@ -141,6 +144,7 @@ def test_a_killed_rank_is_told_of_even_by_a_watchdog_that_was_stopped(start, tmp
 def test_a_store_that_is_gone_does_not_keep_a_hung_rank_alive(start, tmp_path):
     rank = start(timeout_s=2)
     (tmp_path / "watch").rename(tmp_path / "gone")
+    (tmp_path / "hangs").touch()
     assert "rank 0 on " in rank.end()
     assert rank.process.returncode == -signal.SIGKILL
     assert read_failures(tmp_path)[0].kind == "hung"
@@ -150,6 +154,7 @@ def test_the_main_thread_of_a_stopped_rank_writes_the_stacks_itself(start, tmp_p
     """Another one would read frames that change, and crash the rank: then nobody is told that it hung."""
     rank = start(timeout_s=2)
     rank.process.send_signal(signal.SIGSTOP)
+    (tmp_path / "hangs").touch()  # it does not go on when it is woken for its stacks
     assert "its process is stopped (state T)" in rank.end()
     stacks = (tmp_path / "rank-0.stack").read_text()
     assert stacks.count("hread 0x") == 17

@@ -100,10 +100,11 @@ def record_steps(work, *steps):
 
 
 def test_the_next_attempt_completes_the_line_of_one_that_was_killed(tmp_path):
-    assert begin_attempt(tmp_path, job="17", queue_s=2.5, started=time.time() - 50) == 1
+    now = time.time()
+    assert begin_attempt(tmp_path, job="17", queue_s=2.5, started=now - 50) == 1
     record_resumed_step(tmp_path, 1, 0, {}, world=2)
     record_steps(tmp_path, 10, 20)
-    os.utime(tmp_path / "metrics.jsonl", (time.time() - 10,) * 2)
+    os.utime(tmp_path / "metrics.jsonl", (now - 10,) * 2)
     assert begin_attempt(tmp_path) == 2
     killed, running = read_attempts(tmp_path)
     assert killed.duration_s == pytest.approx(40, abs=1)  # to the last sign of life

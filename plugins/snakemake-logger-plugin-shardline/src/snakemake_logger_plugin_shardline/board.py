@@ -28,6 +28,7 @@ class Job:
         progress: last report of the job.
         since: time before which this job reported nothing.
         mark: mark of the progress file when it was last read.
+        left: mark of the progress file that the attempt before this one left.
     """
 
     rule: str
@@ -43,6 +44,7 @@ class Job:
     progress: ReportedProgress | None = None
     since: float = 0.0
     mark: tuple[int, int] | None = None
+    left: tuple[int, int] | None = None
 
     @property
     def title(self) -> str:
@@ -119,6 +121,7 @@ class Board:
         )
         if before := self.jobs.get(number):
             job.attempts, job.earlier = before.attempts + 1, before.causes
+            job.left = mark_of(log) if log else None
         self.jobs[number] = job
         return job
 
@@ -160,6 +163,10 @@ class Board:
             return
         if found := read_progress(job.log):
             job.progress, job.mark = found, mark
+
+    def is_at_work(self, job: Job) -> bool:
+        """Return whether an attempt has removed or replaced the report of the one before it, if there was one."""
+        return job.left is None or mark_of(job.log) != job.left
 
     def seconds(self, job: Job) -> float:
         """Return the seconds that a job has been running."""

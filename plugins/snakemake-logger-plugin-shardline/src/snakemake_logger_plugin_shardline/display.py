@@ -18,6 +18,7 @@ REDRAWN_S, EVERY_S = 1.0, 30.0
 _FEW = 8
 _LONG_S = 10.0
 # Seconds. A retry that ends sooner is not shown: it exited because an earlier error is final.
+# On a busy machine that takes longer, so a retry must also have begun to report.
 _AT_ONCE_S = 5.0
 Fields = dict[str, Any]  # attributes of a log record
 
@@ -174,7 +175,8 @@ class Display:
     def _tell_again(self) -> None:
         """Show the start of attempts that did not end at once."""
         for job in self._board.running():
-            if not job.is_told and self._board.seconds(job) >= _AT_ONCE_S:
+            is_late = not job.is_told and self._board.seconds(job) >= _AT_ONCE_S
+            if is_late and self._board.is_at_work(job):
                 job.is_told = True
                 if self._is_named(job):
                     self._tell(f"{one_line(job.message)}, attempt {job.attempts}")

@@ -19,7 +19,7 @@ from shardline.launch.preflight.rendezvous import Rendezvous, pauses
 _LATENCY_ROUNDS = 20
 _SMALL = 256  # elements
 _MESSAGE_ELEMENTS = 2**20  # 4 MiB
-_SILENCE_S = 1.0
+_SILENCE_S = 5.0  # on a busy machine, another rank fails seconds later
 _SOURCE = re.compile(r"\[/\S+:\d+\] ")  # in gloo's messages: a path on torch's build machine
 
 
@@ -76,6 +76,7 @@ class Paths:
             with suppress(dist.DistError):  # rank 0 may be gone, and the store with it
                 if silent := self._silent_ranks():
                     message += f"; {name_ranks(silent)} did not respond: read the log there first"
+                    self.rendezvous.others = len(self.ranks) - len(silent) - 1
                 message = self.rendezvous.agree("failure", message)
             raise LaunchError(message) from error
 
