@@ -241,8 +241,8 @@ def test_normalising_on_the_way_to_the_model(built):
         standard, (features - mean.double()) / std.double(), rtol=1e-6, atol=1e-6
     )
     assert Normalizer(dataset, "none", torch.float32)(features).dtype == torch.float32
+    raw = Normalizer(dataset, "raw", torch.bfloat16)
     for given, taken in ((features, torch.int64), (features.double(), torch.bfloat16)):
-        raw = Normalizer(dataset, "raw", torch.bfloat16)
         assert raw(given).dtype == raw.batch((given, given))[0].dtype == taken
         assert torch.equal(raw(given), given.to(taken))
     spread = Normalizer(dataset, "global", torch.float32)(features)

@@ -197,7 +197,7 @@ def test_the_spelling_of_lightning_cli_is_read(folder: Path) -> None:
 
 CLI = """
     seed_everything: 3
-    trainer: {max_epochs: 7, logger: {class_path: WandbLogger}, callbacks: [{class_path: EarlyStopping, init_args: {monitor: x}}]}
+    trainer: {max_epochs: 7, logger: {class_path: WandbLogger}, callbacks: []}
     model: {name: cli, rate: 3.0}
     data: {root: d, batch_size: 16}
     optimizer: {class_path: AdamW, init_args: {lr: 0.2, betas: [0.8, 0.9]}}
