@@ -242,9 +242,9 @@ def test_normalising_on_the_way_to_the_model(built):
     )
     assert Normalizer(dataset, "none", torch.float32)(features).dtype == torch.float32
     raw = Normalizer(dataset, "raw", torch.bfloat16)
-    for given, taken in ((features, torch.int64), (features.double(), torch.bfloat16)):
-        assert raw(given).dtype == raw.batch((given, given))[0].dtype == taken
-        assert torch.equal(raw(given), given.to(taken))
+    for stored, taken in ((features, torch.int64), (features.double(), torch.bfloat16)):
+        assert raw(stored).dtype == raw.batch((stored, stored))[0].dtype == taken
+        assert torch.equal(raw(stored), stored.to(taken))
     spread = Normalizer(dataset, "global", torch.float32)(features)
     assert spread.flatten().diff().std() < 1e-6
 

@@ -63,6 +63,11 @@ DATA = """
     class Digits:
         def __init__(self, root, data_dir="data", batch_size=32, num_workers=4, seed=1): ...
 
+    class Module:
+        def train_dataloader(self): ...
+
+        def val_dataloader(self): ...
+
     class Rows:
         def __init__(self, n=3): ...
 """
@@ -243,6 +248,9 @@ def test_other_models_and_data(folder: Path) -> None:
     assert config["defaults"]["data"] == {"normalize": "raw"}, "it reads its batch by name"
     assert config["defaults"]["checkpoint"] == {"monitor": "val_acc", "mode": "max"}
     assert "optim" in config["defaults"]
+    assert "evaluation" not in config["defaults"]
+    config, _, _ = begun("src.model:Dict", "src.data:Module", folder)
+    assert config["defaults"]["evaluation"] == {"split": "validation"}
     write(folder / "t.csv", "a,b,label\n1,2,x\n2,3,y\n3,4,x\n4,5,y\n5,6,x\n")
     config, _, _ = begun("mlp", "t.csv", folder)
     assert config["datasets"]["t"]["source"]["label"] == "label"

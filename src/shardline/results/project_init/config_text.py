@@ -86,6 +86,7 @@ def project_text(model: str, data: str, folder: Path) -> ProjectText:
         *_data(net, is_python=of_data is not None),
         *_trainer(own, left),
         *_monitor(net, own, left),
+        *_evaluation(of_data),
         *_optimizer(net, own, folder),
         *_model_args(net, own, left),
         "",
@@ -257,6 +258,12 @@ def _validated(logged: Sequence[str]) -> str:
     of_validation = [name for name in logged if "val" in name]
     losses = [name for name in of_validation if "loss" in name]
     return next(iter((*losses, *of_validation)), "")
+
+
+def _evaluation(of_data: LookedClass | None) -> Iterator[str]:
+    methods = set(of_data.methods) if of_data else set()
+    if "train_dataloader" in methods and "test_dataloader" not in methods:
+        yield "  evaluation: {split: validation} # the data has no test_dataloader"
 
 
 def _optimizer(net: LookedClass, own: OwnConfigs, folder: Path) -> Iterator[str]:

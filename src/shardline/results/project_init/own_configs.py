@@ -86,7 +86,7 @@ class OwnConfigs:
     def named_section(self, name: str) -> tuple[str, NamedObject] | None:
         """Return the first object that is a whole section of a config of LightningCLI, and its file."""
         for file, config in self._of_cli:
-            if isinstance(one := config.get(name), NamedObject):
+            if one := _named(config.get(name)):
                 return file, one
         return None
 
@@ -138,10 +138,18 @@ def as_table(one: NamedObject) -> dict[str, Any]:
     return {**table, **_without_open(one.arguments)}
 
 
+def _named(value: Any) -> NamedObject | None:
+    """Return the object that a value names. LightningCLI accepts the bare name of a class of Lightning or torch."""
+    if isinstance(value, Mapping) and isinstance(name := value.get("class_path"), str):
+        arguments = value.get("init_args")
+        return NamedObject(path=name, arguments=arguments if isinstance(arguments, Mapping) else {})
+    return value if isinstance(value, NamedObject) else None
+
+
 def _objects(value: Any) -> Iterator[NamedObject]:
-    if isinstance(value, NamedObject):
-        yield value
-        value = value.arguments
+    if one := _named(value):
+        yield one
+        value = one.arguments
     if isinstance(value, Mapping):
         for item in value.values():
             yield from _objects(item)
