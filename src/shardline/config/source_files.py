@@ -302,6 +302,11 @@ def _local_files(pattern: str, search: FileSearch, kind: str) -> list[Path]:
         elif folder.is_dir():
             hint = f"is a folder; write {pattern.rstrip('/')}/*"
         elif glob.glob(f"{pattern.rstrip('/')}/", root_dir=search.workdir, recursive=True):  # noqa: PTH207
+            if os.path.basename(pattern) == "**" and not names:  # noqa: PTH119
+                raise ConfigError(
+                    f"{where}.source.files: {pattern} contains no file, expected files whose names do not begin with a "
+                    "dot; check the path, or leave the pattern out until the files exist"
+                )
             each = f"list each of them, or {os.path.dirname(pattern)}"  # noqa: PTH120
             hint = f"matches folders alone; {each if names else f'write {pattern}/*'}"
         raise ConfigError(f"{where}.source.files: {pattern} {hint}")

@@ -65,6 +65,11 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         "checkpoint(..., use_reentrant=False) to recompute activations, and one backward pass per forward pass",
     ),
     (
+        r"scalar types: Long, Int; but got torch.*Float",
+        "integers are needed, and the model got floating point numbers; if these are the features of the data, such as "
+        "tokens, set data.normalize to raw, which leaves integers in their type",
+    ),
+    (
         r"CUDA out of memory",
         "a GPU has too little memory for a training step; use a smaller global_batch or a larger trainer.accumulate, "
         "precision=bf16-mixed, or strategy=fsdp on several GPUs",

@@ -62,13 +62,19 @@ class Normalizer:
 
     def __init__(self, dataset: Described, mode: str, dtype: torch.dtype) -> None:
         self._is_half, self._half = is_narrow(dtype), dtype
+        self._is_raw = mode == "raw"
         self._dtype = dtype = torch.float32 if self._is_half else dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
         features = features_of(dataset.manifest.schema)
         # Preprocessed features are scaled already. Statistics are those of the stored rows, before
         # the transforms of a torch dataset.
         schema = dataset.manifest.schema
-        if mode != "none" and features and not schema.stored and schema.sampled is UNSET:
+        if (
+            mode not in ("none", "raw")
+            and features
+            and not schema.stored
+            and schema.sampled is UNSET
+        ):
             shift, scale = shift_and_scale(dataset.statistics["features"], mode)
             self.constants = (
                 torch.from_numpy(shift).to(dtype).reshape(features.shape),
@@ -81,9 +87,11 @@ class Normalizer:
         Types of 16 bits are chosen after the normalisation, which needs more digits.
         """
         features = self._normalized(features)
-        return features.to(self._half) if self._is_half else features
+        return self._as_half(features) if self._is_half else features
 
     def _normalized(self, features: torch.Tensor) -> torch.Tensor:
+        if self._is_raw and not features.is_floating_point():
+            return features
         features = features.to(self._dtype)
         if self.constants is None:
             return features

@@ -115,7 +115,8 @@ class Dataset:
         if not self.manifest.splits[split]:
             raise DataError(
                 f"dataset {self.manifest.dataset}: the {split} split has no rows, expected at least one for each rank; "
-                "give it a share in the dataset's `splits`, or let the run use another split"
+                "give it a share in the dataset's `splits`, define the loader of the data module, or let the run use "
+                "another split (evaluation.split)"
             )
         return kind(
             pieces=first_rows(self.shards.pieces(split), limit),

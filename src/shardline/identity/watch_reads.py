@@ -43,7 +43,10 @@ _MACHINE = (
 )  # fmt: skip
 _OF_PROJECT = (".git", ".snakemake", "benchmarks", "logs")
 _OF_PREFIX = ("bin", "etc", "include", "lib", "lib64", "share", "ssl")
-MODEL_REMEDY = "list it in the column code_files, or read it by a literal path beside its module"
+MODEL_REMEDY = (
+    "list it in the column code_files, or in source.files of the dataset whose class reads it; or read it by a literal "
+    "path beside its module"
+)
 SOURCE_REMEDY = "list it in source.files, or read it by a literal path beside its module"
 PYTHON_REMEDY = "write in the dataset's source:"  # followed by the lines
 REFUSED = "runtime.watch_reads=error"

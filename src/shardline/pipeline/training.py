@@ -30,7 +30,7 @@ from shardline.pipeline.started_ranks import (
     python_of,
     start_ranks,
 )
-from shardline.pipeline.training_task import tracking_context, training_task
+from shardline.pipeline.training_task import check_evaluated_rows, tracking_context, training_task
 from shardline.pipeline.watched import write_watched_files
 from shardline.results.continuing import states_to_keep
 from shardline.results.kept_states import remove_beyond_limits
@@ -71,6 +71,7 @@ def train(
     make_folder(work)
     write_watched_files(project, run)
     task, action = training_task(project, run, inputs, work, "train", results=Path(model).parent)
+    check_evaluated_rows(run, task)
     action = structs.replace(action, tracking=tuple(runtime.tracking))
     context = tracking_context(run, layout.store, task, model, group)
     python = python_of(project, run, inputs)

@@ -12,13 +12,18 @@ from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
+from shardline.core.errors import DataError
 from shardline.core.git import git_commit
 from shardline.core.nested import flatten
+from shardline.data.folds import of_fold
 from shardline.environments.installed import MODULES
 from shardline.environments.python import built_on_nodes, python_of_script
 from shardline.pipeline.bases import init_of, read_bases
+from shardline.pipeline.job_frame import REMAKE
 from shardline.pipeline.members import members_of, seen_members
 from shardline.pipeline.started_ranks import Inputs, files_of, places_of
+from shardline.records.base import read_record
+from shardline.records.datasets import Manifest
 from shardline.training.rank_task import RankRuntime, RankTask, Train, read_run
 
 if TYPE_CHECKING:
@@ -57,6 +62,27 @@ def training_task(
         runtime=RankRuntime.of(project.runtime),
     )
     return task, action
+
+
+def check_evaluated_rows(run: RunPlan, task: RankTask) -> None:
+    """Reject a run that cannot be evaluated, before it is trained.
+
+    Raises:
+        DataError: The split of the evaluation has no rows.
+    """
+    split = run.settings.evaluation.split
+    known = [one for one in task.datasets if one.manifest.exists()]
+    if is_script(run.model_class) or len(known) < len(task.datasets):
+        return
+    manifests = [
+        of_fold(read_record(one.manifest, Manifest, remedy=REMAKE), one.fold) for one in known
+    ]
+    if not any(manifest.splits[split] for manifest in manifests):
+        raise DataError(
+            f"dataset {manifests[0].dataset}: the {split} split has no rows to evaluate {run.name}; give "
+            "it a share in the dataset's `splits`, define test_dataloader of the data module, or set "
+            "evaluation.split: validation"
+        )
 
 
 def tracking_context(

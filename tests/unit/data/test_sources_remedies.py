@@ -806,6 +806,10 @@ SETTING_CASES = {
         CSV | {"files": ["d/*"]}, "d/* matches folders alone", "write d/*/*", {"files": ["d/*/*"]},
         files={"d/e/a.csv": GOOD}
     ),
+    "a pattern of all below": setting(
+        CSV | {"files": ["*.csv", "d/**"]}, "d/** contains no file", "leave the pattern out",
+        {"files": ["*.csv"]}, files={"a.csv": GOOD, "d/.gitkeep": ""}
+    ),
     "a pattern of class folders": setting(
         FOLDER | {"files": ["p/*"]}, "p/* matches folders alone", "or p", {"files": ["p"]}, files=TWO
     ),

@@ -241,6 +241,10 @@ def test_normalising_on_the_way_to_the_model(built):
         standard, (features - mean.double()) / std.double(), rtol=1e-6, atol=1e-6
     )
     assert Normalizer(dataset, "none", torch.float32)(features).dtype == torch.float32
+    raw = Normalizer(dataset, "raw", torch.bfloat16)
+    for stored, taken in ((features, torch.int64), (features.double(), torch.bfloat16)):
+        assert raw(stored).dtype == raw.batch((stored, stored))[0].dtype == taken
+        assert torch.equal(raw(stored), stored.to(taken))
     spread = Normalizer(dataset, "global", torch.float32)(features)
     assert spread.flatten().diff().std() < 1e-6
 

@@ -289,8 +289,8 @@ def test_an_error_comes_with_the_first_read_and_again_where_it_was_caught(watche
     assert str(error.value) == (
         "runtime.watch_reads=error: 1 file was read that no identity contains: vocab.txt "
         f"(read by {__file__}, line {line}); "
-        "list it in the column code_files, or read it by a literal path beside its module, or set "
-        "runtime.watch_reads=warn to continue anyway"
+        "list it in the column code_files, or in source.files of the dataset whose class reads it; or read it by a "
+        "literal path beside its module, or set runtime.watch_reads=warn to continue anyway"
     )
     with pytest.raises(ConfigError, match="vocab.txt"):
         watch_reads.check()

@@ -63,6 +63,11 @@ DATA = """
     class Digits:
         def __init__(self, root, data_dir="data", batch_size=32, num_workers=4, seed=1): ...
 
+    class Module:
+        def train_dataloader(self): ...
+
+        def val_dataloader(self): ...
+
     class Rows:
         def __init__(self, n=3): ...
 """
@@ -113,7 +118,7 @@ def test_arguments_are_filled_with_defaults_and_objects_and_the_others_are_comme
     }
     assert "      # options: root: ... # required" in text
     assert config["defaults"]["global_batch"] == 32
-    assert config["defaults"]["data"] == {"normalize": "none", "collate": "tuple"}
+    assert config["defaults"]["data"] == {"normalize": "raw", "collate": "tuple"}
     assert config["defaults"]["checkpoint"] == {"monitor": "val/loss", "mode": "min"}
     assert "optim" not in config["defaults"]
     assert [sentence.partition(" ")[0] for sentence in left] == [
@@ -195,11 +200,57 @@ def test_the_spelling_of_lightning_cli_is_read(folder: Path) -> None:
     assert OwnConfigs(folder).find("src.model:Other") is None
 
 
+CLI = """
+    seed_everything: 3
+    trainer: {max_epochs: 7, logger: {class_path: WandbLogger}, callbacks: []}
+    model: {name: cli, rate: 3.0}
+    data: {root: d, batch_size: 16}
+    optimizer: {class_path: AdamW, init_args: {lr: 0.2, betas: [0.8, 0.9]}}
+    lr_scheduler: {class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 4}}
+"""
+
+
+def test_sections_of_lightning_cli_that_name_no_class_are_read(folder: Path) -> None:
+    write(folder / "configs/default.yaml", CLI)
+    write(folder / "configs/a.yaml", CLI.replace("7", "8"))
+    write(folder / "a.yaml", "trainer: {lr: 1}\nmodel: {name: other}\n")  # of another program
+    config, text, _ = begun("src.model:Net", "src.data:Digits", folder)
+    assert config["defaults"]["trainer"] == {"max_epochs": 7}
+    args = config["defaults"]["model_args"]
+    assert (args["name"], args["rate"]) == ("cli", 3.0)
+    assert "# arguments of the constructor, as in configs/default.yaml" in text
+    assert config["datasets"]["digits"]["source"]["options"]["root"] == "d"
+    assert config["defaults"]["global_batch"] == 16
+    assert "optim" not in config["defaults"], "the model has configure_optimizers"
+
+
+def test_the_optimizer_of_lightning_cli_is_that_of_a_model_without_one(folder: Path) -> None:
+    write(folder / "default.yaml", CLI.replace("name: cli, rate: 3.0", ""))
+    config, _, _ = begun("src.model:Dict", "src.data:Rows", folder)
+    assert config["defaults"]["optim"] == {
+        "name": "torch.optim:AdamW", "lr": 0.2, "weight_decay": 0.01, "args": {"betas": [0.8, 0.9]}
+    }  # fmt: skip
+    assert config["defaults"]["schedule"] == {
+        "name": "torch.optim.lr_scheduler:StepLR", "interval": "epoch", "args": {"step_size": 4}
+    }  # fmt: skip
+    assert load_project(workdir=folder).runs
+
+
+def test_a_folder_with_hidden_files_alone_is_no_pattern(folder: Path) -> None:
+    (folder / "data").mkdir()
+    write(folder / "data/.gitkeep", "")
+    config, _, _ = begun("src.model:Net", "src.data:Digits", folder)
+    assert config["datasets"]["digits"]["source"]["files"] == []
+
+
 def test_other_models_and_data(folder: Path) -> None:
     config, _, _ = begun("src.model:Dict", "src.data:Rows", folder)
-    assert config["defaults"]["data"] == {"normalize": "none"}, "it reads its batch by name"
+    assert config["defaults"]["data"] == {"normalize": "raw"}, "it reads its batch by name"
     assert config["defaults"]["checkpoint"] == {"monitor": "val_acc", "mode": "max"}
     assert "optim" in config["defaults"]
+    assert "evaluation" not in config["defaults"]
+    config, _, _ = begun("src.model:Dict", "src.data:Module", folder)
+    assert config["defaults"]["evaluation"] == {"split": "validation"}
     write(folder / "t.csv", "a,b,label\n1,2,x\n2,3,y\n3,4,x\n4,5,y\n5,6,x\n")
     config, _, _ = begun("mlp", "t.csv", folder)
     assert config["datasets"]["t"]["source"]["label"] == "label"
@@ -216,12 +267,14 @@ def test_other_models_and_data(folder: Path) -> None:
             "init --model=src.model.Net is neither a shipped model nor an import path",
         ),
         ("src.nothing:Net", "src.nothing:Net does not import: ModuleNotFoundError"),
+        ("inner.nets:Net", "or set PYTHONPATH=src for all commands"),
         ("src.exits:Net", "importing src.exits:Net ended the process with code 3: bye"),
         ("src.model:functools", "src.model:functools is of type module, expected a class"),
     ],
 )
 def test_a_class_that_does_not_import_is_named(folder: Path, model: str, words: str) -> None:
     write(folder / "src/exits.py", "import os\nprint('bye', flush=True)\nos._exit(3)\n")
+    write(folder / "src/inner/nets.py", "")
     with pytest.raises(ConfigError) as caught:
         project_text(model, "src.data:Rows" if "exits" not in model else "mlp", folder)
     assert words in str(caught.value)

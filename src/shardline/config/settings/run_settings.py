@@ -56,10 +56,11 @@ class Pad(Settings, frozen=True, kw_only=True):
 class Data(Settings, frozen=True, kw_only=True):
     """How samples reach the model."""
 
-    normalize: Literal["standard", "global", "none"] = "standard"
+    normalize: Literal["standard", "global", "none", "raw"] = "standard"
     """`standard` subtracts the mean of the train split and divides by its standard deviation, per
     feature (for tables). `global` uses one mean and deviation for all features (for images, whose
-    border pixels hardly vary)."""
+    border pixels hardly vary). `none` gives the model the features as floating point numbers. `raw` does the same,
+    but leaves integers, such as tokens, in their type."""
     window_bytes: Count = 268435456
     """Size in bytes of the window of samples in memory; the next window is read ahead. Rows are
     shuffled within a window."""

@@ -39,17 +39,20 @@ def overrides(made: object, name: str) -> bool:
 def overrides_in(target: type, name: str) -> bool:
     """Return whether a method of a class is defined by the user, and not by Lightning."""
     for cls in target.__mro__:
+        if _is_base(cls):  # Lightning itself has classes that derive from it, such as its demos
+            return False
         if name in vars(cls):
-            return cls.__module__.partition(".")[0] not in LIGHTNING
+            return True
     return False
+
+
+def _is_base(cls: type) -> bool:
+    return cls.__name__ == "LightningDataModule" and cls.__module__.partition(".")[0] in LIGHTNING
 
 
 def is_module(made: object) -> bool:
     """Return whether an object is a LightningDataModule of either package."""
-    return any(
-        cls.__name__ == "LightningDataModule" and cls.__module__.partition(".")[0] in LIGHTNING
-        for cls in type(made).__mro__
-    )
+    return any(map(_is_base, type(made).__mro__))
 
 
 def loader_of(module: Any, split: str, what: str) -> Any:

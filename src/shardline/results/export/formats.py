@@ -118,7 +118,7 @@ def _read_safetensors(original: Original, path: Path) -> Runner:
     if beside.exists():
         found = load_file(beside)
         constants = found["shift"], found["scale"]
-    whole = deployed(model, original.call, original.steps, constants)
+    whole = deployed(model, original.call, original.steps, constants, is_raw=original.is_raw)
     return lambda tensors: _listed(whole(*tensors))
 
 
@@ -142,7 +142,7 @@ def _read_huggingface(original: Original, path: Path) -> Runner:
     hub = _hub(model)
     assert hub is not None
     hub.load_state_dict(type(hub).from_pretrained(path.parent, local_files_only=True).state_dict())
-    whole = deployed(model, original.call, original.steps, None)
+    whole = deployed(model, original.call, original.steps, None, is_raw=original.is_raw)
     return lambda tensors: _listed(whole(*tensors))
 
 

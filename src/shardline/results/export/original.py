@@ -66,7 +66,19 @@ class Original:
 
     def deployed(self, model: torch.nn.Module | None = None) -> "Deployed":
         """Return the model, or another one, with the normalisation inside."""
-        return deployed(model or self.model, self.call, self.steps, self.constants, self.prepare)
+        return deployed(
+            model or self.model,
+            self.call,
+            self.steps,
+            self.constants,
+            self.prepare,
+            is_raw=self.is_raw,
+        )
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether features that are integers stay integers."""
+        return self.spec.settings.data.normalize == "raw"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -127,14 +139,14 @@ class Original:
 
 def deployed(
     model: torch.nn.Module, call: Call, steps: ExportSteps, constants: Constants | None,
-    prepare: TableFeatures | None = None,
+    prepare: TableFeatures | None = None, *, is_raw: bool = False,
 ) -> "Deployed":  # fmt: skip
     """Return a model with the normalisation inside, in evaluation mode."""
     first: dict[str, torch.nn.Module] = {
         name: Pixels(of) for name, of in steps.normalize.items() if name in call.names
     }
     if "features" in call.names and (call.is_table or constants):
-        last = Features(constants)
+        last = Features(constants, is_raw=is_raw)
         first["features"] = (
             torch.nn.Sequential(first["features"], last) if "features" in first else last
         )
@@ -290,19 +302,25 @@ class Features(torch.nn.Module):
 
     Args:
         constants: Shift and scale [*feature_shape] float32; None for no normalisation.
+        is_raw: Whether integers stay integers.
     """
 
     shift: torch.Tensor | None
     scale: torch.Tensor | None
 
-    def __init__(self, constants: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+    def __init__(
+        self, constants: tuple[torch.Tensor, torch.Tensor] | None, *, is_raw: bool = False
+    ) -> None:
         super().__init__()
+        self.is_raw = is_raw
         shift, scale = constants or (None, None)
         self.register_buffer("shift", shift)
         self.register_buffer("scale", scale)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Return stored features [B, *feature_shape] as normalised float32."""
+        if self.is_raw and not features.is_floating_point():
+            return features
         features = features.to(torch.float32)
         if self.shift is not None and self.scale is not None:
             features = (features - self.shift) * self.scale

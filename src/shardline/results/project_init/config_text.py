@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from msgspec import UNSET, structs
 from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.config.settings.run_settings import Trainer
 from shardline.core.errors import ConfigError
-from shardline.core.objects import is_import_path
-from shardline.core.trainer_arguments import SETTINGS
+from shardline.core.found_files import is_hidden
+from shardline.core.objects import NamedObject, is_import_path
+from shardline.core.trainer_arguments import REASONS, SETTINGS
 from shardline.results.data_init import Entry, guess_entry
 from shardline.results.data_init.written import flow
 from shardline.results.project_init.looked import Argument, LookedClass, look
@@ -84,7 +86,8 @@ def project_text(model: str, data: str, folder: Path) -> ProjectText:
         *_data(net, is_python=of_data is not None),
         *_trainer(own, left),
         *_monitor(net, own, left),
-        *_optimizer(net),
+        *_evaluation(of_data),
+        *_optimizer(net, own, folder),
         *_model_args(net, own, left),
         "",
         "datasets:",
@@ -101,26 +104,27 @@ def _short(path: str) -> str:
     return (name or path.rpartition(":")[2]).lower()
 
 
-def _own_arguments(cls: LookedClass, own: OwnConfigs) -> Found:
-    return own.find(cls.path) or Found(arguments={})
+def _own_arguments(cls: LookedClass, own: OwnConfigs, section: str) -> Found:
+    names = {one.name for one in cls.arguments}
+    return own.find(cls.path) or own.section(section, names) or Found(arguments={})
 
 
-def _values(cls: LookedClass, own: OwnConfigs) -> Iterator[tuple[Argument, Any]]:
+def _values(cls: LookedClass, own: OwnConfigs, section: str) -> Iterator[tuple[Argument, Any]]:
     """Yield each argument with its value in the project's YAML files, else its default."""
-    given = _own_arguments(cls, own).arguments
+    given = _own_arguments(cls, own, section).arguments
     for one in cls.arguments:
         yield one, given.get(one.name, one.value)
 
 
 def _model_args(net: LookedClass, own: OwnConfigs, left: list[str]) -> Iterator[str]:
     lines, is_empty = list[str](), True
-    for one, value in _values(net, own):
-        if one.name in _PASSED and one.name not in _own_arguments(net, own).arguments:
+    for one, value in _values(net, own, "model"):
+        if one.name in _PASSED and one.name not in _own_arguments(net, own, "model").arguments:
             continue
         line, is_set = _argument(one, value, "model_args", left)
         lines.append(f"    {line}")
         is_empty = is_empty and not is_set
-    origin = f", as in {file}" if (file := _own_arguments(net, own).file) else ""
+    origin = f", as in {file}" if (file := _own_arguments(net, own, "model").file) else ""
     if lines:
         yield f"  model_args:{' {}' if is_empty else ''} # arguments of the constructor{origin}"
         yield from lines
@@ -144,7 +148,7 @@ def _argument(one: Argument, value: Any, key: str, left: list[str]) -> tuple[str
 def _entry(of_data: LookedClass, own: OwnConfigs, folder: Path, left: list[str]) -> Entry:
     entry = Entry(name=_short(of_data.path), source={"type": of_data.path}, shards=8)
     options: dict[str, Any] = {}
-    for one, value in _values(of_data, own):
+    for one, value in _values(of_data, own, "data"):
         if one.name == _BATCH or one.name in _OF_LOADERS:
             continue
         if value is UNSET:
@@ -154,7 +158,7 @@ def _entry(of_data: LookedClass, own: OwnConfigs, folder: Path, left: list[str])
             options[one.name] = value
     if options:
         entry.source["options"] = options
-        file = _own_arguments(of_data, own).file
+        file = _own_arguments(of_data, own, "data").file
         entry.comments["options"] = f"as in {file}" if file else "the defaults of the constructor"
     entry.source["files"] = _files_of(options, folder)
     entry.comments["files"] = "what the class reads; the bytes of these files count in the identity"
@@ -176,13 +180,18 @@ def _files_of(options: Mapping[str, Any], folder: Path) -> list[str]:
         if path.is_file():
             found.append(value)
         elif path.is_dir() and path.resolve() != folder.resolve():
-            number = sum(1 for _ in zip(path.rglob("*"), range(_MOST_FILES), strict=False))
+            inside = (one for one in path.rglob("*") if _is_read(one, path))
+            number = sum(1 for _ in zip(inside, range(_MOST_FILES), strict=False))
             found += [f"{value.rstrip('/')}/**"] if 0 < number < _MOST_FILES else []
     return found
 
 
+def _is_read(path: Path, folder: Path) -> bool:
+    return path.is_file() and not any(map(is_hidden, path.relative_to(folder).parts))
+
+
 def _batch(of_data: LookedClass | None, own: OwnConfigs, left: list[str]) -> Iterator[str]:
-    values = {one.name: value for one, value in _values(of_data, own)} if of_data else {}
+    values = {one.name: value for one, value in _values(of_data, own, "data")} if of_data else {}
     size = values.get(_BATCH, UNSET)
     if isinstance(size, int):
         yield f"  global_batch: {size} # samples per step, over all ranks; {_BATCH} of the data"
@@ -195,11 +204,11 @@ def _data(net: LookedClass, *, is_python: bool) -> Iterator[str]:
     collate = ", collate: tuple" if net.unpacks else ""
     if is_python:
         reason = "samples as the data has them" + ("; the model unpacks its batch" * net.unpacks)
-        yield f"  data: {{normalize: none{collate}}} # {reason}"
+        yield f"  data: {{normalize: raw{collate}}} # {reason}"
 
 
 def _trainer(own: OwnConfigs, left: list[str]) -> Iterator[str]:
-    given = own.find("Trainer")
+    given = own.find("Trainer") or own.section("trainer", {*SETTINGS, *REASONS})
     fields = {one.name for one in structs.fields(Trainer)}
     known = {name: f"trainer.{name}" for name in fields} | SETTINGS
     found: dict[str, Any] = {}
@@ -251,6 +260,40 @@ def _validated(logged: Sequence[str]) -> str:
     return next(iter((*losses, *of_validation)), "")
 
 
-def _optimizer(net: LookedClass) -> Iterator[str]:
-    if net.path not in SHIPPED_MODELS and "configure_optimizers" not in net.methods:
+def _evaluation(of_data: LookedClass | None) -> Iterator[str]:
+    methods = set(of_data.methods) if of_data else set()
+    if "train_dataloader" in methods and "test_dataloader" not in methods:
+        yield "  evaluation: {split: validation} # the data has no test_dataloader"
+
+
+def _optimizer(net: LookedClass, own: OwnConfigs, folder: Path) -> Iterator[str]:
+    if net.path in SHIPPED_MODELS or "configure_optimizers" in net.methods:
+        return
+    if not (given := own.named_section("optimizer")):
         yield "  optim: {name: adam, lr: 0.001} # the model has no configure_optimizers"
+        return
+    file, one = given
+    arguments = dict(one.arguments)
+    optim: dict[str, Any] = {"name": _of_torch(one, "torch.optim")}
+    defaults = _defaults(optim["name"], folder)
+    for name in ("lr", "weight_decay"):  # Shardline has defaults of its own for these
+        value = arguments.pop(name, defaults.get(name, UNSET))
+        optim |= {} if value is UNSET else {name: value}
+    yield f"  optim: {flow(optim | ({'args': arguments} if arguments else {}))} # as in {file}"
+    if schedule := own.named_section("lr_scheduler"):
+        file, one = schedule
+        arguments = dict(one.arguments)
+        table = {"name": _of_torch(one, "torch.optim.lr_scheduler"), "interval": "epoch"}
+        table |= {"monitor": arguments.pop("monitor")} if "monitor" in arguments else {}
+        yield f"  schedule: {flow(table | ({'args': arguments} if arguments else {}))} # as in {file}"
+
+
+def _defaults(path: str, folder: Path) -> dict[str, Any]:
+    with suppress(ConfigError):  # the check reports a class that does not import
+        return {one.name: one.value for one in look([path], folder)[0].arguments}
+    return {}
+
+
+def _of_torch(one: NamedObject, module: str) -> str:
+    """Return an import path; LightningCLI accepts the bare name of a class of torch."""
+    return one.colon_path if "." in one.path or ":" in one.path else f"{module}:{one.path}"

@@ -35,7 +35,8 @@ def describe(path: str) -> LookedClass:
     try:
         target = import_class(path, "")
     except ConfigError as error:
-        return LookedClass(path=path, problem=str(error).removeprefix("="))
+        problem = f"{str(error).removeprefix('=')}{_below_src(error.__cause__)}"
+        return LookedClass(path=path, problem=problem)
     if not callable(target):
         problem = (
             f"{path} is of type {type(target).__name__}, expected a class or a function; name one"
@@ -48,6 +49,17 @@ def describe(path: str) -> LookedClass:
         logged=list(dict.fromkeys(name for tree in trees for name in _logged(tree))),
         unpacks=any(map(_unpacks, trees)),
         methods=list(dict.fromkeys(name for cls in _own(target) for name in vars(cls))),
+    )
+
+
+def _below_src(error: BaseException | None) -> str:
+    """Return a remedy if a module that is missing lies below `src`, as in a project that is to be installed."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not (isinstance(error, ModuleNotFoundError) and name and Path("src", name).is_dir()):
+        return ""
+    return (
+        f"\n  src/{name} exists; install the project (pip install --no-deps -e .), or set PYTHONPATH=src for all "
+        "commands"
     )
 
 

@@ -1,7 +1,7 @@
 """Arguments in YAML files that a project has for Hydra or LightningCLI."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,10 +12,14 @@ import yaml
 from shardline.core.errors import ConfigError
 from shardline.core.found_files import is_hidden
 from shardline.core.objects import NamedObject, read_value
+from shardline.core.trainer_arguments import REASONS, SETTINGS
 
 _MOST_FILES, _MOST_BYTES = 500, 200_000
 _SKIPPED = {"results", "store", "logs", "outputs", "node_modules", "profiles", "wandb", "mlruns"}
 _OPEN = re.compile(r"\$\{|\?\?\?")  # an interpolation of Hydra, and its mark of a missing value
+
+_USUAL = ("config", "default")  # names of the config that a project uses without another choice
+_TRAINER = {*SETTINGS, *REASONS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,7 @@ class OwnConfigs:
 
     def __init__(self, folder: Path) -> None:
         self._objects: list[tuple[str, NamedObject]] = []
+        self._of_cli: list[tuple[str, Mapping[str, Any]]] = []
         for path in islice(_files(folder), _MOST_FILES):
             name = path.relative_to(folder).as_posix()
             try:
@@ -49,6 +54,9 @@ class OwnConfigs:
             except ConfigError:  # an interpolation among arguments
                 read = _read_below(path)
             self._objects += [(name, one) for one in _objects(read)]
+            if _is_of_cli(read):
+                self._of_cli.append((name, read))
+        self._of_cli.sort(key=lambda one: Path(one[0]).stem not in _USUAL)
 
     def find(self, path: str) -> Found | None:
         """Return the first table that names a class, without values that Hydra interpolates.
@@ -62,6 +70,26 @@ class OwnConfigs:
                 return Found(file=file, arguments=_without_open(one.arguments))
         return None
 
+    def section(self, name: str, arguments: Collection[str]) -> Found | None:
+        """Return the first table of a section that names no class, since the program of LightningCLI does.
+
+        Args:
+            name: Section of a config of LightningCLI, such as `model`.
+            arguments: Names that the table may contain.
+        """
+        for file, config in self._of_cli:
+            table = config.get(name)
+            if isinstance(table, Mapping) and table and set(table) <= set(arguments):
+                return Found(file=file, arguments=_without_open(table))
+        return None
+
+    def named_section(self, name: str) -> tuple[str, NamedObject] | None:
+        """Return the first object that is a whole section of a config of LightningCLI, and its file."""
+        for file, config in self._of_cli:
+            if one := _named(config.get(name)):
+                return file, one
+        return None
+
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
@@ -71,6 +99,14 @@ def _files(folder: Path) -> Iterator[Path]:
             yield from _files(path)
         elif path.suffix in (".yaml", ".yml") and path.stat().st_size < _MOST_BYTES:
             yield path
+
+
+def _is_of_cli(value: Any) -> bool:
+    """Return whether a file is a config of LightningCLI: arguments of a Trainer, and a section beside them."""
+    if not isinstance(value, Mapping) or not {"model", "data"} & set(value):
+        return False
+    trainer = value.get("trainer")
+    return isinstance(trainer, Mapping) and set(trainer) <= _TRAINER
 
 
 def _read_below(path: Path) -> Any:
@@ -102,10 +138,18 @@ def as_table(one: NamedObject) -> dict[str, Any]:
     return {**table, **_without_open(one.arguments)}
 
 
+def _named(value: Any) -> NamedObject | None:
+    """Return the object that a value names. LightningCLI accepts the bare name of a class of Lightning or torch."""
+    if isinstance(value, Mapping) and isinstance(name := value.get("class_path"), str):
+        arguments = value.get("init_args")
+        return NamedObject(path=name, arguments=arguments if isinstance(arguments, Mapping) else {})
+    return value if isinstance(value, NamedObject) else None
+
+
 def _objects(value: Any) -> Iterator[NamedObject]:
-    if isinstance(value, NamedObject):
-        yield value
-        value = value.arguments
+    if one := _named(value):
+        yield one
+        value = one.arguments
     if isinstance(value, Mapping):
         for item in value.values():
             yield from _objects(item)
