@@ -45,9 +45,9 @@ class Hang:
     def __init__(self, ranks):
         self.ranks, self.work = ranks, ranks.root / "broken/work"
 
-    def start(self, hold=None):
+    def start(self, hold=None, timeout_s=TIMEOUT_S):
         """Start it, and wait until a state is saved; with `hold`, it waits after this step for `release`."""
-        self.process = self.ranks.start("broken", hold=hold, hang_timeout_s=TIMEOUT_S)
+        self.process = self.ranks.start("broken", hold=hold, hang_timeout_s=timeout_s)
         wait_until(self.is_saved, self.process)
         self.started = psutil.Process(self.process.pid).children(recursive=True)
         return self
@@ -129,13 +129,14 @@ def test_a_killed_rank_is_named_by_its_watchdog(hang):
 
 
 def test_nobody_counts_the_time_in_which_the_whole_job_was_stopped(hang):
-    hang.start(hold=HOLD)
+    timeout_s = 2 * TIMEOUT_S  # since a busy machine has to end the training, too
+    hang.start(hold=HOLD, timeout_s=timeout_s)
     for process in hang.started:
         process.suspend()
     hang.ranks.release()
     states = lambda: {process.status() for process in hang.started}  # noqa: E731
     wait_until(lambda: states() == {psutil.STATUS_STOPPED}, hang.process)
-    signal.sigtimedwait([], 1.5 * TIMEOUT_S)
+    signal.sigtimedwait([], 1.5 * timeout_s)
     for process in hang.started:
         process.resume()
     end_of_ranks(hang.process)

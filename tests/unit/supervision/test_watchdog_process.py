@@ -37,6 +37,13 @@ print(heartbeat_memory.mine().stop_reason(), flush=True)
 heartbeat_memory.mine().leave()
 """
 
+# A rank whose work is done, and whose exit takes longer than its timeout.
+LEAVING = f"""{RANK.partition("if sys.argv[3]")[0]}
+heartbeat_memory.mine().leave()
+time.sleep(5)
+print("ended", flush=True)
+"""
+
 # A rank whose script takes its stops by shardline_io, and hangs.
 SCRIPT_RANK = """
 import sys
@@ -148,6 +155,13 @@ def test_a_store_that_is_gone_does_not_keep_a_hung_rank_alive(start, tmp_path):
     assert "rank 0 on " in rank.end()
     assert rank.process.returncode == -signal.SIGKILL
     assert read_failures(tmp_path)[0].kind == "hung"
+
+
+def test_a_rank_whose_work_is_done_may_end_slowly(start, tmp_path):
+    rank = start(timeout_s=2, code=LEAVING)
+    assert rank.end() == "ended\n"
+    assert rank.process.returncode == 0
+    assert read_failures(tmp_path) == []
 
 
 def test_the_main_thread_of_a_stopped_rank_writes_the_stacks_itself(start, tmp_path):

@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,8 +81,17 @@ def logged(outcome: Outcome) -> list[tuple[int, str]]:
     ]
 
 
-def test_what_is_logged_in_any_hook_is_there_once_whatever_kills_the_training(trainings, capsys):
-    unbroken, _ = trainings.unbroken(DRAWING)
+@pytest.fixture(scope="module")
+def drawn(trainings: Trainings) -> tuple[Outcome, dict[str, int], str]:
+    """An unbroken training, the last step of each place where it can be killed, and what it printed."""
+    told = io.StringIO()
+    with redirect_stdout(told):
+        unbroken, places = trainings.unbroken(DRAWING)
+    return unbroken, places, told.getvalue()
+
+
+def test_what_is_logged_in_any_hook_is_there_once_whatever_kills_the_training(trainings, drawn):
+    unbroken, _, said = drawn
     found = logged(unbroken)
     assert {name for _, name in found} == {
         name for hook in HOOKS for name in (hook, f"{hook}/image", f"{hook} table")
@@ -90,7 +100,6 @@ def test_what_is_logged_in_any_hook_is_there_once_whatever_kills_the_training(tr
     assert [step for step, name in found if name == "step"] == [2, 4, 6, 8, 10, 12, 14, 16]
     assert [step for step, name in found if name in ("setup", "train_start")] == [0, 0]
     assert [step for step, _ in found] == sorted(step for step, _ in found)
-    said = capsys.readouterr().out
     assert said.count("self.logger.log_hyperparams does nothing here: run.json") == 1
     assert said.count("self.logger.log_graph does nothing here") == 1
     kills = [
@@ -104,8 +113,8 @@ def test_what_is_logged_in_any_hook_is_there_once_whatever_kills_the_training(tr
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_any_chain_of_kills_leaves_the_same_entries(trainings, data):
-    unbroken, places = trainings.unbroken(DRAWING)
+def test_any_chain_of_kills_leaves_the_same_entries(trainings, drawn, data):
+    unbroken, places, _ = drawn
     places = {place: last for place, last in places.items() if last}
     kills = data.draw(
         st.lists(

@@ -28,9 +28,7 @@ from shardline.launch.preflight.rendezvous import (
 )
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "AZUREML_RUN_ID", "PBS_JOBID")
-_ERROR_READ_S = (
-    10.0  # longest wait until the other ranks, on busy machines too, have read the error
-)
+_ERROR_READ_S = 10.0  # for the other ranks, on busy machines too, to read the error
 _CLOSE_S = 30.0
 # Keys that only the membership check reads.
 _NOT_SHOWN = (

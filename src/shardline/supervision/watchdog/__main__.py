@@ -50,6 +50,7 @@ _LOOK_S = 0.1
 _DUMP_S = 5.0  # longest time for a process to write its stacks on a busy machine
 _END_SIGNAL = signal.SIGCONT
 _STOPPED_S = 2.0  # a longer gap between two polls means that this process was stopped too
+_EXIT_S = 300.0  # least time for a rank whose work is done to end: a busy machine frees memory for seconds
 _STORE_S = 30.0  # longest wait for a slow store, before a hung rank is killed without a report
 
 
@@ -99,6 +100,8 @@ class Watchdog:
         while not self._has_ended(_POLL_S):
             self._look()
             limit_s = self._limits.get(self._progress.phase, self._timeout_s)
+            if self._memory.has_left:
+                limit_s = max(limit_s, _EXIT_S)
             if limit_s == float("inf") or self._idle_s < max(limit_s, self._patience_s):
                 continue
             self._is_diagnosing = True
@@ -210,7 +213,8 @@ class Watchdog:
         self._collect()
         if self._has_ended(max(0.0, end - time.monotonic())):
             return
-        if self._memory.read().ticks != ticks and not self._evidence.stopped:
+        is_on = self._memory.read().ticks != ticks or self._memory.has_left
+        if is_on and not self._evidence.stopped:
             self._is_back = True
             self._wanted.unlink(missing_ok=True)
             return
