@@ -14,7 +14,7 @@ from shardline.config.settings.run_settings import Trainer
 from shardline.core.errors import ConfigError
 from shardline.core.found_files import is_hidden
 from shardline.core.objects import NamedObject, is_import_path
-from shardline.core.trainer_arguments import REASONS, SETTINGS
+from shardline.core.trainer_arguments import SETTINGS
 from shardline.results.data_init import Entry, guess_entry
 from shardline.results.data_init.written import flow
 from shardline.results.project_init.looked import Argument, LookedClass, look
@@ -208,21 +208,25 @@ def _data(net: LookedClass, *, is_python: bool) -> Iterator[str]:
 
 
 def _trainer(own: OwnConfigs, left: list[str]) -> Iterator[str]:
-    given = own.find("Trainer") or own.section("trainer", {*SETTINGS, *REASONS})
-    fields = {one.name for one in structs.fields(Trainer)}
-    known = {name: f"trainer.{name}" for name in fields} | SETTINGS
+    given = own.find("Trainer") or own.section("trainer", None)
+    defaults = {one.name: one.default for one in structs.fields(Trainer)} | {"max_epochs": None}
+    known = {name: f"trainer.{name}" for name in defaults} | SETTINGS
     found: dict[str, Any] = {}
     for name, value in (given.arguments if given else {}).items():
         group, _, key = known.get(name, "").partition(".")
-        if group == "trainer" and value not in (None, -1):  # -1 is no limit, as without the setting
+        # -1 is no limit, as without the setting
+        if group == "trainer" and value not in (None, -1) and value != defaults.get(key):
             found[key] = value
     precision = str(given.arguments.get("precision", "") if given else "")
     if given and re.fullmatch(r"(32|64|16|bf16)-\w+", precision):
         yield f"  precision: {precision} # as in {given.file}"
-    if given and found:
+    if "max_steps" in found:
+        found.setdefault("max_epochs", -1)  # as in Lightning
+    if given and "max_epochs" in found:
         yield f"  trainer: {flow(found)} # as in {given.file}"
         return
-    yield "  trainer: {max_epochs: 10} # passes over the training rows at most"
+    origin = f"; the others as in {given.file}" if given and found else ""
+    yield f"  trainer: {flow({'max_epochs': 10, **found})} # passes over the training rows at most{origin}"
     left.append("defaults.trainer.max_epochs is 10, a guess; set the length of a training")
 
 
