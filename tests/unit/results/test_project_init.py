@@ -250,6 +250,8 @@ def test_other_models_and_data(folder: Path) -> None:
     assert config["defaults"]["checkpoint"] == {"monitor": "val_acc", "mode": "max"}
     assert "optim" in config["defaults"]
     assert "evaluation" not in config["defaults"]
+    _, _, left = begun("src.model:Base", "src.data:Rows", folder)
+    assert any("src.model:Base has no validation_step" in one for one in left)
     config, _, _ = begun("src.model:Dict", "src.data:Module", folder)
     assert config["defaults"]["evaluation"] == {"split": "validation"}
     write(folder / "t.csv", "a,b,label\n1,2,x\n2,3,y\n3,4,x\n4,5,y\n5,6,x\n")
