@@ -42,6 +42,7 @@ _MACHINE = (
     "~/.config", "~/.cache/matplotlib", "~/.nv", "~/.triton",
 )  # fmt: skip
 _OF_PROJECT = (".git", ".snakemake", "benchmarks", "logs")
+_OF_SNAKEMAKE = f"{os.sep}.snakemake{os.sep}"
 _OF_PREFIX = ("bin", "etc", "include", "lib", "lib64", "share", "ssl")
 MODEL_REMEDY = (
     "list it in the column code_files, or in source.files of the dataset whose class reads it; or read it by a literal "
@@ -277,7 +278,9 @@ class WatchedReads:
         frame = sys._getframe()
         while frame := frame.f_back:  # type: ignore[assignment]
             file = frame.f_code.co_filename
-            if not file.startswith("<") and not self.known.is_installed(os.path.realpath(file)):
+            if file.startswith("<") or _OF_SNAKEMAKE in file:  # a copy of the rule's script
+                continue
+            if not self.known.is_installed(os.path.realpath(file)):
                 return f"{file}, line {frame.f_lineno}"
         return ""
 

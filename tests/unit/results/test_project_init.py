@@ -202,7 +202,7 @@ def test_the_spelling_of_lightning_cli_is_read(folder: Path) -> None:
 
 CLI = """
     seed_everything: 3
-    trainer: {max_epochs: 7, logger: {class_path: WandbLogger}, callbacks: []}
+    trainer: {max_epochs: 7, gpus: null, check_val_every_n_epoch: 1, logger: {class_path: WandbLogger}}
     model: {name: cli, rate: 3.0}
     data: {root: d, batch_size: 16}
     optimizer: {class_path: AdamW, init_args: {lr: 0.2, betas: [0.8, 0.9]}}
@@ -225,11 +225,12 @@ def test_sections_of_lightning_cli_that_name_no_class_are_read(folder: Path) -> 
 
 
 def test_the_optimizer_of_lightning_cli_is_that_of_a_model_without_one(folder: Path) -> None:
-    write(folder / "default.yaml", CLI.replace("name: cli, rate: 3.0", ""))
+    write(folder / "default.yaml", CLI.replace("max_epochs: 7", "max_steps: 70"))
     config, _, _ = begun("src.model:Dict", "src.data:Rows", folder)
     assert config["defaults"]["optim"] == {
         "name": "torch.optim:AdamW", "lr": 0.2, "weight_decay": 0.01, "args": {"betas": [0.8, 0.9]}
     }  # fmt: skip
+    assert config["defaults"]["trainer"] == {"max_steps": 70, "max_epochs": -1}
     assert config["defaults"]["schedule"] == {
         "name": "torch.optim.lr_scheduler:StepLR", "interval": "epoch", "args": {"step_size": 4}
     }  # fmt: skip
@@ -249,6 +250,8 @@ def test_other_models_and_data(folder: Path) -> None:
     assert config["defaults"]["checkpoint"] == {"monitor": "val_acc", "mode": "max"}
     assert "optim" in config["defaults"]
     assert "evaluation" not in config["defaults"]
+    _, _, left = begun("src.model:Base", "src.data:Rows", folder)
+    assert any("src.model:Base has no validation_step" in one for one in left)
     config, _, _ = begun("src.model:Dict", "src.data:Module", folder)
     assert config["defaults"]["evaluation"] == {"split": "validation"}
     write(folder / "t.csv", "a,b,label\n1,2,x\n2,3,y\n3,4,x\n4,5,y\n5,6,x\n")

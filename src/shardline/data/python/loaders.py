@@ -1,5 +1,6 @@
 """Loaders of a LightningDataModule: the rows that they read, and what of them Shardline does not use."""
 
+import warnings
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -62,7 +63,9 @@ def loader_of(module: Any, split: str, what: str) -> Any:
         DataError: the module returns several loaders, or no loader of a dataset.
     """
     name = LOADERS[split]
-    found = getattr(module, name)()
+    with warnings.catch_warnings():  # the loader is looked at, and starts no workers
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        found = getattr(module, name)()
     if isinstance(found, list | tuple) and len(found) == 1:
         (found,) = found
     if not hasattr(found, "dataset"):

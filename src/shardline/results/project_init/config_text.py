@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ from shardline.config.code_paths import SHIPPED_MODELS
 from shardline.config.settings.run_settings import Trainer
 from shardline.core.errors import ConfigError
 from shardline.core.found_files import is_hidden
-from shardline.core.objects import NamedObject, is_import_path
-from shardline.core.trainer_arguments import REASONS, SETTINGS
+from shardline.core.objects import is_import_path
+from shardline.core.trainer_arguments import SETTINGS
 from shardline.results.data_init import Entry, guess_entry
 from shardline.results.data_init.written import flow
 from shardline.results.project_init.looked import Argument, LookedClass, look
+from shardline.results.project_init.optimizer_text import optimizer_lines
 from shardline.results.project_init.own_configs import Found, OwnConfigs
 
 # Shardline passes these to constructors, see `training.model.make_model`.
@@ -87,7 +87,7 @@ def project_text(model: str, data: str, folder: Path) -> ProjectText:
         *_trainer(own, left),
         *_monitor(net, own, left),
         *_evaluation(of_data),
-        *_optimizer(net, own, folder),
+        *optimizer_lines(net, own, folder),
         *_model_args(net, own, left),
         "",
         "datasets:",
@@ -208,21 +208,25 @@ def _data(net: LookedClass, *, is_python: bool) -> Iterator[str]:
 
 
 def _trainer(own: OwnConfigs, left: list[str]) -> Iterator[str]:
-    given = own.find("Trainer") or own.section("trainer", {*SETTINGS, *REASONS})
-    fields = {one.name for one in structs.fields(Trainer)}
-    known = {name: f"trainer.{name}" for name in fields} | SETTINGS
+    given = own.find("Trainer") or own.section("trainer", None)
+    defaults = {one.name: one.default for one in structs.fields(Trainer)} | {"max_epochs": None}
+    known = {name: f"trainer.{name}" for name in defaults} | SETTINGS
     found: dict[str, Any] = {}
     for name, value in (given.arguments if given else {}).items():
         group, _, key = known.get(name, "").partition(".")
-        if group == "trainer" and value not in (None, -1):  # -1 is no limit, as without the setting
+        # -1 is no limit, as without the setting
+        if group == "trainer" and value not in (None, -1) and value != defaults.get(key):
             found[key] = value
     precision = str(given.arguments.get("precision", "") if given else "")
     if given and re.fullmatch(r"(32|64|16|bf16)-\w+", precision):
         yield f"  precision: {precision} # as in {given.file}"
-    if given and found:
+    if "max_steps" in found:
+        found.setdefault("max_epochs", -1)  # as in Lightning
+    if given and "max_epochs" in found:
         yield f"  trainer: {flow(found)} # as in {given.file}"
         return
-    yield "  trainer: {max_epochs: 10} # passes over the training rows at most"
+    origin = f"; the others as in {given.file}" if given and found else ""
+    yield f"  trainer: {flow({'max_epochs': 10, **found})} # passes over the training rows at most{origin}"
     left.append("defaults.trainer.max_epochs is 10, a guess; set the length of a training")
 
 
@@ -237,6 +241,12 @@ def _monitor(net: LookedClass, own: OwnConfigs, left: list[str]) -> Iterator[str
         metric = _validated(logged)
         mode = "max" if metric and not re.search("loss|err|mae|mse|perplex", metric) else "min"
         origin = f"a guess; the model logs {', '.join(logged)}"
+    if "training_step" in net.methods and "validation_step" not in net.methods:
+        left.append(
+            f"{net.path} has no validation_step, which chooses the sealed weights; define one that logs "
+            f"{metric or 'val_loss'}, in the class or in a class of yours that derives from it"
+        )
+        return
     if not metric:
         if net.path not in SHIPPED_MODELS:
             left.append(
@@ -264,36 +274,3 @@ def _evaluation(of_data: LookedClass | None) -> Iterator[str]:
     methods = set(of_data.methods) if of_data else set()
     if "train_dataloader" in methods and "test_dataloader" not in methods:
         yield "  evaluation: {split: validation} # the data has no test_dataloader"
-
-
-def _optimizer(net: LookedClass, own: OwnConfigs, folder: Path) -> Iterator[str]:
-    if net.path in SHIPPED_MODELS or "configure_optimizers" in net.methods:
-        return
-    if not (given := own.named_section("optimizer")):
-        yield "  optim: {name: adam, lr: 0.001} # the model has no configure_optimizers"
-        return
-    file, one = given
-    arguments = dict(one.arguments)
-    optim: dict[str, Any] = {"name": _of_torch(one, "torch.optim")}
-    defaults = _defaults(optim["name"], folder)
-    for name in ("lr", "weight_decay"):  # Shardline has defaults of its own for these
-        value = arguments.pop(name, defaults.get(name, UNSET))
-        optim |= {} if value is UNSET else {name: value}
-    yield f"  optim: {flow(optim | ({'args': arguments} if arguments else {}))} # as in {file}"
-    if schedule := own.named_section("lr_scheduler"):
-        file, one = schedule
-        arguments = dict(one.arguments)
-        table = {"name": _of_torch(one, "torch.optim.lr_scheduler"), "interval": "epoch"}
-        table |= {"monitor": arguments.pop("monitor")} if "monitor" in arguments else {}
-        yield f"  schedule: {flow(table | ({'args': arguments} if arguments else {}))} # as in {file}"
-
-
-def _defaults(path: str, folder: Path) -> dict[str, Any]:
-    with suppress(ConfigError):  # the check reports a class that does not import
-        return {one.name: one.value for one in look([path], folder)[0].arguments}
-    return {}
-
-
-def _of_torch(one: NamedObject, module: str) -> str:
-    """Return an import path; LightningCLI accepts the bare name of a class of torch."""
-    return one.colon_path if "." in one.path or ":" in one.path else f"{module}:{one.path}"

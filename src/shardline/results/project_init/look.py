@@ -48,7 +48,7 @@ def describe(path: str) -> LookedClass:
         arguments=_arguments(target, 0),
         logged=list(dict.fromkeys(name for tree in trees for name in _logged(tree))),
         unpacks=any(map(_unpacks, trees)),
-        methods=list(dict.fromkeys(name for cls in _own(target) for name in vars(cls))),
+        methods=_methods(target),
     )
 
 
@@ -61,6 +61,16 @@ def _below_src(error: BaseException | None) -> str:
         f"\n  src/{name} exists; install the project (pip install --no-deps -e .), or set PYTHONPATH=src for all "
         "commands"
     )
+
+
+def _methods(target: Any) -> list[str]:
+    """Return the names that a class and its bases define, up to Lightning's and torch's."""
+    classes = [
+        cls
+        for cls in getattr(target, "__mro__", ())
+        if cls.__module__.partition(".")[0] not in _KINDS
+    ]
+    return list(dict.fromkeys(name for cls in classes for name in vars(cls)))
 
 
 def _own(target: Any) -> list[type]:

@@ -42,7 +42,7 @@ class LookedClass(msgspec.Struct, frozen=True, kw_only=True):
         arguments: Arguments of the constructor.
         logged: Names that methods pass to `self.log`, in order.
         unpacks: Whether a method takes its batch apart by position.
-        methods: Names of the methods that the user defines.
+        methods: Names that the class and its bases define, without those of Lightning and torch.
         problem: Why the class cannot be looked at; empty if it can.
     """
 

@@ -70,16 +70,17 @@ class OwnConfigs:
                 return Found(file=file, arguments=_without_open(one.arguments))
         return None
 
-    def section(self, name: str, arguments: Collection[str]) -> Found | None:
+    def section(self, name: str, arguments: Collection[str] | None) -> Found | None:
         """Return the first table of a section that names no class, since the program of LightningCLI does.
 
         Args:
             name: Section of a config of LightningCLI, such as `model`.
-            arguments: Names that the table may contain.
+            arguments: Names that the table may contain. None: all.
         """
         for file, config in self._of_cli:
             table = config.get(name)
-            if isinstance(table, Mapping) and table and set(table) <= set(arguments):
+            known = table if arguments is None else arguments
+            if isinstance(table, Mapping) and table and set(table) <= set(known):
                 return Found(file=file, arguments=_without_open(table))
         return None
 
@@ -106,7 +107,9 @@ def _is_of_cli(value: Any) -> bool:
     if not isinstance(value, Mapping) or not {"model", "data"} & set(value):
         return False
     trainer = value.get("trainer")
-    return isinstance(trainer, Mapping) and set(trainer) <= _TRAINER
+    return isinstance(trainer, Mapping) and bool(
+        set(trainer) & _TRAINER
+    )  # others are of older versions
 
 
 def _read_below(path: Path) -> Any:
