@@ -42,7 +42,8 @@ def recorded(owner: str, names: tuple[str, ...]) -> Callable[[type], type]:
 def _recording(owner: str, name: str, hook: Any) -> Any:
     def record_and_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         trainer = self.trainer if isinstance(self, pl.LightningModule) else args[0]
-        fit, attempt = trainer.fit_loop, present()
+        # not `trainer.fit_loop`, which reads of the length are noted for
+        fit, attempt = vars(trainer)["fit_loop"], present()
         attempt.step = trainer.global_step
         progress = (fit.epoch_progress.total, fit.epoch_progress.current)
         batches = (fit.epoch_loop.batch_progress.total, fit.epoch_loop.batch_progress.current)

@@ -138,20 +138,24 @@ def _kind_of(path: str) -> str:
     return re.sub(r"\d+", "N", path.rpartition("/")[2])
 
 
-_present: Process | None = None
+_now = threading.local()  # no variable of a model's code, which a training must not change
+
+
+def _present() -> Process | None:
+    return getattr(_now, "attempt", None)
 
 
 def present() -> Process:
     """Return the attempt that is going on."""
-    assert _present is not None
-    return _present
+    attempt = _present()
+    assert attempt is not None
+    return attempt
 
 
 @contextmanager
 def process(attempt: Process) -> Iterator[None]:
     """Run an attempt: models and files report to it."""
-    global _present
-    _present = attempt
+    _now.attempt = attempt
     with suppress(Killed), mock.patch("shardline.checkpoints.manager.Background", LateWriter):
         try:
             yield
@@ -159,15 +163,16 @@ def process(attempt: Process) -> Iterator[None]:
             if not attempt.is_dead:  # else of the way out
                 raise
         finally:
-            _present = None
+            _now.attempt = None
 
 
 def _audit(event: str, arguments: Sequence[Any]) -> None:
-    if _present is None or _present.is_dead:
+    attempt = _present()
+    if attempt is None or attempt.is_dead:
         return
     is_ours = event == "open" or event in _OF_FILES
     if is_ours and threading.current_thread() is threading.main_thread():
-        _present.operate(event, arguments)
+        attempt.operate(event, arguments)
 
 
 sys.addaudithook(_audit)
@@ -202,7 +207,7 @@ class LateWriter(Background):
 
     def _do(self) -> None:
         work, self._late = self._late, None
-        if work is None or (_present is not None and _present.is_dead):
+        if work is None or ((attempt := _present()) is not None and attempt.is_dead):
             return
         try:
             self._work.set_result(work())

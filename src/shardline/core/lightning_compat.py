@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 import torch
@@ -100,14 +100,56 @@ class _Trainer(pl.Trainer):
         self._note("is_last_batch", epoch_reads)
         return super().is_last_batch
 
+    @property
+    def val_check_batch(self) -> int | float | None:
+        """Batches between two validations, which Lightning derives from the number of an epoch's batches."""
+        self._note("val_check_batch", epoch_reads)
+        return cast("int | float | None", vars(self)["val_check_batch"])
+
+    @val_check_batch.setter
+    def val_check_batch(self, batches: int | float | None) -> None:
+        vars(self)["val_check_batch"] = batches
+
+    @property
+    def fit_loop(self) -> Any:
+        """Loops of the training, which know where it and each epoch end."""
+        self._note("fit_loop", is_of_callbacks=False)
+        return vars(self)["fit_loop"]
+
+    @fit_loop.setter
+    def fit_loop(self, loop: Any) -> None:
+        vars(self)["fit_loop"] = loop
+
+    @property
+    def datamodule(self) -> Any:
+        """Data of the training, which knows all of its samples."""
+        self._note("datamodule", is_of_callbacks=False)
+        return vars(self)["datamodule"]
+
+    @datamodule.setter
+    def datamodule(self, data: Any) -> None:
+        vars(self)["datamodule"] = data
+
     def _note(
-        self, name: str, noted: Callable[[pl.Trainer], dict[str, None]] | None = None
-    ) -> None:
+        self, name: str, noted: Callable[[pl.Trainer], dict[str, None]] | None = None, *,
+        is_of_callbacks: bool = True,
+    ) -> None:  # fmt: skip
+        """Note who reads a property, if that is code of a model or a callback.
+
+        Args:
+            is_of_callbacks: Whether the callbacks of Lightning count, most of which read counts of the loops only.
+        """
         caller = sys._getframe(2)
         module = str(caller.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in _NO_READERS or ".callbacks." in module:
+        if _is_reader(module, is_of_callbacks):
             reads = (noted or length_reads)(self)
             reads[f"{module}:{caller.f_code.co_qualname} reads trainer.{name}"] = None
+
+
+@cache  # Lightning reads `fit_loop` some thirty times in a step
+def _is_reader(module: str, is_of_callbacks: bool) -> bool:
+    is_own = module.partition(".")[0] in _NO_READERS
+    return not is_own or (is_of_callbacks and ".callbacks." in module)
 
 
 _NO_READERS = ("pytorch_lightning", "lightning", "lightning_fabric", "shardline")

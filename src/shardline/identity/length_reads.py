@@ -7,9 +7,8 @@ from shardline.identity.code_index import CodeIndex
 from shardline.identity.user_code import reached_statements
 
 LENGTHS = frozenset({"max_epochs", "max_steps", "estimated_stepping_batches"})
-# `trainer.fit_loop` has the same numbers, and the data module of a training has the steps
-_BEHIND = frozenset({"fit_loop"})
-_OF_DATA = frozenset({"num_epochs", "total_steps"})
+# the loops of a Trainer have the same numbers, and the data of its training has the steps
+_BEHIND = frozenset({"fit_loop", "datamodule"})
 # what is set by the run's own arguments, which are equal
 _OWN = frozenset({"self", "cls", "hparams"})
 
@@ -42,7 +41,5 @@ def _reads(statement: ast.stmt) -> Iterator[str]:
 
 
 def _is_length(owner: ast.expr, name: str) -> bool:
-    if name in _OF_DATA:
-        return "datamodule" in ast.unparse(owner)
     last = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
     return name in LENGTHS | _BEHIND and last not in _OWN

@@ -10,7 +10,7 @@ from msgspec import structs
 from pytorch_lightning import callbacks as lightning
 from pytorch_lightning.callbacks import Callback
 
-from shardline.checkpoints.boundaries import is_in_epoch
+from shardline.checkpoints.boundaries import after_hook, is_in_epoch
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.kept import discard_from
 from shardline.checkpoints.manifest import Bound
@@ -20,6 +20,7 @@ from shardline.config.settings.optim_settings import Schedule
 from shardline.config.settings.run_settings import RunSettings, Trainer
 from shardline.core.lightning_compat import batches_left, epoch_reads, length_reads
 from shardline.data.datamodule import ShardDataModule
+from shardline.training.outside_state import OutsideState
 from shardline.training.validation_places import Places
 
 _HARMLESS = (lightning.Timer, lightning.ModelCheckpoint)  # but see `_ends`
@@ -42,6 +43,9 @@ class LengthBound(Callback):
         self._reads: dict[str, None] = {}
         self._reads_of_epoch: dict[str, None] = {}
         self._validated = -1
+        self._outside: OutsideState | None = None
+        self._lost: list[str] = []  # by earlier attempts
+        self._changed: list[str] = []
 
     @property
     def state_key(self) -> str:
@@ -49,20 +53,30 @@ class LengthBound(Callback):
         return "LengthBound"
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Find the record of the Trainer."""
+        """Find the record of the Trainer, and look at the values of the user's code once the training has begun."""
         self._reads, self._reads_of_epoch = length_reads(trainer), epoch_reads(trainer)
+        after_hook(pl_module, "on_train_start", lambda: self._begin(trainer))
+
+    def _begin(self, trainer: pl.Trainer) -> None:
+        self._outside = OutsideState(trainer) if trainer.is_global_zero else None
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note the step of a validation."""
         self._validated = trainer.global_step
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the code that has read the training's length, which a resumed training may not read again."""
+        """Return the code that has read the training's length, and values of the user's code that no state contains.
+
+        A resumed training may neither read the length again nor have the values.
+        """
+        if self._outside:
+            self._changed = sorted({*self._lost, *self._outside.changed()})
         of_epoch = self._before_of_epoch
         return {
             "reads": [*dict.fromkeys((*self._before, *self._reads))],
             "epoch": None if of_epoch is None else [*dict.fromkeys((*of_epoch, *self._reads_of_epoch))],
             "validated": self._validated,
+            "outside": self._changed,
         }  # fmt: skip
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -70,6 +84,7 @@ class LengthBound(Callback):
         self._before = [*state_dict["reads"]]
         self._before_of_epoch = state_dict.get("epoch")  # unknown to an earlier Shardline
         self._validated = state_dict.get("validated", -1)
+        self._lost = [*state_dict.get("outside", [])]
 
     def is_before_cut(self, trainer: pl.Trainer) -> bool:
         """Return whether one step is left of a training that ends within an epoch: no longer one has its last state."""
@@ -82,9 +97,13 @@ class LengthBound(Callback):
     def of_state(self, trainer: pl.Trainer) -> Bound:
         """Return how far the present state depends on the length."""
         assert self.data is not None
-        found = [
-            f"{reader}, which a longer training changes" for reader in self.state_dict()["reads"]
-        ]
+        known = self.state_dict()
+        found = [f"{reader}, which a longer training changes" for reader in known["reads"]]
+        if names := known["outside"]:
+            more = f" ({len(names) - 1} more)" * (len(names) > 1)
+            found.append(
+                f"{names[0]}{more} changes while it trains, and no training checkpoint contains it"
+            )
         if trainer.should_stop:
             found.append("its training was stopped early")
         is_within, order = is_in_epoch(trainer), self.data.order
@@ -97,7 +116,7 @@ class LengthBound(Callback):
             if self.places and self.places.is_only_at_end:
                 found.append("its last validation is one that only the end of a training has")
         epoch_end = self.data.steps_of(trainer.current_epoch + is_within)
-        of_epoch = self.state_dict()["epoch"]
+        of_epoch = known["epoch"]
         if of_epoch is not None:
             of_epoch = [f"{one}, which an end within an epoch changes" for one in of_epoch]
         return Bound(
@@ -141,6 +160,8 @@ def _ends(trainer: pl.Trainer) -> Iterator[str]:
     owners: list[Any] = [*trainer.callbacks, trainer.lightning_module]  # type: ignore[attr-defined]
     for one in owners:
         hook = getattr(type(one), "on_train_end", None)
+        if isinstance(one, Callback):  # `LambdaCallback` has the user's function itself
+            hook = vars(one).get("on_train_end", hook)
         of = str(getattr(hook, "__module__", "")).split(".")
         is_plain = of[0] in _LIBRARIES and (of[0] == "shardline" or "callbacks" not in of)
         if is_plain or of[-2:] == ["callbacks", "callback"]:
