@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec import UNSET
+
 from shardline.config.load import load_project
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
@@ -32,7 +34,8 @@ def load(**sweep: Any) -> Project:
     """Load a project with one sweep, `s`, in the present folder."""
     Path("config").mkdir(exist_ok=True)
     Path("config/runs.tsv").write_text(TABLE)
-    return load_project({**CONFIG, "sweeps": {"s": {**STUDY, **sweep}}})
+    entry = {key: one for key, one in {**STUDY, **sweep}.items() if one is not UNSET}
+    return load_project({**CONFIG, "sweeps": {"s": entry}})
 
 
 def write_config(**sweep: Any) -> None:

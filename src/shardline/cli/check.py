@@ -16,7 +16,8 @@ from shardline.config.project import Project
 from shardline.config.user_files import read_config
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.nested import merge
-from shardline.results.check.all import check_runs, check_sweeps
+from shardline.results.check.all import check_runs
+from shardline.results.check.checked_sweeps import check_sweeps, check_trials
 from shardline.results.check.found import Finding, errors_of
 from shardline.results.check.profiles import problems_of_profile, read_profile, snakemake_options
 from shardline.results.findings import count
@@ -68,7 +69,9 @@ def show_check(
     else:
         with waiting_for("checking models"):
             findings += check_runs(project, runs, os.environ)
-        findings += check_sweeps(project, runs)
+            sweeps = [plan for plan in project.sweeps.values() if plan.base in runs]
+            findings += check_trials(project, sweeps)
+            findings += check_sweeps(project, sweeps)
     _show(findings, len(runs), as_json=as_json)
     return findings
 

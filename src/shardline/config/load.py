@@ -99,7 +99,7 @@ def load_project(
     predictions.add_predictions(project, asked, predicted, where)
     if only is None:
         project.scaling = load_scaling(settings.scaling, project, config["defaults"], where)
-        project.sweeps = load_sweeps(settings.sweeps, project, where)
+        project.sweeps = load_sweeps(settings.sweeps, project, where, load_variant)
     project.link_bases(needed)
     project.digests.save()
     return project

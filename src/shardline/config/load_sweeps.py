@@ -1,6 +1,6 @@
 """Loading of the sweeps of a config: base run, space, and all that decides the proposals."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET, to_builtins
@@ -10,26 +10,17 @@ from shardline.config.code_paths import resolve_class
 from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.settings.sweep_settings import SweepSettings
-from shardline.config.spaces import Space, kind_of, problems_of_space
-from shardline.config.stops import problems_of_stop, problems_with_base
+from shardline.config.spaces import Space
+from shardline.config.stops import problems_with_base
+from shardline.config.sweep_checks import SAMPLERS, problems_of_sweep, problems_of_trials
+from shardline.config.sweep_values import Variant, problems_of_base, problems_of_values
 from shardline.config.sweeps import SweepPlan
 from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError
-from shardline.core.metric_names import split_of
 from shardline.core.suggest import suggest
 from shardline.records.identities import IdentityDocument
 
-# Distributions whose versions decide the proposals of each sampler.
-SAMPLERS: dict[str, tuple[str, ...]] = {
-    "grid": (),
-    "random": ("optuna", "numpy"),
-    "sobol": ("numpy", "scipy"),
-    "tpe": ("optuna", "numpy", "scipy"),
-    "cmaes": ("cmaes", "numpy"),
-    "gp": ("optuna", "numpy", "scipy", "torch"),
-}
 _OWN = ("optuna", "numpy", "scipy")
-_MOST = 100_000
 VERSION = 1  # of what Shardline itself decides about proposals
 
 
@@ -59,13 +50,14 @@ def study_of(
 
 
 def load_sweeps(
-    entries: Mapping[str, SweepSettings], project: Project, where: str
+    entries: Mapping[str, SweepSettings], project: Project, where: str, variant: Variant
 ) -> dict[str, SweepPlan]:
     """Return the sweeps of a config by id.
 
     Args:
         project: Project with the runs of the table.
         where: File of the config, the start of messages.
+        variant: Function that returns the run of some settings, see `config.load.load_variant`.
 
     Raises:
         ConfigError: A sweep is invalid; the message lists its problems.
@@ -75,6 +67,8 @@ def load_sweeps(
         place = f"{where}: sweeps.{name}"
         _check(entry, place)
         plan = _plan(name, entry, project, place)
+        if problems := [f"{place}{one}" for one in problems_of_values(project, plan, variant)]:
+            raise ConfigError("\n".join(problems))
         if plan.id in found:
             raise ConfigError(
                 f"{place} and sweeps.{found[plan.id].name} are the same search; drop one, or change its seed"
@@ -90,13 +84,14 @@ def _plan(name: str, entry: SweepSettings, project: Project, place: str) -> Swee
             f"{place}.base={entry.base} is not a run of {project.table}; {suggest(entry.base, table)}"
         )
     base: RunPlan = project.runs[table[entry.base]]
-    if problems := [f"{place}{one}" for one in problems_with_base(entry, base, project)]:
+    problems = [*problems_with_base(entry, base, project), *problems_of_base(entry, base, project)]
+    if problems := [f"{place}{one}" for one in problems]:
         raise ConfigError("\n".join(problems))
     return _plan_of(name, entry, base.document, table[entry.base], project, place)
 
 
 def _check(entry: SweepSettings, place: str) -> None:
-    if problems := [f"{place}{one}" for one in _problems(entry)]:
+    if problems := [f"{place}{one}" for one in problems_of_sweep(entry)]:
         raise ConfigError("\n".join(problems))
 
 
@@ -115,9 +110,11 @@ def _plan_of(
         raise ConfigError(f"{place}.space{error}") from None
     trials = entry.trials
     if entry.sampler == "grid":
-        points = sum(1 for _ in space.grid())
+        points = space.num_points
         trials = points if trials is UNSET else min(trials, points)
-    assert isinstance(trials, int)  # `_problems` rejects a missing number
+    assert isinstance(trials, int)  # `problems_of_sweep` rejects a missing number
+    if problems := [f"{place}{one}" for one in problems_of_trials(entry, trials)]:
+        raise ConfigError("\n".join(problems))
     document = {
         "stage": "sweep",
         "base": base,
@@ -168,48 +165,3 @@ def _version(package: str, project: Project, place: str) -> str:
             f"{place}.sampler needs the package {package}, which is neither in the lock nor installed; run "
             "`pip install 'shardline[sweeps]'`, or set sampler: grid"
         ) from None
-
-
-def _problems(entry: SweepSettings) -> Iterator[str]:
-    sampler, space = entry.sampler, entry.space
-    of_space = [*problems_of_space(space)]
-    yield from (f".space{problem}" for problem in of_space)
-    if sampler not in SAMPLERS and ":" not in sampler:
-        yield f".sampler={sampler} is no sampler, and no import path; {suggest(sampler, SAMPLERS)}"
-    if entry.trials is UNSET and sampler != "grid":
-        yield f".trials is missing; set the number of trials, which only sampler: grid can count ({sampler} cannot)"
-    elif entry.trials is not UNSET and entry.trials > _MOST:
-        yield f".trials={entry.trials}, expected at most {_MOST}; lower it"
-    yield from _problems_of_parallel(entry.parallel)
-    yield from problems_of_stop(entry)
-    if split_of(entry.objective.metric) != "val":
-        yield (
-            f".objective.metric={entry.objective.metric} is not named as a metric of the validation split, which alone "
-            "may choose; name one such as val_loss, or log it under such a name"
-        )
-    if of_space:
-        return
-    ranges = [key for key, one in _kinds(space) if one != "choices"]
-    if sampler == "grid" and ranges:
-        yield f".space.{ranges[0]} is a range, of which a grid has no points; list values, or set another sampler"
-    choices = [key for key, one in _kinds(space) if one == "choices"]
-    if sampler == "cmaes" and (choices or any(getattr(one, "when", {}) for one in space.values())):
-        key = choices[0] if choices else "when"
-        yield f".space.{key}: cmaes varies only ranges without conditions; write a range, or set sampler: tpe"
-
-
-def _kinds(space: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the kind of values of each setting of a space."""
-    return [
-        (key, "choices" if isinstance(one, list) else kind_of(one)) for key, one in space.items()
-    ]
-
-
-def _problems_of_parallel(given: int | Mapping[str, int]) -> Iterator[str]:
-    if isinstance(given, int):
-        return
-    for key in given:
-        if not (key.isascii() and key.isdecimal()):
-            yield f".parallel.{key} is not the number of a trial; write it as {{0: 8, 60: 16}}"
-    if "0" not in given:
-        yield ".parallel lists no number for trial 0; write it as {0: 8, 60: 16}"

@@ -1,8 +1,10 @@
 """The space of a sweep: settings that vary, their values, and rows of values in a fixed order."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from random import Random
 from typing import Any
 
 from msgspec import UNSET
@@ -117,11 +119,69 @@ class Space:
         """Yield every combination of choices once, the last setting fastest."""
         seen = set[str]()
         for places in itertools.product(*(range(len(self.choices[key])) for key in self.keys)):
+            if not self.has_conditions:
+                yield [*places]
+                continue
             place = dict(zip(self.keys, places, strict=True))
             row = self.draw(lambda key, _, place=place: place[key])
             if (text := str(row)) not in seen:
                 seen.add(text)
                 yield row
+
+    @cached_property
+    def has_conditions(self) -> bool:
+        """Whether a setting is varied only with certain others."""
+        return any(one.when for one in self.dimensions.values())
+
+    @cached_property
+    def num_points(self) -> int:
+        """The number of combinations of choices; without conditions, none of them is made."""
+        if self.has_conditions:
+            return sum(1 for _ in self.grid())
+        return math.prod(len(self.choices[key]) for key in self.keys)
+
+    def rows(self, number: int) -> Iterator[Row]:
+        """Yield the first rows of the grid."""
+        return itertools.islice(self.grid(), number)
+
+    def random_row(self, random: Random) -> Row:
+        """Return a row at random, for checks; samplers of studies have their own."""
+
+        def value_of(key: str, dimension: Dimension) -> int | float:
+            if key in self.choices:
+                return random.randrange(len(self.choices[key]))
+            kind, (low, high) = kind_of(dimension), bounds_of(dimension)
+            if "log" in kind:
+                found = math.exp(random.uniform(math.log(low), math.log(high)))
+            else:
+                found = random.uniform(low, high)
+            return min(max(round(found), int(low)), int(high)) if "int" in kind else found
+
+        return self.draw(value_of)
+
+    def ends(self, *, is_last: bool) -> dict[str, Any]:
+        """Return the first or the last choice of each setting, or that end of its range, where `when` applies."""
+
+        def value_of(key: str, dimension: Dimension) -> int | float:
+            if key in self.choices:
+                return (len(self.choices[key]) - 1) * is_last
+            return bounds_of(dimension)[is_last]
+
+        return self.settings_of(self.draw(value_of))
+
+    def settings_for(self, key: str) -> dict[str, Any]:
+        """Return settings of other dimensions with which a setting is varied."""
+        found: dict[str, Any] = {}
+        for name, wanted in self.dimensions[key].when.items():
+            found |= self.settings_for(name)
+            found[name] = typed(name, wanted[0] if isinstance(wanted, list) else wanted)
+        return found
+
+    def values_of(self, key: str) -> list[Any]:
+        """Return the choices of a setting, or the ends of its range."""
+        if key in self.choices:
+            return self.choices[key]
+        return [typed(key, one) for one in bounds_of(self.dimensions[key])]
 
 
 def kind_of(dimension: Dimension) -> str:
@@ -152,14 +212,13 @@ def problems_of_space(entries: Mapping[str, list[Any] | Dimension]) -> Iterator[
         if reason := _EXCLUDED.get(key.partition(".")[0]):
             yield f".{key} {reason}"
             continue
-        try:
-            schema = schema_at(RunSettings, key)
-        except KeyError:
+        if not _is_known(key):
             from shardline.config.settings import dotted_keys
 
             hint = suggest_setting(key, dotted_keys(RunSettings))
             yield f".{key} is not a known setting; {hint}"
             continue
+        schema = schema_at(RunSettings, key)
         kinds = [kind for kind in _KINDS if _of_kind(dimension, kind) is not UNSET]
         if len(kinds) != 1:
             found = ", ".join(kinds) or "none of them"
@@ -169,9 +228,44 @@ def problems_of_space(entries: Mapping[str, list[Any] | Dimension]) -> Iterator[
             yield from _problems_of_choices(key, dimension, schema)
         else:
             yield from _problems_of_range(key, kinds[0], dimension, schema)
-        for name in dimension.when:
+        parents = (".".join(key.split(".")[:n]) for n in range(1, key.count(".") + 1))
+        for parent in parents:
+            if parent in entries:
+                yield f".{key} is a part of {parent}, which the space varies too; drop one of them"
+        for name, wanted in dimension.when.items():
             if name not in entries:
                 yield f".{key}.when.{name} is not in the space; add it, or drop the condition"
+            elif _is_known(name):
+                yield from _problems_of_condition(key, name, wanted, entries[name])
+
+
+def _is_known(key: str) -> bool:
+    try:
+        schema_at(RunSettings, key)
+    except KeyError:
+        return False
+    return True
+
+
+def _problems_of_condition(
+    key: str, name: str, wanted: Any, entry: list[Any] | Dimension
+) -> Iterator[str]:
+    """Yield the values of a condition that the other setting never has."""
+    other = entry if isinstance(entry, Dimension) else Dimension(choices=entry)
+    values = wanted if isinstance(wanted, list) else [wanted]
+    place = f".{key}.when.{name}"
+    if not values:
+        yield f"{place}=[] is empty, so {key} is never varied; list values of {name}, or drop the condition"
+    if other.choices is not UNSET:
+        known = [canonical_json(typed(name, one)) for one in other.choices or []]
+        for value in values:
+            if (text := canonical_json(typed(name, value))) not in known:
+                yield f"{place}={text} is none of the values of {name}, which are {', '.join(known)}; name one of them"
+    elif other.integer is UNSET and other.log_int is UNSET:
+        yield (
+            f"{place}: {name} is a range of real numbers, of which a sampler hardly draws the one that is named; list "
+            f"values of {name}, or drop the condition"
+        )
 
 
 def _problems_of_choices(key: str, dimension: Dimension, schema: Any) -> Iterator[str]:

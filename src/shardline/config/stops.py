@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec import UNSET
-
 from shardline.config.plans import RunPlan
 from shardline.config.rungs import Brackets
 from shardline.config.scripts import is_script
@@ -15,6 +13,10 @@ from shardline.identity.length_reads import length_reads
 from shardline.records.sweeps import Unit
 
 _LENGTH = ("trainer.max_epochs", "trainer.max_steps")
+# that decide where a training may end or validates, which has to be the same at all rungs
+_ENDS = (
+    "trainer.min_epochs", "trainer.min_steps", "trainer.validate_every_epochs", "trainer.val_check_interval",
+)  # fmt: skip
 
 
 def halving_of(entry: SweepSettings) -> Brackets | None:
@@ -61,13 +63,14 @@ def at_rung(project: Any, base: RunPlan, changed: Plain, entry: SweepSettings, r
     schedule = base.settings.schedule
     given = [changed.get(f"schedule.{key}", getattr(schedule, key)) for key in ("epochs", "steps")]
     is_constant = changed.get("schedule.name", schedule.name) == "constant"
-    has_end = not is_constant and not _has_own_optimizer(project, base)
+    has_end = not is_constant and not has_own_optimizer(project, base)
     if has_end and given == [None, None] and rung < len(rungs) - 1:
         found[f"schedule.{unit}s"] = rungs[-1]
     return found
 
 
-def _has_own_optimizer(project: Any, base: RunPlan) -> bool:
+def has_own_optimizer(project: Any, base: RunPlan) -> bool:
+    """Return whether the model makes its optimiser itself, so that `optim` and `schedule` have no effect."""
     return project.documents.has_method(base.model_class, "configure_optimizers") is True
 
 
@@ -87,14 +90,22 @@ def problems_of_stop(entry: SweepSettings) -> Iterator[str]:
     for key in _LENGTH:
         if key in entry.space:
             yield f".space.{key} is the length of a training, which {place[1:]}.rungs sets; drop it from the space"
-    if (halving := halving_of(entry)) and entry.trials is not UNSET and entry.trials < halving.size:
-        yield (
-            f".trials={entry.trials} brings no trial to the last rung, which needs keep ** {len(rungs) - 1} = "
-            f"{halving.size}; raise it, or drop a rung"
-        )
-    if median_of(entry) and entry.seeds > 1:
+    for key in _ENDS:
+        if key in entry.space:
+            yield (
+                f".space.{key} decides where a training validates and ends, which {place[1:]} compares at all rungs "
+                "alike; set it in the base run"
+            )
+    if (median := median_of(entry)) is None:
+        return
+    if entry.seeds > 1:
         yield (
             f".seeds={entry.seeds}, but stop.median compares single trainings; set seeds: 1, or use stop.halving"
+        )
+    if median.warmup_rungs >= len(rungs) - 1:
+        yield (
+            f"{place}.warmup_rungs={median.warmup_rungs} of {len(rungs)} rungs leaves none where a trial could stop; "
+            f"lower it to at most {len(rungs) - 2}, or drop stop"
         )
 
 
@@ -109,6 +120,11 @@ def problems_with_base(entry: SweepSettings, base: RunPlan, project: Any) -> Ite
         return
     if unit_of(entry) == "epoch":
         yield from _problems_of_epochs(entry, settings, place, rungs)
+    elif (least := settings.trainer.min_steps) > rungs[0]:
+        yield (
+            f"{place}.rungs={{steps: {rungs}}} begins before trainer.min_steps={least} of base={entry.base}; "
+            "lower that number, or raise the first rung"
+        )
     if reads := length_reads(project.code, base.code_paths.values()):
         yield (
             f"{place}: {reads[0]}, which differs between rungs, so that a longer rung could not continue a shorter "

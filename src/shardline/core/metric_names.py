@@ -2,12 +2,27 @@
 
 import re
 from collections.abc import Iterable
+from typing import Literal
 
 _SPLITS = {
     "train": "train", "training": "train", "test": "test",
     "val": "val", "valid": "val", "validation": "val", "dev": "val",
 }  # fmt: skip
+Mode = Literal["min", "max"]
+_LOWER = {"error", "loss", "mae", "mse", "nll", "perplexity", "ppl", "rmse"}
+_HIGHER = {
+    "acc", "accuracy", "auc", "auroc", "dice", "f1", "iou", "map", "miou", "precision", "recall",
+}  # fmt: skip
 _PACES = ("epoch", "step")  # Lightning appends these to a metric that is logged at both intervals
+
+
+def guess_mode(metric: str) -> Mode | None:
+    """Guess from its name whether lower or higher values of a metric are better; None if unclear."""
+    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    is_lower, is_higher = bool(words & _LOWER), bool(words & _HIGHER)
+    if is_lower == is_higher:
+        return None
+    return "min" if is_lower else "max"
 
 
 def measure_of(name: str) -> str:

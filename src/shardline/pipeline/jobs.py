@@ -28,6 +28,7 @@ from shardline.pipeline.hooks import workflow_errors
 from shardline.pipeline.snakemake_speedups import keep_signatures, with_signature
 from shardline.pipeline.storage import Storage, logs_of
 from shardline.results.outcomes import has_failed
+from shardline.results.sweeps.earlier import all_notes
 from shardline.results.waiting import shorter_runs
 
 Asked = Mapping[str, Mapping[str, int | str]]  # resources by run
@@ -97,9 +98,10 @@ class Jobs:
         todo = list(jobs)
         runs = [job.wildcards.run for job in todo if job.rule.name in ("train", "train_again")]
         trials = Counter(job.wildcards.study for job in todo if job.rule.name == "train_trial")
-        notes = [self.project.sweeps[study].note_on_rest for study in trials]
+        sweeps = [self.project.sweeps[study] for study in trials]
+        notes = [note for plan in sweeps for note in all_notes(self.project, plan)]
         if not self.machine:
-            return "\n".join(filter(None, notes))
+            return "\n".join(notes)
         needs, at_once = ([self._need(name) for name in runs] for _ in range(2))
         for study, number in trials.items():
             plan = self.project.sweeps[study]

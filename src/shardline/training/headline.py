@@ -1,28 +1,13 @@
 """Choose the headline of an evaluation: the metric that ranks the run, and its direction."""
 
-import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from shardline.config.settings.run_settings import Headline
 from shardline.core.errors import ConfigError
+from shardline.core.metric_names import Mode, guess_mode
 from shardline.core.suggest import did_you_mean
 from shardline.records.evaluations import HeadlineValue
-
-Mode = Literal["min", "max"]
-_LOWER = {"error", "loss", "mae", "mse", "nll", "perplexity", "ppl", "rmse"}
-_HIGHER = {
-    "acc", "accuracy", "auc", "auroc", "dice", "f1", "iou", "map", "miou", "precision", "recall",
-}  # fmt: skip
-
-
-def guess_mode(metric: str) -> Mode | None:
-    """Guess from its name whether lower or higher values of a metric are better; None if unclear."""
-    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
-    is_lower, is_higher = bool(words & _LOWER), bool(words & _HIGHER)
-    if is_lower == is_higher:
-        return None
-    return "min" if is_lower else "max"
 
 
 def mode_of(metric: Any) -> Mode | None:

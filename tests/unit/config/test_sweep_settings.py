@@ -4,8 +4,11 @@ import re
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from shardline.config.job_plan import read_plan, write_plan
+from shardline.config.load import load_variant
+from shardline.config.sweep_values import notes_of
 from shardline.core.errors import CODE_ERROR, ConfigError, CrashLoop, Diverged, LaunchError, Stopped
 from shardline.pipeline.sweep_jobs import is_own_failure
 from shardline.supervision.supervisor import RankError
@@ -13,6 +16,7 @@ from tests.support.studies import SPACE, load
 
 LR = {"optim.lr": {"log": [1e-4, 1e-1]}}
 STOP = {"halving": {"rungs": [1, 3], "keep": 3}}
+SGD = {"optim.name": ["sgd", "adam"]}
 CASES: list[tuple[dict[str, Any], str]] = [
     ({"base": "mpl"}, 'sweeps.s.base=mpl is not a run of config/runs.tsv; did you mean "mlp"?'),
     ({"sampler": "tep"}, 'sweeps.s.sampler=tep is no sampler, and no import path; did you mean "tpe"?'),
@@ -55,6 +59,27 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"stop": STOP, "space": {"trainer.max_epochs": [1, 2]}}, "space.trainer.max_epochs is the length of a training"),
     ({"stop": {"median": {"rungs": [1, 3]}}, "seeds": 2}, "seeds=2, but stop.median compares single trainings"),
     ({"constraints": "nowhere:fits"}, "sweeps.s.constraints=nowhere:fits: no module nowhere"),
+    ({"constraints": "limits.fits"}, "constraints=limits.fits is no import path; name module and function"),
+    ({"parallel": {"0": 2, "00": 4}}, "parallel lists trial 0 twice, as 0 and 00; drop one"),
+    ({"objective": {"metric": "val/acc"}}, "objective.mode=min would search for the worst val/acc"),
+    ({"objective": {"mode": "max"}}, "of which lower values are better; set mode: min"),
+    ({"space": {"optim.lr": [1, 2], "optim": [{}]}}, "space.optim.lr is a part of optim, which the space varies too"),
+    ({"space": {**SGD, "optim.momentum": {"uniform": [0, 0.9], "when": {"optim.name": "lion"}}}},
+     'when.optim.name="lion" is none of the values of optim.name, which are "sgd", "adam"; name one of them'),
+    ({"space": {**SGD, "optim.momentum": {"uniform": [0, 0.9], "when": {"optim.name": []}}}},
+     "when.optim.name=[] is empty, so optim.momentum is never varied"),
+    ({"space": {**LR, "optim.momentum": {"uniform": [0, 0.9], "when": {"optim.lr": 0.1}}}},
+     "when.optim.lr: optim.lr is a range of real numbers"),
+    ({"space": {"optim.momentum": [0.1, 0.2]}}, "optim.momentum has no effect, since optim.name=adam has no momentum"),
+    ({"space": {"data.workers": [1, 2]}}, "space.data.workers changes no result: 1 and 2 are the same run"),
+    ({"space": {"schedule.epochs": [2, 3]}}, "none of 16 drawn settings can be trained, for example"),
+    ({"sampler": "grid", "space": {f"model_args.a{i}": [*range(10)] for i in range(8)}, "trials": UNSET},
+     "space is a grid of 100,000,000 points, expected at most 100,000; list fewer values"),
+    ({"sampler": "grid", "space": {"optim.lr": [1, 2]}, "stop": STOP, "trials": UNSET},
+     "space is a grid of 2 points and brings no trial to the last rung, which needs keep ** 1 = 3; list more values"),
+    *(({"stop": STOP, "space": {f"trainer.{key}": [1, 2]}}, f"space.trainer.{key} decides where a training validates")
+      for key in ("min_epochs", "min_steps", "validate_every_epochs", "val_check_interval")),
+    ({"stop": {"median": {"rungs": [1, 3], "warmup_rungs": 1}}}, "leaves none where a trial could stop"),
 ]  # fmt: skip
 
 
@@ -92,6 +117,94 @@ def test_a_base_whose_longer_rungs_continue_no_shorter_one_is_named(
         assert load().sweeps
 
 
+STEPS = {"halving": {"rungs": {"steps": [2, 6]}, "keep": 3}}
+
+
+def test_a_rung_of_steps_does_not_begin_before_the_least_steps_of_the_base(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = "name\tdataset\tmodel\tdevices\ttrainer.max_steps\ttrainer.min_steps\nmlp\tdigits\tmlp\t1\t6\t{}\n"
+    monkeypatch.setattr("tests.support.studies.TABLE", cells.format(3))
+    sentence = "rungs={steps: [2, 6]} begins before trainer.min_steps=3 of base=mlp; lower that number, or raise the"
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        load(stop=STEPS)
+    monkeypatch.setattr("tests.support.studies.TABLE", cells.format(2))
+    assert load(stop=STEPS).sweeps
+
+
+@pytest.mark.parametrize(
+    ("base", "space", "sentence"),
+    [
+        (
+            "mean",
+            LR,
+            "base=mean is an average of other runs, which trains nothing; name a run that trains",
+        ),
+        (
+            "own",
+            LR,
+            "space.optim.lr has no effect, since model=own:Net has its own configure_optimizers; vary an",
+        ),
+        ("own", {"model_args.hidden": [8, 16]}, ""),
+    ],
+)
+def test_a_base_run_that_does_nothing_with_the_settings_is_named(
+    base, space, sentence, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    rows = [
+        "name\tdataset\tmodel\tdevices\tseed\taverage", "mlp\tdigits\tmlp\t1\t1\t", "two\tdigits\tmlp\t1\t2\t",
+        "mean\tdigits\tmlp\t1\t\t[[run:mlp, run:two]]", "own\tdigits\town:Net\t1\t\t",
+    ]  # fmt: skip
+    monkeypatch.setattr("tests.support.studies.TABLE", "\n".join([*rows, ""]))
+    if not sentence:
+        assert load(base=base, space=space).sweeps
+        return
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        load(base=base, space=space)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "sentence"),
+    [
+        ({}, ""),
+        ({"sampler": "grid", "space": {"optim.lr": [0.1, 0.2]}}, "trials=13, but the grid has 2 points"),
+        (
+            {"sampler": "grid", "space": {"optim.lr": [0.1, 0.2], "optim.weight_decay": [0, 0.1]}, "trials": 2},
+            "takes the first of the grid's 4 points; optim.lr does not vary; leave",
+        ),
+        ({"space": {"optim.lr": [0.1, 0.2]}}, "trials=13, but the space has 2 points"),
+        ({"parallel": 13}, "parallel=13 proposes all 13 trials before any has a result"),
+        ({"parallel": 13, "sampler": "random"}, ""),
+        ({"stop": {"median": {"rungs": [1, 20], "startup_trials": 13}}}, "none of the 13 trials can stop early"),
+        (
+            {"stop": {"median": {"rungs": [1, 3]}}},
+            "the last rung has 3 epochs, and base=mlp trains 20; no trial trains longer than the last rung",
+        ),
+        ({"space": {**LR, "trainer.accumulate": [1, 3]}}, "of 16 drawn settings cannot be trained"),
+    ],
+    ids=lambda one: str(one)[:40],
+)  # fmt: skip
+def test_what_is_odd_about_a_sweep_is_said_before_the_first_trial(
+    sweep, sentence, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    project = load(**sweep)
+    (plan,) = project.sweeps.values()
+    notes = notes_of(project, plan, load_variant)
+    assert len(notes) == bool(sentence)
+    assert sentence in "".join(notes)
+
+
+OWN = """
+import torch
+from shardline.training.models.mlp import MLP
+
+
+class Net(MLP):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+"""
 READS = """
 from shardline.training.models.mlp import MLP
 
@@ -123,7 +236,7 @@ OTHER = [
     {"objective": {"metric": "val_acc", "mode": "max"}}, {"stop": STOP},
     {"stop": {"halving": {"rungs": [1, 3], "keep": 2}}}, {"stop": {"halving": {"rungs": [1, 4], "keep": 3}}},
     {"stop": {"median": {"rungs": [1, 3]}}}, {"stop": {"median": {"rungs": [1, 3], "startup_trials": 6}}},
-    {"stop": {"median": {"rungs": [1, 3], "warmup_rungs": 1}}},
+    {"stop": {"median": {"rungs": [1, 2, 3]}}}, {"stop": {"median": {"rungs": [1, 2, 3], "warmup_rungs": 1}}},
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections import namedtuple
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from shardline.errors import ConfigError
 from shardline.results.check import checked_models, machine_needs
 from shardline.results.check.all import check_before_building, check_runs
 from shardline.results.check.checked_models import check_models
+from shardline.results.check.checked_sweeps import check_sweeps, check_trials
 from shardline.results.check.found import Finding, merged
 from shardline.results.check.profiles import problems_of_profile, rule_names
 from shardline.training.rank_task import ModelResult, read_task, write_result
 from tests.support.command_line import shardline
 from tests.support.fake_project import FakeProject
+from tests.support.studies import load
 from tests.support.workspace import REPOSITORY
 
 
@@ -399,3 +402,58 @@ def test_the_shipped_profiles_are_well(monkeypatch):
     for file in sorted(Path("profiles").glob("*/profile.yaml")):
         found = list(problems_of_profile(read_profile(file), file, options, installed))
         assert all("which is not installed" in one for one in found), found
+
+
+def found_in_sweep(**sweep) -> list[str]:
+    project = load(**sweep)
+    plans = [*project.sweeps.values()]
+    found = [*check_trials(project, plans), *check_sweeps(project, plans)]
+    return [f"{one.kind}: {one.text}" for one in found]
+
+
+def test_trials_are_tried_with_the_first_and_the_last_values_and_the_metric_of_the_objective(
+    asked, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def find(task):
+        settings = task.run.settings
+        seen.append((settings.model_args, settings.checkpoint.monitor, settings.checkpoint.mode))
+        wide = ["13 is no width"] if settings.model_args["hidden"] == 13 else []
+        return ModelResult(problems=["checkpoint.monitor=val_acc is not logged", *wide])
+
+    asked.find = find
+    objective = {"metric": "val_acc", "mode": "max"}
+    space = {"model_args.hidden": [8, 64, 13], "optim.lr": [0.1, 0.2]}
+    assert found_in_sweep(space=space, objective=objective, trials=6) == [
+        "error: sweeps.s: objective.metric=val_acc is not logged",
+        'warning: sweeps.s: trials with {"model_args.hidden":13,"optim.lr":0.2} would fail: 13 is no width',
+    ]
+    assert seen == [({"hidden": 8}, "val_acc", "max"), ({"hidden": 13}, "val_acc", "max")]
+    asked.find = lambda task: ModelResult()
+    assert found_in_sweep(space={"optim.lr": [0.1, 0.2]}, trials=2) == []
+    assert len(asked.calls[-1]) == 1, "the rate makes no other model"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "sentence"),
+    [
+        ({"sampler": "own:Genes"}, "sweeps.s.sampler=own:Genes is a NSGAIISampler, which keeps its state"),
+        ({"sampler": "own:fits"}, "sweeps.s.sampler=own:fits cannot be made with seed"),
+        ({"constraints": "own:fits"}, "sweeps.s.constraints=own:fits returned None for"),
+        ({"constraints": "own:Genes"}, "sweeps.s.constraints=own:Genes raised"),
+    ],
+)  # fmt: skip
+def test_a_sampler_or_constraints_of_the_user_that_do_not_work_are_errors(
+    sweep, sentence, asked, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    (tmp_path / "own.py").write_text(
+        "from optuna.samplers import NSGAIISampler\n\n\nclass Genes(NSGAIISampler):\n    pass\n\n\n"
+        "def fits(settings):\n    pass\n"
+    )
+    (found,) = found_in_sweep(**sweep)
+    assert found.startswith(f"error: {sentence}")

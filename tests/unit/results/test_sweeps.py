@@ -16,6 +16,7 @@ import pytest
 
 from shardline.cli import app
 from shardline.config import load_sweeps
+from shardline.config.layout import add_names
 from shardline.config.load import load_project
 from shardline.config.settings.sweep_settings import Objective, SweepSettings
 from shardline.config.sweeps import SweepPlan
@@ -26,6 +27,7 @@ from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.gc import find_garbage
 from shardline.results.sweeps import trials as sealed_trials
 from shardline.results.sweeps.describe import best_trial, cell_of, line_of
+from shardline.results.sweeps.earlier import all_notes
 from shardline.results.sweeps.measured import measured
 from shardline.results.sweeps.proposing import next_proposal
 from shardline.results.sweeps.samplers import seed_of, worst_of
@@ -446,3 +448,23 @@ def test_garbage_is_a_study_that_the_config_no_longer_describes_with_its_runs(st
     items = {one.path.name for one in find_garbage(other, ["digits"])}
     assert study.plan.id in items
     assert {*study.trained} <= items
+
+
+def test_a_changed_sweep_names_the_study_that_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    controller = Controller(project=load(trials=3), seed=0, fails=some_fail)
+    controller.run()
+    add_names(controller.project.layout, [("run", "s-0", read_proposal_of(controller, 0).runs[0])])
+    assert all_notes(controller.project, controller.plan) == []
+    assert all_notes(load(trials=4), controller.plan) == []
+    project = load(trials=3, seed=1)
+    (plan,) = project.sweeps.values()
+    sentence = f"sweeps.s is another study than results/studies/{controller.plan.id} with 3 proposed trials"
+    (note,) = all_notes(project, plan)
+    assert note.startswith(
+        f"{sentence} (seed 0 -> 1); trials with the settings of an earlier run are linked"
+    )
+
+
+def read_proposal_of(controller: Controller, trial: int) -> Proposal:
+    return read_proposal(controller.plan.proposal(controller.project.layout, trial))

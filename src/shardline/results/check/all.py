@@ -14,6 +14,7 @@ from shardline.core.redaction import mask
 from shardline.core.visible import from_here
 from shardline.environments.python import interpreter_of, problem_of
 from shardline.results.check.checked_models import check_models
+from shardline.results.check.checked_sweeps import check_trials
 from shardline.results.check.found import Finding, errors_of, merged
 from shardline.results.check.machine_needs import check_machine
 from shardline.results.kept_states import missing_milestones
@@ -53,12 +54,6 @@ def check_runs(
     return merged([*models.findings, *machine, *check_script_environments(project, runs), *paths])
 
 
-def check_sweeps(project: Project, runs: Mapping[str, RunPlan]) -> list[Finding]:
-    """Return what is odd about the sweeps of some runs, which the start of Snakemake prints too."""
-    plans = [plan for plan in project.sweeps.values() if plan.base in runs]
-    return [Finding(kind="warning", sentence=note) for plan in plans if (note := plan.note_on_rest)]
-
-
 def check_before_building(
     project: Project,
     outputs: Collection[str],
@@ -80,9 +75,17 @@ def check_before_building(
         for key, run in project.runs.items()
         if project.layout.name_of(run.model) in outputs
     }
-    if not runs or not project.runtime.check:
+    sweeps = [
+        plan
+        for plan in project.sweeps.values()
+        if project.layout.name_of(plan.summary(project.layout)) in outputs
+    ]
+    if not (runs or sweeps) or not project.runtime.check:
         return
-    findings = check_runs(
+    findings = check_trials(
+        project, sweeps, limit_s=_BEFORE_S, is_elsewhere=is_elsewhere, announce=logger.info
+    )
+    findings += check_runs(
         project,
         runs,
         os.environ,

@@ -33,13 +33,15 @@ def causes_of_studies(
     if sweep is None or not isinstance(old, Mapping):
         return [cause]
     texts = [one.text for one in of_bases(old.get("base", {}), sweep.document["base"])]
-    texts = [f"its base run: {text}" for text in texts] + _texts(old, sweep.document)
+    texts = [f"its base run: {text}" for text in texts] + texts_of(old, sweep.document)
     if before.get("trials") != after.get("trials"):
         texts.append(f"trials {before.get('trials')} -> {after.get('trials')}")
     return [Cause("base", f"through sweep {sweep.name}: {text}") for text in texts]
 
 
-def _texts(old: Plain, new: Plain) -> list[str]:
+def texts_of(old: Plain, new: Plain) -> list[str]:
+    """Return the settings, code and versions that differ between the documents of two studies."""
+
     def parts(document: Plain) -> dict[str, Any]:
         return flatten({key: document.get(key, {}) for key in ("settings", "code", "versions")})
 
