@@ -118,14 +118,15 @@ class FakeProject:
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file({"ids": np.arange(number, 64 + number)}, path)
             size, blake3 = path.stat().st_size, file_blake3(path)
-            rows = {"train": 64, "validation": 0, "test": 0}
+            rows = {"train": 60, "validation": 0, "test": 4}
             records.append({"file": path.name, "rows": rows, "bytes": size, "blake3": blake3})
-        num_rows = sum(record["rows"]["train"] for record in records)
+        splits = {name: sum(record["rows"][name] for record in records) for name in rows}
+        num_rows = splits["train"]
         of_each = {key: [0.0, 0.0] for key in ("mean", "std", "min", "max")}
         document = {
             "dataset": dataset.id,
             "schema": SCHEMA,
-            "splits": {"train": num_rows, "validation": 0, "test": 0},
+            "splits": splits,
             "bytes": sum(record["bytes"] for record in records),
             "statistics": {"features": {"count": num_rows, **of_each}, "class_counts": {}},
             "skipped": {"count": 0, "first": []},
