@@ -197,7 +197,9 @@ def limited(run: Training) -> None:
     """Its limit is shorter than the training, and it has itself queued again; torchrun starts it."""
     file = run.path / "profile" / "profile.yaml"
     profile = yaml.safe_load(file.read_text())
-    profile["set-resources"]["train"]["runtime"] = 2  # minutes
+    profile["set-resources"]["train"]["runtime"] = (
+        4  # minutes; on a busy machine the ranks need one to start
+    )
     profile["config"]["runtime"]["launcher"] = "torchrun"
     file.write_text(yaml.safe_dump(profile))
     run.start()
