@@ -11,7 +11,7 @@ from shardline.core.files import write_json
 from shardline.records.trainings import Places
 
 FOLDER = "tracking"
-_ANSWER_S = 20.0  # a short training can end before the client of a tracker is imported
+_ANSWER_S = 60.0  # a short training can end before the client of a tracker is imported
 
 
 class RunLinks:
