@@ -109,7 +109,8 @@ class Normalizer:
         return values.to(self._half) if values.is_floating_point() else values
 
     def _batch(self, batch: Batch) -> Batch:
-        if isinstance(batch, ColumnTuple):
+        # a function of data.collate may return one tensor
+        if isinstance(batch, ColumnTuple | torch.Tensor):
             return batch
         if not isinstance(batch, dict):
             return self._normalized(batch[0]), *batch[1:]

@@ -245,6 +245,7 @@ def test_normalising_on_the_way_to_the_model(built):
     for stored, taken in ((features, torch.int64), (features.double(), torch.bfloat16)):
         assert raw(stored).dtype == raw.batch((stored, stored))[0].dtype == taken
         assert torch.equal(raw(stored), stored.to(taken))
+    assert Normalizer(dataset, "standard", torch.float32).batch(features) is features, "one tensor"
     spread = Normalizer(dataset, "global", torch.float32)(features)
     assert spread.flatten().diff().std() < 1e-6
 

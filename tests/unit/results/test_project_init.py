@@ -116,7 +116,7 @@ def test_arguments_are_filled_with_defaults_and_objects_and_the_others_are_comme
         "options": {"data_dir": "data", "seed": 1},
         "files": [],
     }
-    assert "      # options: root: ... # required" in text
+    assert "      # options.root: ... # required" in text
     assert config["defaults"]["global_batch"] == 32
     assert config["defaults"]["data"] == {"normalize": "raw", "collate": "tuple"}
     assert config["defaults"]["checkpoint"] == {"monitor": "val/loss", "mode": "min"}

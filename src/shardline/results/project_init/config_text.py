@@ -153,7 +153,7 @@ def _entry(of_data: LookedClass, own: OwnConfigs, folder: Path, left: list[str])
             continue
         if value is UNSET:
             line, _ = _argument(one, value, f"datasets.{entry.name}.source.options", left)
-            entry.notes.append(f"options: {line.removeprefix('# ')}")
+            entry.notes.append(f"options.{line.removeprefix('# ')}")
         else:
             options[one.name] = value
     if options:

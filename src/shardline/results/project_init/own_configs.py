@@ -79,8 +79,7 @@ class OwnConfigs:
         """
         for file, config in self._of_cli:
             table = config.get(name)
-            known = table if arguments is None else arguments
-            if isinstance(table, Mapping) and table and set(table) <= set(known):
+            if isinstance(table, Mapping) and table and set(table) <= {*(arguments or table)}:
                 return Found(file=file, arguments=_without_open(table))
         return None
 
