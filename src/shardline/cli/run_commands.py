@@ -104,9 +104,11 @@ def best(
             f"{project.table} lacks {', '.join(lacking)}; add the columns to its header",
             is_error=True,
         )
-    metric = plan.settings.objective.metric
+    metric, seeds = plan.settings.objective.metric, plan.settings.seeds
+    mean = f"the mean of {seeds} seeds, of which the row has the first; " if seeds > 1 else ""
     say(
-        f"trial {trial.trial}: {metric} {trial.value:#.4g}, best of {ended} of {plan.trials} trials by validation",
+        f"trial {trial.trial}: {metric} {trial.value:#.4g}, {mean}best of {ended} of {plan.trials} trials by "
+        "validation",
         is_error=True,
     )
 

@@ -1,5 +1,6 @@
 """Selection of runs and datasets by the arguments of a command."""
 
+import re
 from collections.abc import Sequence
 
 from shardline.config.layout import Kind, names_that_have_been
@@ -22,6 +23,14 @@ def find_run(project: Project, wanted: str) -> RunPlan:
     named = project.named_runs()
     if run := named.get(wanted) or project.runs.get(wanted):
         return run
+    for plan in project.sweeps.values():
+        is_trial = re.fullmatch(re.escape(plan.name) + r"-\d+(\.\d+)?(-[es]\d+)?", wanted)
+        if wanted in (plan.name, plan.id) or is_trial:
+            what = "a trial of the sweep" if is_trial else "the sweep"
+            raise ConfigError(
+                f'the config names no run "{wanted}", which is {what} {plan.name}; `shardline ls --study {plan.name}` '
+                f"lists its trials, and `shardline best {plan.name}` prints the best one as a row of the run table"
+            )
     raise _unknown("run", wanted, [*named, *project.runs])
 
 

@@ -1129,7 +1129,17 @@ ELSEWHERE = {
 # Modules whose texts tell of differences, results and ranks, or that test_sources_remedies.py holds.
 NO_ERRORS = {"causes", "reference"}
 # held by test_bases.py, test_combined.py, test_sweep_settings.py
-OF_STUDIES = {"base_files", "bases", "combined", "load_sweeps", "references", "spaces", "stops"}
+OF_STUDIES = {
+    "base_files",
+    "bases",
+    "combined",
+    "load_sweeps",
+    "references",
+    "spaces",
+    "stops",
+    "sweep_checks",
+    "sweep_values",
+}
 OF_SOURCES = {
     "checked_preprocess", "checked_sources", "checked_splits", "source_files", "source_settings",
 }  # fmt: skip

@@ -13,7 +13,7 @@ from shardline.launch.device_share import CORES_PER_RUN
 from shardline.pipeline import full_machine
 from shardline.pipeline.full_machine import Machine, Need, this_machine
 from shardline.pipeline.jobs import Jobs
-from shardline.results.check.all import check_sweeps
+from shardline.results.check.checked_sweeps import check_sweeps
 from tests.support.studies import load
 
 
@@ -72,12 +72,13 @@ def test_the_start_and_the_check_name_trials_beyond_the_last_whole_bracket(tmp_p
     )
     for cores in (8, None):  # on this machine, and where jobs run elsewhere
         jobs = Jobs(project, None, is_main=True, cores=cores)
-        assert jobs.plan_of_machine([trial] * 20).splitlines()[-1] == sentence
+        assert sentence in jobs.plan_of_machine([trial] * 20).splitlines()
         assert jobs.plan_of_machine([]) == ""
-    assert [one.text for one in check_sweeps(project, project.runs)] == [sentence]
-    assert check_sweeps(project, {}) == []
+    assert sentence in [one.text for one in check_sweeps(project, [*project.sweeps.values()])]
+    assert check_sweeps(project, []) == []
     whole = load(trials=18, stop=stop)
-    assert check_sweeps(whole, whole.runs) == []
+    found = check_sweeps(whole, [*whole.sweeps.values()])
+    assert not any("bracket" in one.text for one in found)
 
 
 def test_what_a_run_needs():

@@ -25,6 +25,7 @@ from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.records.sweeps import Proposal, Seen, TrialResult
 from shardline.results.gc import find_garbage
+from shardline.results.select import find_run
 from shardline.results.sweeps import trials as sealed_trials
 from shardline.results.sweeps.describe import best_trial, cell_of, line_of
 from shardline.results.sweeps.earlier import all_notes
@@ -38,6 +39,7 @@ from shardline.results.sweeps.trials import (
 )
 from shardline.results.verify import verify_target
 from shardline.sources import Schema
+from tests.support.command_line import shardline
 from tests.support.labelled_rows import Labelled, in_thirds, run_of, sealed, trained
 from tests.support.simulated_study import Controller
 from tests.support.small_config import CONFIG
@@ -464,6 +466,32 @@ def test_a_changed_sweep_names_the_study_that_it_was(tmp_path, monkeypatch):
     assert note.startswith(
         f"{sentence} (seed 0 -> 1); trials with the settings of an earlier run are linked"
     )
+
+
+def test_the_name_of_a_sweep_or_trial_where_a_run_is_asked_for_leads_to_its_trials(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    project = load(trials=3)
+    for name, what in (
+        ("s", "the sweep s"),
+        ("s-2", "a trial of the sweep s"),
+        ("s-2.1-e3", "a trial of"),
+    ):
+        with pytest.raises(
+            ConfigError, match=f'names no run "{name}", which is {what}.*ls --study s'
+        ):
+            find_run(project, name)
+
+
+def test_the_best_of_several_seeds_says_that_its_value_is_a_mean(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seeds, said in ((1, False), (2, True)):
+        sweep = {"trials": 3, "seeds": seeds, "sampler": "random"}
+        Controller(project=load(**sweep), seed=0).run()
+        write_config(**sweep)
+        shown = shardline("best", "s").output
+        assert ("the mean of 2 seeds, of which the row has the first" in shown) == said
 
 
 def read_proposal_of(controller: Controller, trial: int) -> Proposal:
