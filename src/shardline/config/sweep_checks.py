@@ -71,11 +71,10 @@ def _problems_of_objective(entry: SweepSettings) -> Iterator[str]:
             f".objective.metric={metric} is not named as a metric of the validation split, which alone "
             "may choose; name one such as val_loss, or log it under such a name"
         )
-    elif (usual := guess_mode(metric)) and usual != mode:
-        which = "lower" if usual == "min" else "higher"
+    elif mode == "min" and guess_mode(metric) == "max":  # the default
         yield (
-            f".objective.mode={mode} would search for the worst {metric}, of which {which} values are better; set "
-            f"mode: {usual}, or log the metric under another name"
+            f".objective.mode=min would search for the worst {metric}, of which higher values are better; set "
+            "mode: max, or log the metric under another name"
         )
 
 
@@ -120,8 +119,11 @@ def _problems_of_parallel(given: int | Mapping[str, int]) -> Iterator[str]:
         yield ".parallel lists no number for trial 0; write it as {0: 8, 60: 16}"
 
 
-def notes_on_trials(entry: SweepSettings, trials: int) -> Iterator[str]:
-    """Yield what is odd about the number of trials, though it is allowed; each begins with the key."""
+def notes_on_sweep(entry: SweepSettings, trials: int) -> Iterator[str]:
+    """Yield what is odd about the objective and the number of trials, though allowed; each begins with the key."""
+    metric, mode = entry.objective.metric, entry.objective.mode
+    if mode == "max" and guess_mode(metric) == "min":
+        yield f".objective.mode=max searches for the highest {metric}; set mode: min if lower values are better"
     space = Space(entry.space)
     points = space.num_points if len(space.choices) == len(space.keys) else None
     if points is not None and entry.sampler == "grid":

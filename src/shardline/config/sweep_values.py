@@ -9,7 +9,7 @@ from shardline.config.scripts import is_script
 from shardline.config.settings.sweep_settings import SweepSettings
 from shardline.config.spaces import Space
 from shardline.config.stops import at_rung, has_own_optimizer
-from shardline.config.sweep_checks import notes_on_trials
+from shardline.config.sweep_checks import notes_on_sweep
 from shardline.config.sweeps import SweepPlan
 from shardline.core.canonical import canonical_json
 from shardline.core.errors import ConfigError
@@ -88,7 +88,7 @@ def impossible_rows(
 def notes_of(project: Any, plan: SweepPlan, variant: Variant) -> list[str]:
     """Return what is odd about a sweep, though it is allowed."""
     place = f"sweeps.{plan.name}"
-    found = [f"{place}{one}" for one in notes_on_trials(plan.settings, plan.trials)]
+    found = [f"{place}{one}" for one in notes_on_sweep(plan.settings, plan.trials)]
     base = project.runs[plan.base].settings.trainer
     length = base.max_epochs if plan.unit == "epoch" else base.max_steps
     if plan.rungs and length > 0 and length != plan.rungs[-1]:

@@ -12,8 +12,9 @@ from pytorch_lightning.utilities.data import extract_batch_size
 from torchmetrics import Metric
 
 from shardline.core.errors import ConfigError
+from shardline.core.metric_names import Mode
 from shardline.training.evaluation_ranks import EvaluationRanks
-from shardline.training.headline import Mode, mode_of
+from shardline.training.headline import mode_of
 
 _LOG = inspect.signature(pl.LightningModule.log)
 _REDUCTIONS: dict[Any, str] = {

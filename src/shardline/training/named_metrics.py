@@ -9,8 +9,9 @@ from torchmetrics import Metric
 from shardline.config.code_paths import import_path, metric_name, metrics_of
 from shardline.core.construct import make_object
 from shardline.core.errors import ConfigError
+from shardline.core.metric_names import Mode
 from shardline.core.objects import read_object
-from shardline.training.headline import Mode, mode_of
+from shardline.training.headline import mode_of
 
 
 class NamedMetrics:

@@ -62,7 +62,6 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"constraints": "limits.fits"}, "constraints=limits.fits is no import path; name module and function"),
     ({"parallel": {"0": 2, "00": 4}}, "parallel lists trial 0 twice, as 0 and 00; drop one"),
     ({"objective": {"metric": "val/acc"}}, "objective.mode=min would search for the worst val/acc"),
-    ({"objective": {"mode": "max"}}, "of which lower values are better; set mode: min"),
     ({"space": {"optim.lr": [1, 2], "optim": [{}]}}, "space.optim.lr is a part of optim, which the space varies too"),
     ({"space": {**SGD, "optim.momentum": {"uniform": [0, 0.9], "when": {"optim.name": "lion"}}}},
      'when.optim.name="lion" is none of the values of optim.name, which are "sgd", "adam"; name one of them'),
@@ -176,6 +175,7 @@ def test_a_base_run_that_does_nothing_with_the_settings_is_named(
         ({"space": {"optim.lr": [0.1, 0.2]}}, "trials=13, but the space has 2 points"),
         ({"parallel": 13}, "parallel=13 proposes all 13 trials before any has a result"),
         ({"parallel": 13, "sampler": "random"}, ""),
+        ({"objective": {"mode": "max"}}, "searches for the highest val_loss; set mode: min if lower"),
         ({"stop": {"median": {"rungs": [1, 20], "startup_trials": 13}}}, "none of the 13 trials can stop early"),
         (
             {"stop": {"median": {"rungs": [1, 3]}}},

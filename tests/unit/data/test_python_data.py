@@ -16,9 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from PIL import Image
+from pytorch_lightning import LightningDataModule
+from pytorch_lightning.demos.boring_classes import BoringDataModule
 
 from shardline.config.resolved import PythonObject
 from shardline.data.build import build_shards, describe_part, make_source, schema_of_source
+from shardline.data.python.loaders import overrides_in
 from shardline.data.python.look import look
 from shardline.data.python.opened import open_data
 from shardline.data.python.seeds import kept_generators
@@ -246,6 +249,11 @@ def test_what_loaders_have_and_shardline_does_not_use_is_named_with_what_to_writ
     assert [row["features"][0] for row in rows if row["ids"] < ROWS_OF_SPLIT] == [
         *range(0, ROWS, 2)
     ]
+
+
+def test_a_data_module_that_lightning_itself_ships_is_read() -> None:
+    assert overrides_in(BoringDataModule, "train_dataloader")
+    assert not overrides_in(LightningDataModule, "train_dataloader")
 
 
 def test_a_usual_module_has_no_notes() -> None:
