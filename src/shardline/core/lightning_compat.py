@@ -113,8 +113,10 @@ class _Trainer(pl.Trainer):
     @property
     def fit_loop(self) -> Any:
         """Loops of the training, which know where it and each epoch end."""
-        self._note("fit_loop", is_of_callbacks=False)
-        return vars(self)["fit_loop"]
+        # Lightning reads this some sixty times in a step
+        if sys._getframe(1).f_globals.get("__name__") not in _QUIET:
+            self._note("fit_loop", is_of_callbacks=False)
+        return self.__dict__["fit_loop"]
 
     @fit_loop.setter
     def fit_loop(self, loop: Any) -> None:
@@ -141,18 +143,16 @@ class _Trainer(pl.Trainer):
         """
         caller = sys._getframe(2)
         module = str(caller.f_globals.get("__name__", ""))
-        if _is_reader(module, is_of_callbacks):
+        is_own = module in _QUIET or module.partition(".")[0] in _NO_READERS
+        if is_own:
+            _QUIET.add(module)
+        if not is_own or (is_of_callbacks and ".callbacks." in module):
             reads = (noted or length_reads)(self)
             reads[f"{module}:{caller.f_code.co_qualname} reads trainer.{name}"] = None
 
 
-@cache  # Lightning reads `fit_loop` some thirty times in a step
-def _is_reader(module: str, is_of_callbacks: bool) -> bool:
-    is_own = module.partition(".")[0] in _NO_READERS
-    return not is_own or (is_of_callbacks and ".callbacks." in module)
-
-
 _NO_READERS = ("pytorch_lightning", "lightning", "lightning_fabric", "shardline")
+_QUIET = set[str]()  # modules of these packages, whose reads count only if they are callbacks
 
 
 def length_reads(trainer: pl.Trainer) -> dict[str, None]:

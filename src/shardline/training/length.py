@@ -71,6 +71,9 @@ class LengthBound(Callback):
         """
         if self._outside:
             self._changed = sorted({*self._lost, *self._outside.changed()})
+        return self._known()
+
+    def _known(self) -> dict[str, Any]:
         of_epoch = self._before_of_epoch
         return {
             "reads": [*dict.fromkeys((*self._before, *self._reads))],
@@ -95,9 +98,9 @@ class LengthBound(Callback):
         return order.steps(epoch) != order.epoch_steps(epoch)
 
     def of_state(self, trainer: pl.Trainer) -> Bound:
-        """Return how far the present state depends on the length."""
+        """Return how far the present state, which `state_dict` has described, depends on the length."""
         assert self.data is not None
-        known = self.state_dict()
+        known = self._known()
         found = [f"{reader}, which a longer training changes" for reader in known["reads"]]
         if names := known["outside"]:
             more = f" ({len(names) - 1} more)" * (len(names) > 1)
