@@ -1,7 +1,7 @@
 """What in a training depends on its length, so that a longer training does not pass through its states."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class LengthBound(Callback):
         self._outside: OutsideState | None = None
         self._lost: list[str] = []  # by earlier attempts
         self._changed: list[str] = []
+        self._has_warned = False
 
     @property
     def state_key(self) -> str:
@@ -71,7 +72,20 @@ class LengthBound(Callback):
         """
         if self._outside:
             self._changed = sorted({*self._lost, *self._outside.changed()})
+            self._warn_of_unsaved(self._outside.plain_tensors())
         return self._known()
+
+    def _warn_of_unsaved(self, tensors: Container[str]) -> None:
+        """Warn once of values without which a resumed training has other bits; `CheckpointManager` warns of tensors."""
+        names = [name for name in self._changed if name not in tensors]
+        if names and not self._has_warned:
+            self._has_warned = True
+            print(
+                f"warning: training checkpoints do not contain {_shortened(names)}, which changes while it trains; a "
+                "resumed training starts with its initial value; keep it in a buffer, or save it in the model's "
+                "on_save_checkpoint or the callback's state_dict",
+                flush=True,
+            )
 
     def _known(self) -> dict[str, Any]:
         of_epoch = self._before_of_epoch
@@ -103,9 +117,8 @@ class LengthBound(Callback):
         known = self._known()
         found = [f"{reader}, which a longer training changes" for reader in known["reads"]]
         if names := known["outside"]:
-            more = f" ({len(names) - 1} more)" * (len(names) > 1)
             found.append(
-                f"{names[0]}{more} changes while it trains, and no training checkpoint contains it"
+                f"{_shortened(names)} changes while it trains, and no training checkpoint contains it"
             )
         if trainer.should_stop:
             found.append("its training was stopped early")
@@ -156,6 +169,10 @@ def check_continued(
         )
         discard_from(work / "checkpoints", 0)
         shutil.rmtree(work / "ledger", ignore_errors=True)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return names[0] + f" ({len(names) - 1} more)" * (len(names) > 1)
 
 
 def _ends(trainer: pl.Trainer) -> Iterator[str]:

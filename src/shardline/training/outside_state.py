@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 from torchmetrics import Metric
 
 from shardline.checkpoints.arrangement import is_uncounted
+from shardline.checkpoints.model_extras import unsaved_tensors
 
 _SAVED = {  # by torch, Lightning, torchmetrics and Shardline
     "torch", "torchmetrics", "pytorch_lightning", "lightning", "lightning_fabric", "shardline", "shardline_io",
@@ -41,7 +42,8 @@ _CODE = (type, FunctionType, ModuleType)
 class OutsideState:
     """Notes the values at the beginning of a training, and names those that have changed since.
 
-    Code that has `on_save_checkpoint`, `state_dict` or `get_extra_state` of its own saves what it needs.
+    Code that has `on_save_checkpoint`, `state_dict` or `get_extra_state` of its own saves what it needs. Modules and
+    objects of installed packages are not looked into: their attributes cache settings, as those of transformers do.
 
     Args:
         trainer: Trainer whose training begins.
@@ -55,6 +57,11 @@ class OutsideState:
         first, now = self._first, _values(self._trainer)
         names = first.keys() | now.keys()
         return sorted(name for name in names if first.get(name) != now.get(name))
+
+    def plain_tensors(self) -> set[str]:
+        """Return the names of tensors that are plain attributes of the model or of its modules."""
+        model = self._trainer.lightning_module
+        return {f"{type(model).__name__}.{name}" for name in unsaved_tensors(model)}
 
 
 def _values(trainer: pl.Trainer) -> dict[str, Any]:
@@ -81,11 +88,12 @@ def _owners(trainer: pl.Trainer) -> Iterator[tuple[str, Any, Container[str]]]:
     """Yield objects whose attributes nothing saves: name, object and names of attributes that do not count."""
     model, title = trainer.lightning_module, type(trainer.lightning_module).__name__
     if not is_overridden("on_save_checkpoint", model) and _root(type(model)) not in _SAVED:
-        yield title, model, _hidden(pl.LightningModule)
+        yield title, model, _hidden(pl.LightningModule) | _computed(model)
     for path, part in model.named_modules():
         is_saved = isinstance(part, Metric) or is_overridden("get_extra_state", part, nn.Module)
-        if part is not model and not is_saved and _root(type(part)) not in _SAVED:
-            yield f"{title}.{path}", part, _hidden(nn.Module)
+        is_own = _is_own(type(part).__module__) or _root(type(part)) == _root(type(model))
+        if part is not model and not is_saved and is_own and _root(type(part)) not in _SAVED:
+            yield f"{title}.{path}", part, _hidden(nn.Module) | _computed(part)
     for one in trainer.callbacks:  # type: ignore[attr-defined]  # not declared there
         names = ("state_dict", "on_save_checkpoint")
         is_saved = any(is_overridden(name, one, Callback) for name in names)
@@ -100,6 +108,12 @@ def _owners(trainer: pl.Trainer) -> Iterator[tuple[str, Any, Container[str]]]:
 @cache
 def _hidden(cls: type[nn.Module]) -> frozenset[str]:
     return frozenset(vars(cls()))
+
+
+def _computed(module: nn.Module) -> set[str]:
+    """Return the attributes that a hook of torch computes from parameters, as the normalisation of weights does."""
+    own = [name for name, _ in module.named_parameters(recurse=False, remove_duplicate=False)]
+    return {name.removesuffix(end) for end in ("_g", "_orig") for name in own if name.endswith(end)}
 
 
 def _root(cls: type) -> str:
@@ -177,9 +191,9 @@ def _parts_of(value: Any) -> list[Any] | None:
         return [*value]
     if isinstance(value, nn.Module):  # that the model does not register, or the model itself
         return [*value.named_parameters(), *value.named_buffers()]
-    is_known = _root(type(value)) in _SAVED | sys.stdlib_module_names
     attributes = getattr(value, "__dict__", None)
-    if isinstance(value, _CODE) or is_known or not isinstance(attributes, dict):
+    is_own = _is_own(type(value).__module__)
+    if isinstance(value, _CODE) or not is_own or not isinstance(attributes, dict):
         return None
     return [*attributes.items()]
 

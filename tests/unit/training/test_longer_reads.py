@@ -10,7 +10,7 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import LambdaCallback
 
-from shardline.training.length import _ends
+from shardline.training.length import LengthBound, _ends
 from shardline.training.outside_state import OutsideState
 from tests.support.lengthy_models import KEPT, NOTED, OF_EPOCH, OF_NEITHER, OF_TRAINING, Keeps
 from tests.support.longer_trainings import EPOCHS, bounds, of_length, run_all, step_continued
@@ -62,6 +62,25 @@ def test_state_that_no_checkpoint_contains_is_named(place):
             one.on_train_batch_end(None, model)
         model.on_train_batch_end()
     assert outside.changed() == ([KEPT[place]] if KEPT[place] else [])
+
+
+def test_values_that_a_resumed_training_lacks_are_named_once(capsys):
+    model = Keeps(2, "in place")  # a tensor, of which `CheckpointManager` warns
+    trainer = SimpleNamespace(lightning_module=model, callbacks=[], optimizers=[])
+    bound = LengthBound()
+    bound._outside = OutsideState(trainer)
+    model.scale(torch.ones(3, 4))
+    model.on_train_batch_end()
+    assert bound.state_dict()["outside"] == ["Keeps.mean"]
+    assert capsys.readouterr().out == ""
+    model.number, model.history = 3, [1.0]
+    for _ in range(2):
+        assert bound.state_dict()["outside"] == ["Keeps.history", "Keeps.mean", "Keeps.number"]
+    assert capsys.readouterr().out == (
+        "warning: training checkpoints do not contain Keeps.history (1 more), which changes while it trains; a "
+        "resumed training starts with its initial value; keep it in a buffer, or save it in the model's "
+        "on_save_checkpoint or the callback's state_dict\n"
+    )
 
 
 @pytest.mark.parametrize(

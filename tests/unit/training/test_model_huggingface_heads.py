@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 import transformers
+from pytorch_lightning import LightningModule
 
 from shardline.config.settings.run_settings import Data
 from shardline.errors import ConfigError, DataError
@@ -15,6 +17,7 @@ from shardline.training.models.hf_masked_lm import MaskedLM
 from shardline.training.models.hf_sequence_classification import SequenceClassification
 from shardline.training.models.hf_token_classification import TokenClassification
 from shardline.training.models.hf_tokens import TokenLabels
+from shardline.training.outside_state import OutsideState
 from tests.support.exported import sealed
 from tests.unit.training.test_model_huggingface import BERT, GPT2
 
@@ -61,6 +64,27 @@ def test_another_problem_than_that_of_the_labels_is_refused() -> None:
     config = {**BERT, "problem_type": "regression"}
     with pytest.raises(ConfigError, match="problem_type=regression, expected single_label"):
         SequenceClassification(3, {"tokens": "uint8[*]", "labels": "int64"}, config=config)
+
+
+class Wrapped(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        config = {key: value for key, value in BERT.items() if key != "model_type"}
+        self.config = transformers.BertConfig(**config)
+        self.hub = transformers.BertForSequenceClassification(self.config)
+
+
+def test_a_setting_that_transformers_completes_in_the_first_step_is_no_state_of_a_training() -> (
+    None
+):
+    model = Wrapped()
+    outside = OutsideState(
+        cast("Any", SimpleNamespace(lightning_module=model, callbacks=[], optimizers=[]))
+    )
+    before = model.config.problem_type
+    model.hub(input_ids=torch.ones(2, 4, dtype=torch.int64), labels=torch.tensor([0, 1]))
+    assert model.config.problem_type != before
+    assert outside.changed() == []
 
 
 def _tokens(head: str) -> TokenLabels:
