@@ -17,7 +17,7 @@ REFERENCE, DECISIONS = "reference/", "decisions/"
 MAX_WORDS = 1200
 # the first site had 32,000, before tables, folds and torch datasets; then came Lightning projects, and
 # runs that grow out of runs
-MAX_WORDS_OF_ALL = 43_600
+MAX_WORDS_OF_ALL = 43_800
 # Figures as they were measured.
 LABORATORY = "contributing/laboratory.md"
 

@@ -15,7 +15,7 @@ NAMES = ["net_width=16", "net_width=32", "mlp", "big-net", "net_width=64", "net_
 def project_of(names):
     runs = {f"{index:012x}": object() for index, _ in enumerate(names)}
     named = dict(zip(names, runs.values(), strict=True))
-    return SimpleNamespace(runs=runs, named_runs=lambda: named)
+    return SimpleNamespace(runs=runs, sweeps={}, named_runs=lambda: named)
 
 
 @pytest.mark.parametrize(
