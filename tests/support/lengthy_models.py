@@ -13,6 +13,7 @@ from torch import nn
 
 from shardline.core.lightning_compat import epoch_reads, length_reads
 from tests.support.killed_models import Averaged
+from tests.support.simulated_kills import present
 
 # ways to read the length of a training, or of an epoch
 OF_TRAINING = {
@@ -143,6 +144,8 @@ class Keeps(pl.LightningModule):
         return 1
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        present().step = self.global_step
+        present().pass_place("model.training_step")
         loss = nn.functional.cross_entropy(self.head(batch[0]), batch[1])
         return loss * (1 + 0.1 * self.scale(batch[0]))
 

@@ -1,4 +1,4 @@
-"""Warnings on a sealed model that did not learn, derived from its sealed files.
+"""Warnings on a sealed model that did not learn, or that resumed without a part, derived from its sealed files.
 
 A false alarm costs more than a miss: where noise explains what is seen, nothing is reported. A record without
 loss curve, classes or residuals (a training script's, or metrics that a model logs) is examined as far as it goes.
@@ -39,11 +39,11 @@ class ModelWarning:
 
     Attributes:
         kind: `loss`: no loss ever fell; `weights`: a weight is not plausible; `constant`: the evaluation is no better
-            than one answer for every sample.
+            than one answer for every sample; `resumed`: values of the model's code began again.
         sentence: What was found, what was expected, and what to do.
     """
 
-    kind: Literal["loss", "weights", "constant"]
+    kind: Literal["loss", "weights", "constant", "resumed"]
     sentence: str
 
 
@@ -61,9 +61,14 @@ def read_warnings(
         recorded = metrics.read_bytes()
     except OSError:
         recorded = b""
-    of_losses = partial(_on_recorded, recorded, provenance)
+    examined = (
+        partial(_on_recorded, recorded, provenance),
+        partial(on_weights, provenance),
+        partial(on_evaluation, evaluation),
+        partial(on_resume, provenance),
+    )
     found = []
-    for examine in (of_losses, partial(on_weights, provenance), partial(on_evaluation, evaluation)):
+    for examine in examined:
         with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             found.append(examine())  # `shardline verify` reports damaged files
     return [
@@ -126,6 +131,19 @@ def on_weights(provenance: Mapping[str, Any]) -> ModelWarning | None:
         kind="weights",
         sentence=f"the largest weight is {_show(largest)} in absolute value, expected at most {MAX_WEIGHT:.0e}; "
         "lower the learning rate or clip gradients",
+    )
+
+
+def on_resume(provenance: Mapping[str, Any]) -> ModelWarning | None:
+    """Return a warning if the training resumed without values that it had before."""
+    names = provenance["training"].get("unsaved")
+    if not names:
+        return None
+    return ModelWarning(
+        kind="resumed",
+        sentence=f"when the training resumed, {', '.join(names)} began again, since no training checkpoint contains "
+        "it, so the result differs from that of an uninterrupted training; keep it in a buffer, on_save_checkpoint or "
+        "the state_dict of a callback",
     )
 
 

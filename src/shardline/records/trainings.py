@@ -115,6 +115,8 @@ class Training(Record, frozen=True, kw_only=True):
         evaluation: Evaluation by the training script.
         environment: Environment of the training script.
         init: Weights with which the training began, if they are of another run or of a file.
+        unsaved: Values of the model's code that had changed before the training resumed, and that began again, since
+            no training checkpoint contains them.
     """
 
     best_score: float | UnsetType | None = UNSET
@@ -132,6 +134,7 @@ class Training(Record, frozen=True, kw_only=True):
     evaluation: ScriptEvaluation | UnsetType | None = UNSET
     environment: ScriptInstalled | UnsetType = UNSET
     init: LoadedWeights | UnsetType = UNSET
+    unsaved: list[str] | UnsetType = UNSET
 
 
 class TrainingProvenance(OnDatasets, frozen=True, kw_only=True):

@@ -68,6 +68,7 @@ class Trained:
         is_compiled: Whether a part of the model was compiled.
         packs: Counts of packed samples; None if samples are rows.
         interventions: Interventions after divergence.
+        unsaved: Values that began again when this training resumed, see `LengthBound.lost`.
         sealed_check: Result of evaluating the sealed weights again, on rank 0.
     """
 
@@ -84,6 +85,7 @@ class Trained:
     checkpoint_s: float = 0.0
     interventions: tuple[Intervention, ...] = ()
     own_optimizer: bool = False
+    unsaved: tuple[str, ...] = ()
     sealed_check: SealedCheck | None = None
 
 
@@ -154,6 +156,7 @@ def train(
                 _summary(trainer, best, resumed_step),
                 packs=packs, consumed=consumed, checkpoint_s=seconds + manager.seconds,
                 interventions=plan.interventions,
+                unsaved=tuple(bound.lost) if trainer.global_step > resumed_step else (),
             )  # fmt: skip
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             logger.trainer = None

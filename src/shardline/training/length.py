@@ -33,18 +33,19 @@ class LengthBound(Callback):
     Attributes:
         data: Data module of the run.
         places: Places of validations, if they are not where Lightning has them.
+        lost: Values that had changed before the state from which the training resumed, and that began again.
     """
 
     def __init__(self) -> None:
         self.data: ShardDataModule | None = None
         self.places: Places | None = None
+        self.lost: list[str] = []
         self._before: list[str] = []  # of earlier attempts
         self._before_of_epoch: list[str] | None = []
         self._reads: dict[str, None] = {}
         self._reads_of_epoch: dict[str, None] = {}
         self._validated = -1
         self._outside: OutsideState | None = None
-        self._lost: list[str] = []  # by earlier attempts
         self._changed: list[str] = []
         self._has_warned = False
 
@@ -71,7 +72,7 @@ class LengthBound(Callback):
         A resumed training may neither read the length again nor have the values.
         """
         if self._outside:
-            self._changed = sorted({*self._lost, *self._outside.changed()})
+            self._changed = sorted({*self.lost, *self._outside.changed()})
             self._warn_of_unsaved(self._outside.plain_tensors())
         return self._known()
 
@@ -101,7 +102,7 @@ class LengthBound(Callback):
         self._before = [*state_dict["reads"]]
         self._before_of_epoch = state_dict.get("epoch")  # unknown to an earlier Shardline
         self._validated = state_dict.get("validated", -1)
-        self._lost = [*state_dict.get("outside", [])]
+        self.lost = [*state_dict.get("outside", [])]
 
     def is_before_cut(self, trainer: pl.Trainer) -> bool:
         """Return whether one step is left of a training that ends within an epoch: no longer one has its last state."""

@@ -174,6 +174,7 @@ def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _
         interventions=[*trained.interventions],
         own_optimizer=trained.own_optimizer or UNSET,
         init=_loaded(task) or UNSET,
+        unsaved=[*trained.unsaved] or UNSET,
     )
     readings = stopwatch.readings, stopwatch.steps_a_reading
 

@@ -10,11 +10,13 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import LambdaCallback
 
+from shardline.records.base import encode
+from shardline.records.model_warnings import read_warnings
 from shardline.training.length import LengthBound, _ends
 from shardline.training.outside_state import OutsideState
 from tests.support.lengthy_models import KEPT, NOTED, OF_EPOCH, OF_NEITHER, OF_TRAINING, Keeps
 from tests.support.longer_trainings import EPOCHS, bounds, of_length, run_all, step_continued
-from tests.support.simulated_kills import Case, Trainings, build_trainings
+from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings
 
 MODELS = "tests.support.lengthy_models"
 
@@ -97,6 +99,18 @@ def test_a_training_is_continued_only_if_its_checkpoints_contain_all(
     outcome, chain = run_all(trainings, cases, tmp_path, every_steps=2, keep=3)
     assert step_continued(chain) == step
     assert outcome.differences(unbroken) == []
+
+
+def test_a_resumed_training_records_what_began_again(trainings, tmp_path):
+    of = Case(name="resumed", model=f"{MODELS}:Keeps", settings={"model_args": {"place": "number"}})
+    chain = Chain(trainings, of, tmp_path)
+    assert chain.attempt(Kill(place="model.training_step", step=5)) is None
+    trained = chain.attempt(None)
+    assert trained.resumed_step
+    assert trained.unsaved == ["Keeps.number"]
+    (warning,) = read_warnings(tmp_path / "none", {"training": encode(trained)}, {})
+    assert warning.kind == "resumed"
+    assert "Keeps.number began again" in warning.sentence
 
 
 def test_a_function_of_a_lambda_callback_acts_at_the_end():
