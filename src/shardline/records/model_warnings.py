@@ -142,8 +142,8 @@ def on_resume(provenance: Mapping[str, Any]) -> ModelWarning | None:
     return ModelWarning(
         kind="resumed",
         sentence=f"when the training resumed, {', '.join(names)} began again, since no training checkpoint contains "
-        "it, so the result differs from that of an uninterrupted training; keep it in a buffer, on_save_checkpoint or "
-        "the state_dict of a callback",
+        "it; if the training depends on it, the result differs from that of an uninterrupted training; keep it in a "
+        "buffer, in on_save_checkpoint or in the state_dict of a callback",
     )
 
 
