@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, GradientAccumulationScheduler
 
 from shardline.checkpoints import averaging, model_extras, ranks
 from shardline.checkpoints.arrangement import Arrangement
@@ -183,6 +183,10 @@ class CheckpointManager(Callback):
         left += averaging.restore(trainer, self._resumed.get(_AVERAGES, []))
         for sentence in (*left, *ranks.restore(trainer, self._resumed[_RANKS])):
             print(f"warning: {sentence}", flush=True)
+        for one in trainer.callbacks if self._is_mid_epoch else ():  # type: ignore[attr-defined]
+            if isinstance(one, GradientAccumulationScheduler):
+                # Lightning calls no hook of an epoch's start if a training resumes within the epoch
+                one.on_train_epoch_start(trainer)
         self._resumed = {}
         if trainer.is_global_zero and self._milestones.is_due(trainer, self._step - 1):
             assert self._resumed_folder is not None

@@ -83,6 +83,13 @@ def test_chains_of_kills_in_any_place_change_nothing(trainings, data):
     assert killed.differences(unbroken) == []
 
 
+def test_a_training_that_resumes_within_an_epoch_sums_as_many_batches(trainings):
+    (case,) = (one for one in CASES if one.name == "Mixed")
+    unbroken, _ = trainings.unbroken(case)
+    kills = [Kill(place="model.training_step", step=9)]
+    assert trainings.killed(case, kills, every_steps=1).differences(unbroken) == []
+
+
 def test_a_model_s_own_files_are_in_the_work_folder_and_are_those_of_its_state(trainings, tmp_path):
     chain = Chain(trainings, CASES[0], tmp_path)
     chain.run(KILLS)
